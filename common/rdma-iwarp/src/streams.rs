@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
-use nvmeof_rdma::{Address, ConnectError, Counted, ListenError, ListenerId};
+use nvmeof_rdma::{ACCEPT_PACE, Address, ConnectError, Counted, ListenError, ListenerId};
 use nvmeof_rdma_soft::group::{Arrived, Door};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
@@ -22,10 +22,6 @@ use crate::socket;
 const EVENTS: usize = 64;
 /// Connections accepted per poll and listener.
 const ACCEPTS: usize = 16;
-/// How long accepting pauses after a connection while bytes come on others: to set one up
-/// and to take it down costs as much as some hundred commands. Without it, peers that
-/// connect again and again leave the others next to nothing.
-const PACE: Duration = Duration::from_millis(1);
 /// Streams of the hot list that are tried per poll.
 const HOT_TRIES: usize = 64;
 /// Polls that try the streams in the hot list for every one that asks the
@@ -295,6 +291,8 @@ impl SocketStreams {
 
     /// Returns whether more connections may be waiting.
     fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
+        // Whoever answers requests paces its answers, which come too late for what is done
+        // before: a TCP connection and its MPA request, or none, cost as much.
         let paced = !self.hot.is_empty();
         for _ in 0..(if paced { 1 } else { ACCEPTS }) {
             let Some(listener) = self.listeners.get(id) else {
@@ -304,7 +302,7 @@ impl SocketStreams {
             match listener.meeting.accept(own) {
                 Ok(arrived) => {
                     if paced {
-                        self.paused = Some(now.saturating_add(PACE));
+                        self.paused = Some(now.saturating_add(ACCEPT_PACE));
                     }
                     if let Some(arrived) = arrived {
                         self.incoming(id, arrived, events);

@@ -167,7 +167,9 @@ fn whoever_cannot_connect_is_told_why() {
         ("datagram", io::ErrorKind::InvalidInput, "another type"),
     ] {
         match why_not(at(&path(name))) {
-            CloseReason::Network { kind: found, text } => {
+            CloseReason::Network {
+                kind: found, text, ..
+            } => {
                 assert_eq!(found, kind, "{name}: {text}");
                 assert!(text.contains(word), "{name}: {text}");
             }

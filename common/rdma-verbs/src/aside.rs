@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use nvmeof_rdma::explain;
+
 use crate::mailbox::lock;
 
 /// Calls at a time; more wait for one of these to end.
@@ -56,6 +58,7 @@ impl Aside {
             .spawn(move || this.work());
         if let Err(error) = thread {
             // Late is better than never.
+            let error = explain(&error);
             tracing::warn!("no thread for a call that may wait: {error}");
             self.work();
         }

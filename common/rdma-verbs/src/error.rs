@@ -3,6 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use nvmeof_rdma::{describe, explain};
+
 /// Why RDMA devices cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
@@ -30,9 +32,10 @@ pub enum VerbsError {
     },
     /// The kernel offers no connection management to programs.
     #[error(
-        "the kernel modules for RDMA in programs are not loaded ({source}): \
+        "the kernel modules for RDMA in programs are not loaded ({}): \
          `modprobe rdma_ucm` and `modprobe ib_uverbs` load them, \
-         /etc/modules-load.d makes that last"
+         /etc/modules-load.d makes that last",
+        describe(.source)
     )]
     NoModules {
         /// What opening the device file said.
@@ -96,7 +99,8 @@ pub enum VerbsError {
     /// A device makes no queue pair, although it says that it could.
     #[error(
         "RDMA device {device} makes no queue pair with {sends} sends and {recvs} receives \
-         ({source}): lower the depth of the queue, or the number of queues"
+         ({}): lower the depth of the queue, or the number of queues",
+        describe(.source)
     )]
     QueuePair {
         /// Device.
@@ -110,19 +114,66 @@ pub enum VerbsError {
     },
     /// Device files may not be opened.
     #[error(
-        "no permission to use RDMA devices ({source}); the files in /dev/infiniband must be \
-         readable and writable for this user, often by membership of the group rdma"
+        "no permission to use RDMA devices ({}); the files in /dev/infiniband must be \
+         readable and writable for this user, often by membership of the group rdma",
+        describe(.source)
     )]
     Permission {
         /// What the kernel said.
         source: io::Error,
     },
     /// Anything else.
-    #[error("{what} failed: {source}; `dmesg` may tell more")]
+    #[error("{what} failed: {}", explain(.source))]
     Call {
         /// What was tried.
         what: &'static str,
         /// What the kernel or the library said.
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each kind that passes on what the kernel or a driver said.
+    fn of_kernel(source: impl Fn() -> io::Error) -> [VerbsError; 4] {
+        [
+            VerbsError::NoModules { source: source() },
+            VerbsError::QueuePair {
+                device: "rxe0".to_owned(),
+                sends: 128,
+                recvs: 64,
+                source: source(),
+            },
+            VerbsError::Permission { source: source() },
+            VerbsError::Call {
+                what: "making a completion queue",
+                source: source(),
+            },
+        ]
+    }
+
+    #[test]
+    fn verbs_errors_name_object_and_remedy_without_error_number() {
+        for number in 1..134 {
+            let errors = of_kernel(|| io::Error::from_raw_os_error(number));
+            for (error, object, remedy) in [
+                (&errors[0], "kernel modules", "modprobe rdma_ucm"),
+                (&errors[1], "rxe0", "lower the depth"),
+                (&errors[2], "RDMA devices", "group rdma"),
+                (&errors[3], "making a completion queue failed: ", "; "),
+            ] {
+                let text = error.to_string();
+                assert!(!text.contains("os error"), "{text}");
+                assert!(text.contains(object) && text.contains(remedy), "{text}");
+            }
+        }
+        let said = || io::Error::from_raw_os_error(libc::ENODEV);
+        let [modules, ..] = of_kernel(said);
+        assert!(
+            modules.to_string().contains("(no such device): `modprobe"),
+            "{modules}"
+        );
+    }
 }

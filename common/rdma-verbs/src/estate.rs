@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use nvmeof_rdma::explain;
+
 use crate::conn::{Link, Room};
 use crate::mailbox::Mailbox;
 use crate::sys::{CmId, EventChannel};
@@ -27,6 +29,7 @@ impl Estate {
         // librdmacm handles an event with the id's queue pair, in the thread
         // that takes it. From this channel nobody takes events.
         if let Err(error) = EventChannel::new().and_then(|nobody| cm.migrate(&nobody)) {
+            let error = explain(&error);
             tracing::error!("an RDMA connection identifier stays for good: {error}");
             std::mem::forget((cm, link));
             return;

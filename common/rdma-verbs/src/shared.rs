@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag};
+use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag, explain};
 
 use crate::conn::RecvItem;
 use crate::domain::Domain;
@@ -53,6 +53,7 @@ impl Shared {
     pub(crate) fn close(self) {
         let Self { srq, posted, .. } = self;
         if let Err(error) = SharedReceiveQueue::close(srq) {
+            let error = explain(&error);
             tracing::error!("a shared receive queue keeps its buffers: {error}");
             std::mem::forget(posted);
         }

@@ -38,11 +38,35 @@ fn fault(number: u32, vendor_error: u32) -> Fault {
     }
 }
 
-fn network(kind: io::ErrorKind, number: u32, vendor_error: u32) -> CloseReason {
-    let words = status_words(number);
+/// The network or this machine failed: `text` says how.
+pub(crate) fn network(kind: io::ErrorKind, text: impl Into<String>) -> CloseReason {
     CloseReason::Network {
         kind,
-        text: format!("{words} (status {number}, vendor error {vendor_error:#x})"),
+        text: text.into(),
+        remedy: None,
+    }
+}
+
+/// The same where the kernel may know more.
+pub(crate) fn of_device(kind: io::ErrorKind, text: impl Into<String>) -> CloseReason {
+    network(kind, text).with_remedy("`dmesg` may say more")
+}
+
+/// The same where nothing came from the peer.
+fn silent(text: impl Into<String>) -> CloseReason {
+    let reason = network(io::ErrorKind::TimedOut, text);
+    reason.with_remedy("check that the peer runs, and the network between")
+}
+
+fn not_completed(number: u32, vendor_error: u32) -> CloseReason {
+    let words = status_words(number);
+    let text = format!("{words} (status {number}, vendor error {vendor_error:#x})");
+    match number {
+        status::RETRY | status::RESP_TIMEOUT => silent(text),
+        status::RNR_RETRY => {
+            network(io::ErrorKind::TimedOut, text).with_remedy("the peer's log may say why")
+        }
+        _ => of_device(io::ErrorKind::Other, text),
     }
 }
 
@@ -55,10 +79,7 @@ pub(crate) fn send_reason(number: u32, vendor_error: u32) -> Option<CloseReason>
             CloseReason::Terminated(fault(number, vendor_error))
         }
         status::BAD_RESP => CloseReason::PeerFault(fault(number, vendor_error)),
-        status::RETRY | status::RNR_RETRY | status::RESP_TIMEOUT => {
-            network(io::ErrorKind::TimedOut, number, vendor_error)
-        }
-        _ => network(io::ErrorKind::Other, number, vendor_error),
+        _ => not_completed(number, vendor_error),
     })
 }
 
@@ -67,7 +88,7 @@ pub(crate) fn send_reason(number: u32, vendor_error: u32) -> Option<CloseReason>
 pub(crate) fn recv_reason(number: u32, vendor_error: u32) -> Option<CloseReason> {
     Some(match number {
         status::FLUSH => return None,
-        status::LOC_PROT | status::FATAL => network(io::ErrorKind::Other, number, vendor_error),
+        status::LOC_PROT | status::FATAL => not_completed(number, vendor_error),
         // Receives are well-formed, so it is the message that is not: a
         // device in software says "cannot do this work" then.
         _ => CloseReason::PeerFault(fault(number, vendor_error)),
@@ -83,9 +104,9 @@ pub(crate) fn found_by(reason: CloseReason, device: &str, qp_number: u32) -> Clo
         text: with(text),
     };
     match reason {
-        CloseReason::Network { kind, text } => {
+        CloseReason::Network { kind, text, remedy } => {
             let text = with(text);
-            CloseReason::Network { kind, text }
+            CloseReason::Network { kind, text, remedy }
         }
         CloseReason::PeerFault(fault) => CloseReason::PeerFault(of(fault)),
         CloseReason::Terminated(fault) => CloseReason::Terminated(of(fault)),
@@ -147,64 +168,57 @@ pub(crate) fn refusal(number: i32) -> Refusal {
             error if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Refusal::Network(nobody_listens())
             }
-            error => Refusal::Network(io_reason(&error)),
+            error => Refusal::Network(CloseReason::failed("the connection was not made", &error)),
         },
-        _ => Refusal::Network(CloseReason::Network {
-            kind: io::ErrorKind::Other,
-            text: format!("the peer's connection manager refused, reason {number}"),
-        }),
+        _ => {
+            let text = format!("the peer's connection manager refused, reason {number}");
+            Refusal::Network(of_device(io::ErrorKind::Other, text))
+        }
     }
 }
 
 fn nobody_listens() -> CloseReason {
-    CloseReason::Network {
-        kind: io::ErrorKind::ConnectionRefused,
-        text: "nobody listens there".to_owned(),
-    }
+    network(io::ErrorKind::ConnectionRefused, "nobody listens there")
+        .with_remedy("start what listens there, or correct the address")
 }
 
 /// What the status of any other failed set-up says: a negative errno.
 pub(crate) fn set_up_reason(number: i32, what: &'static str) -> CloseReason {
-    let error = io::Error::from_raw_os_error(number.saturating_neg());
-    let kind = match number {
+    match number {
         // Reasons of protocols are positive.
-        0.. => io::ErrorKind::TimedOut,
-        _ => error.kind(),
-    };
-    let text = match number {
-        0.. => format!("{what} (status {number})"),
-        _ => format!("{what}: {error}"),
-    };
-    CloseReason::Network { kind, text }
+        0.. => {
+            let text = format!("{what} (status {number})");
+            silent(text)
+        }
+        _ => {
+            let error = io::Error::from_raw_os_error(number.saturating_neg());
+            CloseReason::failed(what, &error)
+        }
+    }
 }
 
 /// Why a queue pair closes that did not close memory for its caller in time.
 pub(crate) fn not_acknowledged() -> CloseReason {
-    CloseReason::Network {
-        kind: io::ErrorKind::TimedOut,
-        text: "the peer does not acknowledge messages, so that memory exposed to it cannot be \
-               closed"
-            .to_owned(),
-    }
+    let text = "the peer does not acknowledge messages, so that memory exposed to it cannot be \
+                closed";
+    silent(text)
 }
 
 /// Why a queue pair closes whose device did not close memory.
 pub(crate) fn not_closed(error: &io::Error) -> CloseReason {
-    CloseReason::Network {
-        kind: error.kind(),
-        text: format!("the RDMA device does not close memory that the peer may reach: {error}"),
-    }
+    CloseReason::failed(
+        "the RDMA device does not close memory that the peer may reach",
+        error,
+    )
 }
 
 /// Why a queue pair closes whose completion queue failed.
 pub(crate) fn queue_failed(device: &str) -> CloseReason {
-    CloseReason::Network {
-        kind: io::ErrorKind::Other,
-        text: format!(
-            "the completion queue on RDMA device {device} failed: what is under way there cannot \
-             be told"
-        ),
-    }
+    let text = format!(
+        "the completion queue on RDMA device {device} failed: what is under way there cannot be \
+         told"
+    );
+    of_device(io::ErrorKind::Other, text)
 }
 
 /// Why a request ends that could not be accepted.
@@ -215,15 +229,7 @@ pub(crate) fn accept_reason(error: &io::Error) -> CloseReason {
         Some(libc::ECONNRESET | libc::EINVAL | libc::ENOTCONN | libc::ECONNABORTED) => {
             CloseReason::Peer
         }
-        _ => io_reason(error),
-    }
-}
-
-/// A call failed that a connection needs.
-pub(crate) fn io_reason(error: &io::Error) -> CloseReason {
-    CloseReason::Network {
-        kind: error.kind(),
-        text: error.to_string(),
+        _ => CloseReason::failed("accepting the connection", error),
     }
 }
 
@@ -298,6 +304,53 @@ mod tests {
         assert!(matches!(refusal(3), Refusal::Network(_)));
         let reason = set_up_reason(-libc::ETIMEDOUT, "no route").to_string();
         assert!(reason.contains("no route"), "{reason}");
+    }
+
+    #[test]
+    fn network_reasons_name_what_failed_and_remedy_without_error_number() {
+        let error = || io::Error::from_raw_os_error(libc::EINVAL);
+        let refused = |number| match refusal(number) {
+            Refusal::Network(reason) => reason,
+            Refusal::Peer => panic!("{number}"),
+        };
+        for (reason, object) in [
+            (send_reason(status::RETRY, 1).unwrap(), "acknowledge"),
+            (send_reason(status::RNR_RETRY, 1).unwrap(), "no receive"),
+            (send_reason(status::FATAL, 1).unwrap(), "the device failed"),
+            (
+                recv_reason(status::LOC_PROT, 1).unwrap(),
+                "memory of this side",
+            ),
+            (refused(REJECTED_INVALID_SERVICE), "nobody listens"),
+            (refused(3), "connection manager"),
+            (refused(-libc::EINVAL), "the connection was not made: "),
+            (
+                set_up_reason(7, "no route to the peer"),
+                "no route to the peer",
+            ),
+            (
+                set_up_reason(-libc::EINVAL, "no route to the peer"),
+                "no route to the peer: ",
+            ),
+            (not_acknowledged(), "memory exposed to it"),
+            (
+                not_closed(&error()),
+                "does not close memory that the peer may reach: ",
+            ),
+            (queue_failed("rxe0"), "rxe0"),
+            (
+                accept_reason(&io::Error::from_raw_os_error(libc::EIO)),
+                "accepting the connection: ",
+            ),
+            (
+                of_device(io::ErrorKind::NetworkDown, "rxe0 is gone"),
+                "rxe0 is gone",
+            ),
+        ] {
+            let text = reason.to_string();
+            assert!(!text.contains("os error"), "{text}");
+            assert!(text.contains(object) && text.contains("; "), "{text}");
+        }
     }
 
     #[test]

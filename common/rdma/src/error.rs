@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use crate::address::{Address, UnusableAddress, WrongKind};
-use crate::explain::explain;
+use crate::explain::{describe, explain, followed_by, remedy};
 
 /// A call was refused: why, and what it was given, back.
 #[derive(Debug)]
@@ -247,12 +247,14 @@ pub enum CloseReason {
         waiting_for: &'static str,
     },
     /// The network failed: reset, refused, unreachable.
-    #[error("the network connection failed: {text}")]
+    #[error("the network connection failed: {}", followed_by(.text.clone(), *.remedy))]
     Network {
         /// Kind of error, for deciding what to do.
         kind: io::ErrorKind,
-        /// What the kernel said.
+        /// What failed, and what the kernel said of it.
         text: String,
+        /// What to do about it, where `text` does not say it and it is known.
+        remedy: Option<&'static str>,
     },
     /// The peer broke a rule; this is what we told it.
     #[error("the peer broke the protocol: {0}")]
@@ -260,6 +262,46 @@ pub enum CloseReason {
     /// The peer says that we broke a rule.
     #[error("the peer ended the connection: {0}")]
     Terminated(Fault),
+}
+
+impl CloseReason {
+    /// The network or this machine failed, as `error` says.
+    #[must_use]
+    pub fn network(error: &io::Error) -> Self {
+        Self::Network {
+            kind: error.kind(),
+            text: describe(error),
+            remedy: remedy(error),
+        }
+    }
+
+    /// The same where `what` failed, such as "posting receives".
+    #[must_use]
+    pub fn failed(what: &str, error: &io::Error) -> Self {
+        Self::Network {
+            kind: error.kind(),
+            text: format!("{what}: {}", describe(error)),
+            remedy: remedy(error),
+        }
+    }
+
+    /// The same with a closer remedy than the kernel's error has.
+    #[must_use]
+    pub fn with_remedy(mut self, closer: &'static str) -> Self {
+        if let Self::Network { remedy, .. } = &mut self {
+            *remedy = Some(closer);
+        }
+        self
+    }
+
+    /// The reason alone, for callers that know a closer remedy.
+    #[must_use]
+    pub fn without_remedy(mut self) -> Self {
+        if let Self::Network { remedy, .. } = &mut self {
+            *remedy = None;
+        }
+        self
+    }
 }
 
 /// A broken rule: which layer found it, its code there, and words.
@@ -276,5 +318,33 @@ pub struct Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} error {:#06x})", self.text, self.layer, self.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_reason_names_what_failed_and_remedy_without_error_number() {
+        for number in 1..134 {
+            let error = io::Error::from_raw_os_error(number);
+            for reason in [
+                CloseReason::network(&error),
+                CloseReason::failed("posting receives", &error),
+            ] {
+                let text = reason.to_string();
+                assert!(!text.contains("os error"), "{text}");
+                assert!(text.contains("; "), "{text}");
+                let alone = reason.without_remedy().to_string();
+                assert!(text.starts_with(&format!("{alone}; ")), "{text}");
+            }
+        }
+        let reset = io::Error::from_raw_os_error(104);
+        assert_eq!(
+            CloseReason::failed("posting receives", &reset).to_string(),
+            "the network connection failed: posting receives: connection reset by peer; the other \
+             side, or a firewall between, ended it; its log may say why"
+        );
     }
 }

@@ -7,27 +7,36 @@ use std::io::{self, ErrorKind};
 /// what was tried is known. An error with a text of its own keeps it.
 #[must_use]
 pub fn explain(error: &io::Error) -> String {
-    let text = error.to_string();
-    let words = match text.rsplit_once(" (os error ") {
-        Some((words, _)) => words,
-        None => &text,
-    };
-    // Standard texts begin with a capital letter, and stand inside a sentence here.
-    let mut letters = words.chars();
-    let words = match letters.next() {
-        Some(first) if error.raw_os_error().is_some() => {
-            first.to_lowercase().chain(letters).collect()
-        }
-        _ => words.to_owned(),
-    };
-    match remedy(error) {
+    followed_by(describe(error), remedy(error))
+}
+
+/// `words`, and what to do if that is known.
+pub(crate) fn followed_by(words: String, remedy: Option<&str>) -> String {
+    match remedy {
         Some(remedy) => format!("{words}; {remedy}"),
         None => words,
     }
 }
 
+/// The text of `error` alone, for messages that say themselves what to do.
+#[must_use]
+pub fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    let number = text.rsplit_once(" (os error ");
+    let around = number.and_then(|(words, rest)| Some((words, rest.split_once(')')?.1)));
+    let words = around.map_or(text.clone(), |(words, behind)| format!("{words}{behind}"));
+    // Standard texts begin with a capital letter, and stand inside a sentence here.
+    let mut letters = words.chars();
+    match letters.next() {
+        Some(first) if error.raw_os_error().is_some() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => words,
+    }
+}
+
 /// `None` where the text is somebody's own and says what to do, or nothing can be said.
-fn remedy(error: &io::Error) -> Option<&'static str> {
+pub(crate) fn remedy(error: &io::Error) -> Option<&'static str> {
     let of_number = error.raw_os_error().and_then(of_number);
     let of_kind = || match error.kind() {
         ErrorKind::NotFound => Some("make it, or correct the path"),
@@ -63,9 +72,14 @@ fn of_number(number: i32) -> Option<&'static str> {
     const EAGAIN: i32 = 11;
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
+    const EPIPE: i32 = 32;
     const ELOOP: i32 = 40;
     const EAFNOSUPPORT: i32 = 97;
+    const ECONNABORTED: i32 = 103;
+    const ECONNRESET: i32 = 104;
     const ENOBUFS: i32 = 105;
+    const ENOTCONN: i32 = 107;
+    const ESHUTDOWN: i32 = 108;
     match number {
         EIO => Some("the device or the server of its file system failed; `dmesg` may say more"),
         EAGAIN => {
@@ -78,6 +92,9 @@ fn of_number(number: i32) -> Option<&'static str> {
             "the kernel has no addresses of that kind; is IPv6 switched off (`sysctl \
              net.ipv6.conf.all.disable_ipv6`)?",
         ),
+        EPIPE | ECONNABORTED | ECONNRESET | ENOTCONN | ESHUTDOWN => {
+            Some("the other side, or a firewall between, ended it; its log may say why")
+        }
         ENOBUFS => Some("the kernel has no memory for it; free some"),
         _ => None,
     }
@@ -97,6 +114,16 @@ mod tests {
     }
 
     #[test]
+    fn description_has_neither_number_nor_remedy() {
+        for number in 1..134 {
+            let error = io::Error::from_raw_os_error(number);
+            let (said, explained) = (describe(&error), explain(&error));
+            assert!(!said.contains(['(', ';']), "{number}: {said}");
+            assert!(explained.starts_with(&format!("{said}; ")), "{explained}");
+        }
+    }
+
+    #[test]
     fn texts_of_others_are_kept() {
         let own = |kind, text: &str| explain(&io::Error::new(kind, text));
         assert_eq!(
@@ -109,6 +136,13 @@ mod tests {
                 "/run/x: No such file or directory (os error 2)"
             ),
             "/run/x: No such file or directory; make it, or correct the path"
+        );
+        assert_eq!(
+            own(
+                ErrorKind::Other,
+                "/run/x: Permission denied (os error 13); choose another folder"
+            ),
+            "/run/x: Permission denied; choose another folder"
         );
     }
 }

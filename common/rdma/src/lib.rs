@@ -35,11 +35,11 @@ pub use address::{
 };
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
-pub use explain::explain;
+pub use explain::{describe, explain};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};
-pub use provider::{ListenerId, Progress, Provider, QpId, SrqId, Tag};
+pub use provider::{ACCEPT_PACE, ListenerId, Progress, Provider, QpId, SrqId, Tag};
 pub use sparingly::Sparingly;
 pub use steering::{Counted, Lightened, Steering};
 pub use whose::Whose;

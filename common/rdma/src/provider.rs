@@ -19,6 +19,14 @@ pub struct QpId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u64);
 
+/// While commands of others are served, at most one connection is accepted in this time. To
+/// set one up and to take it down costs as much as some hundred commands: without a pace,
+/// peers that connect again and again leave the others next to nothing.
+///
+/// The owner of a provider paces the answers to [`Event::ConnectRequest`]. A provider paces
+/// what it does before that where it is much: software iWARP accepts TCP connections.
+pub const ACCEPT_PACE: Duration = Duration::from_millis(1);
+
 /// A shared receive queue: never named again when it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u64);

@@ -23,7 +23,10 @@ pub enum FileTableFull {
     #[error("all {0} places for files in the ring are taken")]
     Full(usize),
     /// The kernel would not register the file.
-    #[error("the kernel did not register a file with io_uring: {0}")]
+    #[error(
+        "the kernel did not register a file with io_uring ({0}); report it with the output of \
+         `dmesg` and `uname -r`"
+    )]
     Kernel(Errno),
 }
 

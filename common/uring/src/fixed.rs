@@ -74,7 +74,9 @@ impl fmt::Display for LeftOut {
                  line in /etc/security/limits.conf"
             ),
             Self::OldKernel => write!(f, "Linux 5.19 or later would register them"),
-            Self::Kernel(errno) => write!(f, "the kernel said {errno}"),
+            Self::Kernel(errno) => {
+                write!(f, "the kernel refuses them ({errno}); `dmesg` may say more")
+            }
         }
     }
 }

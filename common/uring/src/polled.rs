@@ -23,7 +23,10 @@ pub enum PolledError {
     #[error(transparent)]
     Files(#[from] FileTableFull),
     /// The file has no second descriptor.
-    #[error("a descriptor cannot be duplicated ({0}); raise `ulimit -n`")]
+    #[error(
+        "a descriptor cannot be duplicated ({0}); raise `ulimit -n` (LimitNOFILE= in a systemd \
+         unit)"
+    )]
     Duplicate(Errno),
     /// There is no second ring.
     #[error(transparent)]

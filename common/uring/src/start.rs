@@ -156,7 +156,10 @@ pub enum RingError {
     )]
     EventFd(Errno),
     /// Another refusal to make the ring.
-    #[error("the kernel refused an io_uring of {entries} entries: {errno}")]
+    #[error(
+        "the kernel refused an io_uring of {entries} entries ({errno}); {}",
+        setup_remedy(*.errno)
+    )]
     Setup {
         /// Entries asked for.
         entries: u32,
@@ -164,8 +167,24 @@ pub enum RingError {
         errno: Errno,
     },
     /// The kernel would not take operations from the ring.
-    #[error("io_uring_enter failed: {0}")]
+    #[error(
+        "the kernel takes no more disk operations (io_uring_enter: {0}); restart the program, and \
+         report it with the output of `dmesg` and `uname -r`"
+    )]
     Enter(Errno),
+}
+
+/// What to do when no ring can be made.
+fn setup_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EMFILE => "raise `ulimit -n` (LimitNOFILE= in a systemd unit)",
+        Errno::ENFILE => "raise `sysctl fs.file-max`",
+        Errno::EINVAL => {
+            "it is older than Linux 5.6, or a sandbox stands in for it; use another kernel or \
+             sandbox"
+        }
+        _ => "report it with the output of `dmesg` and `uname -r`",
+    }
 }
 
 /// What a ring needs the kernel to know.
@@ -390,9 +409,45 @@ mod tests {
             (Errno::ENOMEM, allows, "ulimit -l"),
             (Errno::ENOSYS, hidden, "CONFIG_IO_URING"),
             (Errno::EMFILE, hidden, "EMFILE"),
+            (Errno::EMFILE, hidden, "ulimit -n"),
+            (Errno::ENFILE, hidden, "fs.file-max"),
+            (Errno::EINVAL, hidden, "Linux 5.6"),
+            (Errno::EFAULT, hidden, "dmesg"),
         ] {
             let message = explain_with(errno, 8, sysctl).to_string();
             assert!(message.contains(words), "{errno}: {message}");
+        }
+    }
+
+    #[test]
+    fn every_ring_error_names_object_and_remedy() {
+        for number in 1..134 {
+            let errno = Errno::from_raw(number);
+            for error in [
+                RingError::Forbidden(errno),
+                RingError::Unseen(errno),
+                RingError::Thread(errno),
+                RingError::ThreadProcessor {
+                    processor: 3,
+                    errno,
+                },
+                RingError::FileTable { files: 64, errno },
+                RingError::EventFd(errno),
+                RingError::Setup { entries: 8, errno },
+                RingError::Enter(errno),
+            ] {
+                let message = error.to_string();
+                assert!(!message.contains("os error"), "{message}");
+                let Some((cause, remedy)) = message.rsplit_once("; ") else {
+                    panic!("no remedy: {message}");
+                };
+                let objects = ["io_uring", "registered files", "disk operations"];
+                assert!(
+                    objects.iter().any(|object| cause.contains(object)),
+                    "{message}"
+                );
+                assert!(!remedy.is_empty(), "{message}");
+            }
         }
     }
 

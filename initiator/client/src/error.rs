@@ -340,6 +340,8 @@ impl Lost {
             0 => "the admin queue".to_owned(),
             qid => format!("I/O queue {qid}"),
         };
+        // What to do is said by `remedy`, which knows the address.
+        let alone = |reason: &CloseReason| reason.clone().without_remedy();
         match (&self.cause, self.established) {
             (LostCause::Local, _) => "the connection was closed by this side".to_owned(),
             (LostCause::Undriven, _) => {
@@ -353,10 +355,13 @@ impl Lost {
                         self.over()
                     )
                 }
-                _ => format!("cannot connect to {addr}{}: {reason}", self.over()),
+                _ => format!("cannot connect to {addr}{}: {}", self.over(), alone(reason)),
             },
             (LostCause::Network(reason), true) => {
-                format!("the connection of {kind} to {addr} is lost: {reason}")
+                format!(
+                    "the connection of {kind} to {addr} is lost: {}",
+                    alone(reason)
+                )
             }
             (LostCause::Timeout { .. }, false) => {
                 format!("{addr} does not answer{}", self.over())
@@ -540,12 +545,7 @@ mod tests {
 
     #[test]
     fn who_is_not_reached_over_a_device_may_be_without() {
-        let network = |kind: io::ErrorKind| {
-            LostCause::Network(CloseReason::Network {
-                kind,
-                text: kind.to_string(),
-            })
-        };
+        let network = |kind: io::ErrorKind| LostCause::Network(CloseReason::network(&kind.into()));
         let timeout = || LostCause::Timeout { what: "a reply" };
         for cause in [
             network(io::ErrorKind::ConnectionRefused),
@@ -567,6 +567,18 @@ mod tests {
     }
 
     #[test]
+    fn lost_connection_names_one_remedy_and_no_error_number() {
+        for established in [false, true] {
+            let reset = io::Error::from_raw_os_error(104);
+            let cause = LostCause::Network(CloseReason::network(&reset));
+            let text = lost("iwarp", established, cause);
+            assert!(text.contains("10.0.0.1:4420"), "{text}");
+            assert!(!text.contains("os error"), "{text}");
+            assert_eq!(text.matches("; ").count(), 1, "{text}");
+        }
+    }
+
+    #[test]
     fn whoever_is_not_reached_through_a_unix_socket_is_told_about_files() {
         use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
         for (kind, word) in [
@@ -574,8 +586,7 @@ mod tests {
             (NotFound, "running"),
             (PermissionDenied, "unix.mode"),
         ] {
-            let text = kind.to_string();
-            let cause = LostCause::Network(CloseReason::Network { kind, text });
+            let cause = LostCause::Network(CloseReason::network(&kind.into()));
             let text = lost_at("unix:/run/a.sock", "iwarp", false, cause);
             assert!(text.contains("unix:/run/a.sock"), "{text}");
             assert!(text.contains(word) && !text.contains("(-s)"), "{text}");

@@ -180,10 +180,8 @@ mod tests {
 
     #[test]
     fn remedies_are_those_of_a_job_file() {
-        let refused = LostCause::Network(CloseReason::Network {
-            kind: ErrorKind::ConnectionRefused,
-            text: "refused".to_owned(),
-        });
+        let refused = CloseReason::network(&ErrorKind::ConnectionRefused.into());
+        let refused = LostCause::Network(refused);
         let failure = Failure::from(lost(false, refused));
         assert_eq!(failure.errno(), Errno::ECONNREFUSED);
         let text = failure.to_string();

@@ -202,10 +202,7 @@ mod tests {
         let times = Spent::ALL.map(|spent| counters.time(spent));
         let ms = Duration::from_millis;
         assert_eq!(times, [(ms(1), 1), (ms(4), 2), (ms(9), 3)]);
-        let network = CloseReason::Network {
-            kind: std::io::ErrorKind::ConnectionReset,
-            text: String::new(),
-        };
+        let network = CloseReason::network(&std::io::ErrorKind::ConnectionReset.into());
         let timeout = CloseReason::Timeout {
             waiting_for: "an answer",
         };

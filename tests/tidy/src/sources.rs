@@ -13,6 +13,10 @@ pub const UNSAFE_CRATES: &[&str] = &["common/memory", "common/uring", "common/rd
 /// to a program in C.
 pub const UNSAFE_FILES: &[&str] = &["initiator/fio/src/ffi.rs"];
 
+/// Code that handles structures of C libraries, which write some of their fields in other
+/// threads, under locks of their own.
+const BORDER_TO_C: &str = "common/rdma-verbs/src/sys";
+
 /// Checks one file; `path` is relative to the root of the repository.
 #[must_use]
 pub fn check(path: &Path, text: &str) -> Vec<Problem> {
@@ -31,6 +35,26 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
     }
     if !may_be_unsafe(path) {
         problems.extend(unsafe_code(path, text));
+    }
+    if path.starts_with(BORDER_TO_C) {
+        problems.extend(references(path, text));
+    }
+    problems
+}
+
+/// A reference promises that nobody writes any field of what it names: fields of a structure
+/// that a C library made are read one by one through its pointer.
+fn references(path: &Path, text: &str) -> Vec<Problem> {
+    let signs = ["raw.as_ref()", "raw.as_mut()", "&*", "&mut *"];
+    let mut problems = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if signs.iter().any(|&sign| line.contains(sign)) {
+            let shown = path.display();
+            problems.push(format!(
+                "{shown}:{number}: a reference to a structure of C; read the field through the \
+                 pointer"
+            ));
+        }
     }
     problems
 }
@@ -153,6 +177,17 @@ mod tests {
             assert!(problems("initiator/fio/src/ffi.rs", text).is_empty());
             only("initiator/fio/src/job.rs", text, ":2: unsafe code");
         }
+    }
+
+    #[test]
+    fn structures_of_c_are_not_borrowed() {
+        for code in ["self.raw.as_ref()", "&*id", "&mut *id"] {
+            let text = format!("//! X.\nlet x = {code};\n");
+            only("common/rdma-verbs/src/sys/x.rs", &text, ":2: a reference");
+            assert!(problems("common/rdma-verbs/src/x.rs", &text).is_empty());
+        }
+        let field = "//! X.\nlet port = (*id).port;\nlet x = drawn.as_ref();\n";
+        assert!(problems("common/rdma-verbs/src/sys/x.rs", field).is_empty());
     }
 
     #[test]

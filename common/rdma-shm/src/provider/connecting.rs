@@ -41,7 +41,7 @@ impl Shm {
                 self.core.set_deadline(&mut conn, Some(until));
             }
             Err(error) => {
-                conn.reason = Some(network(&error));
+                conn.reason = Some(CloseReason::network(&error));
                 self.core.heat(&mut conn);
             }
         }
@@ -277,12 +277,4 @@ fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Request, Channel)
     let channel = Channel::open(fd.as_fd(), request.ring, request.grants);
     let channel = channel.map_err(|error| error.to_string())?;
     Ok((request, channel))
-}
-
-/// The machine's doing, as the owner sees it.
-pub(super) fn network(error: &io::Error) -> CloseReason {
-    CloseReason::Network {
-        kind: error.kind(),
-        text: error.to_string(),
-    }
 }

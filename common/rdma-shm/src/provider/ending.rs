@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use nvmeof_rdma::{CloseReason, Event, Fault, Peer, PrivateData};
 
-use super::connecting::network;
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase, of_peer};
 use crate::message::Message;
@@ -101,9 +100,9 @@ impl Core {
         let reason = match conn.phase {
             Phase::Running => {
                 let error = error.unwrap_or_else(|| gone("the peer's process is gone"));
-                return self.peer_ends(conn, network(&error), events);
+                return self.peer_ends(conn, CloseReason::network(&error), events);
             }
-            Phase::AwaitReply => network(&error.unwrap_or_else(|| {
+            Phase::AwaitReply => CloseReason::network(&error.unwrap_or_else(|| {
                 gone("the peer closed before it replied; its log may tell why")
             })),
             Phase::AwaitRequest => {

@@ -4,7 +4,6 @@ use std::io::{self, IoSliceMut};
 
 use nvmeof_rdma::{CloseReason, Event};
 
-use super::transfer::network;
 use super::{Owner, SoftRdma};
 use crate::conn::{Conn, Phase};
 use crate::iwarp::WireFault;
@@ -65,7 +64,7 @@ impl<S: Streams> SoftRdma<S> {
         events: &mut Vec<Event>,
     ) {
         if conn.phase != Phase::Ending && !conn.broken {
-            conn.reason = network(error);
+            conn.reason = CloseReason::network(error);
         }
         conn.broken = true;
         self.finish(conn, events);

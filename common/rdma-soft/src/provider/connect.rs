@@ -5,6 +5,7 @@ use std::io::{self, IoSliceMut};
 
 use nvmeof_rdma::{
     CloseReason, ConnectRequest, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpId,
+    describe,
 };
 
 use super::{Owner, SoftRdma};
@@ -203,6 +204,7 @@ impl<S: Streams> SoftRdma<S> {
             )
         });
         if !conn.visible {
+            let error = describe(&error);
             self.say_of(
                 conn.remote,
                 &format_args!("connection ended before its request: {error}"),

@@ -172,7 +172,7 @@ impl<S: Streams> SoftRdma<S> {
                     // A Terminate that says why may have arrived already.
                     conn.broken = true;
                     if conn.phase == Phase::Running {
-                        conn.reason = network(&error);
+                        conn.reason = CloseReason::network(&error);
                     }
                     self.list(conn);
                     break;
@@ -350,12 +350,4 @@ fn may_send(conn: &Conn) -> bool {
 
 fn has_output(conn: &Conn) -> bool {
     conn.frame_sent < conn.frame_out.len() || conn.outbound.has_output() || conn.outbound.has_more()
-}
-
-/// The network's doing, as the owner sees it.
-pub(super) fn network(error: &io::Error) -> CloseReason {
-    CloseReason::Network {
-        kind: error.kind(),
-        text: error.to_string(),
-    }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Received};
+use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Received, explain};
 
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
@@ -12,7 +12,7 @@ use crate::aside::Calling;
 use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped, of_peer};
 use crate::estate::Estate;
 use crate::sys::{CmId, CmIdKey, Context};
-use crate::words::{found_by, stopped_by_request};
+use crate::words::{found_by, of_device, stopped_by_request};
 
 /// Queue pairs torn down in one poll.
 const ENDS_AT_ONCE: usize = 8;
@@ -323,13 +323,7 @@ impl Verbs {
         });
         let on_it: Vec<QpId> = on_it.map(|conn| conn.id).collect();
         for qp in on_it {
-            self.end(
-                qp,
-                CloseReason::Network {
-                    kind: io::ErrorKind::NetworkDown,
-                    text: text.clone(),
-                },
-            );
+            self.end(qp, of_device(io::ErrorKind::NetworkDown, text.clone()));
         }
         self.close_adapter(id);
     }
@@ -407,9 +401,8 @@ impl Verbs {
             Phase::Running if !conn.unexplained => return self.nudge(qp),
             Phase::Running => {
                 // The device stopped it and nothing said why.
-                let text = "the device stopped the queue pair".to_owned();
-                let kind = io::ErrorKind::ConnectionAborted;
-                self.fail(qp, CloseReason::Network { kind, text });
+                let text = "the device stopped the queue pair";
+                self.fail(qp, of_device(io::ErrorKind::ConnectionAborted, text));
                 return;
             }
             Phase::Draining => {
@@ -464,6 +457,7 @@ impl Conn {
             Ok(()) => return true,
             Err(error) if error.raw_os_error() == Some(libc::EIO) => return true,
             Err(error) => {
+                let error = explain(&error);
                 of_peer!(error, self, "a queue pair cannot be stopped: {error}");
             }
         }

@@ -25,7 +25,7 @@ use crate::sys::{
     CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, Drawn, INLINE,
     ProtectionDomain, QpParts, QpSizes, RecvChain, SendChain,
 };
-use crate::words::{Refusal, accept_reason, io_reason, refusal, set_up_reason};
+use crate::words::{Refusal, accept_reason, network, of_device, refusal, set_up_reason};
 
 /// Bytes of private data that connection management of InfiniBand and RoCE
 /// carries for its users: 92, 196 and 148 bytes (InfiniBand Architecture,
@@ -135,7 +135,10 @@ impl Verbs {
             (_, Phase::Ending) => {}
             (CmEventKind::AddrResolved, Phase::Resolving) => {
                 if let Err(error) = self.resolve_route(qp) {
-                    self.fail(qp, io_reason(&error));
+                    self.fail(
+                        qp,
+                        CloseReason::failed("resolving the route to the peer", &error),
+                    );
                 }
             }
             (CmEventKind::RouteResolved, Phase::Routing) => {
@@ -174,13 +177,10 @@ impl Verbs {
                     let adapter = link.room.adapter;
                     self.lose_adapter(adapter);
                 }
-                None => self.end(
-                    qp,
-                    CloseReason::Network {
-                        kind: io::ErrorKind::NetworkDown,
-                        text: "the RDMA device is gone".to_owned(),
-                    },
-                ),
+                None => {
+                    let text = "the RDMA device is gone";
+                    self.end(qp, of_device(io::ErrorKind::NetworkDown, text));
+                }
             },
             _ => {}
         }
@@ -204,29 +204,29 @@ impl Verbs {
 
     /// The route is known: makes the queue pair and asks the peer.
     fn ask(&mut self, qp: QpId) -> Result<(), CloseReason> {
-        self.attach(qp).map_err(|error| CloseReason::Network {
-            kind: io::ErrorKind::Other,
-            text: error.to_string(),
-        })?;
+        let attached = self.attach(qp);
+        attached.map_err(|error| network(io::ErrorKind::Other, error.to_string()))?;
         let Some(conn) = self.conns.get_mut(qp) else {
             return Ok(());
         };
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         let fits = check_private(&conn.private_data, iwarp, REQUEST);
-        fits.map_err(|error| CloseReason::Network {
-            kind: io::ErrorKind::InvalidInput,
-            text: format!("private data of a request: {error}"),
+        fits.map_err(|error| {
+            let text = format!("private data of a request: {error}");
+            network(io::ErrorKind::InvalidInput, text)
         })?;
         conn.phase = Phase::Connecting;
         // What the peer sends first may come together with its answer.
-        post_early_recvs(&self.adapters, conn).map_err(|error| io_reason(&error))?;
+        let posted = post_early_recvs(&self.adapters, conn);
+        posted.map_err(|error| CloseReason::failed("posting receives", &error))?;
         let params = ConnectParams {
             private_data: &conn.private_data,
             reads_in: byte(conn.config.reads_in),
             reads_out: byte(conn.config.reads_out),
         };
         if !iwarp {
-            return conn.cm.connect(params).map_err(|error| io_reason(&error));
+            let called = conn.cm.connect(params);
+            return called.map_err(|error| CloseReason::failed("connecting", &error));
         }
         let call = conn.cm.connect_elsewhere(params);
         let calling = Arc::new(Calling::new());
@@ -248,7 +248,7 @@ impl Verbs {
         if let Err(error) = result {
             // No answer will come.
             conn.awaits_answer = false;
-            self.fail(qp, io_reason(&error));
+            self.fail(qp, CloseReason::failed("connecting", &error));
         }
     }
 
@@ -434,13 +434,7 @@ impl Verbs {
             if let Some(conn) = self.conns.get(qp) {
                 let _ = conn.cm.reject(&[]);
             }
-            self.fail(
-                qp,
-                CloseReason::Network {
-                    kind: io::ErrorKind::Other,
-                    text: error.to_string(),
-                },
-            );
+            self.fail(qp, network(io::ErrorKind::Other, error.to_string()));
             return Err(PostError::Closed);
         }
         if let Some(conn) = self.conns.get_mut(qp) {
@@ -471,7 +465,8 @@ impl Verbs {
             reads_out,
         };
         // The peer may send as soon as it is accepted.
-        let posted = post_recvs(conn).map_err(|error| io_reason(&error));
+        let posted = post_recvs(conn);
+        let posted = posted.map_err(|error| CloseReason::failed("posting receives", &error));
         let accepted = posted.and_then(|()| {
             let result = conn.cm.accept(params);
             result.map_err(|error| accept_reason(&error))

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights};
+use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights, explain};
 
 use super::Verbs;
 use super::queueing::{chain, domain_of};
@@ -136,19 +136,17 @@ impl Verbs {
         let domain = adapter.shared.as_ref().ok_or(ExposeError::Closed)?;
         let shared = domain.region_of(buf).ok_or(ExposeError::NotRegistered)?;
         let once = adapter.windows_once();
-        let region = if once {
-            match narrow(domain, shared, buf) {
-                Ok(region) => region,
-                Err(error) => {
-                    of_peer!(warn, conn, "memory cannot be exposed: {error}");
-                    return Err(full);
-                }
+        let region = match once.then(|| narrow(domain, shared, buf)) {
+            None => Arc::clone(shared),
+            Some(Ok(region)) => region,
+            Some(Err(error)) => {
+                let error = explain(&error);
+                of_peer!(warn, conn, "memory cannot be exposed: {error}");
+                return Err(full);
             }
-        } else {
-            Arc::clone(shared)
         };
         let window = adapter.windows.take(domain.pd()).unwrap_or_else(|error| {
-            let device = &adapter.name;
+            let (device, error) = (&adapter.name, explain(&error));
             of_peer!(warn, conn, device, "no memory window: {error}");
             None
         });
@@ -228,6 +226,7 @@ impl Verbs {
             let region = match region {
                 Ok(region) => region,
                 Err(error) => {
+                    let error = explain(&error);
                     of_peer!(warn, conn, "memory cannot be exposed: {error}");
                     return Err(ExposeError::Full {
                         max: self.config.limits.max_exposed,

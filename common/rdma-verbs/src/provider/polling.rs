@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
-use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey};
+use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey, explain};
 
 use super::closing::{completion, received, watched};
 use super::{Verbs, watch};
@@ -152,6 +152,7 @@ impl Verbs {
                 }
                 Ok(None) => break,
                 Err(error) => {
+                    let error = explain(&error);
                     tracing::warn!("an event of the connection manager is lost: {error}");
                     break;
                 }

@@ -3,7 +3,9 @@
 use std::io;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind};
+use nvmeof_rdma::{
+    CloseReason, PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind, explain,
+};
 
 use super::Verbs;
 use crate::adapter::Adapter;
@@ -11,7 +13,6 @@ use crate::conn::{Conn, Link, Phase, RecvItem, SendItem, WorkId, of_peer};
 use crate::domain::Domain;
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
-use crate::words::io_reason;
 
 /// The domain that a queue pair's memory is registered in.
 pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
@@ -40,7 +41,7 @@ impl Verbs {
         if chain_recv(&self.adapters, conn, number)
             && let Err(error) = post_recvs(conn)
         {
-            self.fail(qp, io_reason(&error));
+            self.fail(qp, CloseReason::failed("posting a receive", &error));
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl Verbs {
             return;
         };
         if let Err(error) = post_sends(conn) {
-            self.fail(qp, io_reason(&error));
+            self.fail(qp, CloseReason::failed("posting work requests", &error));
         }
     }
 }
@@ -299,6 +300,7 @@ fn chain_read(
     } = match sink {
         Ok(sink) => sink,
         Err(error) => {
+            let error = explain(&error);
             of_peer!(
                 warn,
                 conn,

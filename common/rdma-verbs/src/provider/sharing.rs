@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{CloseReason, Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag};
+use nvmeof_rdma::{Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag, explain};
 
 use super::Verbs;
 use super::closing::received;
@@ -13,6 +13,7 @@ use crate::adapter::{Adapter, AdapterId};
 use crate::conn::{Conn, Draw, Phase};
 use crate::shared::Shared;
 use crate::sys::{SrqKey, WorkCompletion};
+use crate::words::of_device;
 
 /// How long a device may take to say that it takes no more receives for a
 /// queue pair that was stopped. Some never say it.
@@ -66,6 +67,7 @@ impl Verbs {
             }
             Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
+                let error = explain(&error);
                 tracing::warn!(
                     device = adapter.name,
                     "no shared receive queue, each queue pair gets receives of its own: {error}"
@@ -103,6 +105,7 @@ impl Verbs {
         };
         // At once, as receives of a queue pair are.
         receives.post(tag, buf, domain).map_err(|(error, buf)| {
+            let error = explain(&error);
             tracing::warn!(
                 device = adapter.name,
                 "a shared receive is refused: {error}"
@@ -184,9 +187,8 @@ impl Verbs {
         }
         let drawers: Vec<QpId> = receives.drawers().collect();
         for qp in drawers {
-            let text = "the device stopped the shared receive queue".to_owned();
-            let kind = io::ErrorKind::ConnectionAborted;
-            self.fail(qp, CloseReason::Network { kind, text });
+            let text = "the device stopped the shared receive queue";
+            self.fail(qp, of_device(io::ErrorKind::ConnectionAborted, text));
         }
     }
 

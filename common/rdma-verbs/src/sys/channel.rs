@@ -86,15 +86,25 @@ impl EventChannel {
         Ok(Arc::new(Self { raw, functions }))
     }
 
+    /// A channel that is none: for tests that replace the functions which would look at it.
+    ///
+    /// # Safety
+    /// None of `functions` looks at it.
+    #[cfg(test)]
+    pub(super) unsafe fn with_functions(functions: &'static Functions) -> Arc<Self> {
+        let raw = NonNull::dangling();
+        Arc::new(Self { raw, functions })
+    }
+
     pub(super) fn raw(&self) -> *mut rdma_event_channel {
         self.raw.as_ptr()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists until this is dropped.
-        let fields = unsafe { self.raw.as_ref() };
+        let fd = unsafe { (*self.raw()).fd };
         // SAFETY: its descriptor is open as long.
-        unsafe { BorrowedFd::borrow_raw(fields.fd) }
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     /// Takes the next event, if the descriptor does not wait.
@@ -113,9 +123,9 @@ impl EventChannel {
             };
         }
         // SAFETY: the library returned an event, which exists until it is
-        // acknowledged.
-        let event = unsafe { &*raw };
-        let event = self.read(event);
+        // acknowledged, and with it all that it names.
+        let event = unsafe { raw.read() };
+        let event = self.read(&event);
         // SAFETY: the event from above, once. Acknowledged at once, so that
         // destroying an id never waits.
         unsafe { (self.functions.rdma_ack_cm_event)(raw) };
@@ -133,12 +143,13 @@ impl EventChannel {
             (event.id, None)
         };
         // SAFETY: an event names an id that exists until the event is acknowledged,
-        // which destroying the id waits for (rdma_ack_cm_event(3)).
-        let fields = unsafe { &*id };
+        // which destroying the id waits for (rdma_ack_cm_event(3)). The field alone, since the
+        // id may be in a call of another thread (`CmId::connect_elsewhere`).
+        let token = unsafe { (*id).context };
         let mut read = CmEvent {
             kind,
             id: CmIdKey::of(id),
-            token: fields.context.addr() as u64,
+            token: token.addr() as u64,
             request,
             status: event.status,
             private_data: PrivateData::empty(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use libc::{c_void, sockaddr};
+use libc::{c_void, sockaddr, sockaddr_storage};
 
 use super::address::{from_raw, to_raw};
 use super::channel::EventChannel;
@@ -39,6 +39,8 @@ impl CmIdKey {
 /// if it has one.
 #[derive(Debug)]
 pub(crate) struct CmId {
+    /// Never borrowed as a whole: another thread may be in a call (`connect_elsewhere`) that
+    /// writes fields which are not read or written here.
     raw: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
     functions: &'static Functions,
@@ -113,19 +115,13 @@ impl CmId {
         }
     }
 
-    fn fields(&self) -> &rdma_cm_id {
-        // SAFETY: the id exists until this is dropped.
-        unsafe { self.raw.as_ref() }
-    }
-
     pub(crate) fn key(&self) -> CmIdKey {
         CmIdKey::of(self.raw.as_ptr())
     }
 
     /// Sets the token that events of this id carry.
     pub(crate) fn set_token(&mut self, token: u64) {
-        // SAFETY: the id exists until this is dropped. The field alone, because another
-        // thread may be in a call (`connect_elsewhere`), which does not touch it.
+        // SAFETY: the id exists until this is dropped. The field alone, as said at `raw`.
         let place = unsafe { &raw mut (*self.raw.as_ptr()).context };
         // SAFETY: as above; borrowed mutably.
         unsafe { place.write(as_context(token)) };
@@ -133,25 +129,29 @@ impl CmId {
 
     /// The device, once the address or the route decided.
     pub(crate) fn context(&self) -> Option<ContextKey> {
-        let raw = self.fields().verbs;
+        // SAFETY: the id exists; the field alone, as said at `raw`.
+        let raw = unsafe { (*self.raw.as_ptr()).verbs };
         (!raw.is_null()).then(|| ContextKey(raw.addr()))
     }
 
     pub(crate) fn port(&self) -> u8 {
-        self.fields().port_num
+        // SAFETY: as in `context`.
+        unsafe { (*self.raw.as_ptr()).port_num }
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        let addr = &self.fields().route.addr;
-        // SAFETY: every member of the union starts like an address, and the
-        // library keeps one there or zeroes.
-        from_raw(unsafe { &addr.src_addr_union.src_storage })
+        // SAFETY: as in `context`.
+        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.src_addr_union };
+        // SAFETY: the union has room for any address, and the library keeps one there or
+        // zeroes.
+        from_raw(&unsafe { place.cast::<sockaddr_storage>().read() })
     }
 
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        let addr = &self.fields().route.addr;
+        // SAFETY: as in `context`.
+        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.dst_addr_union };
         // SAFETY: as in `local_addr`.
-        from_raw(unsafe { &addr.dst_addr_union.dst_storage })
+        from_raw(&unsafe { place.cast::<sockaddr_storage>().read() })
     }
 
     pub(crate) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
@@ -279,16 +279,14 @@ impl CmId {
 
     /// Number of the queue pair, 0 when there is none.
     pub(crate) fn qp_number(&self) -> u32 {
-        self.with_qp(|qp| {
-            // SAFETY: the queue pair exists.
-            let fields = unsafe { &*qp };
-            fields.qp_num
-        })
-        .unwrap_or(0)
+        // SAFETY: the queue pair exists. The field alone: a call that another thread makes
+        // writes the state.
+        self.with_qp(|qp| unsafe { (*qp).qp_num }).unwrap_or(0)
     }
 
     pub(super) fn with_qp<R>(&self, work: impl FnOnce(*mut ibv_qp) -> R) -> io::Result<R> {
-        let qp = self.fields().qp;
+        // SAFETY: as in `context`.
+        let qp = unsafe { (*self.raw.as_ptr()).qp };
         if self.qp.is_none() || qp.is_null() {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -452,4 +450,77 @@ fn conn_param(params: ConnectParams<'_>) -> io::Result<rdma_conn_param> {
         srq: 0,
         qp_num: 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::library::functions;
+    use super::super::raw::{ibv_context, rdma_event_channel};
+    use super::*;
+
+    /// The test read what it wanted to read beside the call.
+    static READ: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn destroy_channel(_: *mut rdma_event_channel) {}
+
+    unsafe extern "C" fn destroy_id(_: *mut rdma_cm_id) -> libc::c_int {
+        0
+    }
+
+    /// Writes what `rdma_connect` may write of an id.
+    unsafe extern "C" fn connect(id: *mut rdma_cm_id, _: *mut rdma_conn_param) -> libc::c_int {
+        while !READ.load(Ordering::Acquire) {
+            // SAFETY: the id of the test.
+            unsafe { (*id).event = std::ptr::null_mut() };
+        }
+        0
+    }
+
+    /// `None` without the libraries.
+    fn channel() -> Option<Arc<EventChannel>> {
+        let functions = Functions {
+            rdma_destroy_event_channel: destroy_channel,
+            rdma_destroy_id: destroy_id,
+            rdma_connect: connect,
+            ..*functions().ok()?
+        };
+        // SAFETY: the functions that would look at it are replaced.
+        Some(unsafe { EventChannel::with_functions(Box::leak(Box::new(functions))) })
+    }
+
+    #[test]
+    fn fields_of_an_id_are_read_beside_a_call_of_another_thread() {
+        let Some(channel) = channel() else { return };
+        let local: SocketAddr = "192.0.2.1:4420".parse().unwrap();
+        let peer: SocketAddr = "[2001:db8::1]:4421".parse().unwrap();
+        let device: *mut ibv_context = std::ptr::without_provenance_mut(64);
+        // SAFETY: numbers and pointers, for which zero is a value.
+        let mut id: rdma_cm_id = unsafe { std::mem::zeroed() };
+        id.verbs = device;
+        id.port_num = 2;
+        id.route.addr.src_addr_union.src_storage = to_raw(local);
+        id.route.addr.dst_addr_union.dst_storage = to_raw(peer);
+        // SAFETY: it lives longer than its owner, which the functions above destroy.
+        let mut id = unsafe { CmId::of(NonNull::from(&mut id), &channel) };
+        let params = ConnectParams {
+            private_data: &[],
+            reads_in: 1,
+            reads_out: 1,
+        };
+        let call = id.connect_elsewhere(params);
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| call.make());
+            for token in 0..1000 {
+                id.set_token(token);
+                assert_eq!(id.context(), Some(ContextKey(device.addr())));
+                assert_eq!(id.port(), 2);
+                assert_eq!(id.local_addr(), Some(local));
+                assert_eq!(id.peer_addr(), Some(peer));
+            }
+            READ.store(true, Ordering::Release);
+            call.join().unwrap().unwrap();
+        });
+    }
 }

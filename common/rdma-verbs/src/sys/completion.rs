@@ -34,9 +34,9 @@ impl CompletionChannel {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists until this is dropped.
-        let fields = unsafe { self.raw.as_ref() };
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
         // SAFETY: the channel's descriptor is open as long as the channel.
-        unsafe { BorrowedFd::borrow_raw(fields.fd) }
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     /// Takes the next event, if the descriptor does not wait: the number that

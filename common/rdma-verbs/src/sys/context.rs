@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::library::{Functions, functions};
 use super::raw::{
-    self, AsyncEvent, ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_port_attr,
-    ibv_port_state, ibv_transport_type,
+    self, AsyncEvent, ibv_context, ibv_context_ops, ibv_device, ibv_device_attr,
+    ibv_device_cap_flags, ibv_port_attr, ibv_port_state, ibv_transport_type,
 };
 use super::{CqKey, SrqKey, check, event};
 
@@ -134,16 +134,22 @@ impl Context {
         self.functions
     }
 
-    fn fields(&self) -> &ibv_context {
-        // SAFETY: librdmacm keeps the device open as long as it is used.
-        unsafe { self.raw.as_ref() }
+    /// What the driver does itself, without a function of the library.
+    pub(super) fn ops(&self) -> ibv_context_ops {
+        // SAFETY: librdmacm keeps the device open as long as it is used. Nothing but this field
+        // is read: other threads take the lock that is in the structure.
+        unsafe { (*self.raw()).ops }
+    }
+
+    fn device(&self) -> *mut ibv_device {
+        // SAFETY: as in `ops`.
+        unsafe { (*self.raw()).device }
     }
 
     /// Name of the device, as `rdma link` shows it.
     pub(crate) fn name(&self) -> String {
-        let device = self.fields().device;
         // SAFETY: an open device has a description.
-        let name = unsafe { (self.functions.ibv_get_device_name)(device.cast()) };
+        let name = unsafe { (self.functions.ibv_get_device_name)(self.device().cast()) };
         if name.is_null() {
             return String::new();
         }
@@ -158,10 +164,9 @@ impl Context {
         // SAFETY: the structure is the one that the function fills.
         let result = unsafe { (self.functions.ibv_query_device)(self.raw(), &raw mut attr) };
         check(result)?;
-        let device = self.fields().device;
         // SAFETY: as in `name`.
-        let device = unsafe { &*device };
-        let iwarp = device.transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP;
+        let transport = unsafe { (*self.device()).transport_type };
+        let iwarp = transport == ibv_transport_type::IBV_TRANSPORT_IWARP;
         let window = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
         let count = |number: libc::c_int| u32::try_from(number).unwrap_or(0);
         Ok(DeviceAttr {
@@ -209,7 +214,8 @@ impl Context {
     }
 
     fn async_raw_fd(&self) -> RawFd {
-        self.fields().async_fd
+        // SAFETY: as in `ops`.
+        unsafe { (*self.raw()).async_fd }
     }
 
     /// Readable when there are asynchronous events. All who use the device
@@ -243,9 +249,9 @@ impl Context {
                 // SAFETY: these events are about a queue pair.
                 let qp = unsafe { raw.element.qp };
                 // SAFETY: destroying a queue pair waits until its events are
-                // acknowledged, which is below.
-                let qp = unsafe { &*qp };
-                Some(qp.qp_num)
+                // acknowledged, which is below. The field alone: the queue pair
+                // may be another thread's, which changes its state.
+                Some(unsafe { (*qp).qp_num })
             }
             _ => None,
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nvmeof_memory::Region;
-use nvmeof_rdma::Rights;
+use nvmeof_rdma::{Rights, explain};
 
 use super::raw::{ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
 use super::{Context, check, last_error};
@@ -167,21 +167,18 @@ impl MemoryRegion {
         &self.region
     }
 
-    fn fields(&self) -> &ibv_mr {
-        // SAFETY: registered until this is dropped.
-        unsafe { self.raw.as_ref() }
-    }
-
     pub(super) fn raw(&self) -> *mut ibv_mr {
         self.raw.as_ptr()
     }
 
     pub(crate) fn local_key(&self) -> u32 {
-        self.fields().lkey
+        // SAFETY: registered until this is dropped.
+        unsafe { (*self.raw()).lkey }
     }
 
     pub(crate) fn remote_key(&self) -> u32 {
-        self.fields().rkey
+        // SAFETY: as in `local_key`.
+        unsafe { (*self.raw()).rkey }
     }
 
     /// How the device names the first byte.
@@ -215,6 +212,7 @@ impl MemoryRegion {
         // SAFETY: nothing of this side names it any more.
         let result = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
         unless_gone(result).inspect_err(|error| {
+            let error = explain(error);
             tracing::error!("memory stays registered for good: {error}");
             std::mem::forget((self.region.clone(), Arc::clone(&self.pd)));
         })
@@ -271,9 +269,7 @@ unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
     pub(crate) fn new(pd: &Arc<ProtectionDomain>) -> io::Result<Self> {
-        // SAFETY: a protection domain names its open context.
-        let context = unsafe { &*pd.context().raw() };
-        let Some(alloc) = context.ops.alloc_mw else {
+        let Some(alloc) = pd.context().ops().alloc_mw else {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         };
         // SAFETY: the function of the context that the domain is in.
@@ -322,14 +318,13 @@ impl MemoryWindow {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
-        // SAFETY: a domain's context is open.
-        let context = unsafe { &*self.pd.context().raw() };
-        let Some(dealloc) = context.ops.dealloc_mw else {
+        let Some(dealloc) = self.pd.context().ops().dealloc_mw else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         // SAFETY: allocated by the same context.
         let result = unsafe { dealloc(self.raw()) };
         unless_gone(result).inspect_err(|error| {
+            let error = explain(error);
             tracing::error!("a memory window stays for good: {error}");
             std::mem::forget(Arc::clone(&self.pd));
         })

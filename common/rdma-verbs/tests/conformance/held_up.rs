@@ -37,7 +37,7 @@ fn a_key_that_cannot_be_closed_ends_its_connection() {
         let buf = provider.withdraw(slice.key).expect("it comes back");
         check_pattern(&buf, 3);
         let reason = rig.closed(A, link.a);
-        let CloseReason::Network { kind, text } = &reason else {
+        let CloseReason::Network { kind, text, .. } = &reason else {
             panic!("{reason}");
         };
         assert_eq!(*kind, ErrorKind::TimedOut);

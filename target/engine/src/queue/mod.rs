@@ -70,10 +70,8 @@ pub(crate) struct Io<'a> {
     pub(crate) admin_capsules: &'a Pool,
     /// Receives that queues draw from.
     pub(crate) shared: &'a mut SharedQueues,
-    /// Queues with commands that wait for a buffer, each once.
+    /// Commands that wait for a buffer.
     pub(crate) hungry: &'a mut AwaitingBuffers,
-    /// Commands that wait for a second buffer.
-    pub(crate) seconds: &'a mut Seconds,
     /// Queues with commands that wait to be begun, each once.
     pub(crate) due: &'a mut Turns<Place>,
     /// How many commands may still be begun in this turn before hosts and queues take turns.

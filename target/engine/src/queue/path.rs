@@ -181,7 +181,7 @@ impl QueuePair {
             return self.has_second(slot, len, io);
         }
         // Whoever came first gets the next buffer.
-        let first = io.hungry.is_empty() && self.awaiting.commands.is_empty();
+        let first = !io.hungry.has_queues() && self.awaiting.commands.is_empty();
         let provided = match first {
             true => provide(job, lacks, self.account.as_ref(), io),
             false => Provided::NotNow,
@@ -431,9 +431,7 @@ impl QueuePair {
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
-        if lent == Lent::Piece
-            && !(io.hungry.is_empty() && self.awaiting.commands.is_empty() && io.seconds.is_empty())
-        {
+        if lent == Lent::Piece && !(io.hungry.is_empty() && self.awaiting.commands.is_empty()) {
             job.pause(&action, account);
         }
         Some(action)

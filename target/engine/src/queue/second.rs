@@ -16,6 +16,7 @@ use crate::tag::Place;
 use crate::turns::{HostId, Turns};
 
 /// The reserve of a reactor, and the commands that wait for it.
+#[derive(Debug)]
 pub(crate) struct Seconds {
     /// One buffer of the longest kind.
     reserve: Classes,
@@ -75,9 +76,8 @@ impl Job {
     /// shorter.
     #[cold]
     pub(super) fn lacks_second(&self, lacks: Lacks) -> Option<u32> {
-        let len = lacks.spare.filter(|_| lacks.data.is_none())?;
-        let held = self.data.get()?.capacity();
-        (u32::try_from(held).unwrap_or(u32::MAX) >= len).then_some(len)
+        let held = u32::try_from(self.data.get()?.capacity()).unwrap_or(u32::MAX);
+        lacks.spare.filter(|len| *len <= held)
     }
 }
 
@@ -87,9 +87,9 @@ impl QueuePair {
     #[cold]
     pub(super) fn has_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
         // Whoever came first gets the next one.
-        let has = io.seconds.is_empty() && self.take_second(slot, len, io);
+        let has = io.hungry.seconds.is_empty() && self.take_second(slot, len, io);
         if !has {
-            io.seconds.push(self.host(), (self.place, slot));
+            io.hungry.seconds.push(self.host(), (self.place, slot));
         }
         has
     }
@@ -103,7 +103,7 @@ impl QueuePair {
             ..Lacks::NOTHING
         };
         provide(job, lacks, self.account.as_ref(), io) == Provided::Yes
-            || job.spare.put(io.seconds.take(len))
+            || job.spare.put(io.hungry.seconds.take(len))
     }
 
     /// It is the turn of the command in `slot` to get its second buffer. False when there

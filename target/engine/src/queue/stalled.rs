@@ -34,8 +34,8 @@ pub(crate) struct Shortage {
     pub(crate) host: HostId,
     /// Its kind, or the next one, does.
     kind: usize,
-    /// Only those of this standing, or below it, have what it may get.
-    of: Option<Standing>,
+    /// Those of this standing, or below it, have what it may get.
+    of: Standing,
 }
 
 /// A transfer that stalled.
@@ -72,7 +72,8 @@ pub(super) struct Oldest {
 }
 
 impl Stalled {
-    /// Whether its host has moved data, here or where others of its address stalled.
+    /// Whether its host has moved data. Its standing alone does not say so: it is that of the
+    /// buffer when it was taken, and `Suspect` where others of the address stalled.
     pub(crate) fn has_moved(&self) -> bool {
         self.standing == Standing::Proven || self.moved > 0
     }
@@ -82,19 +83,17 @@ impl Shortage {
     /// Whether it would help to have that buffer back.
     pub(crate) fn is_met_by(&self, stalled: &Stalled) -> bool {
         let fits = |kind| kind == self.kind || kind == self.kind + 1;
-        self.host != stalled.host
-            && stalled.kind.is_none_or(fits)
-            && self.of.is_none_or(|most| stalled.standing <= most)
+        self.host != stalled.host && stalled.kind.is_none_or(fits) && stalled.standing <= self.of
     }
 
     /// It waits no more for what hosts have that move data.
     pub(crate) fn spare_proven(&mut self) {
-        self.of = self.of.or(Some(Standing::Suspect));
+        self.of = self.of.min(Standing::Suspect);
     }
 
     /// Whether hosts of that standing wait for each other.
     pub(crate) fn is_of(&self, standing: Standing) -> bool {
-        self.of == Some(standing)
+        self.of == standing
     }
 }
 
@@ -102,8 +101,10 @@ impl QueuePair {
     /// A command gets a buffer, or does not.
     pub(super) fn note_shortage(&mut self, provided: Provided, lacks: Lacks, io: &Io<'_>) {
         let of = match provided {
-            Provided::NotNow | Provided::Part(nvmeof_target_core::Limit::PortMemory) => None,
-            Provided::Kept(Kept::Others(standing)) => Some(standing),
+            Provided::NotNow | Provided::Part(nvmeof_target_core::Limit::PortMemory) => {
+                Standing::Proven
+            }
+            Provided::Kept(Kept::Others(standing)) => standing,
             Provided::Yes | Provided::Part(_) | Provided::Kept(Kept::Own) => {
                 self.watch.lacks = None;
                 return;

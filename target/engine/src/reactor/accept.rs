@@ -1,10 +1,12 @@
 //! Connection requests: accepted when the core agrees and there is room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, Whose};
+use nvmeof_rdma::{
+    ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, Whose,
+};
 use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
@@ -20,6 +22,45 @@ use crate::zone::port_address;
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;
 
+/// Connection requests that wait for an answer, and the provider of each. There are at most
+/// as many as the providers keep (`Limits::max_pending`).
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    waiting: VecDeque<(usize, ConnectRequest)>,
+    /// When the last one was answered.
+    answered: Option<Duration>,
+    /// When disk operations of commands completed last.
+    served: Option<Duration>,
+}
+
+impl Requests {
+    pub(super) fn push(&mut self, provider: usize, request: ConnectRequest) {
+        self.waiting.push_back((provider, request));
+    }
+
+    /// The peer left.
+    pub(super) fn forget(&mut self, provider: usize, qp: QpId) {
+        let stays = |(at, request): &(usize, ConnectRequest)| (*at, request.qp) != (provider, qp);
+        self.waiting.retain(stays);
+    }
+
+    /// Disk operations of commands completed.
+    #[inline]
+    pub(super) fn note_served(&mut self, now: Duration) {
+        self.served = Some(now);
+    }
+
+    /// When the next one is to be answered: a while after the last one, or when no disk
+    /// operation completed for as long.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let last = self.answered.zip(self.served);
+        let at = last.map_or(Duration::ZERO, |(answered, served)| {
+            answered.min(served) + ACCEPT_PACE
+        });
+        (!self.waiting.is_empty()).then_some(at)
+    }
+}
+
 /// What an accepted connection begins with.
 struct Admitted {
     /// Its place at its port.
@@ -32,8 +73,33 @@ struct Admitted {
 }
 
 impl<S: Storage> Reactor<S> {
-    /// A peer asks for a connection.
-    pub(super) fn accept(&mut self, provider: usize, request: &ConnectRequest, now: Duration) {
+    /// Answers connection requests that are due. Says whether any was.
+    #[inline]
+    pub(super) fn answer_requests(&mut self, now: Duration) -> bool {
+        !self.requests.waiting.is_empty() && self.answer_due(now)
+    }
+
+    fn answer_due(&mut self, now: Duration) -> bool {
+        // All are refused at once by a target that is about to stop.
+        let accepts = self.stage.accepts() && self.let_go.accepts();
+        let mut any = false;
+        while !accepts || self.requests.deadline().is_some_and(|at| now >= at) {
+            let Some((provider, request)) = self.requests.waiting.pop_front() else {
+                break;
+            };
+            self.requests.answered = Some(now);
+            self.accept(provider, &request, now);
+            any = true;
+        }
+        any
+    }
+
+    #[cfg(test)]
+    pub(super) fn requests_waiting(&self) -> usize {
+        self.requests.waiting.len()
+    }
+
+    fn accept(&mut self, provider: usize, request: &ConnectRequest, now: Duration) {
         let refusal = match self.admit(provider, request, now) {
             Ok(admitted) => return self.establish(provider, request, admitted, now),
             Err(refusal) => refusal,

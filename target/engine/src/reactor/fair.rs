@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Reactor;
+use crate::queue::Seconds;
 use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::{HostId, Turns};
@@ -14,8 +15,9 @@ const AT_ONCE: u32 = 64;
 /// providers are looked at again soon, however many wait.
 const IN_TURN: usize = 64;
 
-/// Queues with commands that wait for a buffer, each once. Some may be gone.
-#[derive(Debug, Default)]
+/// Commands that wait for a buffer: queues that have some, each once, of which some may be
+/// gone, and those that wait for a second one.
+#[derive(Debug)]
 pub(crate) struct AwaitingBuffers {
     trusted: Turns<Place>,
     /// Of addresses that stalled lately: they have one turn together, however many there
@@ -23,13 +25,29 @@ pub(crate) struct AwaitingBuffers {
     suspect: Turns<Place>,
     /// Buffers that the others got since that turn.
     since: usize,
+    pub(crate) seconds: Seconds,
 }
 
 impl AwaitingBuffers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.trusted.is_empty() && self.suspect.is_empty()
+    pub(crate) fn new(seconds: Seconds) -> Self {
+        Self {
+            trusted: Turns::default(),
+            suspect: Turns::default(),
+            since: 0,
+            seconds,
+        }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.has_queues() && self.seconds.is_empty()
+    }
+
+    /// Whether commands wait for their first buffer.
+    pub(crate) fn has_queues(&self) -> bool {
+        !(self.trusted.is_empty() && self.suspect.is_empty())
+    }
+
+    /// Queues that wait.
     pub(crate) fn len(&self) -> usize {
         self.trusted.len() + self.suspect.len()
     }
@@ -87,7 +105,7 @@ impl<S: Storage> Reactor<S> {
     /// stalled lately have one turn together.
     #[inline]
     pub(super) fn feed(&mut self, now: Duration) -> bool {
-        !(self.hungry.is_empty() && self.seconds.is_empty()) && self.feed_all(now)
+        !self.hungry.is_empty() && self.feed_all(now)
     }
 
     fn feed_all(&mut self, now: Duration) -> bool {
@@ -127,15 +145,15 @@ impl<S: Storage> Reactor<S> {
     /// Gives commands their second buffer: one to each address.
     fn feed_seconds(&mut self, now: Duration) -> bool {
         let mut fed = false;
-        for _ in 0..self.seconds.addresses() {
-            let Some((queue, slot)) = self.seconds.pop() else {
+        for _ in 0..self.hungry.seconds.addresses() {
+            let Some((queue, slot)) = self.hungry.seconds.pop() else {
                 break;
             };
             match self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io)) {
-                Some(false) => self.seconds.put_back((queue, slot)),
+                Some(false) => self.hungry.seconds.put_back((queue, slot)),
                 Some(true) | None => fed = true,
             }
-            self.seconds.pass();
+            self.hungry.seconds.pass();
         }
         fed
     }

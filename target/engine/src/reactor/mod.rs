@@ -37,6 +37,7 @@ use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
+use accept::Requests;
 use attention::Attention;
 pub(crate) use backlog::Backlog;
 use drain::Stage;
@@ -99,9 +100,8 @@ pub struct Reactor<S> {
     steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
+    requests: Requests,
     hungry: AwaitingBuffers,
-    /// Commands that wait for a second buffer.
-    seconds: Seconds,
     relief: Relief,
     /// Queues with commands that wait for their hosts' turn. Some may be gone.
     due: Turns<Place>,
@@ -177,7 +177,7 @@ impl<S: Storage> Reactor<S> {
         let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
         let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
         let buffers = Classes::new(&config.data, config.pages)?;
-        let seconds = Seconds::new(&config.data)?;
+        let hungry = AwaitingBuffers::new(Seconds::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());
@@ -202,8 +202,8 @@ impl<S: Storage> Reactor<S> {
             queues: Queues::default(),
             steering: None,
             unconnected: VecDeque::new(),
-            hungry: AwaitingBuffers::default(),
-            seconds,
+            requests: Requests::default(),
+            hungry,
             relief: Relief::default(),
             due: Turns::default(),
             at_once: 0,
@@ -333,11 +333,15 @@ impl<S: Storage> Reactor<S> {
         // may be the one who did not look.
         self.allow_at_once();
         did_work |= self.poll_providers(now);
+        did_work |= self.answer_requests(now);
         did_work |= self.begin_due(now);
         if mail.contains(Mail::POLL) || self.timer.is_some_and(|timer| now >= timer) {
             self.look_after_queues(now);
         }
-        did_work |= self.poll_storage(now)?;
+        if self.poll_storage(now)? {
+            did_work = true;
+            self.requests.note_served(now);
+        }
         did_work |= self.feed(now);
         self.relieve(now);
         did_work |= self.go_on_locks(now);
@@ -391,6 +395,7 @@ impl<S: Storage> Reactor<S> {
         let providers = self.providers.iter().filter_map(|one| one.next_deadline());
         providers
             .chain(self.timer)
+            .chain(self.requests.deadline())
             .chain(self.relief.deadline())
             .chain(self.stage.deadline())
             .chain(self.let_go.deadline())
@@ -459,10 +464,11 @@ impl<S: Storage> Reactor<S> {
     #[cold]
     fn handle(&mut self, provider: usize, event: Event, now: Duration) {
         match event {
-            Event::ConnectRequest(request) => self.accept(provider, &request, now),
+            Event::ConnectRequest(request) => self.requests.push(provider, request),
             Event::Ending { qp } => self.end(provider, qp, now),
             Event::Closed { qp, reason } => {
                 self.end(provider, qp, now);
+                self.requests.forget(provider, qp);
                 if let Some(edge) = self.queues.remove(provider, qp) {
                     self.closed(provider, edge, &reason, now);
                 }
@@ -517,7 +523,6 @@ impl<S: Storage> Reactor<S> {
             admin_capsules: &self.admin_capsules,
             shared: &mut self.shared,
             hungry: &mut self.hungry,
-            seconds: &mut self.seconds,
             due: &mut self.due,
             at_once: &mut self.at_once,
             backlog: &mut self.backlog,

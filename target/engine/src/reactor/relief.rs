@@ -66,7 +66,7 @@ impl Relief {
 impl<S: Storage> Reactor<S> {
     /// Somebody may wait for buffers that others have: says when to look at that.
     fn note_shortages(&mut self, now: Duration) {
-        self.relief.at = match self.hungry.is_empty() || !self.accounts.are_several() {
+        self.relief.at = match !self.hungry.has_queues() || !self.accounts.are_several() {
             true => None,
             false => self.relief.at.or(Some(now + LOOK)),
         };
@@ -94,11 +94,13 @@ impl<S: Storage> Reactor<S> {
         }
         for (place, stalled) in all {
             let gives = quiet.gives(&stalled);
-            let patience = match (stalled.has_moved(), gives) {
-                (true, true) => QUIET,
-                (true, false) => PROVEN,
-                (false, true) => patience.min(QUIET),
-                (false, false) => patience,
+            let patience = match stalled.has_moved() {
+                true => PROVEN,
+                false => patience,
+            };
+            let patience = match gives {
+                true => patience.min(QUIET),
+                false => patience,
             };
             if stalled.time < patience {
                 continue;

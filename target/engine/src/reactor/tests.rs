@@ -8,6 +8,7 @@
 )]
 
 mod aborting;
+mod accepting;
 mod addresses;
 mod before_connect;
 mod commit;
