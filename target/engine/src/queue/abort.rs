@@ -87,8 +87,12 @@ impl QueuePair {
                 continue;
             };
             let waits = job.hungry.is_some()
-                || io.backlog.has(tag)
-                || io.waiting.for_earlier_writes(self.place, slot);
+                || io.resources.backlog.has(tag)
+                || io
+                    .resources
+                    .locked
+                    .waiting
+                    .for_earlier_writes(self.place, slot);
             if waits && let Some(action) = self.core.end_removed(&mut job.request) {
                 self.take_from_rows(slot);
                 self.take_from_backlog(slot, |_| true, io);
@@ -100,7 +104,7 @@ impl QueuePair {
 
     /// The command in `slot` waits for nothing any more: it is answered.
     fn end_waiting(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) {
-        io.waiting.leave(self.place, slot);
+        io.resources.locked.waiting.leave(self.place, slot);
         if let Action::Respond(response) = action {
             self.respond(slot, response, io);
             // It may have had a read that it was not using yet.
@@ -145,7 +149,7 @@ impl QueuePair {
     ) -> bool {
         let tag = self.tag(slot).0;
         let wanted = |one: &DiskRequest| one.tag == tag && may_end(&one.op);
-        let Some(request) = io.backlog.remove(self.host(), wanted) else {
+        let Some(request) = io.resources.backlog.remove(self.host(), wanted) else {
             return false;
         };
         self.on_disk = self.on_disk.saturating_sub(1);

@@ -511,7 +511,7 @@ impl QueuePair {
         if let Provided::Part(limit) = provided
             && self.awaiting.full.replace(limit) != Some(limit)
         {
-            io.accounts.count_full(limit);
+            io.resources.accounts.count_full(limit);
         }
     }
 
@@ -522,7 +522,7 @@ impl QueuePair {
         };
         let port = self.core.port();
         let (source, is_io) = (self.source(), !self.is_admin());
-        let account = io.accounts.of(&host, source, port, is_io);
+        let account = io.resources.accounts.of(&host, source, port, is_io);
         self.capsules = u32::try_from(capsules).unwrap_or(u32::MAX);
         account.take_capsules(self.capsules);
         self.account = Some(account);
@@ -554,8 +554,10 @@ pub(super) fn provide(
     io: &mut Io<'_>,
 ) -> Provided {
     match account {
-        Some(account) if io.accounts.are_several() => provide_part(job, lacks, account, io),
-        _ if job.provide(lacks, io.buffers) => Provided::Yes,
+        Some(account) if io.resources.accounts.are_several() => {
+            provide_part(job, lacks, account, io)
+        }
+        _ if job.provide(lacks, &mut io.resources.buffers) => Provided::Yes,
         _ => Provided::NotNow,
     }
 }
@@ -566,12 +568,13 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
     if !data && !spare {
         return Provided::Yes;
     }
-    if !job.provide(lacks, io.buffers) {
+    if !job.provide(lacks, &mut io.resources.buffers) {
         // Not even one that is free would be for it, perhaps.
-        let classes = io.buffers.classes();
+        let classes = io.resources.buffers.classes();
         let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
         let more = Charge([lacks.data, lacks.spare].map(kind));
         return io
+            .resources
             .accounts
             .allow(account, more)
             .err()
@@ -581,11 +584,11 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
         job.data.get().filter(|_| data),
         job.spare.get().filter(|_| spare),
     ];
-    let more = Charge::of(taken, io.buffers.classes());
-    let allowed = io.accounts.allow(account, more);
+    let more = Charge::of(taken, io.resources.buffers.classes());
+    let allowed = io.resources.accounts.allow(account, more);
     for (taken, buf, is_data) in [(data, &mut job.data, true), (spare, &mut job.spare, false)] {
         match allowed {
-            Ok(()) if taken => buf.charge(account, io.buffers.classes(), is_data),
+            Ok(()) if taken => buf.charge(account, io.resources.buffers.classes(), is_data),
             Err(_) if taken => drop(buf.end(None)),
             _ => {}
         }

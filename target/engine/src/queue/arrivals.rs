@@ -54,7 +54,7 @@ impl QueuePair {
             !self.arrivals.waiting.is_empty() && (self.arrivals.is_due || self.takes_turns(io));
         if waits && !self.arrivals.is_due {
             self.arrivals.is_due = true;
-            io.due.push(self.host(), self.place);
+            io.resources.due.push(self.host(), self.place);
         }
         waits
     }

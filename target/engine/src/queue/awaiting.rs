@@ -73,7 +73,9 @@ impl QueuePair {
         if !self.awaiting.is_listed && !self.awaiting.commands.is_empty() {
             self.awaiting.is_listed = true;
             let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
-            io.hungry.push(self.host(), self.place, is_suspect);
+            io.resources
+                .awaiting
+                .push(self.host(), self.place, is_suspect);
         }
     }
 }

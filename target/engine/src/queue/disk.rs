@@ -16,7 +16,7 @@ struct NotOpen;
 impl QueuePair {
     #[cold]
     pub(super) fn tell_not_open(&self, disk: u32, io: &mut Io<'_>) {
-        if let Some(left_out) = io.disk_log.ask(io.now) {
+        if let Some(left_out) = io.resources.disk_log.ask(io.now) {
             of_peer!(error, self, disk, left_out, "{NotOpen}");
         }
     }
@@ -132,10 +132,10 @@ impl QueuePair {
         if let Some(job) = self.slots.get(slot) {
             self.core.failed_at(&mut job.request, error.offset);
         }
-        if let (Some(disk), Some(failures)) = (disk, io.failures) {
+        if let (Some(disk), Some(failures)) = (disk, &io.resources.failures) {
             failures.tell(disk, error);
         }
-        if let Some(left_out) = io.disk_log.ask(io.now) {
+        if let Some(left_out) = io.resources.disk_log.ask(io.now) {
             let (path, offset) = (&error.path, error.offset);
             of_peer!(error, self, %path, offset, left_out, "{error}");
         }

@@ -210,19 +210,27 @@ impl QueuePair {
                 let lock = &mut pair.lock;
                 other
                     || !lock
-                        .get_or_insert_with(|| io.locks.ask(storage, op.bytes()))
+                        .get_or_insert_with(|| io.resources.locked.member.ask(storage, op.bytes()))
                         .is_held()
             }
             None => {
                 op.changes() && {
-                    io.locks
-                        .blocks(storage, &op.bytes(), job.began, &mut job.turn)
+                    io.resources.locked.member.blocks(
+                        storage,
+                        &op.bytes(),
+                        job.began,
+                        &mut job.turn,
+                    )
                 }
             }
         };
         if locked {
             job.hungry = Some(Action::Execute(*op));
-            io.waiting.locked_out.push_back((self.place, slot));
+            io.resources
+                .locked
+                .waiting
+                .locked_out
+                .push_back((self.place, slot));
         } else {
             job.turn = None;
         }
@@ -241,7 +249,7 @@ impl QueuePair {
         let Some(action) = job.hungry.take() else {
             return;
         };
-        if io.locks.is_idle() {
+        if io.resources.locked.member.is_idle() {
             job.turn = None;
         }
         self.perform(slot, action, io);

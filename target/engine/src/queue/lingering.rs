@@ -66,7 +66,7 @@ impl QueuePair {
             self.keep_out_of(io.now, io);
             // The host gives up its I/O queues with it, and sends again what they had.
             if self.core.ends() {
-                *io.news |= News::POLL_ALL;
+                io.resources.news |= News::POLL_ALL;
             }
         }
     }
@@ -75,7 +75,7 @@ impl QueuePair {
     fn leave_backlog(&mut self, io: &mut Io<'_>) {
         let (host, queue) = (self.host(), self.place);
         let its = |one: &DiskRequest| Tag::from_bits(one.tag).queue == queue;
-        for request in io.backlog.remove_all(host, its) {
+        for request in io.resources.backlog.remove_all(host, its) {
             self.on_disk = self.on_disk.saturating_sub(1);
             let slot = Tag::from_bits(request.tag).slot;
             self.rare.lingering.is_over(slot);
@@ -93,7 +93,7 @@ impl QueuePair {
     fn keep_out_of(&mut self, until: Duration, io: &mut Io<'_>) {
         for (slot, changing) in self.slots.changing(until) {
             self.rare.lingering.0.entry(slot).or_insert_with(|| One {
-                _lock: io.locks.keep_out(
+                _lock: io.resources.locked.member.keep_out(
                     io.storage.identity(changing.disk),
                     changing.bytes.clone(),
                     changing.began,

@@ -141,7 +141,9 @@ impl QueuePair {
             return None;
         };
         let concern = |wrote, known| losses.concern(wrote, known);
-        io.writers.settle(lost.storage, &host, lost.count, concern);
+        io.resources
+            .writers
+            .settle(lost.storage, &host, lost.count, concern);
         self.written.touch(touched);
         let losses = lost.count;
         Some(Risk { disk, losses })
@@ -155,7 +157,7 @@ impl QueuePair {
         let Lost { storage, count } = losses.now();
         let host = self.core.hostnqn()?;
         let counted = nvmeof_backend::counted;
-        let stake = io.writers.join(storage, &host, count, counted)?;
+        let stake = io.resources.writers.join(storage, &host, count, counted)?;
         let losses = Arc::clone(losses);
         Some(Touched {
             disk,
@@ -197,7 +199,7 @@ impl QueuePair {
         }
         let lost = losses.now();
         if lost.count != risk.losses {
-            io.writers.owe(lost.storage, &host, stamp());
+            io.resources.writers.owe(lost.storage, &host, stamp());
         }
     }
 
@@ -210,7 +212,7 @@ impl QueuePair {
         };
         let stable = |stamp| losses.is_stable(stamp);
         let storage = losses.now().storage;
-        io.writers.has_unflushed(storage, &host, stable)
+        io.resources.writers.has_unflushed(storage, &host, stable)
     }
 
     /// What the host is told of the disk's operation for the command in `slot`, which
@@ -234,7 +236,7 @@ impl QueuePair {
             return outcome;
         };
         let concern = |wrote, known| losses.concern(wrote, known);
-        let owed = io.writers.owed(storage, &host, count, concern);
+        let owed = io.resources.writers.owed(storage, &host, count, concern);
         if owed.is_none_or(|owed| self.written.has_told(storage, owed)) {
             return outcome;
         }
@@ -278,7 +280,7 @@ impl QueuePair {
         let heard = self.written.hear();
         if let Some(host) = self.core.hostnqn() {
             for (storage, until) in heard {
-                io.writers.heard(storage, &host, until);
+                io.resources.writers.heard(storage, &host, until);
             }
         }
         let unheard = 2 * u32::from(self.core.entries());

@@ -31,12 +31,12 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, Sparingly};
 use nvmeof_target_core::{
-    CloseCause, Disconnected, LockMember, News, Order, PortSeat, Queue as Core, Why, Writers,
+    CloseCause, Disconnected, News, Order, PortSeat, Queue as Core, Why, Writers,
 };
 
 use crate::failures::Failures;
 use crate::peer_log::PeerLog;
-use crate::reactor::{AwaitingBuffers, Backlog};
+use crate::reactor::{AwaitingBuffers, Backlog, Locked};
 use crate::stock::Stock;
 use crate::storage::Storage;
 use crate::tag::Place;
@@ -57,45 +57,51 @@ pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
 pub(crate) use trust::{Source, Standing};
 
-/// What queues work with during a turn.
+/// What queue pairs work with during a turn.
 pub(crate) struct Io<'a> {
     pub(crate) now: Duration,
+    /// Of the queue pair, or of the queue pairs that are called one after the other.
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
-    pub(crate) buffers: &'a mut Stock,
+    pub(crate) resources: &'a mut Resources,
+}
+
+/// What the queue pairs of one reactor share.
+pub(crate) struct Resources {
+    pub(crate) buffers: Stock,
     /// What hosts hold of them.
-    pub(crate) accounts: &'a mut Accounts,
-    /// Where capsules of I/O queues are received, and those of admin queues.
-    pub(crate) capsules: &'a Pool,
-    pub(crate) admin_capsules: &'a Pool,
+    pub(crate) accounts: Accounts,
+    /// Where capsules of I/O queues are received.
+    pub(crate) capsules: Pool,
+    /// Those of admin queues, which I/O queues do not touch.
+    pub(crate) admin_capsules: Pool,
     /// Receives that queues draw from.
-    pub(crate) shared: &'a mut SharedQueues,
+    pub(crate) shared: SharedQueues,
     /// Commands that wait for a buffer.
-    pub(crate) hungry: &'a mut AwaitingBuffers,
-    /// Queues with commands that wait to be begun, each once.
-    pub(crate) due: &'a mut Turns<Place>,
+    pub(crate) awaiting: AwaitingBuffers,
+    /// Queues with commands that wait for their host's turn, each once. Some may be gone.
+    pub(crate) due: Turns<Place>,
     /// How many commands may still be begun in this turn before hosts and queues take turns.
-    pub(crate) at_once: &'a mut u32,
-    /// Disk operations that found no room.
-    pub(crate) backlog: &'a mut Backlog,
-    /// Who is to be told of what disks lose.
-    pub(crate) writers: &'a Writers,
-    /// Locks on ranges of disks, and commands that wait for those of others.
-    pub(crate) locks: &'a LockMember,
-    pub(crate) waiting: &'a mut Waiting,
+    pub(crate) at_once: u32,
+    /// Operations that found no room on their backing store.
+    pub(crate) backlog: Backlog,
+    /// Which hosts have to be told of what backing stores lose.
+    pub(crate) writers: Writers,
+    /// Locks on ranges of backing stores, and commands that wait for those of others.
+    pub(crate) locked: Locked,
     /// What the reactor has to do after the call.
-    pub(crate) news: &'a mut News,
+    pub(crate) news: News,
     /// Reactors that are to look after their queues, by their places.
-    pub(crate) calls: &'a mut Vec<u16>,
-    /// When the reactor polls its queues next.
-    pub(crate) timer: &'a mut Option<Duration>,
-    /// Whoever looks after disks that fail.
-    pub(crate) failures: Option<&'a Failures>,
-    pub(crate) disk_log: &'a mut Sparingly,
+    pub(crate) calls: Vec<u16>,
+    /// When queues are to be polled next. Earlier than needed does no harm.
+    pub(crate) timer: Option<Duration>,
+    /// Where backing stores that fail are reported.
+    pub(crate) failures: Option<Failures>,
+    pub(crate) disk_log: Sparingly,
     /// For commands that wait long.
-    pub(crate) wait_log: &'a mut Sparingly,
+    pub(crate) wait_log: Sparingly,
     /// For what anybody can cause who reaches us.
-    pub(crate) connect_log: &'a mut PeerLog,
+    pub(crate) connect_log: PeerLog,
 }
 
 /// The connection that a queue pair is.
@@ -321,9 +327,19 @@ impl QueuePair {
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
             if self.core.is_connected() {
-                limited!(warn, self, io.connect_log, io.now, "closing: {why}");
+                limited!(
+                    warn,
+                    self,
+                    &mut io.resources.connect_log,
+                    io.now,
+                    "closing: {why}"
+                );
             } else {
-                self.tell_of_stranger(format_args!("closing: {why}"), io.now, io.connect_log);
+                self.tell_of_stranger(
+                    format_args!("closing: {why}"),
+                    io.now,
+                    &mut io.resources.connect_log,
+                );
             }
             self.shut(io);
         }
@@ -373,12 +389,28 @@ impl QueuePair {
         }
         match cause {
             _ if !self.core.is_connected() => {
-                self.tell_of_stranger(format_args!("closing: {cause}"), io.now, io.connect_log);
+                self.tell_of_stranger(
+                    format_args!("closing: {cause}"),
+                    io.now,
+                    &mut io.resources.connect_log,
+                );
             }
             CloseCause::Disconnected | CloseCause::ControllerGone { .. } => {
-                limited!(info, self, io.connect_log, io.now, "closing: {cause}");
+                limited!(
+                    info,
+                    self,
+                    &mut io.resources.connect_log,
+                    io.now,
+                    "closing: {cause}"
+                );
             }
-            _ => limited!(warn, self, io.connect_log, io.now, "closing: {cause}"),
+            _ => limited!(
+                warn,
+                self,
+                &mut io.resources.connect_log,
+                io.now,
+                "closing: {cause}"
+            ),
         }
         self.shut(io);
     }

@@ -34,7 +34,7 @@ impl QueuePair {
         }
         let came = io.now;
         let capsule = Capsule { buf, len, came };
-        if let Err(why) = self.receives.draw(io.shared) {
+        if let Err(why) = self.receives.draw(&mut io.resources.shared) {
             self.arrivals.waiting.push_back(capsule);
             return self.abandon(&why, io);
         }
@@ -56,8 +56,8 @@ impl QueuePair {
         if self.account.is_none() {
             return false;
         }
-        let all_begun = *io.at_once == 0;
-        *io.at_once = io.at_once.saturating_sub(1);
+        let all_begun = io.resources.at_once == 0;
+        io.resources.at_once = io.resources.at_once.saturating_sub(1);
         all_begun
     }
 
@@ -181,7 +181,7 @@ impl QueuePair {
             return self.has_second(slot, len, io);
         }
         // Whoever came first gets the next buffer.
-        let first = !io.hungry.has_queues() && self.awaiting.commands.is_empty();
+        let first = !io.resources.awaiting.has_queues() && self.awaiting.commands.is_empty();
         let provided = match first {
             true => provide(job, lacks, self.account.as_ref(), io),
             false => Provided::NotNow,
@@ -232,7 +232,7 @@ impl QueuePair {
                 self.answered(slot, io);
                 let account = self.account.as_ref();
                 self.slots.answered(slot, account, completion.buf.is_some());
-                io.buffers.put_back(completion.buf);
+                io.resources.buffers.put_back(completion.buf);
             }
             WorkKind::Write if self.rare.transfers.is_empty() => {
                 self.pushed(slot, completion.buf, io)
@@ -310,7 +310,7 @@ impl QueuePair {
         let risk = self.risk_of(op, io);
         // Almost never is anything locked.
         if op.kind != IoKind::Read
-            && !(io.locks.is_idle() && self.rare.pairs.is_empty())
+            && !(io.resources.locked.member.is_idle() && self.rare.pairs.is_empty())
             && self.is_locked_out(slot, op, io)
         {
             return None;
@@ -332,9 +332,9 @@ impl QueuePair {
         };
         let request = DiskRequest { tag, op: lent };
         // What waits longer goes first.
-        if io.backlog.waits_for(op.disk) {
+        if io.resources.backlog.waits_for(op.disk) {
             self.on_disk += 1;
-            io.backlog.push(self.host(), op.disk, request);
+            io.resources.backlog.push(self.host(), op.disk, request);
             return None;
         }
         match io.storage.submit(op.disk, request) {
@@ -354,7 +354,7 @@ impl QueuePair {
                 back,
             }) => {
                 self.on_disk += 1;
-                io.backlog.push(self.host(), op.disk, back);
+                io.resources.backlog.push(self.host(), op.disk, back);
                 None
             }
             Err(Refused {
@@ -431,7 +431,9 @@ impl QueuePair {
         // The core keeps the request while it looks at the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
-        if lent == Lent::Piece && !(io.hungry.is_empty() && self.awaiting.commands.is_empty()) {
+        if lent == Lent::Piece
+            && !(io.resources.awaiting.is_empty() && self.awaiting.commands.is_empty())
+        {
             job.pause(&action, account);
         }
         Some(action)
@@ -492,7 +494,7 @@ impl QueuePair {
                 self.sent(slot, response, posted, io);
             }
             (_, data) => {
-                io.buffers.put_back(data);
+                io.resources.buffers.put_back(data);
                 self.send(slot, response, io);
             }
         }
@@ -529,7 +531,7 @@ impl QueuePair {
 
     pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
         if let Some(buf) = capsule {
-            self.receives.give_back(io.shared);
+            self.receives.give_back(&mut io.resources.shared);
             self.post_again(buf, io);
         }
     }
@@ -537,7 +539,7 @@ impl QueuePair {
     /// Posts a buffer that a receive had.
     #[inline]
     pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
-        if let Err(why) = self.post_recv(buf, io.provider, io.shared)
+        if let Err(why) = self.post_recv(buf, io.provider, &mut io.resources.shared)
             && why != PostError::Closed
         {
             self.refused(&why, io);
@@ -568,7 +570,7 @@ impl QueuePair {
 
     /// The host has the data of the command in `slot`.
     pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
-        io.buffers.put_back(buf);
+        io.resources.buffers.put_back(buf);
         if let Some(job) = self.slots.get(slot) {
             job.data.sent(self.account.as_ref());
         }

@@ -97,11 +97,15 @@ impl QueuePair {
     /// its disk is over, on every reactor.
     #[cold]
     pub(super) fn quiesce(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) {
-        io.waiting.settling.push(Settling {
+        io.resources.locked.waiting.settling.push(Settling {
             queue: self.place,
             slot,
             op: *op,
-            barrier: io.locks.barrier(io.storage.identity(op.disk)),
+            barrier: io
+                .resources
+                .locked
+                .member
+                .barrier(io.storage.identity(op.disk)),
         });
     }
 
@@ -122,7 +126,7 @@ impl QueuePair {
     /// may hang: nothing of the reactor's waits.
     #[cold]
     pub(super) fn keep(&mut self, slot: Place, keeping: Keeping, io: &mut Io<'_>) {
-        io.waiting.keeping.push(ToBeKept {
+        io.resources.locked.waiting.keeping.push(ToBeKept {
             queue: self.place,
             slot,
             keeping,

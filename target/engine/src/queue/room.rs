@@ -27,10 +27,12 @@ impl QueuePair {
 
     #[cold]
     fn make_first_room(&mut self, io: &mut Io<'_>) -> Room {
-        let needed = self.receives.needed(FIRST, self.core.entries(), io.shared);
+        let needed = self
+            .receives
+            .needed(FIRST, self.core.entries(), &mut io.resources.shared);
         let pool = match self.core.qid() {
-            0 => io.admin_capsules,
-            _ => io.capsules,
+            0 => &io.resources.admin_capsules,
+            _ => &io.resources.capsules,
         };
         let free = pool.available();
         let mut room = Vec::new();
@@ -39,8 +41,11 @@ impl QueuePair {
         }
         let port = self.core.port();
         let scarce = match self.core.qid() {
-            0 => io.accounts.without_admin_room(needed, free, pool.count()),
-            _ => io.accounts.without_room(port, needed, free),
+            0 => io
+                .resources
+                .accounts
+                .without_admin_room(needed, free, pool.count()),
+            _ => io.resources.accounts.without_room(port, needed, free),
         };
         self.core.set_scarce(scarce);
         self.core.set_room(if room.len() == needed {
@@ -75,9 +80,10 @@ impl QueuePair {
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);
         self.slots.grow(self.core.entries());
-        self.receives.grow(self.core.entries(), io.shared);
+        self.receives
+            .grow(self.core.entries(), &mut io.resources.shared);
         for buf in bufs {
-            match self.post_recv(buf, io.provider, io.shared) {
+            match self.post_recv(buf, io.provider, &mut io.resources.shared) {
                 Ok(()) => {}
                 Err(PostError::Closed) => return,
                 Err(why) => return self.refused(&why, io),

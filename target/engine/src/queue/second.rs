@@ -87,9 +87,12 @@ impl QueuePair {
     #[cold]
     pub(super) fn has_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
         // Whoever came first gets the next one.
-        let has = io.hungry.seconds.is_empty() && self.take_second(slot, len, io);
+        let has = io.resources.awaiting.seconds.is_empty() && self.take_second(slot, len, io);
         if !has {
-            io.hungry.seconds.push(self.host(), (self.place, slot));
+            io.resources
+                .awaiting
+                .seconds
+                .push(self.host(), (self.place, slot));
         }
         has
     }
@@ -103,7 +106,7 @@ impl QueuePair {
             ..Lacks::NOTHING
         };
         provide(job, lacks, self.account.as_ref(), io) == Provided::Yes
-            || job.spare.put(io.hungry.seconds.take(len))
+            || job.spare.put(io.resources.awaiting.seconds.take(len))
     }
 
     /// It is the turn of the command in `slot` to get its second buffer. False when there

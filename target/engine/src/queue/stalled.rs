@@ -112,7 +112,7 @@ impl QueuePair {
         };
         self.watch.lacks = Some(Shortage {
             host: self.host(),
-            kind: lacks.kind(io.buffers.classes()),
+            kind: lacks.kind(io.resources.buffers.classes()),
             of,
         });
     }

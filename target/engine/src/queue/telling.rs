@@ -27,18 +27,28 @@ impl QueuePair {
             && let Some(remark) = self.core.take_remark()
         {
             if self.core.is_connected() {
-                limited!(info, self, io.connect_log, io.now, "{remark}");
+                limited!(
+                    info,
+                    self,
+                    &mut io.resources.connect_log,
+                    io.now,
+                    "{remark}"
+                );
             } else {
-                self.tell_of_stranger(format_args!("{remark}"), io.now, io.connect_log);
+                self.tell_of_stranger(
+                    format_args!("{remark}"),
+                    io.now,
+                    &mut io.resources.connect_log,
+                );
             }
         }
         if news.contains(News::DEADLINE) {
-            *io.timer = earlier(*io.timer, self.next_deadline());
+            io.resources.timer = earlier(io.resources.timer, self.next_deadline());
         }
         if news.contains(News::CALL) {
-            io.calls.extend(self.core.take_calls());
+            io.resources.calls.extend(self.core.take_calls());
         }
-        *io.news |= news;
+        io.resources.news |= news;
         if news.contains(News::POLL) {
             self.poll(io);
         }

@@ -81,7 +81,7 @@ impl QueuePair {
         let mut count = 0;
         for (cid, nsid, opcode, slot) in begun.chain(unbegun) {
             count += 1;
-            let Some(left_out) = io.wait_log.ask(io.now) else {
+            let Some(left_out) = io.resources.wait_log.ask(io.now) else {
                 continue;
             };
             let opcode = match self.is_admin() {
@@ -106,7 +106,7 @@ impl QueuePair {
 
     /// What the command in `slot` waits for.
     fn waits_for(&self, slot: Place, io: &Io<'_>) -> WaitsFor {
-        if let Some(reason) = io.waiting.reason(self.place, slot) {
+        if let Some(reason) = io.resources.locked.waiting.reason(self.place, slot) {
             return reason;
         }
         let Some(job) = self.slots.peek(slot) else {
@@ -120,7 +120,7 @@ impl QueuePair {
             Some(_) => WaitsFor::Buffer,
             None if job.on_wire.is_some() => WaitsFor::Host,
             None if self.is_half(slot) && job.lent == Lent::None => WaitsFor::OtherHalf,
-            None if io.backlog.has(tag) => WaitsFor::DiskQueue,
+            None if io.resources.backlog.has(tag) => WaitsFor::DiskQueue,
             None => WaitsFor::Disk,
         }
     }

@@ -105,7 +105,7 @@ impl<S: Storage> Reactor<S> {
             Err(refusal) => refusal,
         };
         self.counters.rejected();
-        if let Some(left_out) = self.connect_log.ask(request.peer, now) {
+        if let Some(left_out) = self.resources.connect_log.ask(request.peer, now) {
             let peer = request.peer;
             let asked = CmRequest::parse(&request.private_data).ok();
             let queue = asked.map(|asked| asked.qid.get());
@@ -144,8 +144,8 @@ impl<S: Storage> Reactor<S> {
         let seat = self.target.port_seat(&port.to_string())?;
         self.make_way(now)?;
         let pool = match core.qid() {
-            0 => &self.admin_capsules,
-            _ => &self.capsules,
+            0 => &self.resources.admin_capsules,
+            _ => &self.resources.capsules,
         };
         let first = usize::from(FIRST);
         let free = pool.available();
@@ -246,7 +246,7 @@ impl<S: Storage> Reactor<S> {
         let Some(edge) = self.queues.get(place) else {
             return;
         };
-        let shared = &mut self.shared;
+        let shared = &mut self.resources.shared;
         if most > 0
             && let Some(receives) = at.share_receives(qp, entries, most)
             && let Some(receives) = shared.join(provider, receives)
@@ -265,10 +265,16 @@ impl<S: Storage> Reactor<S> {
                 self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
                 let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
-                self.timer = earlier(self.timer, due);
+                self.resources.timer = earlier(self.resources.timer, due);
             }
             Err(why) => {
-                turn_down(&mut **at, request, &why, &mut self.connect_log, now);
+                turn_down(
+                    &mut **at,
+                    request,
+                    &why,
+                    &mut self.resources.connect_log,
+                    now,
+                );
                 edge.turn_away();
             }
         }
@@ -283,7 +289,7 @@ impl<S: Storage> Reactor<S> {
             return 0;
         }
         // Half of the capsules are left to queues of other devices.
-        let capsules = u32::try_from(self.capsules.count()).unwrap_or(u32::MAX);
+        let capsules = u32::try_from(self.resources.capsules.count()).unwrap_or(u32::MAX);
         self.config.shared_receives.min(capsules / 2)
     }
 }

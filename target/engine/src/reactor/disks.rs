@@ -37,7 +37,7 @@ impl<S: Storage> Reactor<S> {
         });
         if there.is_none() {
             self.queues.executed(tag.queue, tag.slot);
-            self.accounts.tidy(now);
+            self.resources.accounts.tidy(now);
         }
     }
 
@@ -45,26 +45,26 @@ impl<S: Storage> Reactor<S> {
     /// address, then another of each.
     #[inline]
     pub(super) fn submit_backlog(&mut self, now: Duration) {
-        if !self.backlog.is_empty() {
+        if !self.resources.backlog.is_empty() {
             self.submit_backlogs(now);
         }
     }
 
     fn submit_backlogs(&mut self, now: Duration) {
-        let mut next = self.backlog.next_disk(0);
+        let mut next = self.resources.backlog.next_disk(0);
         while let Some(disk) = next {
             self.submit_backlog_of(disk, now);
             next = disk
                 .checked_add(1)
-                .and_then(|from| self.backlog.next_disk(from));
+                .and_then(|from| self.resources.backlog.next_disk(from));
         }
     }
 
     fn submit_backlog_of(&mut self, disk: u32, now: Duration) {
-        while let Some(request) = self.backlog.pop(disk) {
+        while let Some(request) = self.resources.backlog.pop(disk) {
             match self.storage.submit(disk, request) {
                 Ok(done) => {
-                    self.backlog.pass(disk);
+                    self.resources.backlog.pass(disk);
                     // Whoever submits it may not be ready to hear of it yet.
                     self.done.extend(done);
                 }
@@ -72,14 +72,14 @@ impl<S: Storage> Reactor<S> {
                     why: Why::Full,
                     back,
                 }) => {
-                    self.backlog.put_back(disk, back);
+                    self.resources.backlog.put_back(disk, back);
                     return;
                 }
                 Err(Refused {
                     why: Why::NotOpen,
                     back,
                 }) => {
-                    self.backlog.pass(disk);
+                    self.resources.backlog.pass(disk);
                     let result = Err(IoError::not_open(disk));
                     let (tag, buf) = (back.tag, back.op.into_buf());
                     self.executed(Done { tag, buf, result }, now);

@@ -107,7 +107,9 @@ impl<S: Storage> Reactor<S> {
                 tag: FLUSH.to_bits(),
                 op: Op::Flush,
             };
-            self.backlog.push(HostId::default(), disk, request);
+            self.resources
+                .backlog
+                .push(HostId::default(), disk, request);
         }
         let until = now + self.config.drain;
         self.stage = Stage::Flushing { left, until };

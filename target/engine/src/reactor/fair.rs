@@ -71,8 +71,8 @@ impl AwaitingBuffers {
 impl<S: Storage> Reactor<S> {
     /// A turn begins.
     pub(super) fn allow_at_once(&mut self) {
-        self.at_once = match self.due.is_empty() {
-            true if self.accounts.take_turns() => AT_ONCE,
+        self.resources.at_once = match self.resources.due.is_empty() {
+            true if self.resources.accounts.take_turns() => AT_ONCE,
             true => u32::MAX,
             // Who waits is before those who come now.
             false => 0,
@@ -84,17 +84,17 @@ impl<S: Storage> Reactor<S> {
     /// Says whether any was.
     #[inline]
     pub(super) fn begin_due(&mut self, now: Duration) -> bool {
-        !self.due.is_empty() && self.begin_all_due(now)
+        !self.resources.due.is_empty() && self.begin_all_due(now)
     }
 
     fn begin_all_due(&mut self, now: Duration) -> bool {
         let mut begun = 0;
         while begun < IN_TURN
-            && let Some(place) = self.due.pop()
+            && let Some(place) = self.resources.due.pop()
         {
             let more = self.with_queue(place, now, |edge, io| edge.begin_due(io));
             begun += more.unwrap_or_default();
-            self.due.pass();
+            self.resources.due.pass();
         }
         begun > 0
     }
@@ -105,13 +105,14 @@ impl<S: Storage> Reactor<S> {
     /// stalled lately have one turn together.
     #[inline]
     pub(super) fn feed(&mut self, now: Duration) -> bool {
-        !self.hungry.is_empty() && self.feed_all(now)
+        !self.resources.awaiting.is_empty() && self.feed_all(now)
     }
 
     fn feed_all(&mut self, now: Duration) -> bool {
         let mut fed = self.feed_seconds(now);
         loop {
-            let is_suspect = self.hungry.since >= self.hungry.trusted.addresses();
+            let is_suspect =
+                self.resources.awaiting.since >= self.resources.awaiting.trusted.addresses();
             if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
                 return fed;
             }
@@ -121,10 +122,14 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives a buffer to the next address for which there is one.
     fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let addresses = self.hungry.of(is_suspect).addresses();
+        let addresses = self.resources.awaiting.of(is_suspect).addresses();
         let fed = (0..addresses).any(|_| self.feed_address(is_suspect, now));
         if fed {
-            self.hungry.since = if is_suspect { 0 } else { self.hungry.since + 1 };
+            self.resources.awaiting.since = if is_suspect {
+                0
+            } else {
+                self.resources.awaiting.since + 1
+            };
         }
         fed
     }
@@ -132,28 +137,28 @@ impl<S: Storage> Reactor<S> {
     /// Gives a buffer to the first host, of those of the address whose turn it is, for
     /// which there is one.
     fn feed_address(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let hosts = self.hungry.of(is_suspect).hosts_of_first();
+        let hosts = self.resources.awaiting.of(is_suspect).hosts_of_first();
         let fed = (0..hosts).any(|_| {
             let fed = self.feed_host(is_suspect, now);
-            self.hungry.of(is_suspect).pass_host();
+            self.resources.awaiting.of(is_suspect).pass_host();
             fed
         });
-        self.hungry.of(is_suspect).pass_address();
+        self.resources.awaiting.of(is_suspect).pass_address();
         fed
     }
 
     /// Gives commands their second buffer: one to each address.
     fn feed_seconds(&mut self, now: Duration) -> bool {
         let mut fed = false;
-        for _ in 0..self.hungry.seconds.addresses() {
-            let Some((queue, slot)) = self.hungry.seconds.pop() else {
+        for _ in 0..self.resources.awaiting.seconds.addresses() {
+            let Some((queue, slot)) = self.resources.awaiting.seconds.pop() else {
                 break;
             };
             match self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io)) {
-                Some(false) => self.hungry.seconds.put_back((queue, slot)),
+                Some(false) => self.resources.awaiting.seconds.put_back((queue, slot)),
                 Some(true) | None => fed = true,
             }
-            self.hungry.seconds.pass();
+            self.resources.awaiting.seconds.pass();
         }
         fed
     }
@@ -161,8 +166,8 @@ impl<S: Storage> Reactor<S> {
     /// Gives a buffer to the first queue, of those of the host whose turn it
     /// is, for which there is one.
     fn feed_host(&mut self, is_suspect: bool, now: Duration) -> bool {
-        for _ in 0..self.hungry.of(is_suspect).of_first() {
-            let Some(queue) = self.hungry.of(is_suspect).pop() else {
+        for _ in 0..self.resources.awaiting.of(is_suspect).of_first() {
+            let Some(queue) = self.resources.awaiting.of(is_suspect).pop() else {
                 break;
             };
             if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {

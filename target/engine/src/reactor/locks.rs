@@ -10,10 +10,10 @@ use crate::queue::Waiting;
 use crate::storage::Storage;
 
 /// What this reactor has to do with locks.
-pub(super) struct Locked {
-    pub(super) member: LockMember,
+pub(crate) struct Locked {
+    pub(crate) member: LockMember,
     /// Commands that wait for others.
-    pub(super) waiting: Waiting,
+    pub(crate) waiting: Waiting,
     /// Up to where changes were followed.
     seen: u64,
     /// Whether a lock or a barrier waits until something was written here.
@@ -39,42 +39,43 @@ impl<S: Storage> Reactor<S> {
     /// is being written there, and tries again what waits. Called once a turn.
     #[inline]
     pub(super) fn go_on_locks(&mut self, now: Duration) -> bool {
-        let nothing = !self.locked.awaited && self.locked.member.version() == self.locked.seen;
+        let nothing = !self.resources.locked.awaited
+            && self.resources.locked.member.version() == self.resources.locked.seen;
         !nothing && self.follow_locks(now)
     }
 
     #[cold]
     fn follow_locks(&mut self, now: Duration) -> bool {
-        let before = self.locked.seen;
-        self.locked.seen = self.locked.member.version();
+        let before = self.resources.locked.seen;
+        self.resources.locked.seen = self.resources.locked.member.version();
         let (queues, storage) = (&self.queues, &self.storage);
         // By what is behind disks: a file that grew is two of them for a while.
         let settle = |lock, locked, bytes: &_| {
             queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
         };
         let oldest = |settled| queues.oldest_write(&|disk| storage.identity(disk) == settled);
-        let member = &self.locked.member;
-        self.locked.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
-        for _ in 0..self.locked.waiting.locked_out.len() {
-            if let Some((queue, slot)) = self.locked.waiting.locked_out.pop_front() {
+        let member = &self.resources.locked.member;
+        self.resources.locked.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
+        for _ in 0..self.resources.locked.waiting.locked_out.len() {
+            if let Some((queue, slot)) = self.resources.locked.waiting.locked_out.pop_front() {
                 self.with_queue(queue, now, |edge, io| edge.try_again(slot, io));
             }
         }
-        if self.locked.member.version() != before {
-            for settled in self.locked.waiting.take_settled() {
+        if self.resources.locked.member.version() != before {
+            for settled in self.resources.locked.waiting.take_settled() {
                 self.with_queue(settled.queue, now, |edge, io| edge.settled(&settled, io));
             }
         }
         // Others may be asleep. That they are told what they know does no harm.
-        if self.locked.member.version() != before {
+        if self.resources.locked.member.version() != before {
             Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
-        self.locked.member.version() != self.locked.seen
+        self.resources.locked.member.version() != self.resources.locked.seen
     }
 
     /// Commands go on that waited until what they asked for is kept.
     pub(super) fn go_on_kept(&mut self, now: Duration) {
-        for kept in self.locked.waiting.take_kept() {
+        for kept in self.resources.locked.waiting.take_kept() {
             self.with_queue(kept.queue, now, |edge, io| edge.kept(&kept, io));
         }
     }

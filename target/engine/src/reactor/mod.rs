@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_backend::Done;
-use nvmeof_memory::{ClassSpec, Classes, Pages, Pool, Region};
+use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
 
@@ -32,7 +32,7 @@ use crate::counters::Counters;
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
-use crate::queue::{Accounts, Io, QueuePair, Receives, Seconds, SharedQueues};
+use crate::queue::{Accounts, Io, QueuePair, Receives, Resources, Seconds, SharedQueues};
 use crate::stock::Stock;
 use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
@@ -43,7 +43,7 @@ pub(crate) use backlog::Backlog;
 use drain::Stage;
 pub(crate) use fair::AwaitingBuffers;
 use let_go::LetGo;
-use locks::Locked;
+pub(crate) use locks::Locked;
 use nvmeof_rdma::Sparingly;
 use orders::Leaving;
 use queues::Queues;
@@ -84,52 +84,27 @@ pub struct Reactor<S> {
     peers: Arc<[Mailbox]>,
     /// Which of them this one is.
     number: u16,
-    capsules: Pool,
-    /// Those of admin queues, which I/O queues do not touch.
-    admin_capsules: Pool,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
-    buffers: Stock,
-    /// What hosts hold of them.
-    accounts: Accounts,
-    /// Receives that queues draw from.
-    shared: SharedQueues,
     queues: Queues,
+    resources: Resources,
+    requests: Requests,
     /// What spreads connections over reactors, and which of its members this
     /// one is.
     steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
     unconnected: VecDeque<Place>,
-    requests: Requests,
-    hungry: AwaitingBuffers,
     relief: Relief,
-    /// Queues with commands that wait for their hosts' turn. Some may be gone.
-    due: Turns<Place>,
-    /// Commands that this turn may begin before hosts take turns.
-    at_once: u32,
-    /// Disk operations that found no room.
-    backlog: Backlog,
-    locked: Locked,
-    /// When queues are to be polled next. Earlier than needed does no harm.
-    timer: Option<Duration>,
-    news: News,
-    /// Reactors that are to look after their queues.
-    calls: Vec<u16>,
     stage: Stage,
     let_go: LetGo,
-    /// Disks that are to be closed.
+    /// Backing stores that are to be closed.
     leaving: Vec<Leaving>,
-    /// Whoever looks after disks that fail.
-    failures: Option<Failures>,
-    disk_log: Sparingly,
-    wait_log: Sparingly,
     /// When queues were looked after last.
     looked: Duration,
-    connect_log: PeerLog,
     counters: Arc<Counters>,
     /// Empty between turns: kept for its memory.
     events: Vec<Event>,
-    /// What disks did at once, to be told of in the next turn.
+    /// What backing stores did at once, to be told of in the next turn.
     done: Vec<Done>,
 }
 
@@ -177,12 +152,32 @@ impl<S: Storage> Reactor<S> {
         let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
         let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
         let buffers = Classes::new(&config.data, config.pages)?;
-        let hungry = AwaitingBuffers::new(Seconds::new(&config.data)?);
+        let awaiting = AwaitingBuffers::new(Seconds::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
         let locked = Locked::new(target.locks().join());
         let number = peers.iter().position(|peer| peer.is(&mailbox));
         let number = number.and_then(|number| u16::try_from(number).ok());
+        let resources = Resources {
+            buffers,
+            accounts,
+            capsules,
+            admin_capsules,
+            shared: SharedQueues::default(),
+            awaiting,
+            due: Turns::default(),
+            at_once: 0,
+            backlog: Backlog::default(),
+            writers: target.writers().clone(),
+            locked,
+            news: News::empty(),
+            calls: Vec::new(),
+            timer: None,
+            failures: None,
+            disk_log: Sparingly::default(),
+            wait_log: Sparingly::default(),
+            connect_log: PeerLog::default(),
+        };
         Ok(Self {
             config,
             target,
@@ -193,33 +188,17 @@ impl<S: Storage> Reactor<S> {
             mailbox,
             peers,
             number: number.unwrap_or_default(),
-            capsules,
-            admin_capsules,
             capsule_len: SQE_LEN + in_capsule,
-            buffers,
-            accounts,
-            shared: SharedQueues::default(),
             queues: Queues::default(),
+            resources,
+            requests: Requests::default(),
             steering: None,
             unconnected: VecDeque::new(),
-            requests: Requests::default(),
-            hungry,
             relief: Relief::default(),
-            due: Turns::default(),
-            at_once: 0,
-            backlog: Backlog::default(),
-            locked,
-            timer: None,
-            news: News::empty(),
-            calls: Vec::new(),
             stage: Stage::Serving,
             let_go: LetGo::default(),
             leaving: Vec::new(),
-            failures: None,
-            disk_log: Sparingly::default(),
-            wait_log: Sparingly::default(),
             looked: Duration::ZERO,
-            connect_log: PeerLog::default(),
             counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
@@ -269,7 +248,7 @@ impl<S: Storage> Reactor<S> {
 
     /// Tells `failures` of disks that fail.
     pub fn report_to(&mut self, failures: Failures) {
-        self.failures = Some(failures);
+        self.resources.failures = Some(failures);
     }
 
     /// Counts there from now on. Call it before there are connections.
@@ -295,14 +274,14 @@ impl<S: Storage> Reactor<S> {
 
     /// The memory its buffers lie in; where it matters most first.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
-        let mut data = self.buffers.classes().regions();
+        let mut data = self.resources.buffers.classes().regions();
         // Short data are the most frequent, then come capsules.
         let first = data.next();
         first
             .into_iter()
-            .chain([self.capsules.region()])
+            .chain([self.resources.capsules.region()])
             .chain(data)
-            .chain([self.admin_capsules.region()])
+            .chain([self.resources.admin_capsules.region()])
     }
 
     /// The disks.
@@ -335,7 +314,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.poll_providers(now);
         did_work |= self.answer_requests(now);
         did_work |= self.begin_due(now);
-        if mail.contains(Mail::POLL) || self.timer.is_some_and(|timer| now >= timer) {
+        if mail.contains(Mail::POLL) || self.resources.timer.is_some_and(|timer| now >= timer) {
             self.look_after_queues(now);
         }
         if self.poll_storage(now)? {
@@ -350,7 +329,7 @@ impl<S: Storage> Reactor<S> {
         did_work |= self.go_on_letting_go(now);
         did_work |= self.go_on_draining(now);
         // Some may have been listed meanwhile, and disks may have answered.
-        did_work |= !self.due.is_empty() || !self.done.is_empty();
+        did_work |= !self.resources.due.is_empty() || !self.done.is_empty();
         for provider in &mut self.providers {
             provider.submit(now);
         }
@@ -394,7 +373,7 @@ impl<S: Storage> Reactor<S> {
     pub fn next_deadline(&self) -> Option<Duration> {
         let providers = self.providers.iter().filter_map(|one| one.next_deadline());
         providers
-            .chain(self.timer)
+            .chain(self.resources.timer)
             .chain(self.requests.deadline())
             .chain(self.relief.deadline())
             .chain(self.stage.deadline())
@@ -445,7 +424,9 @@ impl<S: Storage> Reactor<S> {
                 Event::Received(received) => {
                     let mut queue = Tag::from_bits(received.tag.0).queue;
                     if queue == NOWHERE {
-                        io.shared.came_back(Tag::from_bits(received.tag.0).slot);
+                        io.resources
+                            .shared
+                            .came_back(Tag::from_bits(received.tag.0).slot);
                         let Some(drew) = queues.place(provider, received.qp) else {
                             continue;
                         };
@@ -495,19 +476,21 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
     ) {
         let receives = std::mem::replace(&mut edge.receives, Receives::Own);
-        self.shared.leave(&receives);
-        self.locked.waiting.forget(&edge);
+        self.resources.shared.leave(&receives);
+        self.resources.locked.waiting.forget(&edge);
         if self.counters.closed(reason) {
             edge.broke();
         }
         // Gives back its buffers, of which others may be short.
-        if edge.closed(reason, now, &mut self.connect_log) {
-            self.news |= News::POLL_ALL;
+        if edge.closed(reason, now, &mut self.resources.connect_log) {
+            self.resources.news |= News::POLL_ALL;
         }
-        self.accounts.tidy(now);
+        self.resources.accounts.tidy(now);
         if let Some(provider) = self.providers.get_mut(provider) {
-            let more = || self.capsules.take();
-            self.shared.refill(&receives, &mut **provider, more);
+            let more = || self.resources.capsules.take();
+            self.resources
+                .shared
+                .refill(&receives, &mut **provider, more);
         }
     }
 
@@ -517,25 +500,7 @@ impl<S: Storage> Reactor<S> {
             now,
             provider: &mut **self.providers.get_mut(provider)?,
             storage: &mut self.storage,
-            buffers: &mut self.buffers,
-            accounts: &mut self.accounts,
-            capsules: &self.capsules,
-            admin_capsules: &self.admin_capsules,
-            shared: &mut self.shared,
-            hungry: &mut self.hungry,
-            due: &mut self.due,
-            at_once: &mut self.at_once,
-            backlog: &mut self.backlog,
-            writers: self.target.writers(),
-            locks: &self.locked.member,
-            waiting: &mut self.locked.waiting,
-            news: &mut self.news,
-            calls: &mut self.calls,
-            timer: &mut self.timer,
-            failures: self.failures.as_ref(),
-            disk_log: &mut self.disk_log,
-            wait_log: &mut self.wait_log,
-            connect_log: &mut self.connect_log,
+            resources: &mut self.resources,
         };
         Some((&mut self.queues, io))
     }
@@ -556,8 +521,8 @@ impl<S: Storage> Reactor<S> {
     /// out when to do so again. First go on commands of which it is known whether
     /// what they asked for was kept.
     fn look_after_queues(&mut self, now: Duration) {
-        self.timer = None;
-        self.accounts.tidy(now);
+        self.resources.timer = None;
+        self.resources.accounts.tidy(now);
         self.go_on_kept(now);
         let stall = self.config.stall;
         let looked = std::mem::replace(&mut self.looked, now);
@@ -572,13 +537,13 @@ impl<S: Storage> Reactor<S> {
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     edge.abandon("the host did not take or give the data of a command", io);
                 }
-                *io.timer = earlier(*io.timer, edge.next_deadline());
+                io.resources.timer = earlier(io.resources.timer, edge.next_deadline());
             });
         }
         self.counters.stalled(stalled);
         // What is on the wire, now or by then.
         if !self.queues.is_empty() {
-            self.timer = earlier(self.timer, Some(now + LOOK_AFTER));
+            self.resources.timer = earlier(self.resources.timer, Some(now + LOOK_AFTER));
         }
     }
 }

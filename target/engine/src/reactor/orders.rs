@@ -193,7 +193,7 @@ impl<S: Storage> Reactor<S> {
     /// Whether a command may still have something to do on that disk. What
     /// queues that are gone left to it is seen when it is closed.
     fn is_used(&self, disk: u32) -> bool {
-        self.queues.use_disk(disk) || self.backlog.waits_for(disk)
+        self.queues.use_disk(disk) || self.resources.backlog.waits_for(disk)
     }
 
     fn flush_leaving(&mut self, disk: u32, now: Duration) {
@@ -205,7 +205,9 @@ impl<S: Storage> Reactor<S> {
             tag: tag.to_bits(),
             op: Op::Flush,
         };
-        self.backlog.push(HostId::default(), disk, request);
+        self.resources
+            .backlog
+            .push(HostId::default(), disk, request);
         self.submit_backlog(now);
     }
 

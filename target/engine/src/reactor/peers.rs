@@ -24,9 +24,9 @@ impl<S: Storage> Reactor<S> {
 
     /// Deals with what queues said besides: controllers that changed.
     pub(super) fn tell_peers(&mut self, now: Duration) {
-        while !self.news.is_empty() {
-            let news = std::mem::take(&mut self.news);
-            let calls = std::mem::take(&mut self.calls);
+        while !self.resources.news.is_empty() {
+            let news = std::mem::take(&mut self.resources.news);
+            let calls = std::mem::take(&mut self.resources.calls);
             if news.contains(News::POLL_ALL) {
                 Mailbox::send_all(&self.peers, Mail::POLL);
                 self.look_after_queues(now);

@@ -66,10 +66,11 @@ impl Relief {
 impl<S: Storage> Reactor<S> {
     /// Somebody may wait for buffers that others have: says when to look at that.
     fn note_shortages(&mut self, now: Duration) {
-        self.relief.at = match !self.hungry.has_queues() || !self.accounts.are_several() {
-            true => None,
-            false => self.relief.at.or(Some(now + LOOK)),
-        };
+        self.relief.at =
+            match !self.resources.awaiting.has_queues() || !self.resources.accounts.are_several() {
+                true => None,
+                false => self.relief.at.or(Some(now + LOOK)),
+            };
     }
 
     /// Closes connections whose transfers stalled, no more of them than wait for what
@@ -121,7 +122,7 @@ impl<S: Storage> Reactor<S> {
     /// that have shown nothing yet, or whose address stalled.
     fn shortages(&mut self) -> (Vec<Shortage>, Duration) {
         let (mut short, mut unproven, mut suspect, mut most) = (Vec::new(), 0, 0, 1);
-        let waiting: Vec<Place> = self.hungry.iter().copied().collect();
+        let waiting: Vec<Place> = self.resources.awaiting.iter().copied().collect();
         for place in waiting {
             if let Some(edge) = self.queues.get(place)
                 && let Some(shortage) = edge.shortage()

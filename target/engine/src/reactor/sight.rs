@@ -14,14 +14,15 @@ impl<S: Storage> Reactor<S> {
     /// Says who is charged something else.
     pub fn check_accounts(&self) -> Result<(), String> {
         let (queues, left) = self.queues.all();
-        self.accounts.check(queues, left)
+        self.resources.accounts.check(queues, left)
     }
 
     /// Buffers for data that nobody holds, and capsules.
     #[must_use]
     pub fn free_buffers(&self) -> (usize, usize) {
-        let capsules = self.capsules.available() + self.admin_capsules.available();
-        (self.buffers.available(), capsules)
+        let capsules =
+            self.resources.capsules.available() + self.resources.admin_capsules.available();
+        (self.resources.buffers.available(), capsules)
     }
 
     /// How it is now.
@@ -30,10 +31,10 @@ impl<S: Storage> Reactor<S> {
         self.each_queue(now, |edge, _| queues.push(edge.sight()));
         Sight {
             queues,
-            waiting_for_buffers: self.hungry.len(),
-            waiting_for_disks: self.backlog.len(),
-            free_buffers: self.buffers.available(),
-            free_capsules: self.capsules.available(),
+            waiting_for_buffers: self.resources.awaiting.len(),
+            waiting_for_disks: self.resources.backlog.len(),
+            free_buffers: self.resources.buffers.available(),
+            free_capsules: self.resources.capsules.available(),
         }
     }
 }

@@ -87,5 +87,5 @@ fn commands_of_many_names_of_one_address_are_begun_in_one_turn() {
     assert!((92..=100).contains(&begun[0]), "{begun:?}");
     bench.reactor.storage_mut().hold = false;
     bench.run_for(&mut [&mut many, &mut modest], Duration::from_secs(1));
-    assert!(bench.reactor.due.is_empty());
+    assert!(bench.reactor.resources.due.is_empty());
 }

@@ -191,7 +191,7 @@ fn queues_that_are_gone_have_no_turn() {
             bench.reactor.queue_pairs() == 0
         });
         bench.run_for(&mut [&mut other], Duration::from_millis(1));
-        assert!(bench.reactor.hungry.is_empty());
+        assert!(bench.reactor.resources.awaiting.is_empty());
     }
 }
 
@@ -554,7 +554,7 @@ fn commands_of_hosts_are_begun_in_turns() {
         left.iter().all(Vec::is_empty)
     });
     assert_eq!(bench.reactor.free_buffers().0, 2048 + 4);
-    assert!(bench.reactor.due.is_empty());
+    assert!(bench.reactor.resources.due.is_empty());
 }
 
 /// Nor over its other queues: what a program does with one is not kept waiting by all
@@ -584,7 +584,7 @@ fn commands_of_the_queues_of_one_host_are_begun_in_turns() {
         sent.retain(|one| hosts[0].take(*one).is_none());
         sent.is_empty()
     });
-    assert!(bench.reactor.due.is_empty());
+    assert!(bench.reactor.resources.due.is_empty());
 }
 
 /// Nobody waits for a queue that is alone.

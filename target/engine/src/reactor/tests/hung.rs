@@ -57,14 +57,14 @@ fn full_backing_store_keeps_no_other_waiting() {
         host.send_with(qp, command(2, io::READ, 0), &[0; 4096]);
     }
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
-    assert_eq!(bench.reactor.backlog.len(), 4);
+    assert_eq!(bench.reactor.resources.backlog.len(), 4);
     for _ in 0..8 {
         let read = host.send_with(qp, command(1, io::READ, 0), &[0; 4096]);
         assert!(run(&mut bench, &mut host, read).0.status().is_success());
     }
     bench.reactor.storage_mut().hangs = None;
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
-    assert!(bench.reactor.backlog.is_empty());
+    assert!(bench.reactor.resources.backlog.is_empty());
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
@@ -103,7 +103,7 @@ fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
         None => true,
     });
     assert_eq!(reads.len(), 3, "those that the backing store has");
-    assert!(bench.reactor.backlog.is_empty());
+    assert!(bench.reactor.resources.backlog.is_empty());
     assert!(closed.try_recv().is_err(), "it is in use");
     bench.reactor.storage_mut().hangs = None;
     bench.run_for(&mut [&mut host], Duration::from_secs(1));

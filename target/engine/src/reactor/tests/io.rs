@@ -246,14 +246,14 @@ fn nobody_sleeps_while_a_disk_has_answered() {
     bench.reactor.storage_mut().room = 0;
     let sent = host.send_with(qp, command(io::READ, 0, 8), &pattern(1, 4096));
     bench.until(&mut [&mut host], |bench, _| {
-        !bench.reactor.backlog.is_empty()
+        !bench.reactor.resources.backlog.is_empty()
     });
     let now = bench.net.now();
     assert!(bench.reactor.rest(now).unwrap(), "it waits for room");
     let disks = bench.reactor.storage_mut();
     (disks.room, disks.at_once) = (usize::MAX, true);
     bench.reactor.turn(now).unwrap();
-    assert!(bench.reactor.backlog.is_empty() && host.take(sent).is_none());
+    assert!(bench.reactor.resources.backlog.is_empty() && host.take(sent).is_none());
     assert!(!bench.reactor.rest(now).unwrap());
     bench.until(&mut [&mut host], |_, hosts| hosts[0].take(sent).is_some());
 }

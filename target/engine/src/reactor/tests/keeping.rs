@@ -139,7 +139,10 @@ fn hundreds_of_requests_are_kept_together() {
         }
         settle(&mut bench, &mut [other]);
     }
-    assert_eq!(bench.reactor.locked.waiting.to_be_kept(), 1 + 8 * 30);
+    assert_eq!(
+        bench.reactor.resources.locked.waiting.to_be_kept(),
+        1 + 8 * 30
+    );
     bench.keep_that(hangs, Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
     bench.keep(Ok(()));
@@ -151,7 +154,7 @@ fn hundreds_of_requests_are_kept_together() {
     }
     assert_eq!(bench.kept, 2);
     assert!(bench.reactor.target.to_keep().is_none());
-    assert_eq!(bench.reactor.locked.waiting.to_be_kept(), 0);
+    assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
 }
 
@@ -166,10 +169,10 @@ fn of_a_queue_that_goes_nothing_waits_and_what_it_asked_for_is_kept() {
         let (admin, _) = admin(&mut bench, &mut host, 0);
         let _ = set(&mut host, admin, PROTECTED);
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.locked.waiting.to_be_kept(), 1);
+        assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 1);
         host.provider.disconnect(admin);
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.locked.waiting.to_be_kept(), 0);
+        assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
     }
     assert_eq!(bench.reactor.free_buffers(), free);
     bench.keep(Ok(()));
@@ -193,7 +196,7 @@ fn a_reset_ends_what_waits() {
     bench.keep(Ok(()));
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
-    assert_eq!(bench.reactor.locked.waiting.to_be_kept(), 0);
+    assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
     // All that it may have outstanding it may have again.
     bench.keeps = true;
     let sent: Vec<_> = (0..31).map(|_| set(&mut host, admin, NONE)).collect();

@@ -205,10 +205,14 @@ fn what_waits_for_room_on_its_disk_goes_with_its_queue() {
     gone.send_with(qp, command(io::WRITE, 8, 1), &[2; 512]);
     let write = host.send_with(qp2, command(io::WRITE, 12, 1), &[3; 512]);
     bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
-    assert_eq!(bench.reactor.backlog.len(), 2);
+    assert_eq!(bench.reactor.resources.backlog.len(), 2);
     gone.provider.disconnect(qp);
     bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
-    assert_eq!(bench.reactor.backlog.len(), 1, "that of the other host");
+    assert_eq!(
+        bench.reactor.resources.backlog.len(),
+        1,
+        "that of the other host"
+    );
     hold(&mut bench, false);
     all_answered(&mut bench, &mut [&mut gone, &mut host], vec![(1, write)]);
     let disk = &bench.reactor.storage_mut().disks[0];

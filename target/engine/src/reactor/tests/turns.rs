@@ -69,7 +69,7 @@ fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
         answered(hosts[0], &mut much);
         much.is_empty() && hosts[1].take(one).is_some()
     });
-    assert!(bench.reactor.due.is_empty());
+    assert!(bench.reactor.resources.due.is_empty());
 }
 
 /// Others have what a turn begins, before it and after; a Keep Alive that nothing of its
