@@ -100,6 +100,18 @@ impl SglDescriptor {
 }
 
 impl Sgl {
+    /// Memory of the host whose key the controller leaves alone.
+    #[inline]
+    #[must_use]
+    pub const fn keyed(addr: u64, len: u32, key: u32) -> Self {
+        Self::Keyed {
+            addr,
+            len,
+            key,
+            invalidate: false,
+        }
+    }
+
     /// Parses a descriptor.
     ///
     /// # Errors

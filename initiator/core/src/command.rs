@@ -155,12 +155,7 @@ impl Payload {
         match self {
             // Linux sends a keyed descriptor of no length, SPDK an unkeyed one;
             // the keyed one is what every RDMA target knows.
-            Self::None => Sgl::Keyed {
-                addr: 0,
-                len: 0,
-                key: 0,
-                invalidate: false,
-            },
+            Self::None => Sgl::keyed(0, 0, 0),
             Self::Keyed {
                 addr,
                 len,

@@ -211,12 +211,7 @@ pub(crate) enum Outcome {
 }
 
 pub(crate) fn keyed(len: usize) -> Sgl {
-    Sgl::Keyed {
-        addr: 0x1000,
-        len: u32::try_from(len).unwrap(),
-        key: 0xabcd,
-        invalidate: false,
-    }
+    Sgl::keyed(0x1000, u32::try_from(len).unwrap(), 0xabcd)
 }
 
 pub(crate) fn connect_data(cntlid: u16) -> ConnectData {

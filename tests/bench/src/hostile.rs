@@ -175,13 +175,7 @@ fn wait_for_end(links: &mut [Link]) {
 fn write(cid: u16, bytes: u32) -> Sqe {
     let mut sqe = Io::new(1, 0, bytes / BLOCK).to_sqe(opcode::WRITE);
     sqe.cid = cid.into();
-    sqe.dptr = Sgl::Keyed {
-        addr: 0x1000,
-        len: bytes,
-        key: 7,
-        invalidate: false,
-    }
-    .to_descriptor();
+    sqe.dptr = Sgl::keyed(0x1000, bytes, 7).to_descriptor();
     sqe
 }
 

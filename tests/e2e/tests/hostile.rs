@@ -283,14 +283,7 @@ fn capsules_that_make_no_sense() {
 }
 
 fn keyed(len: u32) -> nvmeof_wire::SglDescriptor {
-    let (addr, key, invalidate) = (0x1000, 7, false);
-    Sgl::Keyed {
-        addr,
-        len,
-        key,
-        invalidate,
-    }
-    .to_descriptor()
+    Sgl::keyed(0x1000, len, 7).to_descriptor()
 }
 
 #[test]

@@ -79,13 +79,7 @@ impl Host {
     /// A Connect command whose data are behind a key that we never gave out.
     fn send(&mut self, qp: QpId) -> Result<(), Box<dyn Error>> {
         let mut sqe = Connect::new(0, 32, 0).to_sqe();
-        sqe.dptr = Sgl::Keyed {
-            addr: 0x1000,
-            len: 1024,
-            key: 0x5bad_c0de,
-            invalidate: false,
-        }
-        .to_descriptor();
+        sqe.dptr = Sgl::keyed(0x1000, 1024, 0x5bad_c0de).to_descriptor();
         let work = Work::Send {
             head: Inline::new(&sqe.to_bytes())?,
             body: None,

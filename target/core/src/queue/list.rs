@@ -77,12 +77,7 @@ impl Request {
         let first = whole.ok_or(Status::INVALID_SGL_SEGMENT)?;
         self.list_at = u16::try_from(at).map_err(|_| Status::SGL_OFFSET_INVALID)?;
         self.list_count = count;
-        self.sgl = Ok(Sgl::Keyed {
-            addr: first.addr,
-            len: total,
-            key: first.key,
-            invalidate: false,
-        });
+        self.sgl = Ok(Sgl::keyed(first.addr, total, first.key));
         Ok(key.only())
     }
 

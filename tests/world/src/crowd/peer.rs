@@ -299,13 +299,7 @@ impl Hostile {
         };
         let mut sqe = Io::new(1, 0, len / 4096).to_sqe(opcode);
         sqe.cid = cid.into();
-        let sgl = Sgl::Keyed {
-            addr: 0x1000,
-            len,
-            key: 7,
-            invalidate: false,
-        };
-        sqe.dptr = sgl.to_descriptor();
+        sqe.dptr = Sgl::keyed(0x1000, len, 7).to_descriptor();
         sqe
     }
 }

@@ -17,12 +17,7 @@ fn send(host: &mut Host, qp: QpId, mut sqe: Sqe, slices: &[RemoteSlice]) -> Sent
     sqe.dptr = Sgl::LastSegment { offset: 0, len }.to_descriptor();
     let mut list = Vec::new();
     for slice in slices {
-        let one = Sgl::Keyed {
-            addr: slice.addr,
-            len: slice.len,
-            key: slice.key.0,
-            invalidate: false,
-        };
+        let one = Sgl::keyed(slice.addr, slice.len, slice.key.0);
         list.extend_from_slice(one.to_descriptor().as_bytes());
     }
     host.send(qp, sqe, &list)
