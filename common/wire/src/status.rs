@@ -1,5 +1,5 @@
-//! Status codes with names (Base 2.0, 3.3.3.2.1; NVM 1.0; fabrics in Base
-//! 2.0, figure 100).
+//! Status codes with names (NVMe Base 2.1, 4.2.3; those of fabrics in figure 105
+//! there; NVM 1.0).
 
 use core::fmt;
 

@@ -31,9 +31,9 @@ const WRITE_TO_READ_ONLY_RANGE: Status = Status::CONNECT_INVALID_PARAMETERS;
 type Table = &'static [(Errno, &'static [Status])];
 
 /// What command specific statuses of 180h on mean in the answer to an I/O command, as the
-/// NVM command set defines them: Conflicting Attributes, Invalid Protection Information and
-/// Attempted Write to Read Only Range (NVMe Base 1.4, section 4.6.1.2.2). Connect has other
-/// names for the same numbers.
+/// I/O command sets define them: Conflicting Attributes, Invalid Protection Information,
+/// Attempted Write to Read Only Range and Command Size Limit Exceeded (NVMe Base 2.1, section
+/// 4.2.3.2, figure 104). Connect has other names for the same numbers.
 const COMMANDS: Table = &[
     (Errno::EOPNOTSUPP, &[Status::CONFLICTING_ATTRIBUTES]),
     (Errno::EILSEQ, &[INVALID_PROTECTION_INFORMATION]),
@@ -41,8 +41,8 @@ const COMMANDS: Table = &[
     (Errno::EINVAL, &[Status::COMMAND_SIZE_LIMIT_EXCEEDED]),
 ];
 
-/// The same numbers in the answer to a Connect (NVMe over Fabrics 1.1, section 3.3). No job
-/// has them over the Linux host, which connects before there is a device.
+/// The same numbers in the answer to a Connect (NVMe Base 2.1, section 4.2.3.2, figure 105).
+/// No job has them over the Linux host, which connects before there is a device.
 const CONNECT: Table = &[
     (Errno::EOPNOTSUPP, &[Status::CONNECT_INCOMPATIBLE_FORMAT]),
     (Errno::EBUSY, &[Status::CONNECT_CONTROLLER_BUSY]),
