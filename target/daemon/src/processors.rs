@@ -292,10 +292,10 @@ mod tests {
         let cores = refusal(&format!("[reactor]\ndrain_s = 1\ncores = [{core}, 1023]"));
         let sqpoll = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{core}, 1023]");
         let sqpoll = refusal(&sqpoll);
-        for word in ["line 3", "reactor.cores", "processor 1023", "taskset"] {
+        for word in ["target.toml:3: ", "reactor.cores", "processor 1023", "taskset"] {
             assert!(cores.contains(word), "{word}: {cores}");
         }
-        for word in ["line 3", "sqpoll_cores", "processor 1023 is not there"] {
+        for word in ["target.toml:3: ", "sqpoll_cores", "processor 1023 is not there"] {
             assert!(sqpoll.contains(word), "{word}: {sqpoll}");
         }
     }

@@ -6,6 +6,7 @@ mod at_once;
 mod blame;
 mod keys;
 mod protected;
+mod tell;
 mod unsaved;
 
 use std::fmt::Write;
