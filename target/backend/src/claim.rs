@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use nvmeof_uring::Ring;
 
-use crate::blocking::{ANSWERING, NoAnswer, OPENING, Opened, Questions, within};
+use crate::blocking::{OPENING, Opened};
+use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
 use crate::file::FileDisk;
 use crate::losses::Losses;
 use crate::null::NullDisk;

@@ -5,7 +5,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use crate::NoAnswer;
-use crate::blocking::{ANSWERING, OPENING};
+use crate::blocking::OPENING;
+use nvmeof_backend_spec::ANSWERING;
 use crate::claim::Claim;
 
 /// The size of what is served cannot be changed.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use nvmeof_backend::parse_size;
+use nvmeof_backend_spec::parse_size;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{DEFAULT_ANA_GROUP, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
-use nvmeof_target_engine::Preset;
+use super::polling::Preset;
 
 pub(crate) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(crate) const MAX_BUFFER_MEMORY: u64 = 64 << 30;

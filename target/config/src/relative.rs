@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nvmeof_backend::Spec;
+use nvmeof_backend_spec::Spec;
 use toml::Spanned;
 
 use super::{Config, ConfigError};

@@ -14,7 +14,7 @@ use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
 use super::raw::Size;
 use super::{Config, DEFAULT_PORT};
-use nvmeof_target_engine::zone;
+use nvmeof_target_address as zone;
 
 /// Where hosts connect. At least one is needed.
 #[derive(Clone, Debug, Deserialize)]

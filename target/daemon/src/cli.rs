@@ -23,6 +23,7 @@ use crate::ctl::Ctl;
 use crate::files;
 use crate::import::Import;
 use crate::log;
+use crate::manage::open_present;
 use crate::ports::{self, Means, Port};
 use crate::processors::{self, Seat};
 use crate::retry::{self, Listener, later};
@@ -32,7 +33,7 @@ use crate::signals;
 use crate::top::Top;
 use crate::watch::{Exporter, Watch};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
-use nvmeof_target_engine::zone;
+use nvmeof_target_address as zone;
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -352,7 +353,7 @@ impl CheckConfig {
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(processors::sqpoll_remark(&config, &seats));
         // Held to the end, as `serve` would.
-        let disks = config.open_present()?;
+        let disks = open_present(&config)?;
         let mut means = Means {
             steering: Steering::new(1),
             files: files::share(&config, 1, disks.len(), &ports),

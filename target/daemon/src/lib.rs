@@ -32,8 +32,8 @@ mod top;
 mod watch;
 
 pub use cli::Cli;
-pub use manage::{ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
-pub use nvmeof_target_config::{Config, buffers};
+pub use manage::{buffers, ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
+pub use nvmeof_target_config::{Config};
 pub use ports::{Device, Part, Port, plan};
 pub use processors::{Seat, place};
 pub use server::{ServeError, Server};

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_backend::{ANSWERING, NoAnswer, Questions};
+use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions};
 
 use crate::manage::{Awaits, Manager, Waiting};
 use crate::{ports, service};

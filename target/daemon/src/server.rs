@@ -21,7 +21,7 @@ use nvmeof_uring::RingConfig;
 use crate::changes::Keeper;
 use crate::disk_watch::DiskWatch;
 use crate::files;
-use crate::manage::{Manager, Pool, Reactors, Remembered};
+use crate::manage::{buffers, model_of, open_present, Manager, Pool, Reactors, Remembered};
 use crate::ports::{self, Listening, Means, Port, Providers, Ready};
 use crate::processors::{self, Seat};
 use crate::protections;
@@ -30,7 +30,7 @@ use crate::ring::ring_config;
 use crate::service::{self, Watchdog};
 use crate::signals;
 use crate::watch::{Watch, Watched};
-use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, buffers, on_unusual_names};
+use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusual_names};
 use nvmeof_target_engine::Clock;
 use nvmeof_target_engine::Counters;
 use nvmeof_target_engine::Failures;
@@ -182,7 +182,7 @@ impl Opened {
         let count = seats.len();
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
-        let pool = Pool::new(config, config.open_present()?, &remembered)?;
+        let pool = Pool::new(config, open_present(config)?, &remembered)?;
         let mut means = Means {
             steering: Steering::new(count),
             // Those that come later take one as well.
@@ -192,7 +192,7 @@ impl Opened {
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-        let target = Target::new(config.model_of(pool.served(), &specs)?);
+        let target = Target::new(model_of(config, pool.served(), &specs)?);
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;

@@ -105,8 +105,18 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-backend-spec",
+        ours: &[],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-target-address",
+        ours: &["nvmeof-rdma", "nvmeof-target-core"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-backend",
-        ours: &["nvmeof-memory", "nvmeof-uring"],
+        ours: &["nvmeof-backend-spec", "nvmeof-memory", "nvmeof-uring"],
         system: true,
     },
     Rule {
@@ -116,6 +126,7 @@ const RULES: &[Rule] = &[
             "nvmeof-memory",
             "nvmeof-polling",
             "nvmeof-rdma",
+            "nvmeof-target-address",
             "nvmeof-target-core",
             "nvmeof-uring",
             "nvmeof-wire",
@@ -130,13 +141,12 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-target-config",
         ours: &[
-            "nvmeof-backend",
-            "nvmeof-memory",
+            "nvmeof-backend-spec",
             "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-rdma-shm",
+            "nvmeof-target-address",
             "nvmeof-target-core",
-            "nvmeof-target-engine",
             "nvmeof-wire",
         ],
         system: true,
@@ -157,11 +167,13 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-verbs",
             "nvmeof-rdma-sim",
             "nvmeof-socket-file",
+            "nvmeof-target-address",
             "nvmeof-target-api",
             "nvmeof-target-config",
             "nvmeof-target-core",
             "nvmeof-target-engine",
             "nvmeof-backend",
+            "nvmeof-backend-spec",
         ],
         system: true,
     },
@@ -272,7 +284,7 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 /// The side a crate is on; the crates of `common/` are on none.
 fn side(name: &str) -> Option<&'static str> {
     match name {
-        "nvmeof-target" | "nvmeof-backend" => Some("target"),
+        "nvmeof-target" | "nvmeof-backend" | "nvmeof-backend-spec" => Some("target"),
         name if name.starts_with("nvmeof-target-") => Some("target"),
         "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" | "nvmeof-fio" => {
             Some("initiator")

@@ -3,6 +3,7 @@
 
 use nvmeof_rdma::Address;
 
+use crate::manage::unopenable;
 use crate::ports;
 use nvmeof_target_api::{Edit, NamespaceAdd};
 use nvmeof_target_config::{Config, ConfigError};
@@ -23,7 +24,7 @@ enum Thing {
 /// Everything that can never be opened, and ports that nothing can ever serve: what
 /// may be there later is waited for. What was opened is let go again.
 pub(super) fn find(config: &Config) -> Vec<Broken> {
-    let disks = config.unopenable().into_iter().map(|one| Broken {
+    let disks = unopenable(config).into_iter().map(|one| Broken {
         thing: Thing::Namespace(one.nqn, one.nsid),
         error: one.error,
     });

@@ -25,7 +25,7 @@ use nvmeof_target_api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
-use nvmeof_target_engine::zone::port_address;
+use nvmeof_target_address::port_address;
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use clap::{Args, Subcommand, ValueEnum};
-use nvmeof_backend::parse_size;
+use nvmeof_backend_spec::parse_size;
 use nvmeof_rdma::explain;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use nvmeof_backend::{ANSWERING, Questions};
+use nvmeof_backend_spec::{ANSWERING, Questions};
 
 use super::report::{Report, quoted};
 

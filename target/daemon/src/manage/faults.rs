@@ -12,11 +12,11 @@ use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
 use nvmeof_target_core::{Applied, Revision};
 use nvmeof_wire::Nqn;
 
+use super::open::{self, preferred};
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
 use super::{ApplyError, Changing, Manager, Report, State};
 use crate::watch::{Cause, FaultCounts};
-use nvmeof_target_config::preferred;
 
 /// A namespace whose storage is gone. Displays as cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +97,7 @@ impl Manager {
         let Some(lost) = disk.lost().cloned() else {
             return Ok(Report::default());
         };
-        let claim = match disk.wanted.take() {
+        let claim = match open::take(&disk.wanted) {
             Ok(claim) => claim,
             Err(error) => return refused(format!("namespace {nsid} of {nqn}: {error}")),
         };

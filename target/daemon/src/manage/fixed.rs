@@ -5,7 +5,7 @@ use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::Limits;
 
 use nvmeof_target_config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
-use nvmeof_target_engine::zone;
+use nvmeof_target_address as zone;
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]

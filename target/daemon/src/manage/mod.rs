@@ -10,12 +10,14 @@ mod doors;
 mod drain;
 mod faults;
 mod fixed;
+mod open;
 mod pool;
 mod reactors;
 mod remembered;
 mod report;
 mod resize;
 mod seen;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod unlinked;
@@ -31,9 +33,11 @@ use nvmeof_wire::Nqn;
 pub(crate) use drain::Drained;
 pub use faults::Faulted;
 pub(crate) use fixed::Fixed;
+pub(crate) use open::{model_of, open_present, unopenable};
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
 pub(crate) use remembered::Remembered;
+pub use sizes::buffers;
 pub use report::{ApplyError, Plan, Report};
 pub(crate) use resize::{NewSize, NotResized};
 pub use waiting::{Awaits, Waiting, Waits};
@@ -315,5 +319,5 @@ impl State {
 
 fn model(config: &Config, disks: &Prepared, doors: &NextDoors) -> Result<Model, ConfigError> {
     let disks = disks.next.iter().map(Disk::served);
-    config.model_of(disks, &doors.next.specs())
+    model_of(config, disks, &doors.next.specs())
 }

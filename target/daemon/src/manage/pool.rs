@@ -10,7 +10,8 @@ use nvmeof_target_core::NamespaceState;
 use super::Waits;
 use super::reactors::Closing;
 use super::remembered::Remembered;
-use nvmeof_target_config::{Config, ConfigError, Served, Wanted};
+use super::open::{Served, disk_error, take};
+use nvmeof_target_config::{Config, ConfigError, Wanted};
 use nvmeof_target_engine::Numbers;
 
 /// Disks by the order of the namespaces, and those that are being closed.
@@ -422,8 +423,8 @@ impl Pool {
                 return Ok((claim, spec.clone()));
             }
         }
-        let claim = wanted.take();
-        let claim = claim.map_err(|error| config.disk_error(at, &error))?;
+        let claim = take(wanted);
+        let claim = claim.map_err(|error| disk_error(config, at, &error))?;
         Ok((claim, spec.clone()))
     }
 
@@ -477,7 +478,7 @@ impl Pool {
 /// The claim at the size that it has now, if that is another.
 fn resized(config: &Config, at: usize, claim: &Claim) -> Result<Option<Claim>, ConfigError> {
     let resized = claim.resized();
-    resized.map_err(|error| config.disk_error(at, &error))
+    resized.map_err(|error| disk_error(config, at, &error))
 }
 
 fn is_file(spec: &Spec) -> bool {

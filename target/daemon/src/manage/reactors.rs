@@ -12,6 +12,7 @@ use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
+use super::open::disk_error;
 use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
 use nvmeof_target_config::{Config, ConfigError, ProviderName};
 use nvmeof_target_engine::{Mail, Mailbox, Order, Reply};
@@ -317,7 +318,7 @@ impl Failed {
         if let Self::Disk(disk, error) = &self
             && let Some(at) = places.get(disk)
         {
-            return config.disk_error(*at, error).into();
+            return disk_error(config, *at, error).into();
         }
         ApplyError::Refused(self.to_string())
     }

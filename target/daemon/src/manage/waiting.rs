@@ -18,11 +18,12 @@ use nvmeof_backend::{Claim, OpenError, Spec};
 use nvmeof_rdma::Address;
 
 use super::drain::Drained;
+use super::open::{self, disk_error};
 use super::pool::{Disk, Held};
 use super::{Manager, State};
 use crate::ports::Port;
 use nvmeof_target_config::ConfigError;
-use nvmeof_target_engine::zone::port_address;
+use nvmeof_target_address::port_address;
 
 /// Why something is not served yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,7 +206,7 @@ impl Manager {
                     served.push(Awaits::of_disk(disk));
                 }
                 (Err(Untaken::Open(error)), Held::Waiting(awaited)) => {
-                    let error = state.config.disk_error(at, &error);
+                    let error = disk_error(&state.config, at, &error);
                     awaited.waits.still(error.what());
                 }
                 (Err(Untaken::Unfit(why)), Held::Waiting(awaited)) => awaited.waits.still(&why),
@@ -225,9 +226,8 @@ impl Manager {
             let listening = doors.retry(&state.config, &self.reactors, due);
             served.extend(listening.iter().map(Awaits::of_port));
         }
-        let model = state
-            .config
-            .model_of(next.iter().map(Disk::served), &doors.specs());
+        let disks = next.iter().map(Disk::served);
+        let model = open::model_of(&state.config, disks, &doors.specs());
         match model {
             // Sizes of the target are those that it has.
             Ok(model) => drop(self.target.apply(model)),
@@ -243,7 +243,7 @@ impl Manager {
 impl Disk {
     /// Opens and locks its storage, unless hosts could not use that.
     fn try_claim(&self) -> Result<Claim, Untaken> {
-        let claim = self.wanted.take().map_err(Untaken::Open)?;
+        let claim = open::take(&self.wanted).map_err(Untaken::Open)?;
         let fits = self
             .awaited()
             .map_or(Ok(()), |awaited| awaited.check(&claim));

@@ -20,7 +20,7 @@ pub(crate) use devices::addresses;
 pub(crate) use listen::{Listening, Listens, Ready, broken, listen, listen_at, of_provider};
 pub(crate) use making::{Means, Member};
 use nvmeof_target_config::{ProviderName, port_spec};
-use nvmeof_target_engine::zone::port_address;
+use nvmeof_target_address::port_address;
 pub use plan::plan;
 pub(crate) use plan::{plan_one, plan_present, unused_devices};
 

@@ -26,10 +26,11 @@ pub(super) struct Puppet {
 /// owner of the mailbox and hangs when it does not answer for so long.
 pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox) {
     let config = parse(text);
-    let opened = config.open().unwrap();
     let ports = ports::plan(&config).unwrap();
     let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-    let target = Target::new(config.model(&opened, &specs).unwrap());
+    let known = Remembered::default();
+    let pool = Pool::new(&config, open_present(&config).unwrap(), &known).unwrap();
+    let target = Target::new(model_of(&config, pool.served(), &specs).unwrap());
     let mailbox = Mailbox::new().unwrap();
     let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
     let means = Means {
@@ -38,8 +39,6 @@ pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox)
     };
     let providers = Providers::new(vec![ProviderName::Iwarp]);
     let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
-    let (present, known) = (opened.claims.into_iter().map(Ok), Remembered::default());
-    let pool = Pool::new(&config, present.collect(), &known).unwrap();
     let reactors = reactors.with_patience(patience);
     let manager = Manager::new(target, reactors, &config, ports, pool, known);
     (Arc::new(manager), mailbox)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// What a reactor is to be good at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Preset {
+pub(crate) enum Preset {
     /// Both: it learns how long looking pays.
     #[default]
     Adaptive,
@@ -20,8 +20,7 @@ pub enum Preset {
 
 impl Preset {
     /// How a reactor polls then, with another longest time if one is given.
-    #[must_use]
-    pub fn polling(self, longest: Option<Duration>) -> PollingConfig {
+    pub(crate) fn polling(self, longest: Option<Duration>) -> PollingConfig {
         let usual = match self {
             Self::Adaptive => 100,
             Self::Latency => 10_000,

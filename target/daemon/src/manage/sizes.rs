@@ -3,7 +3,7 @@
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_target_core::Limits;
 
-use super::Running;
+use nvmeof_target_config::Running;
 use nvmeof_target_engine::ReactorConfig;
 use nvmeof_target_engine::{LONGEST_AT_ONCE, capsule_stride};
 
@@ -74,13 +74,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Cores;
-    use nvmeof_target_engine::Preset;
+    use nvmeof_polling::PollingConfig;
+    use nvmeof_target_config::Cores;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
         let running = Running {
             cores: Cores::Anywhere(1),
-            polling: Preset::Adaptive.polling(None),
+            polling: PollingConfig {
+                longest: Duration::ZERO,
+                learns: true,
+            },
             drain: Duration::ZERO,
             buffer_memory,
             sqpoll: None,

@@ -1,5 +1,9 @@
-//! Zones of link-local addresses (RFC 4007): texts name an interface, `fe80::1%eth0`, the kernel
-//! takes its index.
+//! Addresses of ports as they are written, listened on and known in the model. Zones of
+//! link-local ones (RFC 4007): texts name an interface, `fe80::1%eth0`, the kernel takes its
+//! index.
+//!
+//! This crate asks the kernel for names of interfaces and opens nothing.
+#![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::{Mutex, PoisonError};
@@ -19,6 +23,7 @@ const LONGEST_NAME: usize = 15;
 
 /// The address and the zone of a text such as `fe80::1%eth0`; `None` of others. Addresses that
 /// are unique beyond their link have no zone.
+#[must_use]
 pub fn split(text: &str) -> Option<(Ipv6Addr, &str)> {
     let (ip, zone) = text.split_once('%')?;
     let ip: Ipv6Addr = ip.parse().ok()?;
@@ -34,6 +39,7 @@ fn may_be_interface(name: &str) -> bool {
 }
 
 /// An address with a port number, in a zone that is an interface or its index.
+#[must_use]
 pub fn located(ip: Ipv6Addr, zone: &str, port: u16) -> SocketAddr {
     let index = zone.parse().ok().or_else(|| if_nametoindex(zone).ok());
     SocketAddrV6::new(ip, port, 0, index.unwrap_or_else(|| stand_in(zone))).into()
@@ -58,6 +64,7 @@ fn absent(index: u32) -> Option<String> {
 }
 
 /// The interface of an address that is in a zone.
+#[must_use]
 pub fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
     let SocketAddr::V6(addr) = addr else {
         return None;
@@ -75,6 +82,7 @@ pub fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
 }
 
 /// The same address as it is now: its interface may have shown up since.
+#[must_use]
 pub fn resolved(addr: SocketAddr) -> SocketAddr {
     match of(addr) {
         Some((ip, zone)) => located(ip, &zone, addr.port()),
@@ -83,6 +91,7 @@ pub fn resolved(addr: SocketAddr) -> SocketAddr {
 }
 
 /// The IP address as it is configured, with its zone.
+#[must_use]
 pub fn traddr(addr: SocketAddr) -> String {
     match of(addr) {
         Some((ip, zone)) => format!("{ip}%{zone}"),
@@ -105,6 +114,7 @@ pub fn parse(text: &str) -> Result<Address, AddressError> {
 }
 
 /// The address of the key `traddr`, with that port number.
+#[must_use]
 pub fn parse_traddr(text: &str, port: u16) -> Option<Address> {
     if let Some((ip, zone)) = split(text) {
         return Some(located(ip, zone, port).into());
