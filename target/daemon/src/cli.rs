@@ -19,9 +19,7 @@ use serde_json::{Value, json};
 
 use crate::changes::{Standing, check_state};
 use crate::control::{self, Bound, Shared, Turns};
-use crate::ctl::Ctl;
 use crate::files;
-use crate::import::Import;
 use crate::log;
 use crate::manage::open_present;
 use crate::ports::{self, Means, Port};
@@ -30,8 +28,8 @@ use crate::retry::{self, Listener, later};
 use crate::server::{ServeError, Server};
 use crate::service;
 use crate::signals;
-use crate::top::Top;
 use crate::watch::{Exporter, Watch};
+use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use nvmeof_target_address as zone;
 
@@ -128,18 +126,13 @@ fn default_listen() -> Address {
     Address::Ip((Ipv4Addr::LOCALHOST, DEFAULT_PORT).into())
 }
 
-/// It failed.
-pub(crate) const FAILED: u8 = 1;
-/// Wrong usage or configuration.
-pub(crate) const USAGE: u8 = 2;
-
 impl Cli {
     /// Does what the command line says. Gives the exit status: 0 success, 1
     /// failure, 2 wrong usage or configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(why) = log::start(self.log_level.as_deref()) {
-            log::complain(&why);
+            complain(&why);
             return USAGE.into();
         }
         match self.command {
@@ -163,7 +156,7 @@ fn ended(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            log::complain(&why);
+            complain(&why);
             FAILED.into()
         }
     }
@@ -179,11 +172,11 @@ impl Serve {
         match self.serve() {
             Ok(()) => ExitCode::SUCCESS,
             Err(ServeError::Config(error)) => {
-                log::complain(&error);
+                complain(&error);
                 USAGE.into()
             }
             Err(error) => {
-                log::complain(&error);
+                complain(&error);
                 FAILED.into()
             }
         }
@@ -390,7 +383,7 @@ impl CheckConfig {
                 waiting,
             }) => {
                 for remark in remarks {
-                    log::complain(remark);
+                    complain(remark);
                 }
                 println!("{}: good", self.file.display());
                 for port in ports {
@@ -406,7 +399,7 @@ impl CheckConfig {
                     println!("limits.{key} = {most}");
                 }
             }
-            Err(error) => log::complain(error),
+            Err(error) => complain(error),
         }
     }
 

@@ -3,8 +3,8 @@
 
 use nvmeof_wire::Nqn;
 
-use crate::control::{DocumentIn, EditsIn, ForgetIn, HostIn};
-use crate::{changes, import};
+use nvmeof_target_api::{DocumentIn, EditsIn, ForgetIn, HostIn, Resize};
+use crate::changes;
 
 /// Reads a body of the control socket as each of the requests there are, and
 /// says how many take it. Nothing is done.
@@ -14,7 +14,7 @@ pub fn control_body(body: &[u8]) -> usize {
     let document = serde_json::from_slice::<DocumentIn>(body).is_ok();
     let edits = serde_json::from_slice::<EditsIn>(body).is_ok();
     let forget = serde_json::from_slice::<ForgetIn>(body).is_ok();
-    let resize = serde_json::from_slice::<changes::Resize>(body).is_ok();
+    let resize = serde_json::from_slice::<Resize>(body).is_ok();
     [host, document, edits, forget, resize]
         .into_iter()
         .map(usize::from)
@@ -45,7 +45,7 @@ pub fn state(document: &str, bytes: &[u8]) -> Option<usize> {
 /// configuration that it becomes, and how many of its items were lost.
 #[must_use]
 pub fn import(bytes: &[u8]) -> Option<(String, usize)> {
-    import::fuzzed(bytes)
+    nvmeof_target_admin::import_fuzzed(bytes)
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
         let state = br#"{"version": 1, "edits": [{"edit": "port_remove", "address": "1.2.3.4:5"},
             {"edit": "host_deny", "host": "any", "subsystem": "nqn.2026-11.org.example:disk"}]}"#;
         assert_eq!(super::state(DOCUMENT, state), Some(1));
-        let saved = include_bytes!("import/nvmet.json");
+        let saved = include_bytes!("../../admin/src/import/nvmet.json");
         assert!(super::import(saved).is_some_and(|(text, _)| text.contains("[[subsystem]]")));
         assert_eq!(super::import(b"{}"), None);
     }

@@ -12,12 +12,10 @@
 mod changes;
 mod cli;
 mod control;
-mod ctl;
 mod disk_watch;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;
-mod import;
 mod log;
 mod manage;
 mod ports;
@@ -28,7 +26,6 @@ mod ring;
 mod server;
 mod service;
 mod signals;
-mod top;
 mod watch;
 
 pub use cli::Cli;

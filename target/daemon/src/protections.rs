@@ -16,7 +16,7 @@ use nvmeof_target_core::{KeptProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
-use crate::changes::{Readers, replace, with_ending};
+use nvmeof_atomic_file::{Readers, replace, with_ending};
 use keeper::Write;
 pub(crate) use keeper::{Keeper, Keeping};
 use nvmeof_target_config::ConfigError;

@@ -59,6 +59,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-atomic-file",
+        ours: &["nvmeof-rdma"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-rdma-soft",
         ours: &["nvmeof-memory", "nvmeof-rdma"],
         system: false,
@@ -152,8 +157,23 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-target-admin",
+        ours: &[
+            "nvmeof-atomic-file",
+            "nvmeof-backend-spec",
+            "nvmeof-rdma",
+            "nvmeof-target-address",
+            "nvmeof-target-api",
+            "nvmeof-target-config",
+            "nvmeof-target-core",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-target",
         ours: &[
+            "nvmeof-atomic-file",
             "nvmeof-logging",
             "nvmeof-manual",
             "nvmeof-wire",
@@ -168,6 +188,7 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-sim",
             "nvmeof-socket-file",
             "nvmeof-target-address",
+            "nvmeof-target-admin",
             "nvmeof-target-api",
             "nvmeof-target-config",
             "nvmeof-target-core",

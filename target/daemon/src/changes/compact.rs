@@ -51,7 +51,7 @@ mod tests {
     use toml::{Table, Value};
 
     use super::*;
-    use crate::changes::NamespaceAdd;
+    use nvmeof_target_api::NamespaceAdd;
 
     const BASE: &str = "[[port]]\ntraddr = \"10.0.0.1\"\n\
         [[subsystem]]\nnqn = \"a\"\nallow_any_host = true\n\

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::effective::{AdminFile, Base, Effective};
 use super::keeper::Kept;
 use super::state::State;
-use crate::control::EditsIn;
+use nvmeof_target_api::EditsIn;
 
 /// Makes the edits of a request's body on a document. Returns the document that
 /// comes of it; `None` when something is refused.

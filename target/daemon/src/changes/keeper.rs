@@ -12,7 +12,7 @@ use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
 use super::resize;
 use super::state::State;
-use super::store::Files;
+use nvmeof_atomic_file::{Files, Pending};
 use super::waking::told;
 use super::{ChangeError, Outcome, settings};
 use crate::manage::{Manager, Plan};
@@ -403,7 +403,7 @@ impl Keeper {
             .iter()
             .map(|one| format!("put aside: {one}"))
             .collect();
-        let saved = match prepared.map(super::store::Pending::commit) {
+        let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 let what = format!("in effect, but not saved: {error}; `ctl save` tries again");

@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{Uid, User};
 use nvmeof_rdma::explain;
 
-use super::store::with_ending;
+use nvmeof_atomic_file::with_ending;
 use nvmeof_target_config::{Config, ConfigError};
 
 /// Keeps other targets from the file of changes until it is dropped, or the

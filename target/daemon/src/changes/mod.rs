@@ -16,7 +16,6 @@ mod resize;
 mod settings;
 mod start;
 mod state;
-mod store;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -25,11 +24,8 @@ mod waking;
 pub(crate) use document::Misfit;
 pub(crate) use keeper::{Keeper, Stalled};
 pub(crate) use nvmeof_target_api::Resize;
-pub(crate) use nvmeof_target_api::{Edit, NamespaceAdd};
+pub(crate) use nvmeof_target_api::Edit;
 pub(crate) use start::{Standing, check_state};
-#[cfg(test)]
-pub(crate) use store::{Files, Real};
-pub(crate) use store::{Readers, replace, with_ending};
 
 use std::sync::Arc;
 

@@ -7,7 +7,8 @@ use super::effective::{AdminFile, Base, Effective};
 use super::keeper::{Keeper, Kept, Places};
 use super::lock::Lock;
 use super::state::State;
-use super::{broken, lock, store};
+use super::{broken, lock};
+use nvmeof_atomic_file::{Real, sweep};
 use crate::protections;
 use crate::server::{ServeError, Server};
 use nvmeof_target_api::Aside;
@@ -46,15 +47,15 @@ impl Standing {
         let lock = lock.flatten();
         // Without the lock somebody else may be writing.
         if let Some(path) = path.filter(|_| lock.is_some()) {
-            store::sweep(path);
-            store::sweep(&protections::path_beside(path));
+            sweep(path);
+            sweep(&protections::path_beside(path));
         }
         let state = path.map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
         let places = Places {
             file: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
-            files: Box::new(store::Real),
+            files: Box::new(Real),
             _lock: lock,
         };
         let applied = state.applied.is_some();

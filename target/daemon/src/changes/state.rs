@@ -6,7 +6,7 @@ use std::path::Path;
 use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
-use super::store::{self, Files, Pending, Readers};
+use nvmeof_atomic_file::{Files, Pending, Readers, prepare};
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
@@ -98,7 +98,7 @@ impl State {
     ) -> io::Result<Pending<'a, F>> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
-        store::prepare(files, path, &bytes, Readers::Owner)
+        prepare(files, path, &bytes, Readers::Owner)
     }
 }
 
@@ -113,7 +113,7 @@ fn wrong(path: &Path, what: &str) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::store::Real;
+    use nvmeof_atomic_file::Real;
 
     #[test]
     fn what_is_written_is_read() {

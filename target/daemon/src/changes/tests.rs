@@ -19,6 +19,7 @@ use nvmeof_target_core::Change;
 use super::*;
 use crate::Server;
 use crate::manage::Drained;
+use nvmeof_target_api::NamespaceAdd;
 use nvmeof_target_config::{Config, SettingsFile};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";

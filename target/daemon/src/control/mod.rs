@@ -25,11 +25,6 @@ use socket2::{Domain, Socket, Type};
 
 pub(crate) use answering::Answering;
 pub(crate) use fault::Fault;
-pub(crate) use nvmeof_target_api::{CallError, Caller};
-pub(crate) use nvmeof_target_api::{
-    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, Lost, LostOut, NamespaceOut,
-    OutcomeOut, SavedOut, StatusOut, SubsystemOut,
-};
 pub(crate) use openapi::text as openapi;
 pub(crate) use routes::{finished, work};
 pub(crate) use serve::{Bounds, serve};

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use super::routes::{Body, NoBody, drain, edits, finished, resume, status, work};
 use super::*;
-use crate::changes::{Edit, NamespaceAdd, Standing};
+use crate::changes::Standing;
+use nvmeof_target_api::{Caller, Edit, EditsIn, NamespaceAdd, OutcomeOut};
 use tokio::sync::oneshot;
 
 /// A server with a router of its own, on a thread of its own.

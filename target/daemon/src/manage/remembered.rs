@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pool::{Awaited, Disk};
 use super::{Manager, Waits};
-use crate::changes::{Readers, replace, with_ending};
+use nvmeof_atomic_file::{Readers, replace, with_ending};
 use nvmeof_target_config::Wanted;
 
 /// The format of the file.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::changes::store::{Files, Real};
+use nvmeof_atomic_file::{Files, Readers, Real};
 
 /// A file system on which the last steps of a save fail while that is wanted.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::time::sleep;
 
 use super::*;
-use crate::changes::{Files, Readers, Real};
+use nvmeof_atomic_file::{Files, Readers, Real};
 
 /// A file system that counts what is saved, and hangs while that is wanted.
 #[derive(Clone, Debug, Default)]

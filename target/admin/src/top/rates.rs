@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::watch::{Counts, ReactorState, Snapshot};
+use nvmeof_target_api::{Counts, ReactorState, Snapshot};
 
 /// Two looks at a target, and what happened between them.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -74,7 +74,7 @@ impl Rates {
         let since = Since { seconds };
         let total = since.row(String::new(), &before.totals(), &now.totals(), 0);
         let namespaces = now.namespaces.iter().map(|one| {
-            let same = |it: &&crate::watch::NamespaceState| {
+            let same = |it: &&nvmeof_target_api::NamespaceState| {
                 it.nsid == one.nsid && it.subsystem == one.subsystem
             };
             let earlier = before.namespaces.iter().find(same);
@@ -90,7 +90,7 @@ impl Rates {
             }
         });
         let hosts = now.hosts.iter().map(|one| {
-            let same = |it: &&crate::watch::HostState| {
+            let same = |it: &&nvmeof_target_api::HostState| {
                 it.host == one.host && it.subsystem == one.subsystem
             };
             let earlier = before.hosts.iter().find(same);

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::changes::{Edit, NamespaceAdd};
+use nvmeof_target_api::{Edit, NamespaceAdd};
 use nvmeof_target_config::is_relative;
 
 /// Commands of one kind, which can be planned.

@@ -14,7 +14,7 @@ use super::events::Events;
 use super::lines::{self, Kind, Line};
 use super::rates::Rates;
 use super::view::{Key, View};
-use crate::watch::Snapshot;
+use nvmeof_target_api::Snapshot;
 
 /// Lines for what happened.
 const EVENTS: u16 = 4;

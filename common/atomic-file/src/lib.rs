@@ -1,5 +1,8 @@
 //! A file that is replaced as a whole: whatever happens meanwhile, afterwards
 //! it is the old one or the new one.
+//!
+//! This crate knows nothing of what files say, and locks none.
+#![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +16,7 @@ use nix::fcntl::OFlag;
 use nvmeof_rdma::explain;
 
 /// What a file system is asked for, so that a test can pull the plug.
-pub(crate) trait Files {
+pub trait Files {
     /// A new file with that content, where nothing is yet. Those may read it who
     /// may read `old`, or those of `readers` where there is no such file.
     fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
@@ -29,7 +32,7 @@ pub(crate) trait Files {
 
 /// Who may read a file that is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub enum Readers {
     /// Its owner: names of hosts are nobody's business but the target's.
     Owner,
     /// Everybody whom the umask leaves, as of other files that people write.
@@ -38,13 +41,13 @@ pub(crate) enum Readers {
 
 /// The machine's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Real;
+pub struct Real;
 
 /// New content of a file that is stable on the disk, but not in its place yet.
 /// Dropping it takes it away again.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Pending<'a, F: Files + ?Sized> {
+pub struct Pending<'a, F: Files + ?Sized> {
     files: &'a F,
     path: PathBuf,
     /// Where it is until then.
@@ -56,7 +59,7 @@ pub(crate) struct Pending<'a, F: Files + ?Sized> {
 ///
 /// # Errors
 /// With the file's name; then nothing is left of it.
-pub(crate) fn prepare<'a, F: Files + ?Sized>(
+pub fn prepare<'a, F: Files + ?Sized>(
     files: &'a F,
     path: &Path,
     bytes: &[u8],
@@ -116,7 +119,7 @@ fn new_prefix(path: &Path) -> OsString {
 
 /// Takes away what writers of `path` left behind that were killed. Nobody else
 /// may be writing it.
-pub(crate) fn sweep(path: &Path) {
+pub fn sweep(path: &Path) {
     let prefix = new_prefix(path);
     let Ok(entries) = fs::read_dir(folder_of(path)) else {
         return;
@@ -138,7 +141,8 @@ pub(crate) fn sweep(path: &Path) {
 }
 
 /// The file in the same folder whose name goes on with `ending`.
-pub(crate) fn with_ending(path: &Path, ending: &str) -> PathBuf {
+#[must_use]
+pub fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
     name.push(ending);
     path.with_file_name(name)
@@ -156,7 +160,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// With the file's name; then it may be the old or the new one.
-pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     prepare(&Real, path, bytes, readers)?.commit()
 }
 
@@ -165,7 +169,7 @@ impl<F: Files + ?Sized> Pending<'_, F> {
     ///
     /// # Errors
     /// With the file's name; then it may be the old or the new one.
-    pub(crate) fn commit(mut self) -> io::Result<()> {
+    pub fn commit(mut self) -> io::Result<()> {
         let folder = folder_of(&self.path);
         let renamed = self.files.rename(&self.new, &self.path);
         renamed.map_err(|error| about(&self.path, &error))?;

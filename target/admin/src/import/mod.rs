@@ -26,7 +26,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
 
-use crate::log;
+use crate::complain;
 use disks::Disks;
 use nvmeof_target_config::{Config, on_unusual_names};
 use ports::{Port, Referral};
@@ -40,7 +40,7 @@ const LONGEST_FILE: u64 = 16 << 20;
 /// Reads what `nvmetcli save` wrote and prints a configuration of this target.
 /// What cannot be carried over is told on standard error, with what to do.
 #[derive(Debug, Args)]
-pub(crate) struct Import {
+pub struct Import {
     /// What nvmetcli saved, such as /etc/nvmet/config.json.
     file: PathBuf,
     /// How to print the outcome.
@@ -121,7 +121,7 @@ pub(crate) struct Carried {
 impl Import {
     /// Does what the command line says. Exit status: 0 a configuration was
     /// made, 1 it has to be corrected before it can be served, 2 none was made.
-    pub(crate) fn run(&self) -> ExitCode {
+    pub fn run(&self) -> ExitCode {
         match self.import() {
             Ok((text, report)) => {
                 self.tell(&text, &report);
@@ -132,7 +132,7 @@ impl Import {
                     let error = json!({ "error": error.to_string() });
                     println!("{}", Json(&error.to_string()));
                 } else {
-                    log::complain(&error);
+                    complain(&error);
                 }
                 ExitCode::from(2)
             }
@@ -165,7 +165,7 @@ impl Import {
             return;
         }
         for remark in &report.remarks {
-            log::complain(remark);
+            complain(remark);
         }
         if report.more > 0 {
             eprintln!("nvmeof-target: and {} more remarks", report.more);
@@ -194,7 +194,7 @@ fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Rep
 
 /// Reads any bytes as a file that nvmetcli saved; returns the configuration and
 /// how much was lost. Nothing of the machine is looked at.
-pub(crate) fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
+pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
     let nothing = |_: &Path| disks::Kind::Unknown;
     let (text, report) = converted(Path::new("nvmet.json"), bytes, Disks(&nothing)).ok()?;
     Some((text, report.losses()))

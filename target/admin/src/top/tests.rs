@@ -15,7 +15,7 @@ use ratatui::backend::TestBackend;
 use super::screen::{Shows, draw, meaning};
 use super::view::{Key, Sort};
 use super::*;
-use crate::watch::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
+use nvmeof_target_api::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
 use nvmeof_target_api::Latency;
 
 const DISK: &str = "nqn.2026-11.org.example:disk";

@@ -17,12 +17,10 @@ use nvmeof_rdma::explain;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::changes::{Edit, Readers, Resize, replace};
-use crate::cli::{FAILED, USAGE};
-use crate::control::{
-    CallError, Caller, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut,
-    SavedOut, StatusOut,
-};
+use nvmeof_atomic_file::{Readers, replace};
+use nvmeof_target_api::{CallError, Caller, DocumentIn, DocumentOut, Edit, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut, Resize, SavedOut, StatusOut};
+
+use crate::{FAILED, USAGE};
 pub(crate) use print::wrapped;
 
 use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
@@ -32,7 +30,7 @@ use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
 /// What is changed is saved at once and is there again after a restart. The
 /// configuration file stays as it is.
 #[derive(Debug, Args)]
-pub(crate) struct Ctl {
+pub struct Ctl {
     /// The control socket of the target.
     #[arg(
         long,
@@ -150,7 +148,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 impl Ctl {
     /// Does it. Gives the exit status: 0 success, 1 failure, 2 wrong usage or
     /// configuration.
-    pub(crate) fn run(self) -> ExitCode {
+    pub fn run(self) -> ExitCode {
         let done = self.ask();
         match done {
             Ok(()) => ExitCode::SUCCESS,

@@ -17,15 +17,15 @@ use nix::sys::signal::{SigSet, Signal};
 use nvmeof_rdma::explain;
 use nvmeof_wire::text;
 
-use crate::control::Caller;
-use crate::watch::Snapshot;
+use nvmeof_target_api::Caller;
+use nvmeof_target_api::Snapshot;
 use rates::Rates;
 use view::View;
 
 /// A live view: what is done in each namespace and for each host, how long
 /// commands take, how busy threads are.
 #[derive(Debug, Args)]
-pub(crate) struct Top {
+pub struct Top {
     /// The target's control socket.
     #[arg(long, value_name = "PATH", env = "NVMEOF_CONTROL", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
@@ -65,7 +65,7 @@ impl Top {
     ///
     /// # Errors
     /// Words for whoever called.
-    pub(crate) fn run(&self) -> Result<(), String> {
+    pub fn run(&self) -> Result<(), String> {
         let caller = Caller::new(&self.socket, PATIENCE);
         let mut look = || look(&caller);
         let interval = Duration::from_secs_f64(self.interval);

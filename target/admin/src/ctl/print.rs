@@ -7,7 +7,7 @@ use nvmeof_wire::text::{self, Escaped};
 use serde_json::{Value, json};
 
 use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
-use crate::control::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
+use nvmeof_target_api::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
 
 /// Columns of a line.
 const COLUMNS: usize = 80;

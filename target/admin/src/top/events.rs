@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::watch::{NamespaceState, Snapshot};
+use nvmeof_target_api::{NamespaceState, Snapshot};
 
 /// The last of them.
 #[derive(Clone, Debug, Default)]
