@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::NoAnswer;
 use crate::blocking::OPENING;
-use nvmeof_backend_spec::ANSWERING;
 use crate::claim::Claim;
+use nvmeof_backend_spec::ANSWERING;
 
 /// The size of what is served cannot be changed.
 #[derive(Debug, thiserror::Error)]

@@ -15,11 +15,11 @@ use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::limits::RawLimits;
 use super::metrics::RawMetrics;
+use super::polling::Preset;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
-use super::polling::Preset;
 
 pub(crate) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(crate) const MAX_BUFFER_MEMORY: u64 = 64 << 30;

@@ -34,7 +34,8 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
     let mut wanted = config.wanted().unwrap().into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
-        if let Some(Spec::Ram { len, .. } | Spec::Null { len, .. }) = wanted.next().map(|it| it.spec)
+        if let Some(Spec::Ram { len, .. } | Spec::Null { len, .. }) =
+            wanted.next().map(|it| it.spec)
         {
             spec.blocks = len / u64::from(spec.block_size);
         }

@@ -60,9 +60,7 @@ impl Config {
 
     /// The same with name of the subsystem and number of each, also of those that are
     /// wrong.
-    pub fn each_wanted(
-        &self,
-    ) -> impl Iterator<Item = ((&str, u32), Result<Wanted, ConfigError>)> {
+    pub fn each_wanted(&self) -> impl Iterator<Item = ((&str, u32), Result<Wanted, ConfigError>)> {
         self.namespaces().map(|(nqn, raw)| {
             let wanted = self.wanted_of(nqn, raw);
             ((nqn, *raw.nsid.get_ref()), wanted)

@@ -19,19 +19,19 @@ use serde_json::{Value, json};
 
 use crate::changes::{Standing, check_state};
 use crate::control::{self, Bound, Shared, Turns};
-use crate::files;
 use crate::log;
-use crate::manage::open_present;
-use crate::ports::{self, Means, Port};
-use crate::processors::{self, Seat};
-use crate::retry::{self, Listener, later};
-use crate::server::{ServeError, Server};
+use crate::serve::{self, not_started};
 use crate::service;
 use crate::signals;
 use crate::watch::{Exporter, Watch};
+use nvmeof_target_address as zone;
 use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
-use nvmeof_target_address as zone;
+use nvmeof_target_manage::files;
+use nvmeof_target_manage::ports::{self, Means, Port};
+use nvmeof_target_manage::processors::{self, Seat};
+use nvmeof_target_manage::retry::{self, Listener, later};
+use nvmeof_target_manage::{ServeError, Server, open_present};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -186,9 +186,11 @@ impl Serve {
         let Some(path) = self.config else {
             let listen = self.listen;
             let config = Config::of_namespaces(&self.namespace, listen, &self.provider, self.nqn)?;
+            let signals = signals::take_all();
+            let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
             let server = Server::start(&config)?;
             ready(&config, &server);
-            return server.run();
+            return serve::run(server, &signals, None, Vec::new());
         };
         let hangups = signals::take_hangups();
         let hangups = hangups.map_err(|errno| not_started("signalfd", &errno.into()))?;
@@ -196,11 +198,14 @@ impl Serve {
         let config = Arc::new(standing.config().clone());
         let bound = or_later(Bound::new(&config))?;
         let exporter = or_later(Exporter::bind(&config))?;
+        let signals = signals::take_all();
+        let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
         let (server, keeper) = standing.serve()?;
         let keeper = Arc::new(keeper);
+        let watch = Arc::new(Watch::of(&server));
         let shared = Shared {
             keeper: Arc::clone(&keeper),
-            watch: Arc::clone(server.watch()),
+            watch: Arc::clone(&watch),
             tell: service::status,
             turns: Turns::default(),
         };
@@ -218,18 +223,18 @@ impl Serve {
         }
         match exporter {
             Ok(exporter) => {
-                let serving = exporter.map(|exporter| exporter.serve(server.watch()));
+                let serving = exporter.map(|exporter| exporter.serve(&watch));
                 metrics = serving
                     .transpose()
                     .map_err(|error| not_started("metrics", &error))?;
             }
             Err(error) => {
                 manager.listener_waits(METRICS, Some(&error));
-                listeners.push(metrics_later(&config, server.watch()));
+                listeners.push(metrics_later(&config, &watch));
             }
         }
         told_ready(&server);
-        let served = server.run_kept(Some(&keeper), listeners);
+        let served = serve::run(server, &signals, Some(&keeper), listeners);
         drop((control, metrics));
         served
     }
@@ -257,13 +262,6 @@ fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
         let serving = exporter.map(|exporter| exporter.serve(&watch)).transpose();
         serving.map_err(|error| config.table_error("metrics", "listen", &explain(&error)))
     })
-}
-
-fn not_started(what: &'static str, error: &io::Error) -> ServeError {
-    ServeError::Start {
-        what,
-        why: explain(error),
-    }
 }
 
 /// Reads what is to be served. Another target may have the file of changes, and one

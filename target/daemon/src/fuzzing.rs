@@ -3,8 +3,8 @@
 
 use nvmeof_wire::Nqn;
 
-use nvmeof_target_api::{DocumentIn, EditsIn, ForgetIn, HostIn, Resize};
 use crate::changes;
+use nvmeof_target_api::{DocumentIn, EditsIn, ForgetIn, HostIn, Resize};
 
 /// Reads a body of the control socket as each of the requests there are, and
 /// says how many take it. Nothing is done.

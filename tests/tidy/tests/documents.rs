@@ -101,11 +101,7 @@ const WRITTEN: &[&str] = &[
     "target/daemon/src/control",
     "target/admin/src/ctl",
     "target/admin/src/import",
-    "target/daemon/src/manage",
-    "target/daemon/src/ports",
-    "target/daemon/src/processors.rs",
-    "target/daemon/src/protections.rs",
-    "target/daemon/src/server.rs",
+    "target/daemon/src/serve.rs",
     "target/daemon/src/service.rs",
     "target/admin/src/top/mod.rs",
     "target/daemon/src/watch/exporter.rs",
@@ -113,6 +109,7 @@ const WRITTEN: &[&str] = &[
     "target/engine/src/queue/room.rs",
     "target/engine/src/reactor",
     "target/engine/src/storage.rs",
+    "target/manage/src",
 ];
 
 #[test]

@@ -18,7 +18,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use nvmeof_atomic_file::{Readers, replace};
-use nvmeof_target_api::{CallError, Caller, DocumentIn, DocumentOut, Edit, EditsIn, ForgetIn, HostIn, LostOut, OutcomeOut, Resize, SavedOut, StatusOut};
+use nvmeof_target_api::{
+    CallError, Caller, DocumentIn, DocumentOut, Edit, EditsIn, ForgetIn, HostIn, LostOut,
+    OutcomeOut, Resize, SavedOut, StatusOut,
+};
 
 use crate::{FAILED, USAGE};
 pub(crate) use print::wrapped;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use super::limits::{KERNEL_ENTRIES, transfer};
 use super::report::{Report, quoted};
 use super::saved::Object;
-use nvmeof_target_config::DEFAULT_PORT;
 use nvmeof_target_address as zone;
+use nvmeof_target_config::DEFAULT_PORT;
 
 /// Bytes of in-capsule data that both targets take when nothing is said.
 pub(super) const IN_CAPSULE: u32 = 4096;

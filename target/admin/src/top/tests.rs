@@ -15,8 +15,8 @@ use ratatui::backend::TestBackend;
 use super::screen::{Shows, draw, meaning};
 use super::view::{Key, Sort};
 use super::*;
-use nvmeof_target_api::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
 use nvmeof_target_api::Latency;
+use nvmeof_target_api::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
 
 const DISK: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:a-host-with-a-rather-long-name";

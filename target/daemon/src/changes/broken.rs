@@ -3,10 +3,10 @@
 
 use nvmeof_rdma::Address;
 
-use crate::manage::unopenable;
-use crate::ports;
 use nvmeof_target_api::{Edit, NamespaceAdd};
 use nvmeof_target_config::{Config, ConfigError};
+use nvmeof_target_manage::ports;
+use nvmeof_target_manage::unopenable;
 
 /// One thing that cannot be served.
 #[derive(Debug)]

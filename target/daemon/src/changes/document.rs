@@ -6,9 +6,9 @@ use nvmeof_rdma::Address;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
 
 use super::keys;
+use nvmeof_target_address as zone;
 use nvmeof_target_api::{ANY, Edit, NamespaceAdd, Slot};
 use nvmeof_target_config::DEFAULT_PORT;
-use nvmeof_target_address as zone;
 
 /// A configuration that can be edited.
 #[derive(Clone, Debug, Default)]

@@ -12,14 +12,14 @@ use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
 use super::resize;
 use super::state::State;
-use nvmeof_atomic_file::{Files, Pending};
 use super::waking::told;
 use super::{ChangeError, Outcome, settings};
-use crate::manage::{Manager, Plan};
+use nvmeof_atomic_file::{Files, Pending};
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::Edit;
 use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
+use nvmeof_target_manage::{Manager, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.

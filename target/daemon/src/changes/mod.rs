@@ -23,16 +23,16 @@ mod waking;
 
 pub(crate) use document::Misfit;
 pub(crate) use keeper::{Keeper, Stalled};
-pub(crate) use nvmeof_target_api::Resize;
 pub(crate) use nvmeof_target_api::Edit;
+pub(crate) use nvmeof_target_api::Resize;
 pub(crate) use start::{Standing, check_state};
 
 use std::sync::Arc;
 
 use nvmeof_target_core::Disconnected;
 
-use crate::manage::{ApplyError, Report};
 use nvmeof_target_config::ConfigError;
+use nvmeof_target_manage::{ApplyError, Report};
 
 /// What came of a change.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use super::document::{Document, Misfit, misfit};
 use nvmeof_target_api::{Edit, Resize};
 
 use super::ChangeError;
-use crate::manage::{Manager, NewSize, NotResized, Report};
+use nvmeof_target_manage::{Manager, NewSize, NotResized, Report};
 
 /// Every block size divides this.
 const UNIT: u64 = 4096;

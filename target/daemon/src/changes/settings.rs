@@ -8,8 +8,8 @@ use std::path::Path;
 
 use toml_edit::{Document, DocumentMut, Item, TableLike};
 
-use crate::manage::Fixed;
 use nvmeof_target_config::{Config, SETTINGS};
+use nvmeof_target_manage::Fixed;
 
 /// The document `text` with the settings of the administrator's `file`; `None`
 /// when it has them, or neither has any. What it has of its own becomes comments,

@@ -9,11 +9,11 @@ use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock};
 use nvmeof_atomic_file::{Real, sweep};
-use crate::protections;
-use crate::server::{ServeError, Server};
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::{Config, ConfigError};
+use nvmeof_target_manage::protections;
+use nvmeof_target_manage::{ServeError, Server};
 
 /// What is known before anything is served.
 pub(crate) struct Standing {

@@ -17,10 +17,10 @@ use tempfile::TempDir;
 use nvmeof_target_core::Change;
 
 use super::*;
-use crate::Server;
-use crate::manage::Drained;
 use nvmeof_target_api::NamespaceAdd;
 use nvmeof_target_config::{Config, SettingsFile};
+use nvmeof_target_manage::Drained;
+use nvmeof_target_manage::Server;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:host";
@@ -105,7 +105,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();
-            server.run().unwrap();
+            server.join().unwrap();
         }
     }
 }

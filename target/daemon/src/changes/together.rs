@@ -14,10 +14,10 @@ use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact};
-use crate::manage::{FORGET, NotForgotten, Report};
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
+use nvmeof_target_manage::{FORGET, NotForgotten, Report};
 
 /// The document with more edits.
 pub(super) struct Edited {

@@ -6,10 +6,10 @@ use super::effective::{Base, Effective};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::together::Edited;
-use crate::manage::Plan;
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
+use nvmeof_target_manage::Plan;
 
 /// What became of edits that were put aside.
 pub(super) fn told<'a>(

@@ -19,13 +19,13 @@ use super::fault::Refusals;
 use super::turns::Turn;
 use super::{Fault, Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
-use crate::manage::{Drained, Plan};
-use crate::watch::NamespaceState;
+use nvmeof_target_address::port_address;
+use nvmeof_target_api::NamespaceState;
 use nvmeof_target_api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
-use nvmeof_target_address::port_address;
+use nvmeof_target_manage::{Drained, Plan};
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);

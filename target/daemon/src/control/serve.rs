@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fault::Fault;
-use crate::files;
+use nvmeof_target_manage::files;
 
 /// What a peer may take.
 #[derive(Clone, Copy, Debug)]

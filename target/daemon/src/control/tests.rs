@@ -22,6 +22,7 @@ use super::routes::{Body, NoBody, drain, edits, finished, resume, status, work};
 use super::*;
 use crate::changes::Standing;
 use nvmeof_target_api::{Caller, Edit, EditsIn, NamespaceAdd, OutcomeOut};
+use nvmeof_target_manage::Server;
 use tokio::sync::oneshot;
 
 /// A server with a router of its own, on a thread of its own.
@@ -336,7 +337,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A target that serves nothing, and what requests are answered from.
-fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared) {
+fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
     let file = folder.path().join("target.toml");
     let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
                 [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n";
@@ -344,7 +345,7 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (crate::Server, Shared)
     let (server, keeper) = Standing::read(&file).unwrap().serve().unwrap();
     let shared = Shared {
         keeper: Arc::new(keeper),
-        watch: Arc::clone(server.watch()),
+        watch: Arc::new(Watch::of(&server)),
         tell,
         turns: Turns::default(),
     };
@@ -386,7 +387,7 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
         planned().await.map(drop).unwrap();
     });
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
@@ -425,5 +426,5 @@ fn the_service_manager_hears_of_every_change() {
         assert!(!said[1].contains("drained"), "{said:?}");
     });
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }

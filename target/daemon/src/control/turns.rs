@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::Fault;
 use super::answering::WORKERS;
 use crate::changes::{ChangeError, Edit, Outcome};
-use crate::files;
+use nvmeof_target_manage::files;
 
 /// Whose turn it is. Clones are the same.
 #[derive(Clone, Debug)]

@@ -10,10 +10,8 @@ use nvmeof_target_core::metrics::{Ledger, Of};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
+use super::Health;
 use super::joined::Joined;
-use super::{FaultCounts, Health};
-use crate::manage::Manager;
-use crate::ports::Providers;
 use nvmeof_target_api::{
     Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
     SubsystemState, WaitingState,
@@ -21,6 +19,8 @@ use nvmeof_target_api::{
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Counters, End, Sight, Spent};
 use nvmeof_target_engine::{Mailbox, Order};
+use nvmeof_target_manage::ports::Providers;
+use nvmeof_target_manage::{Counted, FaultCounts, Manager, Server};
 
 /// Tells how the target is. Asking from several threads is fine.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Watch {
 
 /// One reactor, as far as it is watched.
 #[derive(Debug)]
-pub(crate) struct Watched {
+struct Watched {
     mailbox: Mailbox,
     counters: Arc<Counters>,
 }
@@ -54,54 +54,36 @@ pub(crate) struct Watched {
 /// Within this time a reactor says how it is, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Watched {
-    pub(crate) fn new(mailbox: Mailbox, counters: Arc<Counters>) -> Self {
-        Self { mailbox, counters }
-    }
-}
-
 impl Watch {
-    /// Of all reactors of `target`, which count in `ledger` and have these
-    /// providers.
-    pub(crate) fn new(
-        target: Target,
-        reactors: Vec<Watched>,
-        ledger: Ledger,
-        providers: Providers,
-    ) -> Self {
+    /// Of what `server` serves.
+    #[must_use]
+    pub fn of(server: &Server) -> Self {
+        let manager = Arc::clone(server.manager());
         Self {
-            target,
-            reactors,
-            ledger,
+            faults: manager.fault_counts().clone(),
+            manager: Some(Known(manager)),
+            ..Self::new(server.counted().clone())
+        }
+    }
+
+    /// Of what is counted alone.
+    pub(super) fn new(counted: Counted) -> Self {
+        let reactors = counted.reactors.into_iter();
+        let watched = |(mailbox, counters)| Watched { mailbox, counters };
+        Self {
+            target: counted.target,
+            reactors: reactors.map(watched).collect(),
+            ledger: counted.ledger,
             faults: FaultCounts::default(),
             manager: None,
-            borrowed: Borrowed::default(),
-            providers,
+            borrowed: counted.borrowed,
+            providers: counted.providers,
             started: Instant::now(),
             started_at: SystemTime::now(),
             patience: PATIENCE,
             sights: Joined::default(),
             snapshots: Joined::default(),
         }
-    }
-
-    /// With what is counted of disks that are gone.
-    pub(crate) fn with_faults(mut self, faults: &FaultCounts) -> Self {
-        self.faults = faults.clone();
-        self
-    }
-
-    /// With what waits to be served, and files that lost their names.
-    pub(crate) fn with_manager(mut self, manager: &Arc<Manager>) -> Self {
-        self.manager = Some(Known(Arc::clone(manager)));
-        self
-    }
-
-    /// The same, which tells of memory that hosts lend.
-    #[must_use]
-    pub(crate) fn with_borrowed(mut self, borrowed: &Borrowed) -> Self {
-        self.borrowed = borrowed.clone();
-        self
     }
 
     /// For how long a reactor may be silent.
@@ -441,6 +423,6 @@ fn descriptors() -> Descriptors {
     let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
     Descriptors {
         open: open.unwrap_or_default(),
-        limit: crate::files::limit(),
+        limit: nvmeof_target_manage::files::limit(),
     }
 }

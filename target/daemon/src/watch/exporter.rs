@@ -9,8 +9,8 @@ use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
 use crate::control::{Answering, Bounds, finished, may_pass};
-use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_address::{self as zone, port_address};
+use nvmeof_target_config::{Config, ConfigError};
 
 /// A listener at which nobody is answered yet.
 pub(crate) struct Exporter {

@@ -6,7 +6,6 @@
 
 mod collect;
 mod exporter;
-mod faults;
 mod health;
 pub(crate) mod http;
 mod joined;
@@ -16,12 +15,6 @@ mod plain;
 mod tests;
 
 pub use collect::Watch;
-pub(crate) use collect::Watched;
 pub(crate) use exporter::Exporter;
-pub(crate) use faults::{Cause, FaultCounts};
 pub use health::Health;
 pub(crate) use http::routes;
-pub use nvmeof_target_api::{
-    Counts, Descriptors, Failed, GroupState, HostState, NamespaceState, QueueState, ReactorState,
-    Snapshot, SubsystemState, WaitingState,
-};

@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use nvmeof_target_api::Latency;
 
-use super::{Counts, Descriptors, GroupState, NamespaceState, Snapshot};
+use nvmeof_target_api::{Counts, Descriptors, GroupState, NamespaceState, ReactorState, Snapshot};
 
 /// The beginning of every name.
 const PREFIX: &str = "nvmeof_target";
@@ -259,7 +259,7 @@ impl Out<'_> {
 
     fn reactors(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         let reactors = &snapshot.reactors;
-        let gauge = |value: fn(&super::ReactorState) -> f64| {
+        let gauge = |value: fn(&ReactorState) -> f64| {
             let samples = reactors.iter();
             samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
         };
@@ -331,7 +331,7 @@ impl Out<'_> {
             all.map(move |(provider, n)| (with(one.reactor, "provider", provider), count(*n)))
         });
         self.gauges("connections", "Queue pairs", None, queues)?;
-        let counter = |value: fn(&super::ReactorState) -> u64| {
+        let counter = |value: fn(&ReactorState) -> u64| {
             let samples = reactors.iter();
             samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
         };

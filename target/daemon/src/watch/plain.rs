@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use super::Snapshot;
 use super::openmetrics::to_openmetrics;
+use nvmeof_target_api::Snapshot;
 
 /// As Prometheus text (version 0.0.4), of the media type `text/plain`.
 pub(super) fn to_prometheus(snapshot: &Snapshot) -> String {

@@ -13,23 +13,48 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{Limit, Limits, Model, Target};
 use nvmeof_wire::text::Escaped;
 
 use super::openmetrics::to_openmetrics;
 use super::*;
-use crate::ports::Providers;
-use crate::processors::first_usable;
-use crate::{Config, Server};
 use exposition::{Family, parse};
-use nvmeof_target_api::Latency;
+use nvmeof_target_api::{
+    Counts, Descriptors, Failed, GroupState, HostState, Latency, NamespaceState, ReactorState,
+    Snapshot, SubsystemState, WaitingState,
+};
+use nvmeof_target_config::Config;
 use nvmeof_target_engine::Sight;
 use nvmeof_target_engine::{Mailbox, Order};
+use nvmeof_target_manage::ports::Providers;
+use nvmeof_target_manage::{Counted, Server};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 /// Of a host that wants to be somebody else in a text.
 const EVIL: &str = "nqn.2026-11.org.example:\"} 1\\n\\";
+
+/// What reactors with those mailboxes would count.
+fn counted(target: Target, reactors: &[Mailbox]) -> Counted {
+    let reactors = reactors.iter().map(|one| (one.clone(), Arc::default()));
+    Counted {
+        target,
+        reactors: reactors.collect(),
+        ledger: Ledger::default(),
+        providers: Providers::default(),
+        borrowed: Borrowed::default(),
+    }
+}
+
+/// A CPU that this process may use.
+fn first_usable() -> usize {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let is_usable = |core: &usize| set.is_set(*core).unwrap_or(false);
+    (0..CpuSet::count()).find(is_usable).unwrap_or(0)
+}
 
 fn names<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
     let all = all
@@ -334,7 +359,7 @@ fn config(reactors: &str) -> Config {
 fn a_server_is_watched_from_its_start() {
     let core = first_usable();
     let server = Server::start(&config(&format!("[{core}, {core}]"))).unwrap();
-    let watch = Arc::clone(server.watch());
+    let watch = Arc::new(Watch::of(&server));
     // A busy machine may not let them answer in the time that they have.
     let mut snapshots = (0..60).map(|_| watch.snapshot());
     let snapshot = snapshots.find(|all| all.reactors.iter().all(|one| one.answered));
@@ -357,7 +382,7 @@ fn a_server_is_watched_from_its_start() {
     assert!((0..12_000).any(counted));
     assert!((0..60).any(|_| watch.health().healthy));
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
     let ended = watch.health();
     assert_eq!((ended.healthy, ended.hanging), (false, vec![0, 1]));
 }
@@ -367,8 +392,7 @@ fn what_peers_ran_into_is_told_by_its_key() {
     let target = idle_target();
     target.hits().add(Limit::HostQueues);
     target.hits().add(Limit::HostQueues);
-    let snapshot =
-        Watch::new(target, Vec::new(), Ledger::default(), Providers::default()).snapshot();
+    let snapshot = Watch::new(counted(target, &[])).snapshot();
     assert_eq!(snapshot.limits["limits.host_queues"], 2);
     let families = parse(&to_openmetrics(&snapshot));
     let name = "nvmeof_target_limit_hits_total";
@@ -405,15 +429,7 @@ fn answers(mailbox: &Mailbox) -> usize {
 #[test]
 fn who_hangs_is_named_and_holds_nobody_up() {
     let boxes = [(); 3].map(|()| Mailbox::new().unwrap());
-    let watched = boxes
-        .iter()
-        .map(|one| Watched::new(one.clone(), Arc::default()));
-    let watch = Watch::new(
-        idle_target(),
-        watched.collect(),
-        Ledger::default(),
-        Providers::default(),
-    );
+    let watch = Watch::new(counted(idle_target(), &boxes));
     // Long enough for a busy machine to let those answer who do.
     let watch = watch.with_patience(Duration::from_secs(3));
     let (health, snapshot) = std::thread::scope(|scope| {
@@ -443,13 +459,7 @@ fn who_hangs_is_named_and_holds_nobody_up() {
 fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
     const OTHERS: usize = 8;
     let mailbox = Mailbox::new().unwrap();
-    let watched = vec![Watched::new(mailbox.clone(), Arc::default())];
-    let watch = Watch::new(
-        idle_target(),
-        watched,
-        Ledger::default(),
-        Providers::default(),
-    );
+    let watch = Watch::new(counted(idle_target(), std::slice::from_ref(&mailbox)));
     let watch = watch.with_patience(Duration::from_secs(60));
     std::thread::scope(|scope| {
         let (ask, watch) = (&ask, &watch);

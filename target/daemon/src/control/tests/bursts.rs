@@ -45,7 +45,7 @@ impl Files for Counting {
 }
 
 /// A target that saves changes on that file system.
-fn saving(files: &Counting) -> (tempfile::TempDir, crate::Server, Shared) {
+fn saving(files: &Counting) -> (tempfile::TempDir, Server, Shared) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("target.toml");
     let text = format!(
@@ -58,7 +58,7 @@ fn saving(files: &Counting) -> (tempfile::TempDir, crate::Server, Shared) {
     keeper.keep_on(files.clone());
     let shared = Shared {
         keeper: Arc::new(keeper),
-        watch: Arc::clone(server.watch()),
+        watch: Arc::new(Watch::of(&server)),
         tell: |_| {},
         turns: Turns::with_most(400),
     };
@@ -105,9 +105,9 @@ fn served_volumes(shared: &Shared) -> (usize, usize) {
     (all.len(), whole.count())
 }
 
-fn end(server: crate::Server) {
+fn end(server: Server) {
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }
 
 #[test]

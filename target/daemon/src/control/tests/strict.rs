@@ -61,7 +61,7 @@ fn no_route_takes_what_it_does_not_know() {
     assert!(!shared.keeper.manager().status().contains("drained"));
     drop(scene);
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
@@ -118,5 +118,5 @@ fn a_request_without_content_may_be_an_empty_object() {
     }
     drop(scene);
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }
