@@ -15,7 +15,9 @@ use std::io::{self, Write};
 use nvmeof_wire::text::Lines;
 
 pub use ctl::Ctl;
-pub use import::{Import, fuzzed as import_fuzzed};
+pub use import::Import;
+#[doc(hidden)]
+pub use import::fuzzed as import_fuzzed;
 pub use top::Top;
 
 /// The exit status of what failed.

@@ -17,16 +17,16 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
 
-use crate::changes::{Standing, check_state};
-use crate::control::{self, Bound, Shared, Turns};
 use crate::log;
 use crate::serve::{self, not_started};
 use crate::service;
 use crate::signals;
-use crate::watch::{Exporter, Watch};
 use nvmeof_target_address as zone;
 use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
+use nvmeof_target_control::{Bound, Shared, Turns};
+use nvmeof_target_control::{Exporter, Watch};
+use nvmeof_target_control::{Standing, check_state};
 use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Means, Port};
 use nvmeof_target_manage::processors::{self, Seat};
@@ -163,7 +163,7 @@ fn ended(result: Result<(), String>) -> ExitCode {
 }
 
 fn openapi() -> io::Result<()> {
-    let text = control::openapi()?;
+    let text = nvmeof_target_control::openapi()?;
     io::stdout().lock().write_all(text.as_bytes())
 }
 

@@ -5,15 +5,10 @@
 //! `nvmeof-target-control`; this crate wires them up and decides nothing about NVMe.
 #![forbid(unsafe_code)]
 
-mod changes;
 mod cli;
-mod control;
-#[doc(hidden)]
-pub mod fuzzing;
 mod log;
 mod serve;
 mod service;
 mod signals;
-mod watch;
 
 pub use cli::Cli;

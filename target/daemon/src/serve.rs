@@ -13,8 +13,8 @@ use nvmeof_target_engine::Patience;
 use nvmeof_target_manage::retry::{Listeners, Retry};
 use nvmeof_target_manage::{DiskWatch, ServeError, Server};
 
-use crate::changes::Keeper;
 use crate::service::{self, Watchdog};
+use nvmeof_target_control::Keeper;
 
 /// Signals that come so close to each other are one.
 const TOGETHER: Duration = Duration::from_millis(500);

@@ -567,6 +567,13 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     }
 }
 
+#[test]
+fn bytes_become_a_configuration_or_nothing() {
+    let configuration = fuzzed(SAVED.as_bytes());
+    assert!(configuration.is_some_and(|(text, _)| text.contains("[[subsystem]]")));
+    assert_eq!(fuzzed(b"{}"), None);
+}
+
 proptest! {
     /// Whatever stands at whatever place: what is written can be read.
     #[test]

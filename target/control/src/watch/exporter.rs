@@ -8,12 +8,12 @@ use nix::errno::Errno;
 use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
-use crate::control::{Answering, Bounds, finished, may_pass};
+use crate::http::{Answering, Bounds, finished, may_pass};
 use nvmeof_target_address::{self as zone, port_address};
 use nvmeof_target_config::{Config, ConfigError};
 
 /// A listener at which nobody is answered yet.
-pub(crate) struct Exporter {
+pub struct Exporter {
     listener: TcpListener,
 }
 
@@ -22,7 +22,7 @@ impl Exporter {
     ///
     /// # Errors
     /// [`ConfigError`] names the key.
-    pub(crate) fn bind(config: &Config) -> Result<Option<Self>, ConfigError> {
+    pub fn bind(config: &Config) -> Result<Option<Self>, ConfigError> {
         let Some(address) = config.metrics().listen.map(zone::resolved) else {
             return Ok(None);
         };
@@ -57,7 +57,7 @@ impl Exporter {
     ///
     /// # Errors
     /// When there is no thread or runtime for that.
-    pub(crate) fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
+    pub fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
         let address = self.listener.local_addr()?;
         let listen = move || tokio::net::TcpListener::from_std(self.listener);
         let router = finished(routes(watch));

@@ -15,6 +15,6 @@ mod plain;
 mod tests;
 
 pub use collect::Watch;
-pub(crate) use exporter::Exporter;
+pub use exporter::Exporter;
 pub use health::Health;
 pub(crate) use http::routes;

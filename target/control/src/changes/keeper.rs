@@ -23,7 +23,7 @@ use nvmeof_target_manage::{Manager, Plan};
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.
-pub(crate) struct Keeper {
+pub struct Keeper {
     manager: Arc<Manager>,
     places: Places,
     /// Whoever changes something has it until that is done.
@@ -181,7 +181,7 @@ impl Keeper {
     }
 
     /// What serves.
-    pub(crate) fn manager(&self) -> &Arc<Manager> {
+    pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
     }
 
@@ -224,7 +224,7 @@ impl Keeper {
     ///
     /// # Errors
     /// [`ChangeError`]; then nothing changed.
-    pub(crate) fn reload(&self) -> Result<Outcome, ChangeError> {
+    pub fn reload(&self) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
         // What could not be opened may be there again.

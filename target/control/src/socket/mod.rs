@@ -3,11 +3,8 @@
 //! The socket is served by a thread of its own, which no reactor waits for.
 //! Whoever may write the socket's file may do everything.
 
-mod answering;
-mod fault;
 mod openapi;
 mod routes;
-mod serve;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -17,44 +14,41 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use axum::Router;
-use nix::errno::Errno;
+use axum::http::StatusCode;
 use nix::unistd::{Gid, chown};
 use nvmeof_rdma::explain;
 use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Socket, Type};
 
-pub(crate) use answering::Answering;
-pub(crate) use fault::Fault;
-pub(crate) use openapi::text as openapi;
-pub(crate) use routes::{finished, work};
-pub(crate) use serve::{Bounds, serve};
-pub(crate) use turns::Turns;
+pub use openapi::text as openapi;
+pub use turns::Turns;
 
-use crate::changes::Keeper;
+use crate::changes::{ChangeError, Keeper};
+use crate::http::{Answering, Bounds, Fault, may_pass};
 use crate::watch::Watch;
 use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 
 /// What requests are answered from.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub struct Shared {
     /// What is served, and the way to change it.
-    pub(crate) keeper: Arc<Keeper>,
+    pub keeper: Arc<Keeper>,
     /// What tells how it is.
-    pub(crate) watch: Arc<Watch>,
+    pub watch: Arc<Watch>,
     /// Tells the service manager what is served, after every change.
-    pub(crate) tell: fn(&str),
+    pub tell: fn(&str),
     /// Whose turn it is to change something.
-    pub(crate) turns: Turns,
+    pub turns: Turns,
 }
 
 /// The socket, which listens; nobody is answered yet.
-pub(crate) struct Bound {
+pub struct Bound {
     listener: UnixListener,
     file: SocketFile,
 }
 
 /// Answers requests until it is dropped.
-pub(crate) struct Control {
+pub struct Control {
     _answering: Answering,
     /// Goes with it.
     _file: SocketFile,
@@ -68,7 +62,7 @@ impl Bound {
     ///
     /// # Errors
     /// [`ConfigError`] names the key.
-    pub(crate) fn new(config: &Config) -> Result<Option<Self>, ConfigError> {
+    pub fn new(config: &Config) -> Result<Option<Self>, ConfigError> {
         let control = config.control();
         if control.socket.is_none() {
             if !config.is_from_command_line() {
@@ -95,7 +89,7 @@ impl Bound {
     ///
     /// # Errors
     /// When there is no thread or runtime for that.
-    pub(crate) fn serve(self, shared: &Shared) -> io::Result<Control> {
+    pub fn serve(self, shared: &Shared) -> io::Result<Control> {
         let router: Router = routes::router(shared);
         let listener = self.listener;
         let listen = move || tokio::net::UnixListener::from_std(listener);
@@ -106,20 +100,6 @@ impl Bound {
             _file: self.file,
         })
     }
-}
-
-/// Whether a listener that failed so may succeed later: its address, interface or folder is
-/// not there yet, or somebody else has it.
-pub(crate) fn may_pass(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::AddrInUse
-            | io::ErrorKind::AddrNotAvailable
-            | io::ErrorKind::NotFound
-            | io::ErrorKind::PermissionDenied
-            | io::ErrorKind::ReadOnlyFilesystem
-            | io::ErrorKind::StorageFull
-    ) || error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 fn bind(config: &ControlConfig) -> io::Result<Bound> {
@@ -144,4 +124,22 @@ fn bind(config: &ControlConfig) -> io::Result<Bound> {
         listener: socket.into(),
         file,
     })
+}
+
+impl From<ChangeError> for Fault {
+    fn from(error: ChangeError) -> Self {
+        let message = error.to_string();
+        match error {
+            ChangeError::Config(error) => error.into(),
+            ChangeError::Misfit { misfit, .. } => {
+                let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message);
+                fault.error.key = Some(misfit.key.to_owned());
+                fault
+            }
+            ChangeError::Refused(_) => Self::refused(message),
+            ChangeError::Unsaved(_) | ChangeError::StillUnsaved(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, message)
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
 
 use super::Watch;
-use crate::control::{Fault, work};
+use crate::http::{Fault, work};
 
 /// A path, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Arc<Watch>>);

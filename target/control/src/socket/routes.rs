@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use nvmeof_target_core::Subsystem;
@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use super::fault::Refusals;
 use super::turns::Turn;
-use super::{Fault, Shared, openapi};
+use super::{Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
+use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
 use nvmeof_target_api::NamespaceState;
 use nvmeof_target_api::{
@@ -56,29 +56,6 @@ pub(super) fn router(shared: &Shared) -> Router {
     });
     let watched = crate::watch::routes(&shared.watch);
     finished(router.with_state(shared.clone()).merge(watched))
-}
-
-/// The router with an answer for every path and method there is not.
-pub(crate) fn finished(router: Router) -> Router {
-    router
-        .fallback(no_path)
-        .method_not_allowed_fallback(no_method)
-}
-
-async fn no_path(uri: Uri) -> Fault {
-    let what = format!(
-        "there is nothing at {}; GET /openapi.json says what there is",
-        uri.path()
-    );
-    Fault::new(StatusCode::NOT_FOUND, what)
-}
-
-async fn no_method(method: Method, uri: Uri) -> Fault {
-    let what = format!(
-        "{method} is nothing that {} does; see the header Allow",
-        uri.path()
-    );
-    Fault::new(StatusCode::METHOD_NOT_ALLOWED, what)
 }
 
 type Answer<T> = Result<Json<T>, Fault>;
@@ -504,19 +481,6 @@ async fn ask<T: Send + 'static>(
 ) -> Answer<T> {
     let keeper = Arc::clone(&shared.keeper);
     work(move || answer(&keeper)).await.map(Json)
-}
-
-/// Does on a thread of its own what may take a while.
-pub(crate) async fn work<T: Send + 'static>(
-    job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    let done = tokio::task::spawn_blocking(job).await;
-    done.unwrap_or_else(|_| Err(unfinished()))
-}
-
-fn unfinished() -> Fault {
-    let what = "the request could not be finished; please report this with the log";
-    Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what)
 }
 
 /// A body of JSON.

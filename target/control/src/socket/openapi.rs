@@ -109,7 +109,7 @@ fn resolved<'a>(
 ///
 /// # Errors
 /// When it is no JSON, which would be a mistake of ours.
-pub(crate) fn text() -> Result<String, serde_json::Error> {
+pub fn text() -> Result<String, serde_json::Error> {
     Ok(description().to_pretty_json()? + "\n")
 }
 

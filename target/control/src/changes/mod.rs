@@ -21,11 +21,12 @@ mod tests;
 mod together;
 mod waking;
 
-pub(crate) use document::Misfit;
-pub(crate) use keeper::{Keeper, Stalled};
+pub use document::Misfit;
+pub use keeper::Keeper;
+pub(crate) use keeper::Stalled;
 pub(crate) use nvmeof_target_api::Edit;
 pub(crate) use nvmeof_target_api::Resize;
-pub(crate) use start::{Standing, check_state};
+pub use start::{Standing, check_state};
 
 use std::sync::Arc;
 
@@ -36,20 +37,20 @@ use nvmeof_target_manage::{ApplyError, Report};
 
 /// What came of a change.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// What is other now.
-    pub(crate) report: Report,
+    pub report: Report,
     /// The edits as they were made, with what they left out filled in.
-    pub(crate) edits: Vec<Edit>,
+    pub edits: Vec<Edit>,
     /// Whether it survives the process.
-    pub(crate) saved: bool,
+    pub saved: bool,
     /// Why it does not, and what else the administrator should know.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Outcome {
     /// Tells the log of it; `what` made it.
-    pub(crate) fn tell(&self, what: &str) {
+    pub fn tell(&self, what: &str) {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
         }
@@ -74,7 +75,7 @@ fn tell_lost(what: &str, lost: &[Disconnected]) {
 
 /// A change was refused; nothing changed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum ChangeError {
+pub enum ChangeError {
     /// The configuration that would come of it.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -41,13 +41,6 @@ pub fn state(document: &str, bytes: &[u8]) -> Option<usize> {
     changes::fuzzing::state(document, bytes)
 }
 
-/// Reads any bytes as a file that `nvmetcli save` wrote. Returns the
-/// configuration that it becomes, and how many of its items were lost.
-#[must_use]
-pub fn import(bytes: &[u8]) -> Option<(String, usize)> {
-    nvmeof_target_admin::import_fuzzed(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     const DOCUMENT: &str = "[[port]]\ntraddr = \"127.0.0.1\"\n[[subsystem]]\n\
@@ -63,8 +56,5 @@ mod tests {
         let state = br#"{"version": 1, "edits": [{"edit": "port_remove", "address": "1.2.3.4:5"},
             {"edit": "host_deny", "host": "any", "subsystem": "nqn.2026-11.org.example:disk"}]}"#;
         assert_eq!(super::state(DOCUMENT, state), Some(1));
-        let saved = include_bytes!("../../admin/src/import/nvmet.json");
-        assert!(super::import(saved).is_some_and(|(text, _)| text.contains("[[subsystem]]")));
-        assert_eq!(super::import(b"{}"), None);
     }
 }

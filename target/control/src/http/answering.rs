@@ -9,16 +9,16 @@ use axum::serve::Listener;
 use nvmeof_rdma::explain;
 use tokio::sync::oneshot;
 
-use super::{Bounds, serve};
+use super::serve::{Bounds, serve};
 
 /// Answers requests until it is dropped.
-pub(crate) struct Answering {
+pub struct Answering {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Threads that work on requests.
-pub(super) const WORKERS: usize = 8;
+pub(crate) const WORKERS: usize = 8;
 /// How long requests in work may take when the daemon ends.
 const LAST: Duration = Duration::from_secs(2);
 

@@ -19,7 +19,7 @@ pub(super) struct Document {
 /// An edit cannot be made. Displays as `key: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {what}")]
-pub(crate) struct Misfit {
+pub struct Misfit {
     pub(crate) key: &'static str,
     pub(crate) what: String,
 }

@@ -16,7 +16,7 @@ use nvmeof_target_manage::protections;
 use nvmeof_target_manage::{ServeError, Server};
 
 /// What is known before anything is served.
-pub(crate) struct Standing {
+pub struct Standing {
     places: Places,
     kept: Kept,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Standing {
 /// # Errors
 /// [`ConfigError`] as [`Standing::read`] gives it: another target has them, or they cannot be
 /// read.
-pub(crate) fn check_state(config: &Config) -> Result<(), ConfigError> {
+pub fn check_state(config: &Config) -> Result<(), ConfigError> {
     let Some(path) = config.control().state.as_deref() else {
         return Ok(());
     };
@@ -40,7 +40,7 @@ impl Standing {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
         let (admin, config) = AdminFile::read(file)?;
         let path = config.control().state.as_deref();
         let lock = path.map(|path| Lock::take(path, &config)).transpose()?;
@@ -66,7 +66,7 @@ impl Standing {
     }
 
     /// What is to be served.
-    pub(crate) fn config(&self) -> &Config {
+    pub fn config(&self) -> &Config {
         &self.kept.effective.config
     }
 
@@ -75,7 +75,7 @@ impl Standing {
     ///
     /// # Errors
     /// When what cannot be is not to blame on such a change.
-    pub(crate) fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
+    pub fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
         // Before anything that may fail because of it.
         self.kept.tell_applied();
         let applied = self.kept.state.applied.is_some();

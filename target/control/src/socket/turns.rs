@@ -10,14 +10,13 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Fault;
-use super::answering::WORKERS;
 use crate::changes::{ChangeError, Edit, Outcome};
+use crate::http::{Fault, WORKERS};
 use nvmeof_target_manage::files;
 
 /// Whose turn it is. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns {
+pub struct Turns {
     working: Arc<Semaphore>,
     places: Arc<Semaphore>,
     most: usize,

@@ -6,7 +6,6 @@ use axum::response::{IntoResponse, Response};
 
 use nvmeof_target_api::{ErrorBody, ErrorText};
 
-use crate::changes::ChangeError;
 use nvmeof_target_config::ConfigError;
 
 /// A request failed.
@@ -21,7 +20,7 @@ pub(crate) struct Fault {
 /// What any request may be answered instead, for the description.
 #[derive(utoipa::IntoResponses)]
 #[allow(dead_code, reason = "only its shape is asked for")]
-pub(super) enum Refusals {
+pub(crate) enum Refusals {
     /// The request cannot be done; nothing changed.
     #[response(status = "4XX")]
     OfRequest(ErrorBody),
@@ -58,7 +57,7 @@ impl Fault {
 }
 
 /// Where in which document, and what is wrong there.
-pub(crate) fn error_text(error: &ConfigError) -> ErrorText {
+fn error_text(error: &ConfigError) -> ErrorText {
     ErrorText {
         message: error.to_string(),
         file: error.file().map(|file| file.display().to_string()),
@@ -72,24 +71,6 @@ impl From<ConfigError> for Fault {
         Self {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             error: error_text(&error),
-        }
-    }
-}
-
-impl From<ChangeError> for Fault {
-    fn from(error: ChangeError) -> Self {
-        let message = error.to_string();
-        match error {
-            ChangeError::Config(error) => error.into(),
-            ChangeError::Misfit { misfit, .. } => {
-                let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message);
-                fault.error.key = Some(misfit.key.to_owned());
-                fault
-            }
-            ChangeError::Refused(_) => Self::refused(message),
-            ChangeError::Unsaved(_) | ChangeError::StillUnsaved(_) => {
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, message)
-            }
         }
     }
 }

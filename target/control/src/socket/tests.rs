@@ -18,9 +18,10 @@ use axum::routing::{get, post};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Value, json};
 
-use super::routes::{Body, NoBody, drain, edits, finished, resume, status, work};
+use super::routes::{Body, NoBody, drain, edits, resume, status};
 use super::*;
 use crate::changes::Standing;
+use crate::http::{finished, serve, work};
 use nvmeof_target_api::{Caller, Edit, EditsIn, NamespaceAdd, OutcomeOut};
 use nvmeof_target_manage::Server;
 use tokio::sync::oneshot;
