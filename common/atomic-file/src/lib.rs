@@ -19,14 +19,29 @@ use nvmeof_rdma::explain;
 pub trait Files {
     /// A new file with that content, where nothing is yet. Those may read it who
     /// may read `old`, or those of `readers` where there is no such file.
+    ///
+    /// # Errors
+    /// What the system says.
     fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
     /// Its content is stable.
+    ///
+    /// # Errors
+    /// What the system says.
     fn sync(&self, path: &Path) -> io::Result<()>;
     /// `from` takes the place of `to`.
+    ///
+    /// # Errors
+    /// What the system says.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// The names in the folder are stable.
+    ///
+    /// # Errors
+    /// What the system says.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
     /// It is gone.
+    ///
+    /// # Errors
+    /// What the system says.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 

@@ -17,6 +17,7 @@ mod raw;
 mod referral;
 mod relative;
 mod shm;
+mod size;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -317,6 +318,7 @@ impl Config {
     }
 
     /// Names in it that do not have the form which the specification asks for.
+    #[must_use]
     pub fn unusual_names(&self) -> &BTreeSet<Nqn> {
         &self.unusual_names
     }
@@ -360,6 +362,7 @@ impl Config {
     }
 
     /// An error about `key` of the table `table`.
+    #[must_use]
     pub fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
         let at = self.place_in(table, key);
         self.error_at(at, &format!("{table}.{key}: {what}"))
@@ -380,6 +383,7 @@ impl Config {
     }
 
     /// An error about the processors that reactors are to run on.
+    #[must_use]
     pub fn cores_error(&self, what: &str) -> ConfigError {
         self.table_error("reactor", "cores", what)
     }
@@ -572,6 +576,7 @@ fn without_carriers(address: Address) -> PortSpec {
 }
 
 /// A port of the model.
+#[must_use]
 pub fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
     let PortAddress { traddr, trsvcid } = nvmeof_target_address::port_address(address);
     PortSpec::new(traddr, trsvcid, carriers)

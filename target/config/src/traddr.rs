@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
-use super::raw::Size;
+use super::size::Size;
 use super::{Config, DEFAULT_PORT};
 use nvmeof_target_address as zone;
 
@@ -199,6 +199,7 @@ impl RawPort {
 
 impl Config {
     /// The address of port number `port` as it was given, without its port number.
+    #[must_use]
     pub fn traddr(&self, port: usize) -> String {
         match self
             .raw

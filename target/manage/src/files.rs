@@ -21,17 +21,20 @@ const MANAGING: usize = 1024;
 const WATCHING: usize = 32;
 
 /// How many the process may have at this moment.
+#[must_use]
 pub fn limit() -> usize {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
 /// Connections to the control socket, at most.
+#[must_use]
 pub fn managing() -> usize {
     http(limit(), MANAGING)
 }
 
 /// Connections to where the target is watched over TCP, at most.
+#[must_use]
 pub fn watching() -> usize {
     http(limit(), WATCHING)
 }
@@ -51,6 +54,7 @@ pub fn raise() {
 
 /// How many connections each reactor may have: a connection is one descriptor,
 /// and running out of them would end connections that serve well.
+#[must_use]
 pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
     let limit = limit();
     let devices = ports.iter().flat_map(|port| &port.parts);

@@ -38,6 +38,7 @@ pub(crate) fn take(wanted: &Wanted) -> Result<Claim, OpenError> {
 
 /// Tries to open every namespace of `config` that is enabled, and closes all again.
 /// Returns those that can never be opened.
+#[must_use]
 pub fn unopenable(config: &Config) -> Vec<Unopenable> {
     let mut files = Files::default();
     let mut unopenable = Vec::new();

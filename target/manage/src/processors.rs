@@ -59,6 +59,7 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<Seat>, ConfigError> 
 
 /// What is remarkable about the processors of the kernel's threads that take disk
 /// operations from the reactors of `config`: with one of them a reactor shares its own.
+#[must_use]
 pub fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
     config.running().sqpoll?;
     seats.iter().find_map(|seat| match seat.sqpoll {

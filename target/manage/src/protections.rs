@@ -72,6 +72,7 @@ pub(crate) fn beside(state: &Path, target: &Target) -> Result<Keeper<File>, Conf
 }
 
 /// The book beside the file of changes.
+#[must_use]
 pub fn path_beside(state: &Path) -> PathBuf {
     with_ending(state, ".protected")
 }

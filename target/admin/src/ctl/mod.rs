@@ -151,6 +151,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 impl Ctl {
     /// Does it. Gives the exit status: 0 success, 1 failure, 2 wrong usage or
     /// configuration.
+    #[must_use]
     pub fn run(self) -> ExitCode {
         let done = self.ask();
         match done {

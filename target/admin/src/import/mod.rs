@@ -121,6 +121,7 @@ pub(crate) struct Carried {
 impl Import {
     /// Does what the command line says. Exit status: 0 a configuration was
     /// made, 1 it has to be corrected before it can be served, 2 none was made.
+    #[must_use]
     pub fn run(&self) -> ExitCode {
         match self.import() {
             Ok((text, report)) => {
@@ -194,6 +195,7 @@ fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Rep
 
 /// Reads any bytes as a file that nvmetcli saved; returns the configuration and
 /// how much was lost. Nothing of the machine is looked at.
+#[must_use]
 pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
     let nothing = |_: &Path| disks::Kind::Unknown;
     let (text, report) = converted(Path::new("nvmet.json"), bytes, Disks(&nothing)).ok()?;

@@ -66,6 +66,7 @@ impl Standing {
     }
 
     /// What is to be served.
+    #[must_use]
     pub fn config(&self) -> &Config {
         &self.kept.effective.config
     }

@@ -36,6 +36,7 @@ pub fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
 
 /// Why `auto` did without the RDMA devices that this machine has, where that
 /// was not its owner's wish.
+#[must_use]
 pub fn unused_devices(config: &Config, ports: &[Port]) -> Option<String> {
     unused_with(config, ports, &Machine)
 }
@@ -57,6 +58,9 @@ pub(super) fn unused_with(
 }
 
 /// The same for port number `number` alone.
+///
+/// # Errors
+/// [`ConfigError`] names file, line and key.
 pub fn plan_one(config: &Config, number: usize) -> Result<Port, ConfigError> {
     let lost = || config.port_error(number, "there is no such port");
     let mut planned = plan_some(config, &Machine, |port| port == number);

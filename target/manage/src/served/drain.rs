@@ -58,6 +58,7 @@ impl Drained {
     }
 
     /// Why it did not come about, if it did not.
+    #[must_use]
     pub fn failure(&self) -> Option<&str> {
         match self {
             Self::Failed(why) => Some(why),

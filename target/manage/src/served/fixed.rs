@@ -47,6 +47,7 @@ impl Fixed {
     }
 
     /// What `config` has otherwise: tables, and their keys.
+    #[must_use]
     pub fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
         let mode = [("mode", self.socket_mode != new.socket_mode)];
