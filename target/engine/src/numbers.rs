@@ -18,8 +18,7 @@ struct Place {
 
 /// The place that the number of a disk means.
 #[inline]
-#[must_use]
-pub fn place_of(number: u32) -> usize {
+pub(crate) fn place_of(number: u32) -> usize {
     // 16 bits fit.
     (number & 0xffff) as usize
 }

@@ -368,6 +368,8 @@ fn dependencies(manifest: &Table, tables: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn problems(folder: &str, name: &str, rest: &str) -> Vec<Problem> {
@@ -441,6 +443,35 @@ mod tests {
         refused("nvmeof-new", "", "no rule");
         let bare = "[package]\nname = \"nvmeof-wire\"\n".parse().unwrap();
         assert!(check("common/wire", &bare)[0].contains("lints"));
+    }
+
+    /// All crates of ours that the table lets `name` link, through others as well.
+    fn linked(name: &'static str) -> BTreeSet<&'static str> {
+        let (mut linked, mut next) = (BTreeSet::new(), vec![name]);
+        while let Some(name) = next.pop() {
+            let rule = RULES.iter().find(|rule| rule.name == name).unwrap();
+            next.extend(rule.ours.iter().filter(|ours| linked.insert(**ours)));
+        }
+        linked
+    }
+
+    #[test]
+    fn neither_side_of_the_target_reaches_the_other_through_others() {
+        for (name, others) in [
+            (
+                "nvmeof-target-admin",
+                &["nvmeof-target-engine", "nvmeof-backend", "nvmeof-uring"][..],
+            ),
+            (
+                "nvmeof-target-engine",
+                &["nvmeof-target-config", "nvmeof-target-api"],
+            ),
+        ] {
+            let linked = linked(name);
+            for other in others {
+                assert!(!linked.contains(other), "{name} reaches {other}");
+            }
+        }
     }
 
     #[test]

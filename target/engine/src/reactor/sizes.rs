@@ -27,8 +27,7 @@ pub(crate) const ADMIN_CAPSULE: usize = SQE_LEN + CONNECT_DATA_LEN;
 
 /// Capsules for all admin queues that there may be: of I/O and discovery controllers,
 /// and without a controller yet, some of which may be closing.
-#[must_use]
-pub fn all_admin_capsules(limits: &Limits) -> usize {
+pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
     let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
     let unconnected = 2 * usize::from(limits.unconnected);
     controllers * usize::from(Limits::ADMIN_DEPTH) + unconnected * usize::from(FIRST)
