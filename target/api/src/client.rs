@@ -53,6 +53,7 @@ const LONGEST: usize = 256 << 20;
 
 impl Caller {
     /// Asks at `socket`, and waits so long for an answer.
+    #[must_use]
     pub fn new(socket: &Path, patience: Duration) -> Self {
         Self {
             socket: socket.to_path_buf(),

@@ -218,6 +218,7 @@ fn name(subsystem: &Option<String>) -> &str {
 
 impl Edit {
     /// What it is about; its subsystem and number have to be known.
+    #[must_use]
     pub fn slot(&self) -> Slot<'_> {
         match self {
             Self::SubsystemAdd { nqn, .. } | Self::SubsystemRemove { nqn } => Slot::Subsystem(nqn),
@@ -248,6 +249,7 @@ impl Edit {
     }
 
     /// Whether nothing is left of earlier edits about what its slot holds.
+    #[must_use]
     pub fn overrides(&self) -> bool {
         !matches!(
             self,
@@ -260,6 +262,7 @@ impl Edit {
 
     /// Whether nothing that was there before is other afterwards. `host allow any`
     /// takes the place of a list.
+    #[must_use]
     pub fn only_adds(&self) -> bool {
         match self {
             Self::HostAllow { host, .. } => host != ANY,
@@ -269,6 +272,7 @@ impl Edit {
 
     /// Whether an edit that was put aside is forgotten when this one is made:
     /// it is about the same.
+    #[must_use]
     pub fn displaces(&self, aside: &Self) -> bool {
         let (its, other) = (self.slot(), aside.slot());
         match (&its, &other) {
@@ -286,6 +290,7 @@ impl Edit {
     }
 
     /// Whether it takes away what has to be there.
+    #[must_use]
     pub fn takes_away(&self) -> bool {
         matches!(
             self,
@@ -314,6 +319,7 @@ impl Edit {
 impl Slot<'_> {
     /// Whether a later edit about `self` that overrides leaves nothing of an
     /// earlier one about `other`.
+    #[must_use]
     pub fn holds(&self, other: &Self) -> bool {
         match (self, other) {
             (

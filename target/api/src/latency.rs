@@ -101,6 +101,7 @@ impl Latency {
     }
 
     /// How many are of 16 s or more.
+    #[must_use]
     pub fn beyond(&self) -> u64 {
         let last = self.buckets.iter().filter(|(end, _)| end.is_none());
         last.map(|(_, count)| *count).sum()

@@ -242,6 +242,7 @@ impl NamespaceState {
     }
 
     /// A word for `state`.
+    #[must_use]
     pub fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
         match state {
             nvmeof_target_core::NamespaceState::Ready => "ready",

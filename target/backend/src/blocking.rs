@@ -1,5 +1,4 @@
-//! Which storage may block the thread that submits an operation or asks about it, and how
-//! to ask such storage without waiting for ever.
+//! Which storage may block the thread that submits an operation or asks about it.
 //!
 //! io_uring calls a file system from the submitting thread, with `IOCB_NOWAIT`, and takes
 //! a worker thread only when that says `EAGAIN` (fsync(2) and fallocate(2) always have a
@@ -11,9 +10,6 @@ use std::fs::{File, Metadata};
 use std::ops::Deref;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::stat::{major, minor};
@@ -24,8 +20,6 @@ use crate::hints::folder;
 
 /// How long opening a file or device may take.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
-/// How long a question about an open one may take.
-pub const ANSWERING: Duration = Duration::from_secs(1);
 
 /// Drivers whose devices take a request without waiting, by the names of their devices.
 /// Missing on purpose: nbd, rbd, drbd, loop and ublk, which wait for a server, a socket or
@@ -123,79 +117,11 @@ impl Drop for Opened {
     }
 }
 
-/// It did not answer in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no answer within {} s; the server of its file system or its device hangs", .0.as_secs())]
-pub struct NoAnswer(pub Duration);
-
-/// Questions to one storage: one at a time, each in a thread that may be left behind.
-#[derive(Debug, Default)]
-pub struct Questions {
-    waiting: Arc<AtomicBool>,
-}
-
-impl Questions {
-    /// What `ask` says of `name`. While an earlier question has no answer there is no other.
-    ///
-    /// # Errors
-    /// [`NoAnswer`] when there is none in that time, or still none to the one before.
-    pub fn ask<T: Send + 'static>(
-        &self,
-        name: &Arc<str>,
-        patience: Duration,
-        ask: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
-        let none = NoAnswer(patience);
-        if self.waiting.swap(true, Ordering::AcqRel) {
-            return Err(none);
-        }
-        let (waiting, path) = (Arc::clone(&self.waiting), Arc::clone(name));
-        let gave_up = Arc::new(OnceLock::new());
-        let late = Arc::clone(&gave_up);
-        let answered = within(patience, move || {
-            let answer = ask();
-            waiting.store(false, Ordering::Release);
-            if late.get().is_some() {
-                tracing::warn!(%path, "backing store recovered: it answers again");
-            }
-            answer
-        });
-        answered.ok_or_else(|| {
-            let _ = gave_up.set(());
-            tracing::error!(path = %name, "backing store unresponsive: {none}; its namespace \
-                waits, others are served");
-            none
-        })
-    }
-}
-
-/// What `ask` gives within that time, in a thread that is left behind otherwise.
-pub(crate) fn within<T: Send + 'static>(
-    patience: Duration,
-    ask: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (answer, hears) = sync_channel(1);
-    let log = tracing::dispatcher::get_default(Clone::clone);
-    let thread = std::thread::Builder::new().name("ask".to_owned());
-    let started = thread.spawn(move || {
-        tracing::dispatcher::with_default(&log, || {
-            // Nobody may be there any more: then it is dropped here.
-            let _ = answer.send(ask());
-        });
-    });
-    if let Err(error) = started {
-        tracing::warn!(%error, "no thread to ask a backing store with");
-        return None;
-    }
-    hears.recv_timeout(patience).ok()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use std::os::unix::fs::symlink;
-    use std::sync::mpsc::channel;
 
     use super::*;
 
@@ -243,25 +169,5 @@ mod tests {
         assert_eq!(never_blocks(&file, &told, false, false), is_tmpfs);
         let proc = File::open("/proc/self/status").unwrap();
         assert!(!never_blocks(&proc, &proc.metadata().unwrap(), false, true));
-    }
-
-    #[test]
-    fn unanswered_question_is_given_up_and_not_repeated() {
-        let (questions, name) = (Questions::default(), Arc::from("/mnt/a"));
-        let (answer, waits) = channel::<()>();
-        let short = Duration::from_millis(10);
-        let hangs = move || waits.recv().unwrap_or_default();
-        assert_eq!(questions.ask(&name, short, hangs), Err(NoAnswer(short)));
-        let never = || unreachable!("the first still waits");
-        assert_eq!(
-            questions.ask(&name, short, never),
-            Err::<(), _>(NoAnswer(short))
-        );
-        drop(answer);
-        while questions.waiting.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        let long = Duration::from_secs(60);
-        assert_eq!(questions.ask(&name, long, || 7), Ok(7));
     }
 }

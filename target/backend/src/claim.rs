@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nvmeof_uring::Ring;
 
-use crate::blocking::{ANSWERING, NoAnswer, OPENING, Opened, Questions, within};
+use crate::blocking::{OPENING, Opened};
 use crate::file::FileDisk;
 use crate::losses::Losses;
 use crate::null::NullDisk;
@@ -17,6 +17,7 @@ use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
 use crate::syncs::Begun;
 use crate::{Backend, BlockSize, Geometry, Hints, OpenError, Spec, probe};
+use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second
 /// target and no second namespace serves it; the bytes of a RAM disk are

@@ -27,20 +27,17 @@ mod probe;
 mod ram;
 mod request;
 mod resize;
-mod size;
-mod spec;
 mod syncs;
 
 pub use backend::{Backend, Io};
-pub use blocking::{ANSWERING, NoAnswer, Questions};
 pub use claim::{Claim, Storage, WeakClaim, identity};
 pub use disks::{DiskId, Disks};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};
-pub use geometry::{BlockSize, Geometry};
+pub use geometry::Geometry;
 pub use hints::Hints;
 pub use losses::{Losses, Lost, counted, flush_begins, stamp};
 pub use polling::NoPolling;
 pub use request::{Done, Op, Refused, Request, Why};
 pub use resize::ResizeError;
-pub use size::{SizeError, parse_size};
-pub use spec::{Spec, SpecError};
+// Of the interface above.
+pub use nvmeof_backend_spec::{BlockSize, NoAnswer, Spec};

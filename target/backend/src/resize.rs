@@ -5,8 +5,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use crate::NoAnswer;
-use crate::blocking::{ANSWERING, OPENING};
+use crate::blocking::OPENING;
 use crate::claim::Claim;
+use nvmeof_backend_spec::ANSWERING;
 
 /// The size of what is served cannot be changed.
 #[derive(Debug, thiserror::Error)]

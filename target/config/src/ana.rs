@@ -63,6 +63,7 @@ mod tests {
     use nvmeof_target_core::Model;
 
     use super::*;
+    use crate::tests::model_of;
     use crate::{Config, without_carriers};
 
     const GOOD: &str = r#"[[port]]
@@ -97,7 +98,7 @@ path = "ram:1M"
         let config = parse(text).unwrap();
         let addresses = config.addresses().into_iter();
         let ports: Vec<_> = addresses.map(without_carriers).collect();
-        config.model(&config.open().unwrap(), &ports).unwrap()
+        model_of(&config, &ports)
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl ConfigError {
     }
 
     /// About a file as a whole.
+    #[must_use]
     pub fn plain(path: &Path, what: String) -> Self {
         let path = path.to_path_buf();
         Self {
@@ -51,6 +52,7 @@ impl ConfigError {
     }
 
     /// The file cannot be read.
+    #[must_use]
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         Self::plain(path, format!("cannot be read: {}", explain(error)))
     }

@@ -1,5 +1,6 @@
-//! The configuration: read, checked, and what it names opened, before anything
-//! is served.
+//! The configuration: from TOML to the model, and what is wrong with it, by line.
+//!
+//! This crate opens nothing that a configuration names and starts nothing.
 #![forbid(unsafe_code)]
 
 mod ana;
@@ -9,18 +10,19 @@ mod error;
 mod limits;
 mod metrics;
 mod names;
-mod open;
 mod places;
+mod polling;
 mod provider;
 mod raw;
 mod referral;
 mod relative;
 mod shm;
-mod sizes;
+mod size;
 mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
+mod wanted;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,17 +43,15 @@ pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use names::on_unusual_names;
-pub use open::Opened;
-pub use open::{Served, Wanted, preferred};
 use places::Found;
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use relative::{RELATIVE, is_relative};
-pub use sizes::buffers;
 pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
+pub use wanted::Wanted;
 
 /// A configuration whose values are possible. What it names may not be there.
 #[derive(Clone, Debug)]
@@ -318,6 +318,7 @@ impl Config {
     }
 
     /// Names in it that do not have the form which the specification asks for.
+    #[must_use]
     pub fn unusual_names(&self) -> &BTreeSet<Nqn> {
         &self.unusual_names
     }
@@ -361,6 +362,7 @@ impl Config {
     }
 
     /// An error about `key` of the table `table`.
+    #[must_use]
     pub fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
         let at = self.place_in(table, key);
         self.error_at(at, &format!("{table}.{key}: {what}"))
@@ -381,6 +383,7 @@ impl Config {
     }
 
     /// An error about the processors that reactors are to run on.
+    #[must_use]
     pub fn cores_error(&self, what: &str) -> ConfigError {
         self.table_error("reactor", "cores", what)
     }
@@ -573,8 +576,9 @@ fn without_carriers(address: Address) -> PortSpec {
 }
 
 /// A port of the model.
+#[must_use]
 pub fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
-    let PortAddress { traddr, trsvcid } = nvmeof_target_engine::zone::port_address(address);
+    let PortAddress { traddr, trsvcid } = nvmeof_target_address::port_address(address);
     PortSpec::new(traddr, trsvcid, carriers)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvmeof_target_core::{Limits, OfPort};
 use serde::Deserialize;
 
-use super::raw::Size;
+use super::size::Size;
 
 /// Sizes and times of the target. They bound what hosts can make it hold.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::provider::Wrong;
-use nvmeof_target_engine::zone;
+use nvmeof_target_address as zone;
 
 /// Where others may ask how the target is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

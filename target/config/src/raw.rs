@@ -3,11 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use nvmeof_backend::parse_size;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{DEFAULT_ANA_GROUP, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::Running;
@@ -15,11 +13,12 @@ use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::limits::RawLimits;
 use super::metrics::RawMetrics;
+use super::polling::Preset;
 use super::referral::{RawDiscovery, RawReferral};
 use super::shm::RawShm;
+use super::size::Size;
 use super::storage::RawStorage;
 use super::traddr::{RawPort, RawUnix};
-use nvmeof_target_engine::Preset;
 
 pub(crate) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(crate) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
@@ -174,10 +173,6 @@ pub(crate) struct RawNamespace {
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-/// Bytes: a number, or text such as `"64M"`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Size(u64);
-
 fn yes() -> bool {
     true
 }
@@ -242,18 +237,6 @@ impl RawConfig {
     }
 }
 
-impl Size {
-    pub(crate) fn all_bytes(self) -> u64 {
-        self.0
-    }
-
-    /// What does not fit 32 bits is refused with every other size that is too
-    /// large.
-    pub(crate) fn bytes(self) -> u32 {
-        u32::try_from(self.0).unwrap_or(u32::MAX)
-    }
-}
-
 impl RawReactor {
     /// Where reactors are to run. The error names the key.
     pub(crate) fn cores(&self) -> Result<Cores, String> {
@@ -270,7 +253,7 @@ impl RawReactor {
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
             buffer_memory: self
                 .buffer_memory
-                .map_or(DEFAULT_BUFFER_MEMORY, |Size(size)| size),
+                .map_or(DEFAULT_BUFFER_MEMORY, Size::all_bytes),
             sqpoll: None,
             hugepages: self.hugepages.unwrap_or(false),
             shared_receives: self.shared_receives.unwrap_or(DEFAULT_SHARED_RECEIVES),
@@ -380,34 +363,4 @@ pub(crate) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = pair.iter().fold(0, |byte, digit| (byte << 4) | digit);
     }
     Some(bytes)
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SizeVisitor;
-
-        impl Visitor<'_> for SizeVisitor {
-            type Value = Size;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a number of bytes, or text such as \"64M\"")
-            }
-
-            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes)
-                    .map(Size)
-                    .map_err(|_| E::custom("a size cannot be negative"))
-            }
-
-            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Size, E> {
-                Ok(Size(bytes))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
-                parse_size(text).map(Size).map_err(E::custom)
-            }
-        }
-
-        deserializer.deserialize_any(SizeVisitor)
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nvmeof_backend::Spec;
+use nvmeof_backend_spec::Spec;
 use toml::Spanned;
 
 use super::{Config, ConfigError};
@@ -12,6 +12,7 @@ pub const RELATIVE: &str = "is relative; the target and its clients may be in \
     different folders, so the path must begin with /";
 
 /// Whether the `path` of a namespace names a file relative to a folder.
+#[must_use]
 pub fn is_relative(path: &str) -> bool {
     matches!(path.parse(), Ok(Spec::File { path, .. }) if Path::new(&path).is_relative())
 }

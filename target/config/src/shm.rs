@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::provider::Wrong;
-use super::raw::Size;
+use super::size::Size;
 
 /// Shared memory with hosts on this machine.
 #[derive(Clone, Debug, Default, Deserialize)]

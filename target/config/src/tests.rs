@@ -7,6 +7,7 @@ mod ports;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use nvmeof_backend_spec::Spec;
 use nvmeof_target_core::OfPort;
 
 use super::*;
@@ -27,6 +28,19 @@ block_size = 512
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("target.toml"), text.to_owned())
+}
+
+/// The model of `config`, whose disks have the sizes that their names say.
+pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
+    let mut wanted = config.wanted().unwrap().into_iter();
+    let fill_in = |spec: &mut NamespaceSpec| {
+        if let Some(Spec::Ram { len, .. } | Spec::Null { len, .. }) =
+            wanted.next().map(|it| it.spec)
+        {
+            spec.blocks = len / u64::from(spec.block_size);
+        }
+    };
+    config.model_of(fill_in, ports).unwrap()
 }
 
 /// The message for `GOOD` with `from` replaced by `to`.
@@ -192,8 +206,7 @@ enabled = false
         learns: false,
     };
     assert_eq!(running.polling, polling);
-    let opened = config.open().unwrap();
-    let model = config.model(&opened, &[]).unwrap();
+    let model = model_of(&config, &[]);
     let subsystem = model.subsystems().first().unwrap();
     let ids = subsystem.controller_ids;
     assert_eq!((ids.min(), ids.max()), (100, 199));
@@ -301,7 +314,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
 "#;
     let text = format!("{GOOD}{more}");
     let config = parse(&text).unwrap();
-    let model = config.model(&config.open().unwrap(), &[]).unwrap();
+    let model = model_of(&config, &[]);
     let discovery = model.discovery();
     let name = discovery.nqn().map(Nqn::as_str);
     assert_eq!(name, Some("nqn.2026-11.org.example:finder"));
@@ -372,9 +385,9 @@ fn ports_have_their_own_size_of_in_capsule_data() {
     let config = parse(&format!("{GOOD}{port}")).unwrap();
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
     let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
-    let model = config.model(&config.open().unwrap(), &ports).unwrap();
+    let model = model_of(&config, &ports);
     let sizes = [4420, 4421]
-        .map(|port| model.in_capsule_at(&nvmeof_target_engine::zone::port_address(at(port))));
+        .map(|port| model.in_capsule_at(&nvmeof_target_address::port_address(at(port))));
     assert_eq!(sizes, [4096, 1024]);
     let error = parse(&format!("{GOOD}{}", port.replace("1K", "8K"))).unwrap_err();
     assert_names(
@@ -421,46 +434,13 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn what_a_path_names_must_be_there_and_whole() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("disk.img");
-    let text = GOOD.replace("ram:1M", path.to_str().unwrap());
-    let config = parse(&text).unwrap();
-    let opened = |config: &Config| config.open().map(|_| ()).unwrap_err().to_string();
-    assert_names(&opened(&config), 11, &["path", "disk.img", "no such file"]);
-    std::fs::write(&path, [0; 1000]).unwrap();
-    assert_names(&opened(&config), 11, &["1000", "512"]);
-    std::fs::write(&path, [0; 4096]).unwrap();
-    let held = config.open().unwrap();
-    assert_names(&opened(&config), 11, &["locked"]);
-    let waits = config.open_present().unwrap().pop().unwrap();
-    assert_names(&waits.map(drop).unwrap_err().to_string(), 11, &["locked"]);
-    drop(held);
-    assert!(config.open_present().unwrap().iter().all(Result::is_ok));
-    let same = format!("{}/./disk.img", dir.path().display());
-    let twice = format!("{text}[[subsystem.namespace]]\nnsid = 2\npath = \"{same}\"\n");
-    let error = parse(&twice).unwrap().open_present().map(drop).unwrap_err();
-    assert!(!error.may_pass());
-    assert_names(
-        &error.to_string(),
-        15,
-        &["path", "another namespace of this"],
-    );
-    for (bad, word) in [("ram:x", "ram"), ("", "empty"), ("null:", "null")] {
-        let config = parse(&GOOD.replace("ram:1M", bad)).unwrap();
-        assert_names(&opened(&config), 11, &["path", word]);
-    }
-}
-
-#[test]
 fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
     let listen = "127.0.0.1:4420".parse().unwrap();
     let paths = ["ram:1M".to_owned(), "null:1G".to_owned()];
     let name = || {
         let config = Config::of_namespaces(&paths, listen, &[], None).unwrap();
         assert!(config.is_from_command_line());
-        let opened = config.open().unwrap();
-        let model = config.model(&opened, &[]).unwrap();
+        let model = model_of(&config, &[]);
         let subsystem = model.subsystems().first().unwrap();
         assert_eq!(subsystem.namespaces().len(), 2);
         subsystem.nqn
@@ -469,11 +449,8 @@ fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
     let error = Config::of_namespaces(&paths, listen, &[], Some("x".repeat(224))).unwrap_err();
     assert!(error.to_string().contains("nqn = x"), "{error}");
     let none = Config::of_namespaces(&["/nonexistent".into()], listen, &[], None).unwrap();
-    let error = none.open().map(|_| ()).unwrap_err().to_string();
-    assert!(
-        error.starts_with("--namespace: /nonexistent: no such file"),
-        "{error}"
-    );
+    let error = none.path_error(0, "is not there").to_string();
+    assert_eq!(error, "--namespace: is not there");
     let error = none.port_error(0, "in use").to_string();
     assert_eq!(error, "--listen: in use");
 }
@@ -545,16 +522,6 @@ fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line(
             .to_string();
         assert_names(&error, line, &["sqpoll_cores", words]);
     }
-}
-
-#[test]
-fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
-    let text = GOOD.replace("block_size = 512", "block_size = 512\niopoll = true");
-    let error = parse(&text).unwrap().open().map(drop).unwrap_err();
-    let words = ["iopoll", "ram:1048576", "leave iopoll out"];
-    assert_names(&error.to_string(), 13, &words);
-    let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
-    assert!(config.open().is_ok());
 }
 
 #[test]

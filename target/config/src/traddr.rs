@@ -12,9 +12,9 @@ use toml::Spanned;
 
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
-use super::raw::Size;
+use super::size::Size;
 use super::{Config, DEFAULT_PORT};
-use nvmeof_target_engine::zone;
+use nvmeof_target_address as zone;
 
 /// Where hosts connect. At least one is needed.
 #[derive(Clone, Debug, Deserialize)]
@@ -199,6 +199,7 @@ impl RawPort {
 
 impl Config {
     /// The address of port number `port` as it was given, without its port number.
+    #[must_use]
     pub fn traddr(&self, port: usize) -> String {
         match self
             .raw

@@ -17,22 +17,21 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
 
-use crate::changes::{Standing, check_state};
-use crate::control::{self, Bound, Shared, Turns};
-use crate::ctl::Ctl;
-use crate::files;
-use crate::import::Import;
 use crate::log;
-use crate::ports::{self, Means, Port};
-use crate::processors::{self, Seat};
-use crate::retry::{self, Listener, later};
-use crate::server::{ServeError, Server};
+use crate::serve::{self, not_started};
 use crate::service;
 use crate::signals;
-use crate::top::Top;
-use crate::watch::{Exporter, Watch};
+use nvmeof_target_address as zone;
+use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
-use nvmeof_target_engine::zone;
+use nvmeof_target_control::{Bound, Shared, Turns};
+use nvmeof_target_control::{Exporter, Watch};
+use nvmeof_target_control::{Standing, check_state};
+use nvmeof_target_manage::files;
+use nvmeof_target_manage::ports::{self, Means, Port};
+use nvmeof_target_manage::processors::{self, Seat};
+use nvmeof_target_manage::retry::{self, Listener, later};
+use nvmeof_target_manage::{ServeError, Server, open_present};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -127,18 +126,13 @@ fn default_listen() -> Address {
     Address::Ip((Ipv4Addr::LOCALHOST, DEFAULT_PORT).into())
 }
 
-/// It failed.
-pub(crate) const FAILED: u8 = 1;
-/// Wrong usage or configuration.
-pub(crate) const USAGE: u8 = 2;
-
 impl Cli {
     /// Does what the command line says. Gives the exit status: 0 success, 1
     /// failure, 2 wrong usage or configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(why) = log::start(self.log_level.as_deref()) {
-            log::complain(&why);
+            complain(&why);
             return USAGE.into();
         }
         match self.command {
@@ -162,14 +156,14 @@ fn ended(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            log::complain(&why);
+            complain(&why);
             FAILED.into()
         }
     }
 }
 
 fn openapi() -> io::Result<()> {
-    let text = control::openapi()?;
+    let text = nvmeof_target_control::openapi()?;
     io::stdout().lock().write_all(text.as_bytes())
 }
 
@@ -178,11 +172,11 @@ impl Serve {
         match self.serve() {
             Ok(()) => ExitCode::SUCCESS,
             Err(ServeError::Config(error)) => {
-                log::complain(&error);
+                complain(&error);
                 USAGE.into()
             }
             Err(error) => {
-                log::complain(&error);
+                complain(&error);
                 FAILED.into()
             }
         }
@@ -192,9 +186,11 @@ impl Serve {
         let Some(path) = self.config else {
             let listen = self.listen;
             let config = Config::of_namespaces(&self.namespace, listen, &self.provider, self.nqn)?;
+            let signals = signals::take_all();
+            let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
             let server = Server::start(&config)?;
             ready(&config, &server);
-            return server.run();
+            return serve::run(server, &signals, None, Vec::new());
         };
         let hangups = signals::take_hangups();
         let hangups = hangups.map_err(|errno| not_started("signalfd", &errno.into()))?;
@@ -202,11 +198,14 @@ impl Serve {
         let config = Arc::new(standing.config().clone());
         let bound = or_later(Bound::new(&config))?;
         let exporter = or_later(Exporter::bind(&config))?;
+        let signals = signals::take_all();
+        let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
         let (server, keeper) = standing.serve()?;
         let keeper = Arc::new(keeper);
+        let watch = Arc::new(Watch::of(&server));
         let shared = Shared {
             keeper: Arc::clone(&keeper),
-            watch: Arc::clone(server.watch()),
+            watch: Arc::clone(&watch),
             tell: service::status,
             turns: Turns::default(),
         };
@@ -224,18 +223,18 @@ impl Serve {
         }
         match exporter {
             Ok(exporter) => {
-                let serving = exporter.map(|exporter| exporter.serve(server.watch()));
+                let serving = exporter.map(|exporter| exporter.serve(&watch));
                 metrics = serving
                     .transpose()
                     .map_err(|error| not_started("metrics", &error))?;
             }
             Err(error) => {
                 manager.listener_waits(METRICS, Some(&error));
-                listeners.push(metrics_later(&config, server.watch()));
+                listeners.push(metrics_later(&config, &watch));
             }
         }
         told_ready(&server);
-        let served = server.run_kept(Some(&keeper), listeners);
+        let served = serve::run(server, &signals, Some(&keeper), listeners);
         drop((control, metrics));
         served
     }
@@ -263,13 +262,6 @@ fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
         let serving = exporter.map(|exporter| exporter.serve(&watch)).transpose();
         serving.map_err(|error| config.table_error("metrics", "listen", &explain(&error)))
     })
-}
-
-fn not_started(what: &'static str, error: &io::Error) -> ServeError {
-    ServeError::Start {
-        what,
-        why: explain(error),
-    }
 }
 
 /// Reads what is to be served. Another target may have the file of changes, and one
@@ -352,7 +344,7 @@ impl CheckConfig {
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(processors::sqpoll_remark(&config, &seats));
         // Held to the end, as `serve` would.
-        let disks = config.open_present()?;
+        let disks = open_present(&config)?;
         let mut means = Means {
             steering: Steering::new(1),
             files: files::share(&config, 1, disks.len(), &ports),
@@ -389,7 +381,7 @@ impl CheckConfig {
                 waiting,
             }) => {
                 for remark in remarks {
-                    log::complain(remark);
+                    complain(remark);
                 }
                 println!("{}: good", self.file.display());
                 for port in ports {
@@ -405,7 +397,7 @@ impl CheckConfig {
                     println!("limits.{key} = {most}");
                 }
             }
-            Err(error) => log::complain(error),
+            Err(error) => complain(error),
         }
     }
 

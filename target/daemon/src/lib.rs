@@ -1,43 +1,14 @@
-//! The NVMe over Fabrics RDMA target daemon, as a library.
+//! The NVMe over Fabrics RDMA target daemon: its command line, its log, and what it has to
+//! do with the service manager.
 //!
-//! A [`Reactor`] is the loop of one core: RDMA providers on one side,
-//! [`Storage`] on the other, the target's core in between. [`Server`] starts
-//! what a [`Config`] says and turns one reactor for each core it names. A
-//! simulation turns reactors itself.
-//!
-//! This crate decides nothing about NVMe, which is `nvmeof-target-core`'s, and
-//! moves no byte of data itself: it hands buffers from one side to the other.
+//! What serves is started by `nvmeof-target-manage` and changed over
+//! `nvmeof-target-control`; this crate wires them up and decides nothing about NVMe.
 #![forbid(unsafe_code)]
 
-mod changes;
 mod cli;
-mod control;
-mod ctl;
-mod disk_watch;
-mod files;
-#[doc(hidden)]
-pub mod fuzzing;
-mod import;
 mod log;
-mod manage;
-mod ports;
-mod processors;
-mod protections;
-mod retry;
-mod ring;
-mod server;
+mod serve;
 mod service;
 mod signals;
-mod top;
-mod watch;
 
 pub use cli::Cli;
-pub use manage::{ApplyError, Awaits, Faulted, Manager, Plan, Report, Waiting, Waits};
-pub use nvmeof_target_config::{Config, buffers};
-pub use ports::{Device, Part, Port, plan};
-pub use processors::{Seat, place};
-pub use server::{ServeError, Server};
-pub use watch::{
-    Counts, Descriptors, Failed, GroupState, Health, HostState, NamespaceState, QueueState,
-    ReactorState, Snapshot, SubsystemState, WaitingState, Watch,
-};

@@ -55,6 +55,7 @@ impl Spent {
     pub const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
 
     /// A word for labels.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Working => "working",
@@ -77,6 +78,7 @@ impl End {
     ];
 
     /// A word for labels.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -90,6 +92,7 @@ impl End {
     }
 
     /// Whether RDMA failed.
+    #[must_use]
     pub fn is_error(self) -> bool {
         match self {
             Self::Local | Self::Peer | Self::Rejected => false,
@@ -112,6 +115,7 @@ impl End {
 
 impl Counters {
     /// Of a reactor whose commands are counted in that ledger.
+    #[must_use]
     pub fn new(ledger: &Ledger, reactor: usize) -> Self {
         Self {
             book: ledger.book(reactor),

@@ -11,7 +11,6 @@ mod failures;
 mod mailbox;
 mod numbers;
 mod peer_log;
-mod polling;
 mod queue;
 mod reactor;
 mod sight;
@@ -22,17 +21,13 @@ mod storage;
 mod tag;
 mod thread;
 mod turns;
-pub mod zone;
 
 pub use counters::{Counters, End, Spent};
 pub use failures::Failures;
 pub use mailbox::{Mail, Mailbox, Order, Reply};
-pub use numbers::{Numbers, place_of};
-pub use polling::Preset;
+pub use numbers::Numbers;
 pub use queue::SENDS_PER_COMMAND;
-pub use reactor::{
-    LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, all_admin_capsules, capsule_stride,
-};
+pub use reactor::{LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, capsule_stride};
 pub use sight::{Member, QueueSight, Sight};
 pub use stopping::{NotEnded, Patience, Stopping};
 pub use storage::{OpenDisks, Storage, StorageError, StorageOpenError};

@@ -18,7 +18,7 @@ struct Place {
 
 /// The place that the number of a disk means.
 #[inline]
-pub fn place_of(number: u32) -> usize {
+pub(crate) fn place_of(number: u32) -> usize {
     // 16 bits fit.
     (number & 0xffff) as usize
 }

@@ -92,6 +92,7 @@ impl Stopping {
 
 impl Patience {
     /// `longest` is how long a stop takes at most.
+    #[must_use]
     pub fn new(longest: Duration) -> Self {
         Self {
             longest,
@@ -122,6 +123,7 @@ impl Patience {
     }
 
     /// Until when they are waited for, if that has an end.
+    #[must_use]
     pub fn until(&self) -> Option<Instant> {
         self.until
     }

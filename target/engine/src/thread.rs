@@ -203,6 +203,7 @@ pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> boo
 }
 
 /// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.
+#[must_use]
 pub fn poll_timeout(timeout: Option<Duration>) -> PollTimeout {
     timeout.map_or(PollTimeout::NONE, |timeout| {
         let ms = timeout.as_micros().div_ceil(1000);

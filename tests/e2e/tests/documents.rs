@@ -117,7 +117,7 @@ fn the_commands_of_users_work() {
     for document in WITH_COMMANDS {
         let commands = commands(document, "$ ");
         let setup = Setup::new();
-        let saved = root().join("target/daemon/src/import/nvmet.json");
+        let saved = root().join("target/admin/src/import/nvmet.json");
         std::fs::copy(saved, setup.path("nvmet.json")).unwrap();
         let port = free_port();
         let mut script = String::from("set -em\n");

@@ -10,7 +10,8 @@ use nvmeof_initiator::{
     Transport, WriteOptions,
 };
 use nvmeof_rdma::Address;
-use nvmeof_target::{Config, Server};
+use nvmeof_target_config::Config;
+use nvmeof_target_manage::Server;
 
 const NQN: &str = "nqn.2026-11.org.example:guards";
 /// Operations of each task, to warm up and to be counted: keys rest until 1024
@@ -111,5 +112,5 @@ fn allocate_nothing(provider: &str, transport: Transport) {
     );
     runtime.block_on(controller.disconnect());
     server.stop();
-    server.run().unwrap();
+    server.join().unwrap();
 }

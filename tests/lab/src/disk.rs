@@ -28,7 +28,7 @@ const PARTS: [(&str, &str); 6] = [
     ("fio-configs", "fio-configs"),
     ("docs", "project/docs"),
     ("systemd", "project/systemd"),
-    ("target/daemon/src/import/nvmetcli", "nvmetcli"),
+    ("target/admin/src/import/nvmetcli", "nvmetcli"),
 ];
 
 /// Makes `disk.img` in `folder`; all guests of a run read the same one.

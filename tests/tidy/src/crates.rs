@@ -59,6 +59,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-atomic-file",
+        ours: &["nvmeof-rdma"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-rdma-soft",
         ours: &["nvmeof-memory", "nvmeof-rdma"],
         system: false,
@@ -105,8 +110,18 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-backend-spec",
+        ours: &[],
+        system: false,
+    },
+    Rule {
+        name: "nvmeof-target-address",
+        ours: &["nvmeof-rdma", "nvmeof-target-core"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-backend",
-        ours: &["nvmeof-memory", "nvmeof-uring"],
+        ours: &["nvmeof-backend-spec", "nvmeof-memory", "nvmeof-uring"],
         system: true,
     },
     Rule {
@@ -116,6 +131,7 @@ const RULES: &[Rule] = &[
             "nvmeof-memory",
             "nvmeof-polling",
             "nvmeof-rdma",
+            "nvmeof-target-address",
             "nvmeof-target-core",
             "nvmeof-uring",
             "nvmeof-wire",
@@ -130,13 +146,63 @@ const RULES: &[Rule] = &[
     Rule {
         name: "nvmeof-target-config",
         ours: &[
-            "nvmeof-backend",
-            "nvmeof-memory",
+            "nvmeof-backend-spec",
             "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-rdma-shm",
+            "nvmeof-target-address",
+            "nvmeof-target-core",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-target-admin",
+        ours: &[
+            "nvmeof-atomic-file",
+            "nvmeof-backend-spec",
+            "nvmeof-rdma",
+            "nvmeof-target-address",
+            "nvmeof-target-api",
+            "nvmeof-target-config",
+            "nvmeof-target-core",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-target-manage",
+        ours: &[
+            "nvmeof-atomic-file",
+            "nvmeof-backend",
+            "nvmeof-backend-spec",
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-rdma-iwarp",
+            "nvmeof-rdma-shm",
+            "nvmeof-rdma-verbs",
+            "nvmeof-target-address",
+            "nvmeof-target-config",
             "nvmeof-target-core",
             "nvmeof-target-engine",
+            "nvmeof-uring",
+            "nvmeof-wire",
+        ],
+        system: true,
+    },
+    Rule {
+        name: "nvmeof-target-control",
+        ours: &[
+            "nvmeof-atomic-file",
+            "nvmeof-rdma",
+            "nvmeof-rdma-shm",
+            "nvmeof-socket-file",
+            "nvmeof-target-address",
+            "nvmeof-target-api",
+            "nvmeof-target-config",
+            "nvmeof-target-core",
+            "nvmeof-target-engine",
+            "nvmeof-target-manage",
             "nvmeof-wire",
         ],
         system: true,
@@ -147,21 +213,14 @@ const RULES: &[Rule] = &[
             "nvmeof-logging",
             "nvmeof-manual",
             "nvmeof-wire",
-            "nvmeof-memory",
-            "nvmeof-uring",
-            "nvmeof-polling",
             "nvmeof-rdma",
-            "nvmeof-rdma-soft",
-            "nvmeof-rdma-iwarp",
-            "nvmeof-rdma-shm",
-            "nvmeof-rdma-verbs",
-            "nvmeof-rdma-sim",
-            "nvmeof-socket-file",
-            "nvmeof-target-api",
+            "nvmeof-target-address",
+            "nvmeof-target-admin",
             "nvmeof-target-config",
+            "nvmeof-target-control",
             "nvmeof-target-core",
             "nvmeof-target-engine",
-            "nvmeof-backend",
+            "nvmeof-target-manage",
         ],
         system: true,
     },
@@ -272,7 +331,7 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 /// The side a crate is on; the crates of `common/` are on none.
 fn side(name: &str) -> Option<&'static str> {
     match name {
-        "nvmeof-target" | "nvmeof-backend" => Some("target"),
+        "nvmeof-target" | "nvmeof-backend" | "nvmeof-backend-spec" => Some("target"),
         name if name.starts_with("nvmeof-target-") => Some("target"),
         "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" | "nvmeof-fio" => {
             Some("initiator")
@@ -309,6 +368,8 @@ fn dependencies(manifest: &Table, tables: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn problems(folder: &str, name: &str, rest: &str) -> Vec<Problem> {
@@ -382,6 +443,35 @@ mod tests {
         refused("nvmeof-new", "", "no rule");
         let bare = "[package]\nname = \"nvmeof-wire\"\n".parse().unwrap();
         assert!(check("common/wire", &bare)[0].contains("lints"));
+    }
+
+    /// All crates of ours that the table lets `name` link, through others as well.
+    fn linked(name: &'static str) -> BTreeSet<&'static str> {
+        let (mut linked, mut next) = (BTreeSet::new(), vec![name]);
+        while let Some(name) = next.pop() {
+            let rule = RULES.iter().find(|rule| rule.name == name).unwrap();
+            next.extend(rule.ours.iter().filter(|ours| linked.insert(**ours)));
+        }
+        linked
+    }
+
+    #[test]
+    fn neither_side_of_the_target_reaches_the_other_through_others() {
+        for (name, others) in [
+            (
+                "nvmeof-target-admin",
+                &["nvmeof-target-engine", "nvmeof-backend", "nvmeof-uring"][..],
+            ),
+            (
+                "nvmeof-target-engine",
+                &["nvmeof-target-config", "nvmeof-target-api"],
+            ),
+        ] {
+            let linked = linked(name);
+            for other in others {
+                assert!(!linked.contains(other), "{name} reaches {other}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crates;
+pub mod cycles;
 pub mod features;
 pub mod functions;
 pub mod instructions;

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_tidy::{Problem, crates, functions, licences, links, names, sources, tree};
+use nvmeof_tidy::{Problem, crates, cycles, functions, licences, links, names, sources, tree};
 use toml::{Table, Value};
 
 fn must_be_clean(problems: &[Problem]) {
@@ -99,6 +99,25 @@ fn dependencies_between_crates() {
             &member,
             &table(&format!("{member}/Cargo.toml")),
         ));
+    }
+    must_be_clean(&problems);
+}
+
+/// In what ships.
+#[test]
+fn modules_import_in_one_direction() {
+    let files = files();
+    let mut problems = Vec::new();
+    let ships = |member: &String| !member.starts_with("tests/");
+    for member in members().into_iter().filter(ships) {
+        let src = Path::new(&member).join("src");
+        let sources = files.iter().filter(|file| tree::is(file, "rs"));
+        let sources = sources.filter_map(|file| {
+            let inside = file.strip_prefix(&src).ok()?;
+            Some((inside.to_string_lossy().into_owned(), read(file)))
+        });
+        let sources: Vec<_> = sources.collect();
+        problems.extend(cycles::check(&member, &sources).unwrap_or_else(|it| vec![it]));
     }
     must_be_clean(&problems);
 }

@@ -72,8 +72,9 @@ const STEPS: &[Step] = &[
         needs: None,
         run: |_| {
             let everything = "clippy --workspace --all-targets --locked -- -D warnings";
-            let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-cli --all-targets \
-                 --no-default-features --locked -- -D warnings";
+            let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-target-control \
+                 -p nvmeof-target-manage -p nvmeof-cli --all-targets --no-default-features \
+                 --locked -- -D warnings";
             // It needs a device to run, so no other step looks at it.
             let on_devices = "clippy -p nvmeof-rdma-verbs --test conformance --locked \
                  -- -D warnings";

@@ -129,9 +129,8 @@ fn ports_have_their_own_queue_depth() {
     let config = parse(&format!("{GOOD}{port}")).unwrap();
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
     let ports = [4420, 4421].map(|port| port_spec(at(port), Vec::new()));
-    let model = config.model(&config.open().unwrap(), &ports).unwrap();
-    let depth =
-        |port| model.queue_depth_at(Some(&nvmeof_target_engine::zone::port_address(at(port))));
+    let model = model_of(&config, &ports);
+    let depth = |port| model.queue_depth_at(Some(&nvmeof_target_address::port_address(at(port))));
     assert_eq!([4420, 4421].map(depth), [256, 32]);
     let error = parse(&format!("{GOOD}{}", port.replace("32", "257"))).unwrap_err();
     assert_names(

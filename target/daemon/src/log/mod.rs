@@ -3,7 +3,6 @@
 
 mod journal;
 
-use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use nvmeof_logging::{filter, filter_of, may_color};
@@ -37,13 +36,6 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
         .with(lines)
         .try_init()
         .map_err(|error| error.to_string())
-}
-
-/// Tells whoever started the program of something, on standard error.
-pub(crate) fn complain(text: &dyn Display) {
-    let text = format!("nvmeof-target: {text}\n");
-    // Without standard error there is nobody to tell.
-    let _ = io::stderr().write_all(Lines(&text).to_string().as_bytes());
 }
 
 /// Writes lines with characters escaped that a terminal obeys or hides. Names that peers send

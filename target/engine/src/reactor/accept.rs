@@ -17,7 +17,7 @@ use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
 use crate::storage::Storage;
 use crate::tag::Place;
-use crate::zone::port_address;
+use nvmeof_target_address::port_address;
 
 /// RDMA Reads that one queue pair has in flight at most.
 const READS: u32 = 32;

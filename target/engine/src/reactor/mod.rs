@@ -50,7 +50,8 @@ use queues::Queues;
 use relief::Relief;
 pub use sizes::ReactorError;
 use sizes::SQE_LEN;
-pub use sizes::{LONGEST_AT_ONCE, all_admin_capsules, capsule_stride};
+pub(crate) use sizes::all_admin_capsules;
+pub use sizes::{LONGEST_AT_ONCE, capsule_stride};
 
 /// Sizes of one reactor.
 #[derive(Clone, Debug)]

@@ -16,6 +16,7 @@ pub const LONGEST_AT_ONCE: usize = 2;
 /// Bytes from one capsule to the next: the command before a page boundary,
 /// the data behind it. The data of a Connect fit in any case, since they are
 /// pulled there.
+#[must_use]
 pub fn capsule_stride(in_capsule: usize) -> usize {
     PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
 }
@@ -26,7 +27,7 @@ pub(crate) const ADMIN_CAPSULE: usize = SQE_LEN + CONNECT_DATA_LEN;
 
 /// Capsules for all admin queues that there may be: of I/O and discovery controllers,
 /// and without a controller yet, some of which may be closing.
-pub fn all_admin_capsules(limits: &Limits) -> usize {
+pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
     let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
     let unconnected = 2 * usize::from(limits.unconnected);
     controllers * usize::from(Limits::ADMIN_DEPTH) + unconnected * usize::from(FIRST)

@@ -144,7 +144,7 @@ impl Stage {
         }
         image(&setup.path("same.img"), 1, 1 << 20);
         image(&setup.path("block.img"), 1, 4096);
-        let saved = root().join("target/daemon/src/import/nvmet.json");
+        let saved = root().join("target/admin/src/import/nvmet.json");
         std::fs::copy(saved, setup.path("nvmet.json")).unwrap();
         let target = setup.start();
         let at = if on_unix {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use nvmeof_target::{Config, buffers};
+use nvmeof_target_config::Config;
+use nvmeof_target_manage::buffers;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else {

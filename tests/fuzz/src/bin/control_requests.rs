@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::Script;
-use nvmeof_target::fuzzing;
+use nvmeof_target_control::fuzzing;
 
 const DOCUMENT: &str = r#"# An administrator's remark.
 [[port]]

@@ -5,13 +5,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_polling::Polling;
+use nvmeof_polling::{Polling, PollingConfig};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_target_core::Target;
-use nvmeof_target_engine::{Mail, Mailbox, Preset, Reactor, ReactorConfig, Then, sleep, step};
+use nvmeof_target_engine::{Mail, Mailbox, Reactor, ReactorConfig, Then, sleep, step};
 
 use crate::disk::{DiskHandle, Disks};
 use crate::oracle::Wrong;
+
+/// A reactor sleeps as soon as there is nothing to do.
+const AT_ONCE: PollingConfig = PollingConfig {
+    longest: Duration::ZERO,
+    learns: false,
+};
 
 /// Those of one run of the target. None before and after.
 #[derive(Default)]
@@ -88,7 +94,7 @@ impl Reactors {
             }
             reactors.all.push(Some(Running {
                 reactor,
-                polling: Polling::new(Preset::Efficiency.polling(None), now),
+                polling: Polling::new(AT_ONCE, now),
                 rest: Rest::Awake,
             }));
         }

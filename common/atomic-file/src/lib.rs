@@ -1,0 +1,474 @@
+//! A file that is replaced as a whole: whatever happens meanwhile, afterwards
+//! it is the old one or the new one.
+//!
+//! This crate knows nothing of what files say, and locks none.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nvmeof_rdma::explain;
+
+/// What a file system is asked for, so that a test can pull the plug.
+pub trait Files {
+    /// A new file with that content, where nothing is yet. Those may read it who
+    /// may read `old`, or those of `readers` where there is no such file.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
+    /// Its content is stable.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+    /// `from` takes the place of `to`.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// The names in the folder are stable.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+    /// It is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Who may read a file that is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// Its owner: names of hosts are nobody's business but the target's.
+    Owner,
+    /// Everybody whom the umask leaves, as of other files that people write.
+    Everybody,
+}
+
+/// The machine's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Real;
+
+/// New content of a file that is stable on the disk, but not in its place yet.
+/// Dropping it takes it away again.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending<'a, F: Files + ?Sized> {
+    files: &'a F,
+    path: PathBuf,
+    /// Where it is until then.
+    new: PathBuf,
+    there: bool,
+}
+
+/// Puts `bytes` where they can take the place of `path` at once.
+///
+/// # Errors
+/// With the file's name; then nothing is left of it.
+pub fn prepare<'a, F: Files + ?Sized>(
+    files: &'a F,
+    path: &Path,
+    bytes: &[u8],
+    readers: Readers,
+) -> io::Result<Pending<'a, F>> {
+    let (new, written) = write_new(files, path, bytes, readers);
+    let pending = Pending {
+        files,
+        path: path.to_path_buf(),
+        new,
+        there: written.is_ok(),
+    };
+    written
+        .and_then(|()| files.sync(&pending.new))
+        .map_err(|error| about(&pending.new, &error))?;
+    Ok(pending)
+}
+
+/// How often another name is tried when there is something under the last one.
+const TRIES: u32 = 8;
+
+/// Writes a new file beside `path`; says which.
+fn write_new<F: Files + ?Sized>(
+    files: &F,
+    path: &Path,
+    bytes: &[u8],
+    readers: Readers,
+) -> (PathBuf, io::Result<()>) {
+    let mut tried = 1;
+    loop {
+        let new = beside(path);
+        match files.write(&new, bytes, path, readers) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => {
+                tried += 1;
+            }
+            written => return (new, written),
+        }
+    }
+}
+
+/// A name in the same folder that nobody can foresee, so that nobody who may
+/// write the folder can have put something there.
+fn beside(path: &Path) -> PathBuf {
+    let random = RandomState::new().build_hasher().finish();
+    let mut name = new_prefix(path);
+    name.push(format!("{random:016x}"));
+    path.with_file_name(name)
+}
+
+/// What names of new content begin with.
+fn new_prefix(path: &Path) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push(".new-");
+    prefix
+}
+
+/// Takes away what writers of `path` left behind that were killed. Nobody else
+/// may be writing it.
+pub fn sweep(path: &Path) {
+    let prefix = new_prefix(path);
+    let Ok(entries) = fs::read_dir(folder_of(path)) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let random = name.as_bytes().strip_prefix(prefix.as_bytes());
+        let is_ours =
+            random.is_some_and(|it| it.len() == 16 && it.iter().all(u8::is_ascii_hexdigit));
+        if is_ours && let Err(error) = fs::remove_file(entry.path()) {
+            let path = entry.path();
+            tracing::warn!(
+                "{}: a leftover that cannot be removed: {}",
+                path.display(),
+                explain(&error)
+            );
+        }
+    }
+}
+
+/// The file in the same folder whose name goes on with `ending`.
+#[must_use]
+pub fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Replaces a file as a whole, with its owner and mode; one that is new is for
+/// `readers`.
+///
+/// # Errors
+/// With the file's name; then it may be the old or the new one.
+pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    prepare(&Real, path, bytes, readers)?.commit()
+}
+
+impl<F: Files + ?Sized> Pending<'_, F> {
+    /// The content takes its place, for good.
+    ///
+    /// # Errors
+    /// With the file's name; then it may be the old or the new one.
+    pub fn commit(mut self) -> io::Result<()> {
+        let folder = folder_of(&self.path);
+        let renamed = self.files.rename(&self.new, &self.path);
+        renamed.map_err(|error| about(&self.path, &error))?;
+        // Nothing has the other name any more.
+        self.there = false;
+        self.files
+            .sync_folder(folder)
+            .map_err(|error| about(folder, &error))
+    }
+}
+
+impl<F: Files + ?Sized> Drop for Pending<'_, F> {
+    fn drop(&mut self) {
+        if self.there {
+            let _ = self.files.remove(&self.new);
+        }
+    }
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("{}: {}", path.display(), explain(error)),
+    )
+}
+
+/// Gives `file` owner, group and mode of the `old` one, as far as we may.
+fn become_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        // Only root gives files away; a group of ours is good anyway.
+        let _ = fchown(file, Some(old.uid()), Some(old.gid()))
+            .or_else(|_| fchown(file, None, Some(old.gid())));
+    }
+    // chown(2) clears bits of the mode, so it comes first.
+    file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))
+}
+
+impl Files for Real {
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()> {
+        let old = fs::metadata(old).ok().filter(fs::Metadata::is_file);
+        let mode = match readers {
+            Readers::Everybody if old.is_none() => 0o644,
+            // Nobody else reads it before it is as the old one.
+            _ => 0o600,
+        };
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(mode);
+        let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
+        let liked = old.map_or(Ok(()), |old| become_like(&file, &old));
+        let written = liked.and_then(|()| file.write_all_at(bytes, 0));
+        if written.is_err() {
+            drop(fs::remove_file(path));
+        }
+        written
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        // fsync(2) is about the file, by whatever descriptor it is called.
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+    /// A disk whose plug is pulled before step `left`. What was not synced may
+    /// be there afterwards or not.
+    #[derive(Debug, Default)]
+    struct Disk {
+        left: Cell<usize>,
+        /// As programs see it.
+        seen: RefCell<Contents>,
+        /// Names, and what they stand for, as they are on the platter: of each
+        /// name, everything that may be there after the plug was pulled.
+        stable: RefCell<BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>>,
+    }
+
+    impl Disk {
+        fn with(path: &Path, bytes: &[u8]) -> Self {
+            let disk = Self::default();
+            disk.seen.borrow_mut().insert(path.into(), bytes.into());
+            disk.stable
+                .borrow_mut()
+                .insert(path.into(), vec![Some(bytes.into())]);
+            disk
+        }
+
+        fn step(&self) -> io::Result<()> {
+            let left = self.left.get().checked_sub(1);
+            self.left.set(left.ok_or(io::ErrorKind::BrokenPipe)?);
+            Ok(())
+        }
+
+        fn may_be(&self, path: &Path, content: Option<Vec<u8>>) {
+            let mut stable = self.stable.borrow_mut();
+            stable
+                .entry(path.into())
+                .or_insert_with(|| vec![None])
+                .push(content);
+        }
+    }
+
+    impl Files for Disk {
+        fn write(&self, path: &Path, bytes: &[u8], _: &Path, _: Readers) -> io::Result<()> {
+            self.step()?;
+            assert!(!self.seen.borrow().contains_key(path), "it is there");
+            self.may_be(path, Some(Vec::new()));
+            self.may_be(path, Some(bytes[..bytes.len() / 2].into()));
+            self.seen
+                .borrow_mut()
+                .insert(path.into(), bytes[..bytes.len() / 2].into());
+            self.step()?;
+            self.may_be(path, Some(bytes.into()));
+            self.seen.borrow_mut().insert(path.into(), bytes.into());
+            Ok(())
+        }
+
+        fn sync(&self, path: &Path) -> io::Result<()> {
+            self.step()?;
+            let bytes = self.seen.borrow().get(path).cloned();
+            self.stable.borrow_mut().insert(path.into(), vec![bytes]);
+            Ok(())
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step()?;
+            // The name may be that of everything which the file may be.
+            let all = self.stable.borrow().get(from).cloned().unwrap_or_default();
+            for content in all {
+                self.may_be(to, content);
+            }
+            let bytes = self.seen.borrow_mut().remove(from).unwrap();
+            self.seen.borrow_mut().insert(to.into(), bytes);
+            Ok(())
+        }
+
+        fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
+            self.step()?;
+            let seen = self.seen.borrow();
+            let mut stable = self.stable.borrow_mut();
+            for (path, all) in stable.iter_mut() {
+                // Names are stable, contents only if they were.
+                all.retain(|content| content.is_some() == seen.contains_key(path));
+                if let Some(last) = all.pop() {
+                    *all = vec![last];
+                }
+            }
+            Ok(())
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.step()?;
+            self.may_be(path, None);
+            self.seen.borrow_mut().remove(path);
+            Ok(())
+        }
+    }
+
+    const STEPS: usize = 5;
+
+    #[test]
+    fn whenever_the_plug_is_pulled_the_old_or_the_new_one_is_there() {
+        let path = Path::new("/state/state.json");
+        for left in 0..=STEPS + 1 {
+            let disk = Disk::with(path, b"old content");
+            disk.left.set(left);
+            let done =
+                prepare(&disk, path, b"new content", Readers::Owner).and_then(Pending::commit);
+            assert_eq!(done.is_ok(), left >= STEPS, "after {left} steps");
+            let stable = disk.stable.borrow();
+            for content in &stable[path] {
+                let content = content.as_deref().unwrap();
+                let whole =
+                    content == b"new content" || (content == b"old content" && left < STEPS);
+                assert!(
+                    whole,
+                    "after {left} steps: {:?}",
+                    String::from_utf8_lossy(content)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_after_all_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        for (bytes, wanted) in [(b"1", true), (b"2", false), (b"3", true)] {
+            let pending = prepare(&Real, &path, bytes, Readers::Owner).unwrap();
+            if wanted {
+                pending.commit().unwrap();
+            } else {
+                drop(pending);
+            }
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"3");
+        let nowhere = folder.path().join("no").join("state.json");
+        let error = prepare(&Real, &nowhere, b"1", Readers::Owner)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no/.state.json.new-"), "{error}");
+    }
+
+    #[test]
+    fn what_somebody_put_beside_it_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "theirs").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join("state.json.new")).unwrap();
+        replace(&path, b"1", Readers::Owner).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        for there in [&victim, &link] {
+            let error = Real
+                .write(there, b"ours", &path, Readers::Owner)
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+        let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_ne!(beside(&path), beside(&path));
+    }
+
+    #[test]
+    fn who_could_read_the_old_one_can_read_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        let access = |path: &Path| {
+            let it = fs::metadata(path).unwrap();
+            (it.mode() & 0o777, it.uid(), it.gid())
+        };
+        // As the umask has it.
+        let plain = folder.path().join("plain");
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o644);
+        drop(options.open(&plain).unwrap());
+        replace(&path, b"1", Readers::Everybody).unwrap();
+        assert_eq!(access(&path), access(&plain));
+        for (mode, readers) in [(0o640, Readers::Everybody), (0o604, Readers::Owner)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            // Root may give it away.
+            let _ = fchown(File::open(&path).unwrap(), Some(1), Some(2));
+            let before = access(&path);
+            replace(&path, b"2", readers).unwrap();
+            assert_eq!((access(&path), before.0), (before, mode));
+        }
+    }
+
+    #[test]
+    fn what_was_left_behind_is_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let of_another = folder.path().join(".other.json.new-0123456789abcdef");
+        let not_ours = folder.path().join(".state.json.new-backup");
+        for kept in [&path, &of_another, &not_ours] {
+            fs::write(kept, "1").unwrap();
+        }
+        // As after a kill.
+        std::mem::forget(prepare(&Real, &path, b"2", Readers::Owner).unwrap());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        sweep(&path);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        assert!(path.exists() && of_another.exists() && not_ours.exists());
+    }
+}

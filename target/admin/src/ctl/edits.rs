@@ -1,0 +1,470 @@
+//! The commands that change single things.
+
+use clap::{Args, Subcommand};
+
+use nvmeof_target_api::{Edit, NamespaceAdd};
+use nvmeof_target_config::is_relative;
+
+/// Commands of one kind, which can be planned.
+#[derive(Debug, Args)]
+pub(super) struct Edits<T: Subcommand> {
+    #[command(subcommand)]
+    pub(super) what: T,
+    /// Only tell what it would change.
+    #[arg(long, global = true)]
+    pub(super) plan: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Namespace {
+    /// Add a namespace.
+    Add(Add),
+    /// Remove a namespace; commands in work on it finish.
+    Remove(One),
+    /// Look at the size of its file or device again, or change that of a file.
+    Resize(Size),
+    /// Serve it again.
+    Enable(One),
+    /// Serve it no more, but keep what is known of it.
+    Disable(One),
+    /// Give keys of it other values.
+    Set {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        values: Values,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Values {
+    /// Keys and values as in the configuration file, such as ana_group=2; nothing behind
+    /// the = leaves the key out.
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, Option<String>)>,
+}
+
+/// The two sides of `KEY=VALUE`.
+fn setting(word: &str) -> Result<(String, Option<String>), String> {
+    match word.split_once('=') {
+        Some((key, value)) if !key.is_empty() => {
+            let value = (!value.is_empty()).then(|| value.to_owned());
+            Ok((key.to_owned(), value))
+        }
+        _ => Err("must be KEY=VALUE".to_owned()),
+    }
+}
+
+/// A new namespace, as `path=PATH,KEY=VALUE,...`.
+fn namespace(words: &str) -> Result<NamespaceAdd, String> {
+    let mut add = NamespaceAdd::default();
+    for word in words.split(',') {
+        let (key, Some(value)) = setting(word).map_err(|what| format!("{word:?}: {what}"))? else {
+            return Err(format!("{word:?}: a value must follow the ="));
+        };
+        let wrong = |what: &str| format!("{word:?}: must be {what}");
+        let number = || value.parse().map(Some).map_err(|_| wrong("a number"));
+        let truth = || value.parse().map(Some).map_err(|_| wrong("true or false"));
+        match &*key {
+            "path" => add.path = from_here(&value),
+            "nsid" => add.nsid = number()?,
+            "block_size" => add.block_size = number()?,
+            "ana_group" => add.ana_group = number()?,
+            "readonly" => add.readonly = truth()?,
+            "iopoll" => add.iopoll = truth()?,
+            "uuid" => add.uuid = Some(value),
+            "nguid" => add.nguid = Some(value),
+            "eui64" => add.eui64 = Some(value),
+            "host" => add.hosts.push(value),
+            _ => return Err(format!("{key}: unknown key; the keys are {KEYS}")),
+        }
+    }
+    if add.path.is_empty() {
+        return Err("path: missing; name a file or block device, ram:SIZE or null:SIZE".to_owned());
+    }
+    Ok(add)
+}
+
+/// Of a namespace.
+const KEYS: &str = "path, nsid, block_size, uuid, nguid, eui64, readonly, iopoll, ana_group \
+                    and host";
+
+/// The path of a file as the target is to have it, whose folder is another one.
+/// Symbolic links stay as they are.
+fn from_here(path: &str) -> String {
+    if !is_relative(path) {
+        return path.to_owned();
+    }
+    match std::path::absolute(path) {
+        Ok(whole) => whole.display().to_string(),
+        // The target refuses it.
+        Err(_) => path.to_owned(),
+    }
+}
+
+impl Values {
+    /// An edit for each.
+    fn edits(&self, edit: impl Fn(String, Option<String>) -> Edit) -> Vec<Edit> {
+        let settings = self.settings.iter().cloned();
+        settings.map(|(key, value)| edit(key, value)).collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Add {
+    /// A file or block device, or ram:SIZE or null:SIZE.
+    path: String,
+    /// Its number; otherwise the first that is free.
+    #[arg(long, value_name = "NUMBER")]
+    nsid: Option<u32>,
+    #[command(flatten)]
+    of: Of,
+    /// Bytes of a logical block.
+    #[arg(long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// UUID that hosts know it by.
+    #[arg(long)]
+    uuid: Option<String>,
+    /// NGUID that hosts know it by.
+    #[arg(long)]
+    nguid: Option<String>,
+    /// EUI-64 that hosts know it by.
+    #[arg(long)]
+    eui64: Option<String>,
+    /// Refuse writes.
+    #[arg(long)]
+    readonly: bool,
+    /// Ask the device for what is done.
+    #[arg(long)]
+    iopoll: bool,
+    /// Its ANA group.
+    #[arg(long, value_name = "NUMBER")]
+    ana_group: Option<u32>,
+    /// A host that sees it; may be given several times. Otherwise all do.
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct One {
+    /// Its number.
+    nsid: u32,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Size {
+    /// Its number.
+    pub(super) nsid: u32,
+    /// What size its file is to have, such as 20G; otherwise it stays.
+    pub(super) size: Option<String>,
+    /// Cut off the end of the file if need be. What is there is lost.
+    #[arg(long, requires = "size")]
+    pub(super) shrink: bool,
+    /// NQN of its subsystem; needed where there are several.
+    #[arg(long, value_name = "NQN")]
+    pub(super) subsystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Of {
+    /// NQN of the subsystem; needed where there are several.
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Host {
+    /// Let hosts connect.
+    Allow(Allow),
+    /// Disconnect hosts, and let them connect no more.
+    Deny(Deny),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Allow {
+    /// NQN of a host, or any.
+    #[arg(required = true)]
+    hosts: Vec<String>,
+    /// These and no others.
+    #[arg(long)]
+    only: bool,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Deny {
+    /// NQN of a host, or any.
+    #[arg(required = true)]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Port {
+    /// Listen on one more address.
+    Add(AddPort),
+    /// Listen there no more, and disconnect who came by it.
+    Remove {
+        /// Address and port, unix:/path, or the number of the port.
+        address: String,
+    },
+    /// Give keys of a port other values.
+    Set {
+        /// Address and port, unix:/path, or the number of the port.
+        address: String,
+        #[command(flatten)]
+        values: Values,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddPort {
+    /// Address and port such as 10.0.0.1:4420, or unix:/path.
+    address: String,
+    /// Providers: auto, iwarp, verbs, shm, or several such as iwarp,shm.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    provider: Vec<String>,
+    /// Its number in the discovery log.
+    #[arg(long, value_name = "NUMBER")]
+    id: Option<u16>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Subsystem {
+    /// Add a subsystem.
+    Add(AddSubsystem),
+    /// Remove a subsystem, and disconnect its hosts.
+    Remove {
+        /// Its NQN.
+        nqn: String,
+    },
+    /// Give keys of a subsystem other values.
+    Set {
+        /// Its NQN.
+        nqn: String,
+        #[command(flatten)]
+        values: Values,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddSubsystem {
+    /// Its NQN.
+    nqn: String,
+    /// A host that may connect, or any; may be given several times.
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<String>,
+    /// A namespace of it: path=PATH, and further keys of the configuration file behind
+    /// commas; may be given several times. All of it is added, or nothing.
+    #[arg(long = "namespace", value_name = "path=PATH,..", value_parser = namespace)]
+    namespaces: Vec<NamespaceAdd>,
+    /// Its serial number.
+    #[arg(long)]
+    serial: Option<String>,
+    /// Its model.
+    #[arg(long)]
+    model: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Ana {
+    /// Set the state of a group.
+    Set {
+        /// Number of the group.
+        group: u32,
+        /// The state: optimized, non-optimized, inaccessible, persistent-loss
+        /// or change.
+        state: String,
+        /// Only on this port: address and port, or its number.
+        #[arg(long, value_name = "PORT")]
+        port: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Referral {
+    /// Tell hosts of a discovery service.
+    Add {
+        /// Its address and port, such as 10.0.0.9:4420.
+        address: String,
+        /// The number of its port.
+        #[arg(long, value_name = "NUMBER")]
+        port_id: Option<u16>,
+        /// NQN of the discovery service.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// Tell hosts of it no more.
+    Remove {
+        /// Its address and port.
+        address: String,
+    },
+}
+
+/// What a host list calls every host.
+const ANY: &str = "any";
+
+impl Namespace {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        let enable = |one: &One, enabled| Edit::NamespaceEnable {
+            subsystem: one.of.subsystem.clone(),
+            nsid: one.nsid,
+            enabled,
+        };
+        vec![match self {
+            Self::Add(add) => Edit::NamespaceAdd(NamespaceAdd {
+                subsystem: add.of.subsystem.clone(),
+                nsid: add.nsid,
+                path: from_here(&add.path),
+                block_size: add.block_size,
+                uuid: add.uuid.clone(),
+                nguid: add.nguid.clone(),
+                eui64: add.eui64.clone(),
+                readonly: add.readonly.then_some(true),
+                iopoll: add.iopoll.then_some(true),
+                ana_group: add.ana_group,
+                hosts: add.hosts.clone(),
+            }),
+            Self::Remove(one) => Edit::NamespaceRemove {
+                subsystem: one.of.subsystem.clone(),
+                nsid: one.nsid,
+            },
+            Self::Enable(one) => enable(one, true),
+            Self::Disable(one) => enable(one, false),
+            Self::Set { one, values } => {
+                return values.edits(|key, value| Edit::NamespaceSet {
+                    subsystem: one.of.subsystem.clone(),
+                    nsid: one.nsid,
+                    value: match value {
+                        Some(path) if key == "path" => {
+                            Some(from_here(path.trim_matches(['"', '\''])))
+                        }
+                        value => value,
+                    },
+                    key,
+                });
+            }
+            // It is no change of the configuration.
+            Self::Resize(_) => return Vec::new(),
+        }]
+    }
+}
+
+impl Host {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        match self {
+            Self::Allow(Allow { hosts, only, of }) => {
+                let allow = hosts.iter().map(|host| Edit::HostAllow {
+                    subsystem: of.subsystem.clone(),
+                    host: host.clone(),
+                });
+                let first = only.then(|| Edit::HostDeny {
+                    subsystem: of.subsystem.clone(),
+                    host: ANY.to_owned(),
+                });
+                first.into_iter().chain(allow).collect()
+            }
+            Self::Deny(Deny { hosts, of }) => {
+                let deny = hosts.iter().map(|host| Edit::HostDeny {
+                    subsystem: of.subsystem.clone(),
+                    host: host.clone(),
+                });
+                deny.collect()
+            }
+        }
+    }
+}
+
+impl Port {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add(AddPort {
+                address,
+                provider,
+                id,
+            }) => Edit::PortAdd {
+                address: address.clone(),
+                provider: provider.clone(),
+                id: *id,
+            },
+            Self::Remove { address } => Edit::PortRemove {
+                address: address.clone(),
+            },
+            Self::Set { address, values } => {
+                return values.edits(|key, value| Edit::PortSet {
+                    address: address.clone(),
+                    key,
+                    value,
+                });
+            }
+        }]
+    }
+}
+
+impl AddSubsystem {
+    fn edits(&self) -> Vec<Edit> {
+        let subsystem = Edit::SubsystemAdd {
+            nqn: self.nqn.clone(),
+            serial: self.serial.clone(),
+            model: self.model.clone(),
+            hosts: self.hosts.clone(),
+        };
+        let namespaces = self.namespaces.iter().map(|add| {
+            Edit::NamespaceAdd(NamespaceAdd {
+                subsystem: Some(self.nqn.clone()),
+                ..add.clone()
+            })
+        });
+        std::iter::once(subsystem).chain(namespaces).collect()
+    }
+}
+
+impl Subsystem {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add(add) => return add.edits(),
+            Self::Remove { nqn } => Edit::SubsystemRemove { nqn: nqn.clone() },
+            Self::Set { nqn, values } => {
+                return values.edits(|key, value| Edit::SubsystemSet {
+                    nqn: nqn.clone(),
+                    key,
+                    value,
+                });
+            }
+        }]
+    }
+}
+
+impl Ana {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        let Self::Set { group, state, port } = self;
+        vec![Edit::AnaSet {
+            address: port.clone(),
+            group: *group,
+            state: state.clone(),
+        }]
+    }
+}
+
+impl Referral {
+    pub(super) fn edits(&self) -> Vec<Edit> {
+        vec![match self {
+            Self::Add {
+                address,
+                port_id,
+                nqn,
+            } => Edit::ReferralAdd {
+                address: address.clone(),
+                port_id: *port_id,
+                nqn: nqn.clone(),
+            },
+            Self::Remove { address } => Edit::ReferralRemove {
+                address: address.clone(),
+            },
+        }]
+    }
+}

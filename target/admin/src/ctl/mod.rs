@@ -1,0 +1,345 @@
+//! `nvmeof-target ctl`: asks and changes a target that runs.
+
+mod edits;
+mod print;
+#[cfg(test)]
+mod tests;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use clap::{Args, Subcommand, ValueEnum};
+use nvmeof_backend_spec::parse_size;
+use nvmeof_rdma::explain;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use nvmeof_atomic_file::{Readers, replace};
+use nvmeof_target_api::{
+    CallError, Caller, DocumentIn, DocumentOut, Edit, EditsIn, ForgetIn, HostIn, LostOut,
+    OutcomeOut, Resize, SavedOut, StatusOut,
+};
+
+use crate::{FAILED, USAGE};
+pub(crate) use print::wrapped;
+
+use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
+
+/// Asks and changes a target that runs, over its control socket.
+///
+/// What is changed is saved at once and is there again after a restart. The
+/// configuration file stays as it is.
+#[derive(Debug, Args)]
+pub struct Ctl {
+    /// The control socket of the target.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "NVMEOF_CONTROL",
+        default_value = "/run/nvmeof/control.sock"
+    )]
+    socket: PathBuf,
+    /// How to print the outcome.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tell what is served, and to whom.
+    Status,
+    /// Print the configuration that is served, with every change.
+    Show,
+    /// Tell what applying a file would change, or a reload.
+    Plan(Planned),
+    /// Serve what a file says, in the place of the configuration file and of
+    /// every change.
+    Apply(OfFile),
+    /// Read the configuration file again, and keep the changes.
+    Reload,
+    /// List the changes made at run time, with those put aside.
+    Changes,
+    /// Give up changes that are put aside.
+    Forget(Forget),
+    /// Add, remove, resize, enable, disable or change a namespace.
+    Namespace(Edits<Namespace>),
+    /// Let hosts connect to a subsystem, or not.
+    Host(Edits<Host>),
+    /// Add, remove or change a port.
+    Port(Edits<Port>),
+    /// Add, remove or change a subsystem.
+    Subsystem(Edits<Subsystem>),
+    /// Set the state of ANA groups.
+    Ana(Edits<Ana>),
+    /// Tell hosts of other discovery services, or not.
+    Referral(Edits<Referral>),
+    /// Take a host's controllers away; it may connect again.
+    Disconnect(Disconnect),
+    /// Take no connections, finish commands, and let go of all hosts.
+    Drain,
+    /// Let hosts come again after a drain.
+    Resume,
+    /// Save the changes where they are kept, or all that is served to a file.
+    Save(Save),
+}
+
+#[derive(Debug, Args)]
+struct OfFile {
+    /// Configuration file (TOML), or - for standard input.
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Planned {
+    /// Configuration file (TOML) to apply, or - for standard input. Left out: the one
+    /// that `ctl reload` reads, with the changes.
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Forget {
+    /// Numbers, as `ctl changes` lists them.
+    #[arg(required = true, value_name = "NUMBER")]
+    numbers: Vec<usize>,
+}
+
+#[derive(Debug, Args)]
+struct Disconnect {
+    /// NQN of the host.
+    host: String,
+    /// Only its controllers of this subsystem.
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Save {
+    /// A file for the configuration that is served.
+    file: Option<PathBuf>,
+    /// Replace the file if it is there.
+    #[arg(long, requires = "file")]
+    force: bool,
+}
+
+/// Why it was not done.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("{}: {why}", .file.display())]
+    File { file: PathBuf, why: String },
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// How long an answer may take: a change waits for every reactor, a drain for
+/// commands in work.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+impl Ctl {
+    /// Does it. Gives the exit status: 0 success, 1 failure, 2 wrong usage or
+    /// configuration.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let done = self.ask();
+        match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                print::error(&error, self.output_format == Format::Json);
+                error.status().into()
+            }
+        }
+    }
+
+    fn ask(&self) -> Result<(), Failed> {
+        match &self.what {
+            What::Status => self.get("/v1/status", print::status),
+            What::Show => self.get("/v1/document", print::document),
+            What::Plan(Planned { file: Some(file) }) => {
+                self.post("/v1/plan", &document(file)?, print::planned)
+            }
+            What::Plan(Planned { file: None }) => {
+                self.post("/v1/reload/plan", &Value::Null, print::planned)
+            }
+            What::Apply(OfFile { file }) => {
+                self.post("/v1/apply", &document(file)?, print::changed)
+            }
+            What::Reload => self.post("/v1/reload", &Value::Null, print::changed),
+            What::Changes => self.get("/v1/document", print::changes),
+            What::Forget(Forget { numbers }) => self.forget(numbers),
+            What::Namespace(Edits {
+                what: Namespace::Resize(resize),
+                plan,
+            }) => {
+                if *plan {
+                    let what = "--plan: a size is the file's, of which no plan is made";
+                    return Err(Failed::Usage(what.to_owned()));
+                }
+                let size = resize.size.as_deref().map(parse_size).transpose();
+                let size = size.map_err(|error| Failed::Usage(format!("SIZE: {error}")))?;
+                let wanted = Resize {
+                    subsystem: resize.subsystem.clone(),
+                    nsid: resize.nsid,
+                    size,
+                    shrink: resize.shrink,
+                };
+                self.post("/v1/resize", &json!(wanted), print::changed)
+            }
+            What::Namespace(it) => self.edit(it.what.edits(), it.plan),
+            What::Host(it) => self.edit(it.what.edits(), it.plan),
+            What::Port(it) => self.edit(it.what.edits(), it.plan),
+            What::Subsystem(it) => self.edit(it.what.edits(), it.plan),
+            What::Ana(it) => self.edit(it.what.edits(), it.plan),
+            What::Referral(it) => self.edit(it.what.edits(), it.plan),
+            What::Disconnect(Disconnect { host, subsystem }) => {
+                let (host, subsystem) = (host.clone(), subsystem.clone());
+                self.post(
+                    "/v1/disconnect",
+                    &json!(HostIn { host, subsystem }),
+                    print::lost,
+                )
+            }
+            What::Drain => self.post("/v1/drain", &Value::Null, print::drained),
+            What::Resume => self.post("/v1/resume", &Value::Null, print::status),
+            What::Save(Save { file: None, .. }) => {
+                self.post("/v1/save", &Value::Null, |saved: &SavedOut| {
+                    format!("saved to {}\n", saved.file)
+                })
+            }
+            What::Save(Save {
+                file: Some(file),
+                force,
+            }) => self.save_to(file, *force),
+        }
+    }
+
+    fn edit(&self, edits: Vec<Edit>, plan: bool) -> Result<(), Failed> {
+        let text = if plan { print::planned } else { print::changed };
+        self.post("/v1/edits", &json!(EditsIn { edits, plan }), text)
+    }
+
+    /// Gives up changes by their numbers: what these are is said by the changes
+    /// themselves, so that nothing else goes when the list changed meanwhile.
+    fn forget(&self, numbers: &[usize]) -> Result<(), Failed> {
+        let document = self.caller().ask(Method::GET, "/v1/document", None)?;
+        let document: DocumentOut = self.parsed(document)?;
+        let of = |number: &usize| {
+            let at = number.checked_sub(1).and_then(|at| document.edits.get(at));
+            let none = || format!("there is no change {number}; see `ctl changes`");
+            at.cloned().ok_or_else(|| Failed::Usage(none()))
+        };
+        let edits = numbers.iter().map(of).collect::<Result<_, _>>()?;
+        self.post("/v1/forget", &json!(ForgetIn { edits }), print::changed)
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::new(&self.socket, PATIENCE)
+    }
+
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::GET, path, None)?;
+        self.print(answer, text)
+    }
+
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Value,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::POST, path, Some(body))?;
+        self.print(answer, text)
+    }
+
+    fn print<T: DeserializeOwned>(
+        &self,
+        answer: Value,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failed> {
+        if self.output_format == Format::Json {
+            print::out_json(&answer);
+        } else {
+            print::out(&text(&self.parsed(answer)?));
+        }
+        Ok(())
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, answer: Value) -> Result<T, Failed> {
+        serde_json::from_value(answer).map_err(|error| Failed::File {
+            file: self.socket.clone(),
+            why: format!("answers what this program does not know: {error}"),
+        })
+    }
+
+    /// Writes the configuration that is served to a file, on this side: with
+    /// the rights of whoever calls.
+    fn save_to(&self, file: &Path, force: bool) -> Result<(), Failed> {
+        let answer = self.caller().ask(Method::GET, "/v1/document", None)?;
+        let text = answer
+            .get("text")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let wrong = |why: String| Failed::File {
+            file: file.to_path_buf(),
+            why,
+        };
+        if !force && file.exists() {
+            return Err(wrong("is there already; --force replaces it".to_owned()));
+        }
+        let replaced = replace(file, text.as_bytes(), Readers::Everybody);
+        replaced.map_err(|error| wrong(explain(&error)))?;
+        let saved = json!({ "file": file.display().to_string() });
+        self.print(saved, |saved: &SavedOut| {
+            format!("saved to {}\n", saved.file)
+        })
+    }
+}
+
+/// The file, as it is sent.
+fn document(file: &Path) -> Result<Value, Failed> {
+    let mut text = String::new();
+    let (name, read) = if file == Path::new("-") {
+        let read = std::io::stdin().read_to_string(&mut text);
+        ("standard input".to_owned(), read.map(|_| text))
+    } else {
+        // Messages name the file wherever they are read.
+        let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+        (whole.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = read.map_err(|error| Failed::File {
+        file: file.to_path_buf(),
+        why: format!("cannot be read: {}", explain(&error)),
+    })?;
+    Ok(json!(DocumentIn { name, text }))
+}
+
+impl Failed {
+    fn status(&self) -> u8 {
+        match self {
+            // What cannot be at present is nobody's mistake.
+            Self::Call(CallError::Refused(status, _))
+                if status.is_client_error() && *status != StatusCode::CONFLICT =>
+            {
+                USAGE
+            }
+            Self::Call(_) | Self::File { .. } => FAILED,
+            Self::Usage(_) => USAGE,
+        }
+    }
+}

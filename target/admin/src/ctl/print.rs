@@ -1,0 +1,361 @@
+//! What people read, within 80 columns.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use nvmeof_wire::text::{self, Escaped};
+use serde_json::{Value, json};
+
+use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
+use nvmeof_target_api::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
+
+/// Columns of a line.
+const COLUMNS: usize = 80;
+
+/// Prints lines to standard output. That nobody reads on is no failure.
+pub(super) fn out(text: &str) {
+    let _ = write!(std::io::stdout(), "{}", text::Lines(text));
+}
+
+/// Prints a JSON document to standard output, in the same way.
+pub(super) fn out_json(document: &Value) {
+    let _ = writeln!(std::io::stdout(), "{}", text::Json(&document.to_string()));
+}
+
+/// Tells why it was not done.
+pub(super) fn error(error: &Failed, as_json: bool) {
+    if as_json {
+        let body = match error {
+            Failed::Call(CallError::Refused(_, body)) => json!(body),
+            other => json!({ "error": { "message": other.to_string() } }),
+        };
+        out_json(&body);
+    }
+    let text = wrapped(&format!("nvmeof-target: {error}"));
+    let text = text::Lines(&text).to_string();
+    eprint!("{text}");
+}
+
+pub(super) fn status(status: &StatusOut) -> String {
+    let mut lines = Lines::default();
+    add_process(&mut lines, status);
+    for port in &status.ports {
+        lines.add(0, &format!("port {} ({})", port.address, port.providers));
+    }
+    for one in &status.waiting {
+        lines.add(0, &format!("WAITING for {}: {}", one.name, one.why));
+    }
+    for subsystem in &status.subsystems {
+        add_subsystem(&mut lines, subsystem);
+        let its = |one: &&ControllerOut| one.subsystem == subsystem.nqn;
+        for one in status.controllers.iter().filter(its) {
+            let text = format!(
+                "controller {} of {}: {} I/O queues",
+                one.controller,
+                Escaped(&one.host),
+                one.io_queues
+            );
+            lines.add(2, &text);
+        }
+    }
+    lines.text
+}
+
+/// The process, its configuration, and what was changed since.
+fn add_process(lines: &mut Lines, status: &StatusOut) {
+    let drained = if status.drained { ", drained" } else { "" };
+    lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
+    if let Some(why) = &status.not_drained {
+        let text = format!("NOT DRAINED: {why}; `ctl drain` tries again, `ctl resume` ends it");
+        lines.add(0, &text);
+    }
+    lines.add(
+        0,
+        &format!(
+            "configuration {}",
+            status.applied.as_ref().unwrap_or(&status.file)
+        ),
+    );
+    if status.applied.is_some() {
+        lines.add(
+            2,
+            &format!("in the place of {}; `ctl reload` goes back", status.file),
+        );
+    }
+    if status.edits > 0 {
+        lines.add(
+            2,
+            &format!(
+                "changes since: {}, of which put aside: {}",
+                status.edits, status.aside
+            ),
+        );
+    }
+    match (&status.state, status.saved) {
+        (Some(state), true) => lines.add(2, &format!("changes are kept in {state}")),
+        (Some(state), false) => lines.add(
+            2,
+            &format!("NOT SAVED to {state}: `ctl save` tries again, and says why"),
+        ),
+        (None, _) => lines.add(2, "changes end with the process (no control.state)"),
+    }
+}
+
+fn add_subsystem(lines: &mut Lines, subsystem: &SubsystemOut) {
+    lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
+    match &subsystem.allowed_hosts {
+        None => lines.add(2, "every host may connect"),
+        Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
+        Some(hosts) => hosts
+            .iter()
+            .for_each(|host| lines.add(2, &format!("host {}", Escaped(host)))),
+    }
+    for one in &subsystem.namespaces {
+        lines.add(2, &namespace(one));
+        if let Some(what) = &one.unlinked {
+            lines.add(4, &format!("WARNING: {what}"));
+        }
+        let hosts = one.hosts.iter().flatten();
+        hosts.for_each(|host| lines.add(4, &format!("only for {}", Escaped(host))));
+        if one.hosts.as_ref().is_some_and(Vec::is_empty) {
+            lines.add(4, "for no host");
+        }
+    }
+}
+
+fn namespace(one: &NamespaceOut) -> String {
+    let mut text = match one.state.as_str() {
+        "disabled" => format!("namespace {}: DISABLED", one.nsid),
+        "waiting" if one.bytes == 0 => format!("namespace {}", one.nsid),
+        _ => format!(
+            "namespace {}: {}, blocks of {}",
+            one.nsid,
+            size(one.bytes),
+            one.block_size
+        ),
+    };
+    if one.readonly {
+        text.push_str(", read only");
+    }
+    if one.ana_group != 1 {
+        let _ = write!(text, ", ANA group {}", one.ana_group);
+    }
+    match one.state.as_str() {
+        "faulted" => text.push_str(", FAULTED"),
+        "waiting" => text.push_str(", WAITING"),
+        _ => {}
+    }
+    text
+}
+
+/// As the configuration has it: in the largest unit of which it is a whole number.
+fn size(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let whole = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(whole) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+pub(super) fn document(document: &DocumentOut) -> String {
+    let mut text = document.text.clone();
+    for aside in &document.aside {
+        let _ = writeln!(text, "# put aside: {aside}");
+    }
+    text
+}
+
+/// The changes made at run time, numbered as `ctl forget` wants them.
+pub(super) fn changes(document: &DocumentOut) -> String {
+    let mut lines = Lines::default();
+    if document.edits.is_empty() {
+        lines.add(0, "no changes");
+    }
+    for (number, edit) in (1..).zip(&document.edits) {
+        let aside = document.aside.iter().find(|one| one.edit == *edit);
+        let aside = aside.map(|one| format!(": put aside: {}", one.why));
+        lines.add(0, &format!("{number} {edit}{}", aside.unwrap_or_default()));
+    }
+    lines.text
+}
+
+pub(super) fn planned(outcome: &OutcomeOut) -> String {
+    let mut lines = Lines::default();
+    lines.changes("would change", outcome);
+    lines.warnings(outcome);
+    lines.text
+}
+
+pub(super) fn changed(outcome: &OutcomeOut) -> String {
+    let mut lines = Lines::default();
+    lines.changes("changed", outcome);
+    lines.lost(&outcome.disconnected);
+    lines.warnings(outcome);
+    lines.text
+}
+
+pub(super) fn lost(lost: &LostOut) -> String {
+    let mut lines = Lines::default();
+    lines.lost(&lost.disconnected);
+    if lost.disconnected.is_empty() {
+        lines.add(0, "it was not connected; `ctl status` shows who is");
+    }
+    lines.text
+}
+
+pub(super) fn drained(lost: &LostOut) -> String {
+    let mut lines = Lines::default();
+    lines.lost(&lost.disconnected);
+    lines.add(0, "drained: no host is served until `ctl resume`");
+    lines.text
+}
+
+/// Lines of 80 columns.
+#[derive(Default)]
+struct Lines {
+    text: String,
+}
+
+impl Lines {
+    /// One more, so far from the left; what is too long goes on in the next.
+    fn add(&mut self, indent: usize, text: &str) {
+        self.text.push_str(&wrapped_at(indent, text));
+    }
+
+    fn changes(&mut self, verb: &str, outcome: &OutcomeOut) {
+        if outcome.changes.is_empty() {
+            self.add(0, &format!("nothing {verb}"));
+        }
+        for changes in outcome
+            .changes
+            .chunk_by(|a, b| its_subsystem(a) == its_subsystem(b))
+        {
+            self.changes_of_one(changes);
+        }
+    }
+
+    /// Changes that follow each other and are in one subsystem, whose name is long: where
+    /// there are several it is said once.
+    fn changes_of_one(&mut self, changes: &[Value]) {
+        let nqn = changes.first().and_then(its_subsystem);
+        let nqn = nqn.filter(|_| changes.len() > 1);
+        let nqn = nqn.map(|nqn| Escaped(nqn).to_string());
+        if let Some(nqn) = &nqn {
+            self.add(0, &format!("subsystem {nqn}"));
+        }
+        for change in changes {
+            let text = change.get("text").and_then(Value::as_str);
+            let text = text.unwrap_or_default();
+            let name = nqn.as_deref();
+            match name.and_then(|nqn| text.strip_prefix(nqn)?.strip_prefix(": ")) {
+                Some(rest) => self.add(2, rest),
+                None => self.add(0, text),
+            }
+        }
+    }
+
+    fn warnings(&mut self, outcome: &OutcomeOut) {
+        for warning in &outcome.warnings {
+            self.add(0, &format!("warning: {warning}"));
+        }
+    }
+
+    fn lost(&mut self, lost: &[Lost]) {
+        for one in lost {
+            let text = format!(
+                "disconnected: controller {} of {}, host {}: {}",
+                one.controller,
+                Escaped(&one.subsystem),
+                Escaped(&one.host),
+                one.why
+            );
+            self.add(0, &text);
+        }
+    }
+}
+
+/// The subsystem that a change is in; one of the subsystem itself is in none.
+fn its_subsystem(change: &Value) -> Option<&str> {
+    let subject = change.get("subject")?;
+    let nqn = subject.get("subsystem")?.as_str()?;
+    let is_in = subject.get("namespace").is_some() || subject.get("host").is_some();
+    is_in.then_some(nqn)
+}
+
+/// The text in lines of 80 columns.
+pub(crate) fn wrapped(text: &str) -> String {
+    text.lines().map(|line| wrapped_at(0, line)).collect()
+}
+
+/// One line of text; what does not fit goes on two columns further right. Words
+/// stay whole, however long.
+fn wrapped_at(indent: usize, text: &str) -> String {
+    let (mut lines, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if column == 0 {
+            lines.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if column + 1 + len > COLUMNS {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent + 2));
+            column = indent + 2;
+        } else {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += len;
+    }
+    lines.push('\n');
+    lines
+}
+
+#[cfg(test)]
+mod print_tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_said_in_the_largest_unit_that_it_is_whole_in() {
+        let said = [0, 512, 1 << 10, 3 << 20, 1536 << 20, 5 << 40].map(size);
+        assert_eq!(said, ["0 bytes", "512 bytes", "1K", "3M", "1536M", "5T"]);
+        assert_eq!(size(u64::MAX), "18446744073709551615 bytes");
+    }
+
+    #[test]
+    fn the_name_of_a_subsystem_is_said_once_for_all_that_changes_in_it() {
+        let change = |nqn: &str, nsid: u32| {
+            json!({
+                "subject": { "subsystem": nqn, "namespace": nsid },
+                "text": format!("{nqn}: namespace {nsid} is added"),
+            })
+        };
+        let (long, port) = (
+            "n".repeat(200),
+            json!({ "text": "port 1.2.3.4:5 is added" }),
+        );
+        let outcome = OutcomeOut {
+            changes: vec![port, change(&long, 1), change(&long, 2), change("other", 1)],
+            ..OutcomeOut::default()
+        };
+        let expected = format!(
+            "port 1.2.3.4:5 is added\nsubsystem\n  {long}\n  namespace 1 is added\n  \
+             namespace 2 is added\nother: namespace 1 is added\n"
+        );
+        assert_eq!(planned(&outcome), expected);
+    }
+
+    #[test]
+    fn lines_are_no_longer_than_a_terminal() {
+        let long = "n".repeat(100);
+        let text = format!("one two {} {long} end", "three ".repeat(20).trim_end());
+        let lines = wrapped_at(2, &text);
+        for line in lines.lines() {
+            assert!(line.chars().count() <= 80 || line.trim() == long, "{line}");
+            assert!(line.starts_with("  "));
+        }
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(&lines), text);
+    }
+}

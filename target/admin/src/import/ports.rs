@@ -1,0 +1,367 @@
+//! Ports of a saved configuration: addresses, ANA states, referrals.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::limits::{KERNEL_ENTRIES, transfer};
+use super::report::{Report, quoted};
+use super::saved::Object;
+use nvmeof_target_address as zone;
+use nvmeof_target_config::DEFAULT_PORT;
+
+/// Bytes of in-capsule data that both targets take when nothing is said.
+pub(super) const IN_CAPSULE: u32 = 4096;
+
+/// A port that can be served.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    /// Where it is in the file.
+    pub(super) place: String,
+    pub(super) id: u16,
+    /// Its IP address, on a link with the interface.
+    pub(super) traddr: String,
+    pub(super) trsvcid: u16,
+    /// Bytes of in-capsule data, where that is not the default.
+    pub(super) in_capsule: Option<u32>,
+    /// Entries of the longest queue that the kernel's target took.
+    pub(super) queue_size: i64,
+    /// Bytes of data of one command that it took, at most.
+    pub(super) max_transfer: u32,
+    /// States of the ANA groups that the file names.
+    pub(super) ana: BTreeMap<u32, AnaState>,
+    /// Names of the subsystems that hosts find there.
+    pub(super) subsystems: Vec<String>,
+}
+
+/// Another discovery service that hosts are told of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Referral {
+    pub(super) traddr: IpAddr,
+    pub(super) trsvcid: u16,
+    /// Number of its port there.
+    pub(super) port_id: Option<u16>,
+}
+
+/// What a host may do with namespaces of a group through a port (NVM Express
+/// Base Specification 2.1, 8.1.1, in the kernel's words).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnaState {
+    Optimized,
+    NonOptimized,
+    Inaccessible,
+    PersistentLoss,
+    Change,
+}
+
+impl AnaState {
+    const ALL: [Self; 5] = [
+        Self::Optimized,
+        Self::NonOptimized,
+        Self::Inaccessible,
+        Self::PersistentLoss,
+        Self::Change,
+    ];
+
+    /// The word for it in either format.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent-loss",
+            Self::Change => "change",
+        }
+    }
+
+    /// What the kernel's target says of a group that a port does not have: only
+    /// the first one is there from the start.
+    pub(super) fn unnamed(group: u32) -> Self {
+        if group == 1 {
+            Self::Optimized
+        } else {
+            Self::Inaccessible
+        }
+    }
+
+    fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == word)
+    }
+}
+
+/// What else is said of a port.
+struct Parameters {
+    in_capsule: Option<u32>,
+    queue_size: i64,
+    max_transfer: u32,
+}
+
+/// Where something is reached, as the file has it.
+struct Reached {
+    traddr: IpAddr,
+    /// The interface of a link-local address.
+    interface: Option<String>,
+    trsvcid: u16,
+}
+
+/// All ports that can be served, and all referrals of those.
+pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Vec<Referral>) {
+    let (mut ports, mut referrals) = (Vec::<Port>::new(), Vec::new());
+    for mut object in root.objects("ports", report) {
+        let Some(port) = port(&mut object, report) else {
+            continue;
+        };
+        let twin = ports
+            .iter()
+            .find(|other| (&other.traddr, other.trsvcid) == (&port.traddr, port.trsvcid));
+        if let Some(twin) = twin {
+            let what = format!("has the address of {}", twin.place);
+            report.lost(&port.place, &what, "one port serves both");
+            continue;
+        }
+        for referral in referrals_of(&mut object, report) {
+            if !referrals.contains(&referral) {
+                referrals.push(referral);
+            }
+        }
+        object.finish(report);
+        ports.push(port);
+    }
+    if ports.len() > 1 && !referrals.is_empty() {
+        let what = "hosts are told of each referral on every port";
+        report.note(
+            "ports",
+            what,
+            "serve ports by targets of their own where that matters",
+        );
+    }
+    (ports, referrals)
+}
+
+fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
+    let place = object.own_place().to_owned();
+    let subsystems = object.texts("subsystems", report);
+    let mut addr = object.object("addr", report);
+    let reached = reached(&mut addr, report);
+    addr.skip(&["portid"]);
+    addr.finish(report);
+    let Reached {
+        traddr,
+        interface,
+        trsvcid,
+    } = reached?;
+    let traddr = match interface {
+        Some(interface) => format!("{traddr}%{interface}"),
+        None => traddr.to_string(),
+    };
+    if subsystems.is_empty() {
+        let what = "has no subsystem, so the kernel does not listen there";
+        report.note(&place, what, "this target would; the port is left out");
+        return None;
+    }
+    let id = port_id(object, report);
+    let Parameters {
+        in_capsule,
+        queue_size,
+        max_transfer,
+    } = parameters(object, report);
+    Some(Port {
+        id: id?,
+        traddr,
+        trsvcid,
+        in_capsule,
+        queue_size,
+        max_transfer,
+        ana: ana_groups(object, report),
+        subsystems,
+        place,
+    })
+}
+
+fn port_id(object: &mut Object<'_>, report: &mut Report) -> Option<u16> {
+    let id = object.number("portid", report);
+    let checked = id.and_then(|id| u16::try_from(id).ok());
+    if checked.is_none() {
+        let place = object.place("portid");
+        report.lost(
+            &place,
+            "is no number of a port",
+            "give the port one, 0 to 65535",
+        );
+    }
+    checked
+}
+
+/// The address of a port or a referral; `None`, and a remark, where it cannot
+/// be served or reached by RDMA.
+fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
+    let trtype = addr.text("trtype", report).unwrap_or_default();
+    let adrfam = addr.text("adrfam", report).unwrap_or_default();
+    let traddr = addr.text("traddr", report).unwrap_or_default();
+    let trsvcid = addr.text("trsvcid", report).unwrap_or_default();
+    let treq = addr.text("treq", report).unwrap_or_default();
+    addr.skip(&["tsas"]);
+    if trtype != "rdma" {
+        let what = format!(
+            "the transport {} is not served, only rdma is",
+            quoted(&trtype)
+        );
+        let remedy = "a [[port]] with the address serves hosts without RDMA devices too, by \
+                      software; connect them with the transport rdma";
+        report.lost(&addr.place("trtype"), &what, remedy);
+        return None;
+    }
+    if !["ipv4", "ipv6", ""].contains(&adrfam.as_str()) {
+        let what = format!("addresses of the family {} are not served", quoted(&adrfam));
+        let remedy = "give the interface an IP address (IPoIB has them too)";
+        report.lost(&addr.place("adrfam"), &what, remedy);
+        return None;
+    }
+    let (ip, interface) = match zone::split(&traddr) {
+        Some((ip, interface)) => (Ok(ip.into()), Some(interface.to_owned())),
+        None => (traddr.parse(), None),
+    };
+    let Ok(ip) = ip else {
+        let what = format!("{} is no IP address", quoted(&traddr));
+        report.lost(&addr.place("traddr"), &what, "give the port one");
+        return None;
+    };
+    let service = match trsvcid.as_str() {
+        "" | "none" => Some(DEFAULT_PORT),
+        text => text.parse().ok().filter(|port| *port != 0),
+    };
+    let Some(trsvcid) = service else {
+        let what = format!("{} is no port number", quoted(&trsvcid));
+        report.lost(
+            &addr.place("trsvcid"),
+            &what,
+            "give the port one, 1 to 65535",
+        );
+        return None;
+    };
+    if treq == "required" {
+        let what = "a secure channel cannot be required";
+        let remedy = "keep the network to hosts that may see the data (docs/security.md)";
+        report.lost(&addr.place("treq"), what, remedy);
+    }
+    Some(Reached {
+        traddr: ip,
+        interface,
+        trsvcid,
+    })
+}
+
+/// In-capsule data in bytes, where that is not what the kernel takes by default,
+/// entries of a queue, data of a command. It shows -1 where nothing was said.
+fn parameters(object: &mut Object<'_>, report: &mut Report) -> Parameters {
+    let mut param = object.object("param", report);
+    let in_capsule = in_capsule(&mut param, report);
+    let queue = param.number("max_queue_size", report);
+    let queue_size = queue.filter(|it| *it >= 0).unwrap_or(KERNEL_ENTRIES);
+    let max_transfer = transfer(param.number("mdts", report));
+    if param.switch("pi_enable", report) == Some(true) {
+        no_protection(&param.place("pi_enable"), report);
+    }
+    param.finish(report);
+    Parameters {
+        in_capsule,
+        queue_size,
+        max_transfer,
+    }
+}
+
+fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
+    const DEFAULT: i64 = IN_CAPSULE as i64;
+    /// What this one takes at most.
+    const MOST: i64 = 64 << 10;
+    let place = param.place("inline_data_size");
+    let wanted = param.number("inline_data_size", report)?;
+    if wanted < 0 || wanted == DEFAULT {
+        return None;
+    }
+    let taken = wanted.min(MOST) / 16 * 16;
+    if taken != wanted {
+        let what = format!("{wanted} bytes become {taken}");
+        report.note(&place, &what, "a multiple of 16, up to 64 KiB, is possible");
+    }
+    if taken > DEFAULT {
+        let what = "more than 4 KiB in a capsule go with one descriptor for each command";
+        let remedy = "leave in_capsule and max_descriptors out if hosts send lists of them";
+        report.note(&place, what, remedy);
+    }
+    u32::try_from(taken).ok()
+}
+
+/// Tells of protection information, which is not there.
+pub(super) fn no_protection(place: &str, report: &mut Report) {
+    let what = "protection information (T10 PI) is not there";
+    let remedy = "format devices without metadata before they are served";
+    report.lost(place, what, remedy);
+}
+
+fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, AnaState> {
+    let mut groups = BTreeMap::new();
+    for mut group in object.objects("ana_groups", report) {
+        let id = group.number("grpid", report);
+        let mut ana = group.object("ana", report);
+        let place = ana.place("state");
+        let word = ana.text("state", report).unwrap_or_default();
+        ana.finish(report);
+        group.finish(report);
+        let id = id.and_then(|id| u32::try_from(id).ok());
+        match (id.filter(|id| *id > 0), AnaState::named(word.trim())) {
+            (Some(id), Some(state)) => {
+                groups.insert(id, state);
+            }
+            (Some(id), None) => {
+                // What nobody understands must not become accessible.
+                groups.insert(id, AnaState::Inaccessible);
+                let what = format!("{} is no state of an ANA group", quoted(&word));
+                report.lost(
+                    &place,
+                    &what,
+                    "the group is inaccessible until one is given",
+                );
+            }
+            (None, _) => report.lost(&place, "belongs to no group", "give it a grpid"),
+        }
+    }
+    groups
+}
+
+fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
+    let mut found = Vec::new();
+    for mut referral in object.objects("referrals", report) {
+        let place = referral.own_place().to_owned();
+        let enabled = referral.switch("enable", report);
+        referral.skip(&["name"]);
+        let mut addr = referral.object("addr", report);
+        let place_of_id = addr.place("portid");
+        let number = addr.number("portid", report);
+        let port_id = number.and_then(|id| u16::try_from(id).ok());
+        if number.is_some() && port_id.is_none() {
+            let remedy = "give the referral a port_id of 1 to 65535";
+            report.lost(&place_of_id, "is no number of a port", remedy);
+        }
+        let reached = reached(&mut addr, report);
+        addr.finish(report);
+        referral.finish(report);
+        match (reached, enabled) {
+            (Some(_), Some(false)) => {
+                let remedy = "add a [[referral]] when hosts are to be told of it";
+                report.note(&place, "is not enabled", remedy);
+            }
+            (
+                Some(Reached {
+                    traddr, trsvcid, ..
+                }),
+                _,
+            ) => found.push(Referral {
+                traddr,
+                trsvcid,
+                port_id: port_id.filter(|id| *id > 0),
+            }),
+            (None, _) => {}
+        }
+    }
+    found
+}

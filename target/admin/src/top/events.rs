@@ -1,0 +1,113 @@
+//! What happened to whom, as far as two looks at a target tell.
+
+use std::collections::VecDeque;
+
+use nvmeof_target_api::{NamespaceState, Snapshot};
+
+/// The last of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Events {
+    lines: VecDeque<String>,
+}
+
+/// So many are kept.
+const KEPT: usize = 100;
+
+impl Events {
+    /// Newest first.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().rev().map(String::as_str)
+    }
+
+    /// Adds what happened from one look to the next.
+    pub(super) fn add(&mut self, before: &Snapshot, now: &Snapshot) {
+        let at = clock(now);
+        for what in between(before, now) {
+            if self.lines.len() >= KEPT {
+                self.lines.pop_front();
+            }
+            self.lines.push_back(format!("{at} {what}"));
+        }
+    }
+}
+
+/// Hours, minutes and seconds, UTC.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "seconds that a program runs"
+)]
+fn clock(now: &Snapshot) -> String {
+    let seconds = (now.started + now.uptime).max(0.0) as u64;
+    let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}", seconds % 60)
+}
+
+fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
+    if !now.goes_on(before) {
+        return vec!["the target was started again".to_owned()];
+    }
+    let mut all = Vec::new();
+    let connected = |all: &Snapshot, host: &str, subsystem: &str| {
+        let mut hosts = all.hosts.iter();
+        hosts.any(|one| one.host == host && one.subsystem == subsystem && one.connected)
+    };
+    for one in now.hosts.iter().filter(|one| one.connected) {
+        if !connected(before, &one.host, &one.subsystem) {
+            all.push(format!("{} connected to {}", one.host, one.subsystem));
+        }
+    }
+    for one in before.hosts.iter().filter(|one| one.connected) {
+        if !connected(now, &one.host, &one.subsystem) {
+            all.push(format!("{} left {}", one.host, one.subsystem));
+        }
+    }
+    let names = |all: &Snapshot| {
+        let served = all.namespaces.iter().filter(|one| one.nsid > 0);
+        let names = served.map(|one| format!("{} namespace {}", one.subsystem, one.nsid));
+        names.collect::<Vec<_>>()
+    };
+    let (old, new) = (names(before), names(now));
+    all.extend(
+        new.iter()
+            .filter(|one| !old.contains(one))
+            .map(|one| format!("{one} is served")),
+    );
+    all.extend(
+        old.iter()
+            .filter(|one| !new.contains(one))
+            .map(|one| format!("{one} is gone")),
+    );
+    for one in now.namespaces.iter().filter(|one| one.nsid > 0) {
+        let same = |it: &&NamespaceState| it.subsystem == one.subsystem && it.nsid == one.nsid;
+        let earlier = before.namespaces.iter().find(same);
+        if earlier.is_some_and(|earlier| earlier.state != one.state) {
+            let (subsystem, nsid, state) = (&one.subsystem, one.nsid, &one.state);
+            all.push(format!("{subsystem} namespace {nsid} is {state}"));
+        }
+    }
+    for (one, earlier) in now.reactors.iter().zip(&before.reactors) {
+        match (earlier.answered, one.answered) {
+            (true, false) => all.push(format!("reactor {} does not answer", one.reactor)),
+            (false, true) => all.push(format!("reactor {} answers again", one.reactor)),
+            _ => {}
+        }
+        for (kind, count) in &one.rdma_errors {
+            let more = count.saturating_sub(earlier.rdma_errors.get(kind).copied().unwrap_or(0));
+            if more > 0 {
+                all.push(format!("{more} connections lost: {kind}"));
+            }
+        }
+        let refused = one.rejected.saturating_sub(earlier.rejected);
+        if refused > 0 {
+            all.push(format!("{refused} connections rejected; the log says why"));
+        }
+    }
+    for (key, hits) in &now.limits {
+        let more = hits.saturating_sub(before.limits.get(key).copied().unwrap_or(0));
+        if more > 0 {
+            all.push(format!("{key} was hit {more} times"));
+        }
+    }
+    all
+}

@@ -1,0 +1,133 @@
+//! `nvmeof-target top`: a live view of a target that runs.
+
+mod events;
+mod lines;
+mod rates;
+mod screen;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
+use nvmeof_rdma::explain;
+use nvmeof_wire::text;
+
+use nvmeof_target_api::Caller;
+use nvmeof_target_api::Snapshot;
+use rates::Rates;
+use view::View;
+
+/// A live view: what is done in each namespace and for each host, how long
+/// commands take, how busy threads are.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The target's control socket.
+    #[arg(long, value_name = "PATH", env = "NVMEOF_CONTROL", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// Seconds from one look to the next, 0.1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+    /// Print the rates of one interval and end.
+    #[arg(long)]
+    once: bool,
+    /// How to print them.
+    #[arg(short, long, value_enum, default_value_t = Format::Normal, requires = "once")]
+    output_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+}
+
+/// Where the service of systemd/ has its socket.
+const DEFAULT_SOCKET: &str = "/run/nvmeof/control.sock";
+/// For how long the target may leave us without an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("must be 0.1 to 3600".to_owned())
+    }
+}
+
+impl Top {
+    /// Shows what there is to see.
+    ///
+    /// # Errors
+    /// Words for whoever called.
+    pub fn run(&self) -> Result<(), String> {
+        let caller = Caller::new(&self.socket, PATIENCE);
+        let mut look = || look(&caller);
+        let interval = Duration::from_secs_f64(self.interval);
+        if self.once {
+            let text = once(&mut look, interval, self.output_format)?;
+            match self.output_format {
+                Format::Normal => println!("{}", text::Lines(text.trim_end())),
+                Format::Json => println!("{}", text::Json(text.trim_end())),
+            }
+            return Ok(());
+        }
+        if !std::io::stdout().is_terminal() {
+            return Err("standard output is no terminal; use --once".to_owned());
+        }
+        put_right_in_the_end().map_err(|error| format!("signals: {}", explain(&error)))?;
+        screen::run(&mut look, interval)
+    }
+}
+
+/// Whoever is told to end leaves the terminal as it was. Call it before there are
+/// other threads.
+fn put_right_in_the_end() -> std::io::Result<()> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || {
+        if let Ok(signal) = set.wait() {
+            ratatui::restore();
+            // As a shell says it.
+            std::process::exit(128 + signal as i32);
+        }
+    })?;
+    Ok(())
+}
+
+/// How the target is now.
+fn look(caller: &Caller) -> Result<Snapshot, String> {
+    let told = caller.ask(axum::http::Method::GET, "/snapshot", None);
+    let told = told.map_err(|error| error.to_string())?;
+    serde_json::from_value(told)
+        .map_err(|error| format!("the target tells something else, is it older or newer? {error}"))
+}
+
+/// The rates of one interval as text.
+fn once(
+    look: &mut dyn FnMut() -> Result<Snapshot, String>,
+    interval: Duration,
+    format: Format,
+) -> Result<String, String> {
+    let before = look()?;
+    std::thread::sleep(interval);
+    let rates = Rates::between(&before, &look()?);
+    match format {
+        Format::Json => serde_json::to_string_pretty(&rates).map_err(|error| error.to_string()),
+        Format::Normal => {
+            let view = View::default();
+            let lines = lines::all(&rates, &view);
+            let texts = lines.iter().map(|line| line.text.trim_end());
+            Ok(texts.collect::<Vec<_>>().join("\n"))
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! What is seen on a terminal of 80 columns and 24 lines.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::collections::BTreeMap;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::screen::{Shows, draw, meaning};
+use super::view::{Key, Sort};
+use super::*;
+use nvmeof_target_api::Latency;
+use nvmeof_target_api::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
+
+const DISK: &str = "nqn.2026-11.org.example:disk";
+const HOST: &str = "nqn.2026-11.org.example:a-host-with-a-rather-long-name";
+
+fn named<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
+    let all = all
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
+    all.collect()
+}
+
+/// `n` reads of 4 KiB that took 100 microseconds each.
+fn reads(n: u64) -> Counts {
+    let times = Latency {
+        sum_ns: n * 100_000,
+        buckets: vec![(Some(112), n)],
+    };
+    Counts {
+        operations: named(&[("read", n), ("admin", 7)]),
+        bytes_read: n * 4096,
+        latency: named(&[("read", times)]),
+        ..Counts::default()
+    }
+}
+
+fn namespace(nsid: u32, n: u64) -> NamespaceState {
+    NamespaceState {
+        subsystem: DISK.to_owned(),
+        nsid,
+        bytes: 1 << 30,
+        state: "ready".to_owned(),
+        commands: 3,
+        counts: reads(n),
+        ..NamespaceState::default()
+    }
+}
+
+/// A target with two namespaces and a host, `at` seconds after its start.
+fn target(at: f64, n: u64) -> Snapshot {
+    let host = HostState {
+        host: HOST.to_owned(),
+        subsystem: DISK.to_owned(),
+        connected: true,
+        queues: 2,
+        commands: 6,
+        counts: reads(2 * n),
+        ..HostState::default()
+    };
+    let reactor = |number, working| ReactorState {
+        reactor: number,
+        answered: true,
+        seconds: named(&[("working", at * working), ("polling", at * 0.25)]),
+        queues: named(&[("iwarp", 1)]),
+        commands: 3,
+        counts: reads(n),
+        ..ReactorState::default()
+    };
+    Snapshot {
+        version: "0.1.0".to_owned(),
+        started: 1_700_000_000.0,
+        uptime: at,
+        controllers: 1,
+        reactors: vec![reactor(0, 0.5), reactor(1, 0.125)],
+        namespaces: vec![namespace(1, n / 2), namespace(2, n + n / 2)],
+        hosts: vec![host],
+        queues: vec![QueueState::default(); 2],
+        ..Snapshot::default()
+    }
+}
+
+fn screen(shows: &Shows) -> Vec<String> {
+    screen_of(shows, 80, 24)
+}
+
+fn screen_of(shows: &Shows, columns: u16, lines: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+    terminal.draw(|frame| draw(frame, shows)).unwrap();
+    let buffer = terminal.backend().buffer().clone();
+    let rows = (0..lines).map(|y| {
+        let row = (0..columns).map(|x| buffer[(x, y)].symbol());
+        row.collect::<String>().trim_end().to_owned()
+    });
+    rows.collect()
+}
+
+#[test]
+fn any_size_of_a_terminal_will_do() {
+    let (shows, _) = shows();
+    for (columns, lines) in [(40, 10), (80, 24), (200, 60), (12, 3), (1, 1)] {
+        let seen = screen_of(&shows, columns, lines);
+        assert!("nvmeof-target 0.1.0".starts_with(&seen[0]) || columns > 19);
+        assert_eq!(seen.len(), usize::from(lines));
+    }
+    let small = screen_of(&shows, 40, 10);
+    assert!(
+        small[0].starts_with("nvmeof-target 0.1.0  up "),
+        "{small:?}"
+    );
+    assert!(
+        small.iter().any(|line| line.starts_with("IOPS ")),
+        "{small:?}"
+    );
+    assert!(
+        small.iter().any(|line| line.contains("NAMESPACE")),
+        "{small:?}"
+    );
+}
+
+#[test]
+fn a_namespace_whose_storage_is_gone_stands_out() {
+    let (mut shows, mut before) = shows();
+    let mut gone = target(14.0, 25_000);
+    gone.namespaces[0].state = "faulted".to_owned();
+    shows.take(Ok(gone.clone()), &mut before);
+    let seen = screen(&shows).join("\n");
+    assert!(seen.contains("1 (faulted)"), "{seen}");
+    assert!(seen.contains("namespace 1 is faulted"), "{seen}");
+    let rows = lines::table("NAMESPACE", &shows.view.sorted(&shows.rates.namespaces));
+    let alarms = rows.iter().filter(|line| line.kind == lines::Kind::Alarm);
+    assert_eq!(alarms.count(), 1, "{rows:?}");
+    shows.take(Ok(target(16.0, 25_000)), &mut before);
+    let seen = screen(&shows).join("\n");
+    assert!(seen.contains("namespace 1 is ready"), "{seen}");
+}
+
+/// After two looks, two seconds from each other.
+fn shows() -> (Shows, Snapshot) {
+    let mut shows = Shows::default();
+    let mut before = target(10.0, 1000);
+    shows.take(Ok(target(12.0, 25_000)), &mut before);
+    (shows, before)
+}
+
+#[test]
+fn everything_fits_a_small_terminal() {
+    let (shows, _) = shows();
+    let expected = "\
+nvmeof-target 0.1.0  up 00:00:12  controllers 1  queues 2
+IOPS 24.0k  read 98.3M/s  write 0/s  errors 0/s
+p50 104µs  p99 112µs  in work 6
+
+  REACTOR  working  polling   queues  in work     IOPS  waiting
+        0     50 %     25 %        1        3    12.0k        0
+        1     12 %     25 %        1        3    12.0k        0
+
+NAMESPACE                         IOPS  read/s write/s    p50    p99 work err/s
+nqn.2026-11.org.example:disk 2   18.0k   73.7M       0  104µs  112µs    3     0
+nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     0";
+    let seen = screen(&shows);
+    assert_eq!(seen[..11].join("\n"), expected);
+    let at = seen
+        .iter()
+        .position(|line| line.starts_with("HOST"))
+        .unwrap();
+    assert!(
+        seen[at + 1].contains("a-rather-long-name   24.0k   98.3M"),
+        "{seen:#?}"
+    );
+    assert!(seen[at + 1].starts_with('…'), "{seen:#?}");
+    assert!(
+        seen[23].starts_with("q ends  s sorts (IOPS, highest first)"),
+        "{}",
+        seen[23]
+    );
+    assert!(seen.iter().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn keys_sort_turn_pause_and_end() {
+    let (mut shows, _) = shows();
+    assert!(!shows.view.press(Key::Reverse));
+    let seen = screen(&shows);
+    let first = seen
+        .iter()
+        .position(|line| line.starts_with("NAMESPACE"))
+        .unwrap()
+        + 1;
+    assert!(seen[first].contains("disk 1 "), "{seen:#?}");
+    assert!(seen[23].contains("lowest first"));
+    let mut sorts = Vec::new();
+    for _ in 0..6 {
+        shows.view.press(Key::Sort);
+        sorts.push(shows.view.sort);
+    }
+    let expected = [
+        Sort::Read,
+        Sort::Written,
+        Sort::P99,
+        Sort::Errors,
+        Sort::Name,
+        Sort::Iops,
+    ];
+    assert_eq!(sorts, expected);
+    shows.view.press(Key::Pause);
+    assert!(screen(&shows)[0].ends_with("PAUSED"));
+    assert!(shows.view.press(Key::End));
+}
+
+#[test]
+fn keys_are_what_the_last_line_says() {
+    let plain = |code| meaning(KeyEvent::new(code, KeyModifiers::NONE));
+    for (code, key) in [
+        (KeyCode::Char('q'), Some(Key::End)),
+        (KeyCode::Esc, Some(Key::End)),
+        (KeyCode::Char('s'), Some(Key::Sort)),
+        (KeyCode::Char('r'), Some(Key::Reverse)),
+        (KeyCode::Char('p'), Some(Key::Pause)),
+        (KeyCode::Char(' '), Some(Key::Pause)),
+        (KeyCode::Up, Some(Key::Up)),
+        (KeyCode::Down, Some(Key::Down)),
+        (KeyCode::Char('c'), None),
+        (KeyCode::Enter, None),
+    ] {
+        assert_eq!(plain(code), key, "{code:?}");
+    }
+    let end = meaning(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    assert_eq!(end, Some(Key::End));
+}
+
+#[test]
+fn what_happened_is_told_newest_first() {
+    let (mut shows, mut before) = shows();
+    let mut next = target(13.0, 25_000);
+    next.hosts[0].connected = false;
+    next.namespaces.remove(0);
+    next.reactors[1].answered = false;
+    next.reactors[0].rdma_errors = named(&[("network", 2)]);
+    next.limits = named(&[("limits.controllers", 1)]);
+    shows.take(Ok(next), &mut before);
+    let told: Vec<_> = shows
+        .events
+        .lines()
+        .map(|line| line.split_once(' ').unwrap().1)
+        .collect();
+    let expected = [
+        "limits.controllers was hit 1 times".to_owned(),
+        "reactor 1 does not answer".to_owned(),
+        "2 connections lost: network".to_owned(),
+        format!("{DISK} namespace 1 is gone"),
+        format!("{HOST} left {DISK}"),
+    ];
+    assert_eq!(told, expected);
+    let seen = screen(&shows);
+    assert!(
+        seen[19].starts_with("22:13:33 limits.controllers was hit"),
+        "{seen:#?}"
+    );
+    assert!(
+        seen.iter().any(|line| line.ends_with("no answer")),
+        "{seen:#?}"
+    );
+}
+
+#[test]
+fn a_target_that_does_not_answer_leaves_what_was_seen() {
+    let (mut shows, mut before) = shows();
+    shows.take(Err("nobody listens there".to_owned()), &mut before);
+    let seen = screen(&shows);
+    assert_eq!(seen[3], "nobody listens there");
+    assert!(seen.iter().any(|line| line.contains("18.0k")), "{seen:#?}");
+    // It is there again, and was started anew meanwhile.
+    let mut again = target(13.0, 130);
+    again.started += 0.3;
+    shows.take(Ok(again), &mut before);
+    let seen = screen(&shows);
+    assert_eq!(seen[3], "");
+    assert!(seen[1].starts_with("IOPS 20 "), "{seen:#?}");
+    assert!(
+        shows
+            .events
+            .lines()
+            .next()
+            .unwrap()
+            .ends_with("was started again")
+    );
+}
+
+#[test]
+fn more_than_fits_is_scrolled() {
+    let mut many = target(12.0, 25_000);
+    many.namespaces = (1..=40).map(|nsid| namespace(nsid, 0)).collect();
+    many.hosts = Vec::new();
+    let mut shows = Shows::default();
+    let mut before = target(10.0, 0);
+    shows.take(Ok(many), &mut before);
+    shows.view.sort = Sort::Name;
+    for _ in 0..100 {
+        shows.view.press(Key::Down);
+    }
+    let seen = screen(&shows);
+    assert!(
+        seen.iter().any(|line| line.contains("disk 9 ")),
+        "the last by name: {seen:#?}"
+    );
+    assert!(seen.iter().any(|line| line.starts_with("HOST")));
+}
+
+#[test]
+fn a_host_cannot_send_commands_to_the_terminal() {
+    let mut evil = target(12.0, 25_000);
+    evil.hosts[0].host = "nqn.\u{1b}[2J\u{9b}x".to_owned();
+    let mut shows = Shows::default();
+    let mut before = target(10.0, 0);
+    shows.take(Ok(evil), &mut before);
+    for line in screen(&shows) {
+        assert!(!line.contains(char::is_control), "{line:?}");
+    }
+    let lines = lines::all(&shows.rates, &shows.view);
+    assert!(
+        lines
+            .iter()
+            .all(|line| !line.text.contains(char::is_control))
+    );
+}
+
+#[test]
+fn once_prints_one_frame() {
+    let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
+    let mut look = || Ok(looks.pop().unwrap());
+    let text = once(&mut look, Duration::ZERO, Format::Normal).unwrap();
+    assert!(
+        text.starts_with("nvmeof-target 0.1.0  up 00:00:12"),
+        "{text}"
+    );
+    assert!(
+        text.contains("nqn.2026-11.org.example:disk 2   18.0k"),
+        "{text}"
+    );
+    let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
+    let mut look = || Ok(looks.pop().unwrap());
+    let json = once(&mut look, Duration::ZERO, Format::Json).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["total"]["iops"], 24_000.0);
+    assert_eq!(json["reactors"][1]["working"], 0.125);
+    assert_eq!(json["namespaces"][0]["p99"], 0.000_111_84);
+}
+
+#[test]
+fn numbers_are_short() {
+    let all = [
+        0.0,
+        9.4,
+        999.4,
+        999.6,
+        99_940.0,
+        99_960.0,
+        1e6,
+        12_345_678.0,
+        1e18,
+    ];
+    let short = all.map(lines::short);
+    assert_eq!(
+        short,
+        [
+            "0", "9", "999", "1.0k", "99.9k", "100k", "1.0M", "12.3M", "1000P"
+        ]
+    );
+    assert_eq!(lines::ended("abcdef", 4), "…def");
+    assert_eq!(lines::ended("abcd", 4), "abcd");
+}
+
+/// The end of a message is the remedy.
+#[test]
+fn what_is_wrong_is_told_to_the_end() {
+    let rates = Rates::between(&target(10.0, 1000), &target(12.0, 2000));
+    let mut view = View::default();
+    let long = "/a/folder/with/a/long/name".repeat(3);
+    view.trouble = Some(format!(
+        "{long}: there is no such socket; name one with --socket"
+    ));
+    let shown = lines::all(&rates, &view);
+    let alarms = shown.iter().filter(|line| line.kind == lines::Kind::Alarm);
+    let alarms: Vec<_> = alarms.map(|line| line.text.trim()).collect();
+    let rest = "there is no such socket; name one with --socket";
+    assert_eq!(alarms, [format!("{long}:").as_str(), rest]);
+}
+
+#[test]
+fn errors_are_shown() {
+    let mut failing = target(12.0, 25_000);
+    failing.namespaces[0].counts.errors.push(Failed {
+        status: 0x281,
+        name: "Unrecovered Read Error".to_owned(),
+        count: 10,
+    });
+    let rates = Rates::between(&target(10.0, 1000), &failing);
+    let shown = lines::all(&rates, &View::default());
+    let alarms: Vec<_> = shown
+        .iter()
+        .filter(|line| line.kind == lines::Kind::Alarm)
+        .collect();
+    assert_eq!(alarms.len(), 1);
+    assert!(alarms[0].text.ends_with("    5"), "{alarms:?}");
+}

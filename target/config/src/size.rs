@@ -1,0 +1,51 @@
+//! Sizes as they are written in a configuration.
+
+use nvmeof_backend_spec::parse_size;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+
+/// Bytes: a number, or text such as `"64M"`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size(u64);
+
+impl Size {
+    pub(crate) fn all_bytes(self) -> u64 {
+        self.0
+    }
+
+    /// What does not fit 32 bits is refused with every other size that is too
+    /// large.
+    pub(crate) fn bytes(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SizeVisitor;
+
+        impl Visitor<'_> for SizeVisitor {
+            type Value = Size;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of bytes, or text such as \"64M\"")
+            }
+
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes)
+                    .map(Size)
+                    .map_err(|_| E::custom("a size cannot be negative"))
+            }
+
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
+                parse_size(text).map(Size).map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}

@@ -1,0 +1,142 @@
+//! What a configuration wants namespaces to be served from.
+
+use nvmeof_backend_spec::{BlockSize, Spec};
+use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
+use toml::Spanned;
+
+use super::raw::RawNamespace;
+use super::{Config, ConfigError};
+
+/// What one namespace is to be served from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its number.
+    pub nsid: u32,
+    /// The storage behind it.
+    pub spec: Spec,
+    /// Bytes of its blocks; `None`: what suits the storage.
+    pub block_size: Option<BlockSize>,
+    /// Whether its device is to be asked for what is done.
+    pub polled: bool,
+}
+
+impl Wanted {
+    /// The same namespace on a disk of that specification.
+    #[must_use]
+    pub fn with(&self, spec: Spec) -> Self {
+        Self {
+            spec,
+            ..self.clone()
+        }
+    }
+
+    /// Whether both are the same file, or memory of the same size.
+    #[must_use]
+    pub fn names(&self, wanted: &Self) -> bool {
+        self.spec.clone().with_readonly(true) == wanted.spec.clone().with_readonly(true)
+    }
+
+    /// Whether a disk of this is what `wanted` says as well: one that can be
+    /// written serves a namespace that cannot.
+    #[must_use]
+    pub fn serves(&self, wanted: &Self) -> bool {
+        let like = |one: &Self| (one.block_size, one.polled);
+        self.names(wanted)
+            && like(self) == like(wanted)
+            && (wanted.spec.readonly() || !self.spec.readonly())
+    }
+}
+
+impl Config {
+    /// What each namespace that is enabled is to be served from, in order.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
+        self.each_wanted().map(|(_, wanted)| wanted).collect()
+    }
+
+    /// The same with name of the subsystem and number of each, also of those that are
+    /// wrong.
+    pub fn each_wanted(&self) -> impl Iterator<Item = ((&str, u32), Result<Wanted, ConfigError>)> {
+        self.namespaces().map(|(nqn, raw)| {
+            let wanted = self.wanted_of(nqn, raw);
+            ((nqn, *raw.nsid.get_ref()), wanted)
+        })
+    }
+
+    fn wanted_of(&self, nqn: &str, raw: &RawNamespace) -> Result<Wanted, ConfigError> {
+        Ok(Wanted {
+            nqn: nqn.to_owned(),
+            nsid: *raw.nsid.get_ref(),
+            spec: self.spec(raw)?,
+            block_size: block_size(raw),
+            polled: *raw.iopoll.get_ref(),
+        })
+    }
+
+    /// An error about the path of namespace number `at`, counted over those of all
+    /// subsystems that are enabled.
+    #[must_use]
+    pub fn path_error(&self, at: usize, what: &str) -> ConfigError {
+        let raw = self.namespaces().nth(at);
+        let at = raw.map(|(_, raw)| raw.path.span().start);
+        let key = self.called("path", "--namespace");
+        self.error_at(at, &format!("{key}: {what}"))
+    }
+
+    /// An error about whether its device is polled.
+    #[must_use]
+    pub fn polled_error(&self, at: usize, what: &str) -> ConfigError {
+        let raw = self.namespaces().nth(at);
+        let at = raw.map(|(_, raw)| raw.iopoll.span().start);
+        self.error_at(at, &format!("iopoll: {what}"))
+    }
+
+    /// The namespaces that are enabled in order, each with the name of its
+    /// subsystem.
+    fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
+        let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
+        subsystems.flat_map(|subsystem| {
+            let nqn = subsystem.nqn.get_ref().as_str();
+            let namespaces = subsystem.namespace.iter();
+            let enabled = namespaces.map(Spanned::get_ref).filter(|one| one.enabled);
+            enabled.map(move |namespace| (nqn, namespace))
+        })
+    }
+
+    /// The model with these ports; `fill_in` says what is known of the disk of each
+    /// namespace that is enabled, one after the other.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn model_of(
+        &self,
+        fill_in: impl FnMut(&mut NamespaceSpec),
+        ports: &[PortSpec],
+    ) -> Result<Model, ConfigError> {
+        let subsystems = self.subsystem_specs(fill_in)?;
+        self.build(ports, &subsystems)
+    }
+
+    fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {
+        let spec: Spec = raw
+            .path
+            .get_ref()
+            .parse()
+            .map_err(|error| self.of_path(raw, &error))?;
+        Ok(spec.with_readonly(raw.readonly))
+    }
+
+    fn of_path(&self, raw: &RawNamespace, error: &dyn std::error::Error) -> ConfigError {
+        let key = self.called("path", "--namespace");
+        self.error_at(Some(raw.path.span().start), &format!("{key}: {error}"))
+    }
+}
+
+fn block_size(raw: &RawNamespace) -> Option<BlockSize> {
+    let given = raw.block_size.as_ref()?;
+    BlockSize::from_bytes(*given.get_ref())
+}

@@ -1,0 +1,220 @@
+//! A list of edits that does not grow with their number: what a later one
+//! leaves nothing of is left out.
+
+use super::document::Document;
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::Edit;
+
+/// Adds `edit` to `edits`, which are made on `base` one after the other. What
+/// comes of them is the same as if it had just been put behind them.
+pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
+    let slot = edit.slot();
+    if edit.overrides() {
+        edits.retain(|earlier| !slot.holds(&earlier.slot()));
+    }
+    // What it takes away may have been there only by an edit that is gone now.
+    if !edit.takes_away() || fits(base, edits, &edit) {
+        edits.push(edit);
+    }
+}
+
+/// Takes those out that are `aside` and only add something, with all that are aside
+/// about what they add: they are to be behind what is in effect, so that they
+/// are nobody's in the way when they fit again.
+///
+/// What takes something away stays where it is: behind a later edit it would
+/// take away what that one added.
+pub(super) fn take_late(edits: &mut Vec<Edit>, aside: &[Aside]) -> Vec<Edit> {
+    let mut late: Vec<Edit> = Vec::new();
+    edits.retain(|edit| {
+        let follows = late.iter().any(|one| one.slot().holds(&edit.slot()));
+        let is_late = (follows || edit.only_adds()) && aside.iter().any(|one| one.edit == *edit);
+        if is_late {
+            late.push(edit.clone());
+        }
+        !is_late
+    });
+    late
+}
+
+fn fits(base: &Document, edits: &[Edit], edit: &Edit) -> bool {
+    let mut document = base.clone();
+    for earlier in edits {
+        // One that does not fit at present stays without effect.
+        let _ = document.make(earlier);
+    }
+    document.make(edit).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use toml::{Table, Value};
+
+    use super::*;
+    use nvmeof_target_api::NamespaceAdd;
+
+    const BASE: &str = "[[port]]\ntraddr = \"10.0.0.1\"\n\
+        [[subsystem]]\nnqn = \"a\"\nallow_any_host = true\n\
+        [[subsystem.namespace]]\nnsid = 1\npath = \"one\"\n\
+        [[subsystem]]\nnqn = \"b\"\nallowed_hosts = [\"x\"]\n";
+
+    /// Numbers that look random, the same in every run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (self.0 >> 33) % end
+        }
+
+        fn one_of(&mut self, all: &[&str]) -> String {
+            let at = self.below(all.len() as u64);
+            all[usize::try_from(at).unwrap()].to_owned()
+        }
+    }
+
+    fn random(numbers: &mut Numbers) -> Edit {
+        let nqn = numbers.one_of(&["a", "b", "c"]);
+        let subsystem = Some(nqn.clone());
+        let nsid = u32::try_from(numbers.below(3)).unwrap() + 1;
+        let host = numbers.one_of(&["x", "y", "any"]);
+        let address = numbers.one_of(&["10.0.0.1:4420", "10.0.0.2:4420"]);
+        match numbers.below(14) {
+            0 => Edit::SubsystemAdd {
+                nqn,
+                serial: None,
+                model: None,
+                hosts: vec![host],
+            },
+            1 => Edit::SubsystemRemove { nqn },
+            2 | 3 => Edit::NamespaceAdd(NamespaceAdd {
+                subsystem,
+                nsid: Some(nsid),
+                path: numbers.one_of(&["p", "q"]),
+                ..NamespaceAdd::default()
+            }),
+            4 => Edit::NamespaceRemove { subsystem, nsid },
+            5 => Edit::NamespaceEnable {
+                subsystem,
+                nsid,
+                enabled: numbers.below(2) == 0,
+            },
+            6 => Edit::HostAllow { subsystem, host },
+            7 => Edit::HostDeny { subsystem, host },
+            8 => Edit::PortAdd {
+                address,
+                provider: Vec::new(),
+                id: None,
+            },
+            9 => Edit::PortRemove { address },
+            10 => Edit::NamespaceSet {
+                subsystem,
+                nsid,
+                key: numbers.one_of(&["path", "ana_group"]),
+                value: Some(numbers.one_of(&["2", "3"])),
+            },
+            11 => Edit::SubsystemSet {
+                nqn,
+                key: numbers.one_of(&["model", "serial"]),
+                value: (numbers.below(2) == 0).then(|| "m".to_owned()),
+            },
+            12 => Edit::PortSet {
+                address,
+                key: "id".to_owned(),
+                value: Some(numbers.one_of(&["5", "6"])),
+            },
+            _ => Edit::AnaSet {
+                address: (numbers.below(2) == 0).then_some(address),
+                group: 1,
+                state: numbers.one_of(&["optimized", "inaccessible"]),
+            },
+        }
+    }
+
+    /// The document with its lists in one order, and nothing that says what is
+    /// so anyway.
+    fn meaning(document: &Document) -> Table {
+        let mut table: Table = document.text().parse().unwrap();
+        sort(&mut table);
+        table
+    }
+
+    fn sort(table: &mut Table) {
+        for (_, value) in table.iter_mut() {
+            let Value::Array(all) = value else { continue };
+            for one in all.iter_mut() {
+                if let Value::Table(one) = one {
+                    sort(one);
+                }
+            }
+            all.sort_by_key(ToString::to_string);
+        }
+        table.retain(|_, value| value.as_array().is_none_or(|all| !all.is_empty()));
+    }
+
+    #[test]
+    fn what_is_left_out_makes_no_difference() {
+        let base = Document::parse(BASE).unwrap();
+        for seed in 0..200 {
+            let mut numbers = Numbers(seed);
+            let (mut whole, mut edits) = (base.clone(), Vec::new());
+            for step in 0..60 {
+                let edit = random(&mut numbers);
+                if whole.make(&edit).is_err() {
+                    continue;
+                }
+                add(&base, &mut edits, edit.clone());
+                let mut short = base.clone();
+                for edit in &edits {
+                    let made = short.make(edit);
+                    assert_eq!(
+                        made,
+                        Ok(()),
+                        "seed {seed}, step {step}: {edit} of {edits:?}"
+                    );
+                }
+                let equal = meaning(&short) == meaning(&whole);
+                assert!(
+                    equal,
+                    "seed {seed}, step {step}, {edit}: {edits:?}\n{}",
+                    whole.text()
+                );
+            }
+            assert!(edits.len() < 30, "seed {seed}: {edits:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_and_goes_leaves_nothing() {
+        let base = Document::parse(BASE).unwrap();
+        let subsystem = || Some("a".to_owned());
+        let mut edits = Vec::new();
+        for _ in 0..1000 {
+            let nsid = Some(7);
+            let new = NamespaceAdd {
+                subsystem: subsystem(),
+                nsid,
+                ..NamespaceAdd::default()
+            };
+            add(&base, &mut edits, Edit::NamespaceAdd(new));
+            let (subsystem, nsid) = (subsystem(), 7);
+            add(&base, &mut edits, Edit::NamespaceRemove { subsystem, nsid });
+        }
+        assert_eq!(edits, []);
+        for enabled in [true, false] {
+            let (subsystem, nsid) = (subsystem(), 1);
+            let edit = Edit::NamespaceEnable {
+                subsystem,
+                nsid,
+                enabled,
+            };
+            add(&base, &mut edits, edit);
+        }
+        assert_eq!(edits.len(), 1);
+        add(&base, &mut edits, Edit::SubsystemRemove { nqn: "a".into() });
+        assert_eq!(edits, [Edit::SubsystemRemove { nqn: "a".into() }]);
+    }
+}

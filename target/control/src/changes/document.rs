@@ -1,0 +1,577 @@
+//! The text of a configuration, and edits made on it.
+//!
+//! What an edit does not concern stays as it was written, comments included.
+
+use nvmeof_rdma::Address;
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
+
+use super::keys;
+use nvmeof_target_address as zone;
+use nvmeof_target_api::{ANY, Edit, NamespaceAdd, Slot};
+use nvmeof_target_config::DEFAULT_PORT;
+
+/// A configuration that can be edited.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Document {
+    toml: DocumentMut,
+}
+
+/// An edit cannot be made. Displays as `key: what`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {what}")]
+pub struct Misfit {
+    pub(crate) key: &'static str,
+    pub(crate) what: String,
+}
+
+/// It cannot be.
+pub(super) fn misfit<T>(key: &'static str, what: impl Into<String>) -> Result<T, Misfit> {
+    let what = what.into();
+    Err(Misfit { key, what })
+}
+
+/// Where in the document the names of things are.
+const SUBSYSTEM: &str = "subsystem";
+const NAMESPACE: &str = "namespace";
+const PORT: &str = "port";
+const REFERRAL: &str = "referral";
+const ANA_GROUP: &str = "ana_group";
+const HOSTS: &str = "allowed_hosts";
+const ANY_HOST: &str = "allow_any_host";
+
+impl Document {
+    /// # Errors
+    /// When `text` is no TOML.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let toml = text.parse::<DocumentMut>();
+        let mut toml = toml.map_err(|error| error.to_string())?;
+        spread(toml.as_table_mut());
+        Ok(Self { toml })
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.toml.to_string()
+    }
+
+    /// Fills in what `edit` leaves to the document: its subsystem where there
+    /// is but one, the number of a new namespace, which is none that one of
+    /// `aside` may have again, the address of a port that is given by its number.
+    ///
+    /// # Errors
+    /// [`Misfit`] when that cannot be known.
+    pub(super) fn settle(&self, edit: &mut Edit, aside: &[Edit]) -> Result<(), Misfit> {
+        if let Some(subsystem) = edit.subsystem_mut()
+            && subsystem.is_none()
+        {
+            *subsystem = Some(self.only_subsystem()?);
+        }
+        match edit {
+            Edit::NamespaceAdd(add) if add.nsid.is_none() => {
+                add.nsid = Some(self.free_nsid(add, aside)?);
+            }
+            Edit::PortAdd { address, .. } => *address = parsed(address)?.to_string(),
+            Edit::PortRemove { address }
+            | Edit::PortSet { address, .. }
+            | Edit::AnaSet {
+                address: Some(address),
+                ..
+            } => {
+                *address = self.port_named(address)?.to_string();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn only_subsystem(&self) -> Result<String, Misfit> {
+        let names: Vec<&str> = tables(self.toml.as_table(), SUBSYSTEM)
+            .filter_map(|table| table.get("nqn")?.as_str())
+            .collect();
+        match names[..] {
+            [only] => Ok(only.to_owned()),
+            [] => misfit(SUBSYSTEM, "there is none; add one first"),
+            _ => misfit(SUBSYSTEM, format!("say which: {}", names.join(", "))),
+        }
+    }
+
+    /// The number of a new namespace: that of the same one, if it was put `aside`.
+    fn free_nsid(&self, new: &NamespaceAdd, aside: &[Edit]) -> Result<u32, Misfit> {
+        let nqn = new.subsystem.as_deref().unwrap_or_default();
+        let subsystem = self.subsystem(nqn)?;
+        let used: Vec<i64> = tables(subsystem, NAMESPACE).filter_map(nsid_of).collect();
+        let is_used = |nsid: u32| used.contains(&i64::from(nsid));
+        let same = aside.iter().find_map(|edit| match edit {
+            Edit::NamespaceAdd(one) => {
+                let numbered = NamespaceAdd {
+                    nsid: one.nsid,
+                    ..new.clone()
+                };
+                one.nsid.filter(|nsid| numbered == *one && !is_used(*nsid))
+            }
+            _ => None,
+        });
+        // Hosts know a namespace by its number: none finds another's data there.
+        let promised = |nsid| {
+            aside
+                .iter()
+                .any(|one| one.slot() == Slot::Namespace(nqn, nsid))
+        };
+        let free = |nsid: &u32| !is_used(*nsid) && !promised(*nsid);
+        let found = same.or_else(|| (1_u32..).find(free));
+        found.map_or_else(|| misfit("nsid", "there is no free number"), Ok)
+    }
+
+    /// The address of the port that `name` is the number or the address of.
+    fn port_named(&self, name: &str) -> Result<Address, Misfit> {
+        let Ok(number) = name.parse::<i64>() else {
+            return parsed(name);
+        };
+        let ports = tables(self.toml.as_table(), PORT);
+        let found = (1_i64..).zip(ports).find(|(place, port)| {
+            let id = port.get("id").and_then(Item::as_integer);
+            id.unwrap_or(*place) == number
+        });
+        match found.and_then(|(_, port)| address_of(port)) {
+            Some(address) => Ok(address),
+            None => {
+                let what = format!("there is no port {number}; `ctl show` has them in order");
+                misfit(PORT, what)
+            }
+        }
+    }
+
+    fn subsystem(&self, nqn: &str) -> Result<&Table, Misfit> {
+        let mut all = tables(self.toml.as_table(), SUBSYSTEM);
+        let found = all.find(|table| is(table, "nqn", nqn));
+        found.map_or_else(|| no_subsystem(nqn), Ok)
+    }
+
+    /// The `path` of the namespace that `edit` is about.
+    ///
+    /// # Errors
+    /// [`Misfit`] when there is none.
+    pub(super) fn path_of(&self, edit: &Edit) -> Result<String, Misfit> {
+        let Slot::Namespace(nqn, nsid) = edit.slot() else {
+            return misfit("nsid", "names no namespace");
+        };
+        let mut all = tables(self.subsystem(nqn)?, NAMESPACE);
+        let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
+        let path = found.and_then(|table| table.get("path")?.as_str());
+        path.map_or_else(|| no_namespace(nsid), |path| Ok(path.to_owned()))
+    }
+
+    /// Makes the edit, or leaves everything as it is.
+    ///
+    /// # Errors
+    /// [`Misfit`] when what it is about is not there, or is there already.
+    pub(super) fn make(&mut self, edit: &Edit) -> Result<(), Misfit> {
+        match edit {
+            Edit::SubsystemAdd {
+                nqn,
+                serial,
+                model,
+                hosts,
+            } => self.add_subsystem(nqn, serial.as_deref(), model.as_deref(), hosts),
+            Edit::SubsystemRemove { nqn } => self.remove_subsystem(nqn),
+            Edit::NamespaceAdd(add) => self.add_namespace(add),
+            Edit::NamespaceRemove { subsystem, nsid } => {
+                self.remove_namespace(subsystem.as_deref(), *nsid)
+            }
+            Edit::NamespaceEnable {
+                subsystem,
+                nsid,
+                enabled,
+            } => self.enable_namespace(subsystem.as_deref(), *nsid, *enabled),
+            Edit::NamespaceSet {
+                subsystem,
+                nsid,
+                key,
+                value,
+            } => {
+                let namespace = self.namespace_mut(subsystem.as_deref(), *nsid)?;
+                keys::set(namespace, keys::OF_NAMESPACES, key, value.as_deref())
+            }
+            Edit::SubsystemSet { nqn, key, value } => {
+                let subsystem = self.subsystem_mut(Some(nqn))?;
+                keys::set(subsystem, keys::OF_SUBSYSTEMS, key, value.as_deref())
+            }
+            Edit::PortSet {
+                address,
+                key,
+                value,
+            } => self.set_port(address, key, value.as_deref()),
+            Edit::HostAllow { subsystem, host } => {
+                allow(self.subsystem_mut(subsystem.as_deref())?, host)
+            }
+            Edit::HostDeny { subsystem, host } => {
+                deny(self.subsystem_mut(subsystem.as_deref())?, host)
+            }
+            Edit::PortAdd {
+                address,
+                provider,
+                id,
+            } => self.add_port(address, provider, *id),
+            Edit::PortRemove { address } => self.remove_at(PORT, address),
+            Edit::AnaSet {
+                address,
+                group,
+                state,
+            } => self.set_ana(address.as_deref(), *group, state),
+            Edit::ReferralAdd {
+                address,
+                port_id,
+                nqn,
+            } => self.add_referral(address, *port_id, nqn.as_deref()),
+            Edit::ReferralRemove { address } => self.remove_at(REFERRAL, address),
+        }
+    }
+
+    fn remove_subsystem(&mut self, nqn: &str) -> Result<(), Misfit> {
+        let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
+        let gone = remove(all, |table| is(table, "nqn", nqn));
+        if gone { Ok(()) } else { no_subsystem(nqn) }
+    }
+
+    fn remove_namespace(&mut self, subsystem: Option<&str>, nsid: u32) -> Result<(), Misfit> {
+        let all = tables_mut(self.subsystem_mut(subsystem)?, NAMESPACE)?;
+        let gone = remove(all, |table| nsid_of(table) == Some(nsid.into()));
+        if gone { Ok(()) } else { no_namespace(nsid) }
+    }
+
+    fn enable_namespace(
+        &mut self,
+        subsystem: Option<&str>,
+        nsid: u32,
+        enabled: bool,
+    ) -> Result<(), Misfit> {
+        let namespace = self.namespace_mut(subsystem, nsid)?;
+        if enabled {
+            namespace.remove("enabled");
+        } else {
+            namespace.insert("enabled", value(false));
+        }
+        Ok(())
+    }
+
+    fn set_port(&mut self, address: &str, key: &str, value: Option<&str>) -> Result<(), Misfit> {
+        let wanted = parsed(address)?;
+        let mut all = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
+        match all.find(|table| address_of(table) == Some(wanted)) {
+            Some(port) => keys::set(port, keys::OF_PORTS, key, value),
+            None => none_at(PORT, address),
+        }
+    }
+
+    fn subsystem_mut(&mut self, nqn: Option<&str>) -> Result<&mut Table, Misfit> {
+        let nqn = nqn.unwrap_or_default();
+        let mut all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?.iter_mut();
+        let found = all.find(|table| is(table, "nqn", nqn));
+        found.map_or_else(|| no_subsystem(nqn), Ok)
+    }
+
+    fn namespace_mut(&mut self, nqn: Option<&str>, nsid: u32) -> Result<&mut Table, Misfit> {
+        let mut all = tables_mut(self.subsystem_mut(nqn)?, NAMESPACE)?.iter_mut();
+        let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
+        found.map_or_else(|| no_namespace(nsid), Ok)
+    }
+
+    fn add_subsystem(
+        &mut self,
+        nqn: &str,
+        serial: Option<&str>,
+        model: Option<&str>,
+        hosts: &[String],
+    ) -> Result<(), Misfit> {
+        let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
+        if all.iter().any(|table| is(table, "nqn", nqn)) {
+            return misfit(
+                "nqn",
+                format!("there is a subsystem {nqn} already; remove it first"),
+            );
+        }
+        let mut table = Table::new();
+        table.insert("nqn", value(nqn));
+        insert(&mut table, "serial", serial);
+        insert(&mut table, "model", model);
+        if matches!(hosts, [any] if any == ANY) {
+            table.insert(ANY_HOST, value(true));
+        } else {
+            table.insert(HOSTS, value(hosts.iter().collect::<Array>()));
+        }
+        all.push(table);
+        Ok(())
+    }
+
+    fn add_namespace(&mut self, add: &NamespaceAdd) -> Result<(), Misfit> {
+        let subsystem = self.subsystem_mut(add.subsystem.as_deref())?;
+        let all = tables_mut(subsystem, NAMESPACE)?;
+        let nsid = i64::from(add.nsid.unwrap_or_default());
+        if all.iter().any(|table| nsid_of(table) == Some(nsid)) {
+            let what = format!(
+                "there is a namespace {nsid} already; remove it first, or leave --nsid out for \
+                 the first free number"
+            );
+            return misfit("nsid", what);
+        }
+        let mut table = Table::new();
+        table.insert("nsid", value(nsid));
+        table.insert("path", value(&add.path));
+        insert(&mut table, "block_size", add.block_size.map(i64::from));
+        insert(&mut table, "uuid", add.uuid.as_deref());
+        insert(&mut table, "nguid", add.nguid.as_deref());
+        insert(&mut table, "eui64", add.eui64.as_deref());
+        insert(&mut table, "readonly", add.readonly);
+        insert(&mut table, "iopoll", add.iopoll);
+        insert(&mut table, "ana_group", add.ana_group.map(i64::from));
+        if !add.hosts.is_empty() {
+            table.insert("hosts", value(add.hosts.iter().collect::<Array>()));
+        }
+        all.push(table);
+        Ok(())
+    }
+
+    fn add_port(
+        &mut self,
+        address: &str,
+        provider: &[String],
+        id: Option<u16>,
+    ) -> Result<(), Misfit> {
+        let mut table = located(address)?;
+        let wanted = parsed(address)?;
+        let all = tables_mut(self.toml.as_table_mut(), PORT)?;
+        let there = all.iter().any(|table| address_of(table) == Some(wanted));
+        if there && wanted.port() != Some(0) {
+            return misfit(
+                "traddr",
+                format!("there is a port {address} already; remove it first"),
+            );
+        }
+        match provider {
+            [] => {}
+            [one] => {
+                table.insert("provider", value(one));
+            }
+            several => {
+                table.insert("provider", value(several.iter().collect::<Array>()));
+            }
+        }
+        insert(&mut table, "id", id.map(i64::from));
+        all.push(table);
+        Ok(())
+    }
+
+    fn add_referral(
+        &mut self,
+        address: &str,
+        port_id: Option<u16>,
+        nqn: Option<&str>,
+    ) -> Result<(), Misfit> {
+        let mut table = located(address)?;
+        let wanted = parsed(address)?;
+        let all = tables_mut(self.toml.as_table_mut(), REFERRAL)?;
+        if all.iter().any(|table| address_of(table) == Some(wanted)) {
+            return misfit(
+                "traddr",
+                format!("there is a referral to {address} already; remove it first"),
+            );
+        }
+        insert(&mut table, "port_id", port_id.map(i64::from));
+        insert(&mut table, "nqn", nqn);
+        all.push(table);
+        Ok(())
+    }
+
+    /// Takes what is at `address` out of the tables `key`.
+    fn remove_at(&mut self, key: &'static str, address: &str) -> Result<(), Misfit> {
+        let wanted = parsed(address)?;
+        let all = tables_mut(self.toml.as_table_mut(), key)?;
+        if remove(all, |table| address_of(table) == Some(wanted)) {
+            return Ok(());
+        }
+        none_at(key, address)
+    }
+
+    fn set_ana(&mut self, address: Option<&str>, group: u32, state: &str) -> Result<(), Misfit> {
+        let wanted = address.map(parsed).transpose()?;
+        let ports = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
+        let mut any = false;
+        for port in ports {
+            if wanted.is_some() && address_of(port) != wanted {
+                continue;
+            }
+            any = true;
+            let groups = tables_mut(port, ANA_GROUP)?;
+            let id = |table: &Table| table.get("id").and_then(Item::as_integer);
+            if let Some(there) = groups
+                .iter_mut()
+                .find(|table| id(table) == Some(group.into()))
+            {
+                there.insert("state", value(state));
+                continue;
+            }
+            let mut table = Table::new();
+            table.insert("id", value(i64::from(group)));
+            table.insert("state", value(state));
+            groups.push(table);
+        }
+        match address {
+            Some(address) if !any => none_at(PORT, address),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The host may connect to the subsystem of that table.
+fn allow(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
+    if host == ANY {
+        subsystem.remove(HOSTS);
+        subsystem.insert(ANY_HOST, value(true));
+        return Ok(());
+    }
+    if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
+        let what = "every host may connect already; deny \"any\" first, in the same change if \
+                    some are to stay (host allow --only)";
+        return misfit(ANY_HOST, what);
+    }
+    let hosts = subsystem
+        .entry(HOSTS)
+        .or_insert_with(|| value(Array::new()));
+    let Some(hosts) = hosts.as_array_mut() else {
+        return misfit(HOSTS, "is no list");
+    };
+    if !hosts.iter().any(|one| one.as_str() == Some(host)) {
+        hosts.push(host);
+    }
+    Ok(())
+}
+
+fn deny(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
+    if host == ANY {
+        subsystem.remove(ANY_HOST);
+        subsystem.insert(HOSTS, value(Array::new()));
+        return Ok(());
+    }
+    if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
+        let what = "every host may connect; name those that may with host allow --only";
+        return misfit(ANY_HOST, what);
+    }
+    let hosts = subsystem.get_mut(HOSTS).and_then(Item::as_array_mut);
+    let at = hosts.and_then(|hosts| {
+        let at = hosts.iter().position(|one| one.as_str() == Some(host))?;
+        Some(hosts.remove(at))
+    });
+    match at {
+        Some(_) => Ok(()),
+        None => {
+            let what = format!("{host} may not connect anyway; `ctl status` shows who may");
+            misfit(HOSTS, what)
+        }
+    }
+}
+
+fn no_subsystem<T>(nqn: &str) -> Result<T, Misfit> {
+    let what = format!("there is no subsystem {nqn}; `ctl status` shows those there are");
+    misfit(SUBSYSTEM, what)
+}
+
+fn no_namespace<T>(nsid: u32) -> Result<T, Misfit> {
+    let what = format!("there is no namespace {nsid}; `ctl status` shows those there are");
+    misfit("nsid", what)
+}
+
+fn none_at<T>(key: &'static str, address: &str) -> Result<T, Misfit> {
+    misfit(
+        key,
+        format!("there is none at {address}; `ctl show` has those there are"),
+    )
+}
+
+/// Writes lists of tables that stand in one line as tables of their own.
+fn spread(parent: &mut Table) {
+    for key in [SUBSYSTEM, PORT, REFERRAL, NAMESPACE, ANA_GROUP] {
+        let Some(item) = parent.get_mut(key) else {
+            continue;
+        };
+        if item.is_value() {
+            *item = match std::mem::take(item).into_array_of_tables() {
+                Ok(all) => Item::ArrayOfTables(all),
+                Err(other) => other,
+            };
+        }
+        if let Item::ArrayOfTables(all) = item {
+            all.iter_mut().for_each(spread);
+        }
+    }
+}
+
+/// The tables of that name.
+fn tables<'a>(parent: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
+    let all = parent.get(key).and_then(Item::as_array_of_tables);
+    all.into_iter().flat_map(ArrayOfTables::iter)
+}
+
+/// The same to be changed; made if there are none.
+fn tables_mut<'a>(
+    parent: &'a mut Table,
+    key: &'static str,
+) -> Result<&'a mut ArrayOfTables, Misfit> {
+    let item = parent
+        .entry(key)
+        .or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+    match item {
+        Item::ArrayOfTables(all) => Ok(all),
+        _ => misfit(key, "is no list of tables"),
+    }
+}
+
+/// Takes the first out that is `wanted`; says whether there was one.
+fn remove(all: &mut ArrayOfTables, wanted: impl Fn(&Table) -> bool) -> bool {
+    let at = all.iter().position(wanted);
+    if let Some(at) = at {
+        all.remove(at);
+    }
+    at.is_some()
+}
+
+fn is(table: &Table, key: &str, wanted: &str) -> bool {
+    table.get(key).and_then(Item::as_str) == Some(wanted)
+}
+
+fn nsid_of(table: &Table) -> Option<i64> {
+    table.get("nsid").and_then(Item::as_integer)
+}
+
+fn insert(table: &mut Table, key: &str, given: Option<impl Into<Value>>) {
+    if let Some(given) = given {
+        table.insert(key, value(given));
+    }
+}
+
+fn parsed(address: &str) -> Result<Address, Misfit> {
+    zone::parse(address).or_else(|error| misfit("traddr", format!("{address:?}: {error}")))
+}
+
+/// A table with that address.
+fn located(address: &str) -> Result<Table, Misfit> {
+    let mut table = Table::new();
+    match parsed(address)? {
+        Address::Ip(address) => {
+            table.insert("traddr", value(zone::traddr(address)));
+            table.insert("trsvcid", value(i64::from(address.port())));
+        }
+        unix @ Address::Unix(_) => {
+            table.insert("traddr", value(unix.to_string()));
+        }
+    }
+    Ok(table)
+}
+
+/// Where a port or a referral is.
+fn address_of(table: &Table) -> Option<Address> {
+    let traddr = table.get("traddr")?.as_str()?;
+    let service = match table.get("trsvcid") {
+        None => DEFAULT_PORT,
+        Some(item) => u16::try_from(item.as_integer()?).ok()?,
+    };
+    zone::parse_traddr(traddr, service)
+}

@@ -1,0 +1,52 @@
+//! Edits and states that anybody may have written, for fuzz targets: what is
+//! refused is refused with words, what is taken makes a configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::effective::{AdminFile, Base, Effective};
+use super::keeper::Kept;
+use super::state::State;
+use nvmeof_target_api::EditsIn;
+
+/// Makes the edits of a request's body on a document. Returns the document that
+/// comes of it; `None` when something is refused.
+///
+/// # Panics
+/// When what was taken cannot be written, read again and served.
+pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
+    let EditsIn { edits, .. } = serde_json::from_slice(body).ok()?;
+    let base = Base::of(&State::new(), file(document)).ok()?;
+    let kept = Kept::of(base.clone(), State::new()).ok()?;
+    let state = kept.edited(edits).ok()?.state;
+    let effective = Effective::of(&base, &state.edits, &[]);
+    let effective = effective.unwrap_or_else(|error| unreachable!("the base is good: {error}"));
+    assert!(effective.aside.is_empty(), "{:?}", effective.aside);
+    let written = serde_json::to_vec(&state).unwrap_or_default();
+    assert_eq!(State::parse(&base.name, &written), Ok(state));
+    Some(effective.text)
+}
+
+/// Reads any bytes as the file of changes, over a document. Returns how many
+/// changes are in effect; `None` when the file is refused or nothing can be
+/// served.
+///
+/// # Panics
+/// When a change keeps from being served what could be without it.
+pub(crate) fn state(document: &str, bytes: &[u8]) -> Option<usize> {
+    let state = State::parse(Path::new("state.json"), bytes).ok()?;
+    let base = Base::of(&state, file(document)).ok()?;
+    let alone = Effective::of(&base, &[], &[]);
+    let kept = Kept::of(base, state);
+    assert_eq!(kept.is_ok(), alone.is_ok(), "edits decide nothing");
+    let kept = kept.ok()?;
+    let (all, aside) = (kept.state.edits.len(), kept.effective.aside.len());
+    all.checked_sub(aside)
+}
+
+fn file(document: &str) -> Arc<AdminFile> {
+    Arc::new(AdminFile {
+        path: "target.toml".into(),
+        text: document.to_owned(),
+    })
+}

@@ -1,0 +1,53 @@
+//! A namespace of another size: that of its file is changed, or looked at again.
+
+use super::document::{Document, Misfit, misfit};
+use nvmeof_target_api::{Edit, Resize};
+
+use super::ChangeError;
+use nvmeof_target_manage::{Manager, NewSize, NotResized, Report};
+
+/// Every block size divides this.
+const UNIT: u64 = 4096;
+
+/// Makes a namespace of the document `text`, and its file, as large as is wanted.
+///
+/// # Errors
+/// [`ChangeError`]; then what is served is as it was.
+pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Report, ChangeError> {
+    let refused = |misfit| ChangeError::Misfit {
+        edit: format!("namespace resize {}", resize.nsid),
+        misfit,
+    };
+    let document = Document::parse(text).or_else(|what| misfit("document", what));
+    let nqn = document.and_then(|document| subsystem(resize, &document));
+    let nqn = nqn.map_err(refused)?;
+    let size = resize
+        .size
+        .filter(|size| *size == 0 || !size.is_multiple_of(UNIT));
+    if let Some(size) = size {
+        let what = format!("{size}: must be a multiple of {UNIT} bytes");
+        return misfit("size", what).map_err(refused);
+    }
+    let done = manager.resize_one(NewSize {
+        nqn: &nqn,
+        nsid: resize.nsid,
+        size: resize.size,
+        shrink: resize.shrink,
+    });
+    done.map_err(|error| match error {
+        NotResized::Apply(error) => error.into(),
+        NotResized::Unfit(key, what) => refused(Misfit { key, what }),
+    })
+}
+
+/// The subsystem that has the namespace.
+fn subsystem(resize: &Resize, document: &Document) -> Result<String, Misfit> {
+    let mut named = Edit::NamespaceRemove {
+        subsystem: resize.subsystem.clone(),
+        nsid: resize.nsid,
+    };
+    document.settle(&mut named, &[])?;
+    document.path_of(&named)?;
+    let nqn = named.subsystem_mut().and_then(Option::take);
+    Ok(nqn.unwrap_or_default())
+}

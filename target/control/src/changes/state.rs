@@ -1,0 +1,158 @@
+//! What was changed at run time, as it is kept in a file.
+
+use std::io;
+use std::path::Path;
+
+use nvmeof_rdma::explain;
+use serde::{Deserialize, Serialize};
+
+use nvmeof_atomic_file::{Files, Pending, Readers, prepare};
+use nvmeof_target_api::Edit;
+use nvmeof_target_config::ConfigError;
+
+/// The format of the file that we write.
+const VERSION: u32 = 1;
+
+/// What was changed at run time: what follows from the administrator's file and
+/// this is what is served.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    pub(super) version: u32,
+    /// A document that took the place of the administrator's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) applied: Option<Applied>,
+    /// One after the other, those that do not fit at present included.
+    #[serde(default)]
+    pub(super) edits: Vec<Edit>,
+}
+
+/// A document that was applied as a whole.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Applied {
+    /// What it is called in messages.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// Read first: another version may have anything else.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl State {
+    /// Reads the file; nothing was changed where there is none.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says what is wrong with it and what to do.
+    pub(super) fn load(path: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read(path) {
+            Ok(bytes) => Self::parse(path, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::new()),
+            Err(error) => Err(wrong(path, &format!("cannot be read: {}", explain(&error)))),
+        }
+    }
+
+    /// What a file of that name says.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says what is wrong with it and what to do.
+    pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let damaged = |error: serde_json::Error| wrong(path, &format!("is damaged: {error}"));
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+        if version != VERSION {
+            let what = format!(
+                "has version {version}, of which this target knows nothing: {VERSION} is its own; \
+                 use the target that wrote it"
+            );
+            return Err(wrong(path, &what));
+        }
+        serde_json::from_slice(bytes).map_err(damaged)
+    }
+
+    pub(super) fn new() -> Self {
+        Self {
+            version: VERSION,
+            ..Self::default()
+        }
+    }
+
+    /// That a document was applied, and nothing was changed since.
+    pub(super) fn applied(name: String, text: String) -> Self {
+        Self {
+            applied: Some(Applied { name, text }),
+            ..Self::new()
+        }
+    }
+
+    /// Makes it ready to be the file's content.
+    ///
+    /// # Errors
+    /// With the file's name.
+    pub(super) fn prepare<'a, F: Files + ?Sized>(
+        &self,
+        files: &'a F,
+        path: &Path,
+    ) -> io::Result<Pending<'a, F>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        prepare(files, path, &bytes, Readers::Owner)
+    }
+}
+
+fn wrong(path: &Path, what: &str) -> ConfigError {
+    let what = format!(
+        "{what}; repair it, or move it away to serve what the configuration file says and \
+         nothing of what was changed since"
+    );
+    ConfigError::plain(path, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmeof_atomic_file::Real;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        assert_eq!(State::load(&path).unwrap(), State::new());
+        let state = State {
+            applied: Some(Applied {
+                name: "a.toml".into(),
+                text: "[[port]]\n".into(),
+            }),
+            edits: vec![Edit::NamespaceRemove {
+                subsystem: Some("nqn".into()),
+                nsid: 3,
+            }],
+            ..State::new()
+        };
+        state.prepare(&Real, &path).unwrap().commit().unwrap();
+        assert_eq!(State::load(&path).unwrap(), state);
+    }
+
+    #[test]
+    fn what_is_no_state_of_ours_is_refused_with_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        for (text, words) in [
+            ("", "damaged"),
+            ("{\"version\": 1, \"edits\": [", "damaged"),
+            ("{\"version\": 1, \"more\": 1}", "damaged"),
+            ("{\"version\": 2, \"more\": 1}", "version 2"),
+            (
+                "{\"version\": 1, \"edits\": [{\"edit\": \"namespace_fly\"}]}",
+                "damaged",
+            ),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = State::load(&path).unwrap_err().to_string();
+            let said = error.contains(words) && error.contains("move it away");
+            assert!(said && error.contains("state.json"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Changes that stay, and what becomes of them.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+mod aside;
+mod at_once;
+mod blame;
+mod keys;
+mod protected;
+mod tell;
+mod unsaved;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use nvmeof_target_core::Change;
+
+use super::*;
+use nvmeof_target_api::NamespaceAdd;
+use nvmeof_target_config::{Config, SettingsFile};
+use nvmeof_target_manage::Drained;
+use nvmeof_target_manage::Server;
+
+const NQN: &str = "nqn.2026-11.org.example:disk";
+const HOST: &str = "nqn.2026-11.org.example:host";
+
+/// A folder with a configuration.
+struct Scene {
+    folder: TempDir,
+}
+
+/// A daemon that is served from it.
+struct Daemon {
+    server: Option<Server>,
+    keeper: Keeper,
+}
+
+impl Scene {
+    /// With a memory disk as namespace 1.
+    fn new() -> Self {
+        let scene = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        std::fs::create_dir(scene.path("kept")).unwrap();
+        scene.write(&[(1, "ram:1M")], "allow_any_host = true");
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, namespaces: &[(u32, &str)], access: &str) -> String {
+        let mut text = format!(
+            "# Ours.\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+             [control]\nstate = '{}'\n[[subsystem]]\nnqn = \"{NQN}\"\n{access}\n",
+            self.path("kept/state.json").display()
+        );
+        for (nsid, path) in namespaces {
+            let head = "[[subsystem.namespace]]";
+            writeln!(text, "{head}\nnsid = {nsid}\npath = '{path}'").unwrap();
+        }
+        text
+    }
+
+    fn write(&self, namespaces: &[(u32, &str)], access: &str) {
+        std::fs::write(self.path("target.toml"), self.text(namespaces, access)).unwrap();
+    }
+
+    fn file(&self, name: &str, len: u64) -> String {
+        let path = self.path(name);
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        path.display().to_string()
+    }
+
+    fn start(&self) -> Daemon {
+        let standing = Standing::read(&self.path("target.toml")).unwrap();
+        let (server, keeper) = standing.serve().unwrap();
+        let server = Some(server);
+        Daemon { server, keeper }
+    }
+
+    fn state(&self) -> String {
+        std::fs::read_to_string(self.path("kept/state.json")).unwrap_or_default()
+    }
+}
+
+impl Daemon {
+    fn nsids(&self) -> Vec<u32> {
+        let model = self.keeper.manager().model();
+        let Some(subsystem) = model.subsystems().first() else {
+            return Vec::new();
+        };
+        subsystem.namespaces().iter().map(|one| one.nsid).collect()
+    }
+
+    fn edit(&self, edit: Edit) -> Result<Outcome, String> {
+        let done = self.keeper.edit(vec![edit]);
+        done.map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+            server.join().unwrap();
+        }
+    }
+}
+
+fn add(path: &str) -> Edit {
+    Edit::NamespaceAdd(NamespaceAdd {
+        path: path.to_owned(),
+        ..NamespaceAdd::default()
+    })
+}
+
+fn remove(nsid: u32) -> Edit {
+    Edit::NamespaceRemove {
+        subsystem: None,
+        nsid,
+    }
+}
+
+fn deny(host: &str) -> Edit {
+    Edit::HostDeny {
+        subsystem: None,
+        host: host.to_owned(),
+    }
+}
+
+fn allow(host: &str) -> Edit {
+    Edit::HostAllow {
+        subsystem: None,
+        host: host.to_owned(),
+    }
+}
+
+#[test]
+fn changes_are_served_and_there_after_a_restart() {
+    let scene = Scene::new();
+    let before = std::fs::read(scene.path("target.toml")).unwrap();
+    let daemon = scene.start();
+    assert_eq!(scene.state(), "", "nothing was changed");
+    let outcome = daemon.edit(add("ram:2M")).unwrap();
+    assert!(outcome.saved && outcome.warnings.is_empty());
+    let Edit::NamespaceAdd(made) = &outcome.edits[0] else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!((made.nsid, made.subsystem.as_deref()), (Some(2), Some(NQN)));
+    let both = vec![deny("any"), allow(HOST)];
+    let _ = daemon.keeper.edit(both).unwrap();
+    let check = |daemon: &Daemon| {
+        assert_eq!(daemon.nsids(), [1, 2]);
+        let model = daemon.keeper.manager().model();
+        let hosts = model.subsystems()[0].allowed_hosts.clone().unwrap();
+        assert_eq!(hosts.len(), 1);
+        let shown = daemon.keeper.show();
+        assert!(shown.text.starts_with("# Ours.\n"), "{}", shown.text);
+        assert_eq!((shown.edits.len(), shown.aside.len()), (3, 0));
+    };
+    check(&daemon);
+    drop(daemon);
+    let daemon = scene.start();
+    check(&daemon);
+    let _ = daemon.edit(remove(1)).unwrap();
+    // What comes and goes leaves nothing behind.
+    let _ = daemon.edit(remove(2)).unwrap();
+    assert!(daemon.nsids().is_empty());
+    assert_eq!(daemon.keeper.show().edits.len(), 3);
+    drop(daemon);
+    assert!(scene.start().nsids().is_empty());
+    assert_eq!(std::fs::read(scene.path("target.toml")).unwrap(), before);
+}
+
+#[test]
+fn what_is_refused_changes_nothing_and_is_named() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let _ = daemon.edit(add("ram:2M")).unwrap();
+    let (state, shown) = (scene.state(), daemon.keeper.show().text);
+    let missing = scene.path("missing").display().to_string();
+    let bad_host = || vec![deny("any"), allow("no\nname")];
+    let port = |address: &str| Edit::PortAdd {
+        address: address.to_owned(),
+        provider: Vec::new(),
+        id: None,
+    };
+    for (edits, words) in [
+        (
+            vec![remove(7)],
+            &["namespace remove 7", "nsid: ", "no namespace 7"][..],
+        ),
+        (
+            vec![add(&missing)],
+            &[
+                "target.toml, as `ctl show` prints it:",
+                "path: ",
+                "no such file",
+            ],
+        ),
+        (vec![add("ram:3M"), add(&missing)], &["path: "]),
+        (vec![add("ram:what")], &["path: "]),
+        (bad_host(), &["allowed_hosts", "control character"]),
+        (vec![deny(HOST)], &["allow_any_host", "--only"]),
+        (vec![allow(HOST)], &["allow_any_host"]),
+        (vec![port("10.0.0.1")], &["port add", "traddr"]),
+        (
+            vec![Edit::SubsystemRemove { nqn: "x".into() }],
+            &["no subsystem x"],
+        ),
+        (
+            vec![Edit::AnaSet {
+                address: Some("9".into()),
+                group: 1,
+                state: "optimized".into(),
+            }],
+            &["no port 9"],
+        ),
+    ] {
+        let error = daemon.keeper.edit(edits).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert_eq!(scene.state(), state);
+        assert_eq!(daemon.keeper.show().text, shown);
+        assert_eq!(daemon.nsids(), [1, 2]);
+    }
+    let twice = Edit::NamespaceAdd(NamespaceAdd {
+        nsid: Some(1),
+        path: "ram:1M".into(),
+        ..NamespaceAdd::default()
+    });
+    assert!(
+        daemon
+            .edit(twice)
+            .unwrap_err()
+            .contains("a namespace 1 already")
+    );
+    let names = std::fs::read_dir(scene.path("kept")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    let expected = ["state.json".to_owned(), "state.json.lock".to_owned()];
+    assert_eq!(names, expected.into(), "nothing is left behind");
+}
+
+#[test]
+fn what_cannot_be_saved_is_not_done() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    // There is no folder for the file that it would be written to.
+    std::fs::rename(scene.path("kept"), scene.path("elsewhere")).unwrap();
+    let error = daemon.edit(add("ram:2M")).unwrap_err();
+    assert!(
+        error.contains("nothing changed") && error.contains("state.json.new"),
+        "{error}"
+    );
+    assert_eq!(daemon.nsids(), [1]);
+    std::fs::rename(scene.path("elsewhere"), scene.path("kept")).unwrap();
+    let _ = daemon.edit(add("ram:2M")).unwrap();
+    assert_eq!(daemon.keeper.save().unwrap(), scene.path("kept/state.json"));
+    assert_eq!(daemon.nsids(), [1, 2]);
+}
+
+#[test]
+fn changes_that_do_not_fit_the_file_any_more_wait() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let _ = daemon.edit(add("ram:2M")).unwrap();
+    let _ = daemon.edit(remove(1)).unwrap();
+    assert_eq!(daemon.nsids(), [2]);
+    // The administrator numbers otherwise.
+    scene.write(&[(2, "ram:4M"), (3, "ram:1M")], "allow_any_host = true");
+    let outcome = daemon.keeper.reload().unwrap();
+    assert_eq!(daemon.nsids(), [2, 3]);
+    assert_eq!(outcome.warnings.len(), 2, "{:?}", outcome.warnings);
+    let told = |word: &str| outcome.warnings.iter().any(|one| one.contains(word));
+    assert!(told("a namespace 2 already") && told("no namespace 1"));
+    drop(daemon);
+    let daemon = scene.start();
+    assert_eq!(
+        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (vec![2, 3], 2)
+    );
+    // They are made again when they fit.
+    scene.write(&[(1, "ram:1M"), (5, "ram:1M")], "allow_any_host = true");
+    let outcome = daemon.keeper.reload().unwrap();
+    assert!(outcome.warnings.is_empty());
+    assert_eq!(daemon.nsids(), [2, 5]);
+}
+
+#[test]
+fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let file = scene.file("b.img", 1 << 20);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    drop(taken);
+    let port = Edit::PortAdd {
+        address: address.clone(),
+        provider: vec!["iwarp".into()],
+        id: None,
+    };
+    let _ = daemon
+        .keeper
+        .edit(vec![add(&file), add("ram:3M"), port])
+        .unwrap();
+    assert_eq!(daemon.nsids(), [1, 2, 3]);
+    drop(daemon);
+    // One that can never be is put aside, one that may be later is waited for.
+    aside::hide(&scene, &file);
+    let taken = std::net::TcpListener::bind(&address).unwrap();
+    let daemon = scene.start();
+    assert_eq!(daemon.nsids(), [1, 3]);
+    let aside = daemon.keeper.show().aside;
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert!(aside[0].why.contains("is a directory"), "{aside:?}");
+    let waiting = daemon.keeper.manager().waiting();
+    assert_eq!(waiting.len(), 1, "{waiting:?}");
+    assert_eq!(waiting[0].what.to_string(), format!("port {address}"));
+    // Others can be made meanwhile.
+    let _ = daemon.edit(remove(1)).unwrap();
+    assert_eq!(
+        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (vec![3], 1)
+    );
+    let _ = daemon.keeper.reload().unwrap();
+    assert_eq!(
+        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (vec![3], 1)
+    );
+    // Both are back when they can be.
+    aside::show(&scene, &file);
+    drop(taken);
+    let _ = daemon.keeper.reload().unwrap();
+    assert!(daemon.keeper.manager().retry(|_| true));
+    assert_eq!(daemon.nsids(), [2, 3]);
+    assert_eq!(daemon.keeper.manager().ports().len(), 2);
+}
+
+#[test]
+fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let _ = daemon.edit(add("ram:2M")).unwrap();
+    let whole = scene.text(&[(7, "ram:1M")], "allow_any_host = true");
+    let (planned, left_out) = daemon.keeper.plan("other.toml", whole.clone()).unwrap();
+    assert_eq!((planned.changes.len(), daemon.nsids()), (3, vec![1, 2]));
+    assert!(left_out.is_empty(), "{left_out:?}");
+    let bad = whole.replace("ram:1M", "ram:what");
+    let error = daemon.keeper.apply("other.toml".into(), bad).unwrap_err();
+    assert!(
+        error.to_string().starts_with("other.toml:13: path: "),
+        "{error}"
+    );
+    let _ = daemon.keeper.apply("other.toml".into(), whole).unwrap();
+    let _ = daemon.edit(add("ram:2M")).unwrap();
+    assert_eq!(daemon.nsids(), [1, 7]);
+    drop(daemon);
+    let daemon = scene.start();
+    assert_eq!(daemon.nsids(), [1, 7]);
+    assert_eq!(daemon.keeper.show().applied.as_deref(), Some("other.toml"));
+    // The change since does not fit the file, which has a namespace 1.
+    let planned = daemon.keeper.plan_reload().unwrap();
+    assert_eq!(daemon.nsids(), [1, 7], "nothing is done");
+    let outcome = daemon.keeper.reload().unwrap();
+    let told = |changes: &[Change]| changes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(told(&planned.changes), told(&outcome.report.changes));
+    assert!(!planned.changes.is_empty());
+    assert_eq!(daemon.keeper.plan_reload().unwrap().changes, []);
+    assert_eq!((daemon.nsids(), outcome.warnings.len()), (vec![1], 1));
+    assert_eq!(daemon.keeper.show().applied, None);
+}
+
+#[test]
+fn a_file_gets_another_size() {
+    let scene = Scene::new();
+    let file = scene.file("a.img", 1 << 20);
+    scene.write(&[(1, &file), (2, "ram:1M")], "allow_any_host = true");
+    let daemon = scene.start();
+    let len = || std::fs::metadata(&file).unwrap().len();
+    let resize = |nsid, size, shrink| {
+        let done = daemon.keeper.resize(&Resize {
+            subsystem: None,
+            nsid,
+            size,
+            shrink,
+        });
+        let changes = done.map(|outcome| outcome.report.changes.len());
+        changes.map_err(|error| error.to_string())
+    };
+    assert_eq!((resize(1, Some(4 << 20), false), len()), (Ok(1), 4 << 20));
+    for (nsid, size, word) in [
+        (1, 1 << 20, "4194304"),
+        (1, 5 << 20 | 512, "multiple of 4096"),
+        (1, 0, "multiple"),
+        (2, 4 << 20, "memory"),
+        (3, 4 << 20, "no namespace 3"),
+    ] {
+        let error = resize(nsid, Some(size), false).unwrap_err();
+        assert!(error.contains(word), "{error}");
+        assert_eq!(len(), 4 << 20);
+    }
+    assert_eq!((resize(1, Some(1 << 20), true), len()), (Ok(1), 1 << 20));
+    // By somebody else.
+    let grown = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    grown.set_len(2 << 20).unwrap();
+    assert_eq!(
+        (resize(1, None, false), resize(1, None, false)),
+        (Ok(1), Ok(0))
+    );
+    assert_eq!(daemon.keeper.show().edits, []);
+}
+
+#[test]
+fn a_drained_target_listens_nowhere_and_changes_nothing_until_it_resumes() {
+    let scene = Scene::new();
+    let daemon = scene.start();
+    let address = daemon.keeper.manager().ports()[0]
+        .address
+        .socket_addr()
+        .unwrap();
+    let reach = || std::net::TcpStream::connect(address);
+    let _stranger = reach().unwrap();
+    assert_eq!(daemon.keeper.drain().unwrap(), []);
+    assert!(reach().is_err());
+    assert_eq!(daemon.keeper.manager().drained(), Drained::Done);
+    let error = daemon.edit(add("ram:1M")).unwrap_err();
+    assert!(error.contains("ctl resume"), "{error}");
+    assert!(daemon.keeper.reload().is_err());
+    assert_eq!(
+        (daemon.keeper.drain().unwrap(), scene.state().len()),
+        (Vec::new(), 0)
+    );
+    daemon.keeper.resume().unwrap();
+    assert!(reach().is_ok());
+    let _ = daemon.edit(add("ram:1M")).unwrap();
+    // And again.
+    let _ = daemon.keeper.drain().unwrap();
+    let other = std::net::TcpListener::bind(address).unwrap();
+    assert!(daemon.keeper.resume().is_err());
+    drop(other);
+    daemon.keeper.resume().unwrap();
+    assert!(reach().is_ok());
+}
+
+#[test]
+fn lists_in_one_line_are_lists_too() {
+    let scene = Scene::new();
+    let text = format!(
+        "subsystem = [{{ nqn = \"{NQN}\", allow_any_host = true, namespace = [{{ nsid = 1, \
+         path = \"ram:1M\" }}] }}]\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
+         provider = \"iwarp\"\n"
+    );
+    std::fs::write(scene.path("target.toml"), text).unwrap();
+    let daemon = scene.start();
+    let outcome = daemon.edit(add("ram:2M")).unwrap();
+    assert_eq!(daemon.nsids(), [1, 2]);
+    assert!(!outcome.saved && outcome.warnings[0].contains("control.state"));
+}

@@ -1,0 +1,391 @@
+//! Edits of several clients, applied as one change.
+//!
+//! Each client's edits are validated by themselves, so that a mistake fails alone.
+//! What is left is served with one new model and one save. When that cannot be
+//! served, each half is tried by itself, down to the client that is to blame.
+
+use std::time::Instant;
+
+use nvmeof_target_core::{Change, Subject};
+use nvmeof_wire::Nqn;
+
+use super::document::{Document, misfit};
+use super::keeper::{Keeper, Kept};
+use super::state::State;
+use super::waking::told;
+use super::{ChangeError, Outcome, compact};
+use nvmeof_target_api::Aside;
+use nvmeof_target_api::{Edit, Slot};
+use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
+use nvmeof_target_manage::{FORGET, NotForgotten, Report};
+
+/// The document with more edits.
+pub(super) struct Edited {
+    pub(super) state: State,
+    /// The edits as they are kept.
+    pub(super) edits: Vec<Edit>,
+    pub(super) resting: Vec<Aside>,
+    /// Edits that were put aside, in whose place these are.
+    pub(super) forgotten: Vec<Edit>,
+}
+
+/// The document that edits are made on, one client's after the other's.
+struct Draft<'a> {
+    kept: &'a Kept,
+    document: Document,
+    base: Document,
+    /// Edits in effect.
+    state: State,
+    /// Edits that are put aside.
+    late: Vec<Edit>,
+    /// All edits that were made here.
+    edits: Vec<Edit>,
+    forgotten: Vec<Edit>,
+}
+
+/// What the edits of one client do to the document.
+#[derive(Default)]
+struct Made {
+    /// As they are kept; none when everything is there already.
+    edits: Vec<Edit>,
+    forgotten: Vec<Edit>,
+    /// What the client should know.
+    remark: Option<String>,
+}
+
+/// The book of what hosts write protected cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("what hosts write protected of it is so again when it is added again: {0}")]
+struct StillProtected(NotForgotten);
+
+impl<'a> Draft<'a> {
+    fn new(kept: &'a Kept) -> Result<Self, ConfigError> {
+        let document = Document::parse(&kept.effective.text)
+            .map_err(|what| ConfigError::plain(&kept.effective.name, what))?;
+        let mut state = kept.state.clone();
+        let late = compact::take_late(&mut state.edits, &kept.effective.aside);
+        Ok(Self {
+            kept,
+            document,
+            base: kept.base.document()?,
+            state,
+            late,
+            edits: Vec::new(),
+            forgotten: Vec::new(),
+        })
+    }
+
+    /// Makes all of these edits, or none. What is aside comes behind them, and goes
+    /// where one of them is about the same.
+    fn make(&mut self, mut edits: Vec<Edit>) -> Result<Made, ChangeError> {
+        if let Some(nqn) = exists(&self.document, &edits) {
+            let remark = format!("subsystem {nqn} exists already as requested; nothing changed");
+            return Ok(Made {
+                remark: Some(remark),
+                ..Made::default()
+            });
+        }
+        let mut document = self.document.clone();
+        let mut all = self.state.edits.clone();
+        let mut late = self.late.clone();
+        let mut forgotten = Vec::new();
+        for edit in &mut edits {
+            let made = check_path(edit)
+                .and_then(|()| document.settle(edit, &late))
+                .and_then(|()| document.make(edit));
+            made.map_err(|misfit| ChangeError::Misfit {
+                edit: edit.to_string(),
+                misfit,
+            })?;
+            forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
+            compact::add(&self.base, &mut all, edit.clone());
+        }
+        // What is wrong with them shows here, and is not to be put aside.
+        Config::parse(&self.kept.base.edited(), document.text())?;
+        (self.document, self.state.edits, self.late) = (document, all, late);
+        self.edits.extend(edits.iter().cloned());
+        self.forgotten.extend(forgotten.iter().cloned());
+        Ok(Made {
+            edits,
+            forgotten,
+            remark: None,
+        })
+    }
+
+    fn finish(mut self) -> Edited {
+        self.state.edits.extend(self.late);
+        let mut resting = self.kept.resting.clone();
+        resting.retain(|one| !self.forgotten.contains(&one.edit));
+        Edited {
+            state: self.state,
+            edits: self.edits,
+            resting,
+            forgotten: self.forgotten,
+        }
+    }
+}
+
+impl Kept {
+    /// The state with these edits made as well.
+    pub(super) fn edited(&self, edits: Vec<Edit>) -> Result<Edited, ChangeError> {
+        let mut draft = Draft::new(self)?;
+        draft.make(edits)?;
+        Ok(draft.finish())
+    }
+}
+
+impl Keeper {
+    /// Makes the edits of several clients, one after the other: of each all or none.
+    /// `requests` are asked for when no other change is in progress, so that what
+    /// came meanwhile is made together. The outcomes are in the same order.
+    pub(crate) fn edit_all<T>(
+        &self,
+        requests: impl FnOnce() -> Vec<(T, Vec<Edit>)>,
+    ) -> Vec<(T, Result<Outcome, ChangeError>)> {
+        let (changing, _) = self.change();
+        let (whose, requests): (Vec<T>, Vec<Vec<Edit>>) = requests().into_iter().unzip();
+        changing.is(|| named(&requests));
+        // A namespace that is faulted comes back before anything else is tried.
+        let by_itself = |edits: &Vec<Edit>| edits.iter().any(|edit| self.recovers(edit));
+        let together = requests.chunk_by(|one, next| !by_itself(one) && !by_itself(next));
+        let outcomes = together.flat_map(|requests| self.together(requests));
+        whose.into_iter().zip(outcomes).collect()
+    }
+
+    fn together(&self, requests: &[Vec<Edit>]) -> Vec<Result<Outcome, ChangeError>> {
+        let kept = self.kept();
+        let mut draft = match Draft::new(&kept) {
+            Ok(draft) => draft,
+            Err(error) => return vec![Err(error.into()); requests.len()],
+        };
+        let requested = requests.iter().cloned();
+        let made: Vec<_> = requested.map(|edits| draft.make(edits)).collect();
+        let counts = |made: &&Result<Made, _>| matches!(made, Ok(made) if !made.edits.is_empty());
+        let several = made.iter().filter(counts).count() > 1;
+        let edited = draft.finish();
+        let served = match edited.edits.is_empty() {
+            false => self.serve_edited(&kept, edited),
+            true => Ok(Outcome::unchanged(kept.saved)),
+        };
+        match served {
+            Ok(outcome) => made
+                .into_iter()
+                .map(|made| Ok(outcome.of(made?, several)))
+                .collect(),
+            // One of them is to blame.
+            Err(ChangeError::Config(_) | ChangeError::Misfit { .. }) if several => {
+                let (first, rest) = requests.split_at(requests.len() / 2);
+                let mut outcomes = self.together(first);
+                outcomes.extend(self.together(rest));
+                outcomes
+            }
+            Err(error) => made
+                .into_iter()
+                .map(|made| match made? {
+                    Made { edits, .. } if !edits.is_empty() => Err(error.clone()),
+                    made => Ok(Outcome::unchanged(kept.saved).of(made, false)),
+                })
+                .collect(),
+        }
+    }
+
+    /// Serves the document with these edits, and keeps them.
+    fn serve_edited(&self, kept: &Kept, edited: Edited) -> Result<Outcome, ChangeError> {
+        let waking = kept.waking(&edited)?;
+        let Edited {
+            state,
+            edits,
+            resting,
+            ..
+        } = edited;
+        let recovered = self.recover(&edits)?;
+        let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
+        outcome.report.changes.splice(0..0, recovered);
+        let aside = &self.kept().effective.aside;
+        let made = waking.iter().map(|one| &one.edit);
+        let made = made.filter(|edit| !aside.iter().any(|one| one.edit == **edit));
+        outcome.warnings.extend(told(&[], made));
+        outcome.warnings.extend(self.unprotect(&edits));
+        outcome.tell("change");
+        Ok(outcome)
+    }
+
+    /// Whether the edit brings a namespace back that is faulted.
+    fn recovers(&self, edit: &Edit) -> bool {
+        match edit {
+            Edit::NamespaceEnable {
+                subsystem,
+                nsid,
+                enabled: true,
+            } => subsystem
+                .as_ref()
+                .is_none_or(|nqn| self.manager().is_faulted(nqn, *nsid)),
+            _ => false,
+        }
+    }
+
+    /// Namespaces that are faulted and to be enabled come back, whatever is there now.
+    /// When one cannot, nothing else is done either.
+    fn recover(&self, edits: &[Edit]) -> Result<Vec<Change>, ChangeError> {
+        let mut changes = Vec::new();
+        for edit in edits {
+            if let Edit::NamespaceEnable {
+                subsystem: Some(nqn),
+                nsid,
+                ..
+            } = edit
+                && self.recovers(edit)
+            {
+                changes.extend(self.manager().enable(nqn, *nsid)?.changes);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// What hosts write protected is so no longer where an edit removed it. Says why
+    /// not.
+    fn unprotect(&self, edits: &[Edit]) -> Vec<String> {
+        let until = Instant::now() + FORGET;
+        let removed = edits.iter().filter_map(|edit| {
+            let (subsystem, nsid) = match edit {
+                Edit::SubsystemRemove { nqn } => (nqn, None),
+                Edit::NamespaceRemove {
+                    subsystem: Some(nqn),
+                    nsid,
+                } => (nqn, Some(*nsid)),
+                _ => return None,
+            };
+            Some((Nqn::new(subsystem).ok()?, nsid))
+        });
+        let failed = removed.filter_map(|(subsystem, nsid)| {
+            let most = until.saturating_duration_since(Instant::now());
+            let forgotten = self.manager().forget_protection(&subsystem, nsid, most);
+            Some(StillProtected(forgotten.err()?).to_string())
+        });
+        failed.collect()
+    }
+}
+
+/// The subsystem that `edits` add with its namespaces and hosts, if all of that is in
+/// the document already and the subsystem has nothing else: a client may repeat a
+/// request whose response it did not get.
+fn exists(document: &Document, edits: &[Edit]) -> Option<String> {
+    let Some(Edit::SubsystemAdd { nqn, .. }) = edits.first() else {
+        return None;
+    };
+    let mut alone = Document::default();
+    for edit in edits {
+        let mut edit = edit.clone();
+        alone.settle(&mut edit, &[]).ok()?;
+        alone.make(&edit).ok()?;
+    }
+    let wanted = parsed(&alone)?;
+    let same = subsystem(&wanted, nqn)? == subsystem(&parsed(document)?, nqn)?;
+    (same && wanted.len() == 1).then(|| nqn.clone())
+}
+
+/// Without comments and the order of keys.
+fn parsed(document: &Document) -> Option<toml::Table> {
+    document.text().parse().ok()
+}
+
+fn subsystem<'a>(document: &'a toml::Table, nqn: &str) -> Option<&'a toml::Value> {
+    let mut all = document.get("subsystem")?.as_array()?.iter();
+    all.find(|one| one.get("nqn").and_then(toml::Value::as_str) == Some(nqn))
+}
+
+/// What is in progress, for people.
+fn named(requests: &[Vec<Edit>]) -> String {
+    let mut edits = requests.iter().flatten();
+    let first = edits.next().map(ToString::to_string).unwrap_or_default();
+    match edits.count() {
+        0 => first,
+        more => format!("{first}, and {more} more"),
+    }
+}
+
+impl Outcome {
+    fn unchanged(saved: bool) -> Self {
+        Self {
+            saved,
+            ..Self::default()
+        }
+    }
+
+    /// What came of the edits of one client, of `several` that were made together.
+    fn of(&self, made: Made, several: bool) -> Self {
+        let is_its = |subject: &Subject| made.edits.iter().any(|edit| is_about(edit, subject));
+        let mut report = self.report.clone();
+        if several {
+            report.changes.retain(|change| is_its(&change.subject));
+            report.disconnected.retain(|one| {
+                let nqn = one.subnqn;
+                made.edits.is_empty() || is_its(&Subject::Subsystem { nqn })
+            });
+        }
+        if made.edits.is_empty() {
+            report = Report::default();
+        }
+        let mut warnings = self.warnings.clone();
+        warnings.extend(told(&made.forgotten, []));
+        warnings.extend(made.remark);
+        Self {
+            report,
+            edits: made.edits,
+            saved: self.saved,
+            warnings,
+        }
+    }
+}
+
+/// Whether an edit may have changed that. Of ports, ANA groups and referrals any of
+/// them counts: an address has several forms.
+fn is_about(edit: &Edit, subject: &Subject) -> bool {
+    match (edit.slot(), subject) {
+        (
+            Slot::Namespace(nqn, nsid)
+            | Slot::Enabled(nqn, nsid)
+            | Slot::KeyOfNamespace(nqn, nsid, _),
+            Subject::Namespace {
+                nqn: its,
+                nsid: number,
+            },
+        ) => nqn == its.as_str() && nsid == *number,
+        (
+            Slot::Subsystem(nqn) | Slot::KeyOfSubsystem(nqn, _) | Slot::Host(nqn, _),
+            Subject::Namespace { nqn: its, .. }
+            | Subject::Subsystem { nqn: its }
+            | Subject::Host { nqn: its, .. },
+        )
+        | (
+            Slot::Namespace(nqn, _) | Slot::Enabled(nqn, _) | Slot::KeyOfNamespace(nqn, ..),
+            Subject::Subsystem { nqn: its },
+        ) => nqn == its.as_str(),
+        (
+            Slot::Port(_) | Slot::KeyOfPort(..) | Slot::Ana(..) | Slot::Referral(_),
+            Subject::Port { .. }
+            | Subject::Discovery
+            | Subject::Referral { .. }
+            | Subject::AnaGroup { .. },
+        ) => true,
+        _ => false,
+    }
+}
+
+/// A file is named from the root: a client's folder is not the target's, and another file
+/// could be served.
+fn check_path(edit: &Edit) -> Result<(), super::Misfit> {
+    let path = match edit {
+        Edit::NamespaceAdd(add) => &add.path,
+        Edit::NamespaceSet {
+            key,
+            value: Some(value),
+            ..
+        } if key == "path" => value.trim_matches(['"', '\'']),
+        _ => return Ok(()),
+    };
+    if is_relative(path) {
+        return misfit("path", format!("{path:?} {RELATIVE}"));
+    }
+    Ok(())
+}

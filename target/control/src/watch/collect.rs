@@ -1,0 +1,428 @@
+//! Putting together what all reactors have and counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nvmeof_rdma_shm::Borrowed;
+use nvmeof_target_core::metrics::{Ledger, Of};
+use nvmeof_target_core::{Limit, Model, Namespace, Target};
+use nvmeof_wire::Nqn;
+
+use super::Health;
+use super::joined::Joined;
+use nvmeof_target_api::{
+    Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
+    SubsystemState, WaitingState,
+};
+use nvmeof_target_config::ProviderName;
+use nvmeof_target_engine::{Counters, End, Sight, Spent};
+use nvmeof_target_engine::{Mailbox, Order};
+use nvmeof_target_manage::ports::Providers;
+use nvmeof_target_manage::{Counted, FaultCounts, Manager, Server};
+
+/// Tells how the target is. Asking from several threads is fine.
+#[derive(Debug)]
+pub struct Watch {
+    target: Target,
+    reactors: Vec<Watched>,
+    /// What they counted.
+    ledger: Ledger,
+    /// What became of disks.
+    faults: FaultCounts,
+    /// What serves, if it is known.
+    manager: Option<Known>,
+    /// Memory that hosts on this machine lend.
+    borrowed: Borrowed,
+    providers: Providers,
+    started: Instant,
+    started_at: SystemTime,
+    patience: Duration,
+    /// What every reactor says of itself; `None` of those that are silent.
+    sights: Joined<Vec<Option<Sight>>>,
+    snapshots: Joined<Snapshot>,
+}
+
+/// One reactor, as far as it is watched.
+#[derive(Debug)]
+struct Watched {
+    mailbox: Mailbox,
+    counters: Arc<Counters>,
+}
+
+/// Within this time a reactor says how it is, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Watch {
+    /// Of what `server` serves.
+    #[must_use]
+    pub fn of(server: &Server) -> Self {
+        let manager = Arc::clone(server.manager());
+        Self {
+            faults: manager.fault_counts().clone(),
+            manager: Some(Known(manager)),
+            ..Self::new(server.counted().clone())
+        }
+    }
+
+    /// Of what is counted alone.
+    pub(super) fn new(counted: Counted) -> Self {
+        let reactors = counted.reactors.into_iter();
+        let watched = |(mailbox, counters)| Watched { mailbox, counters };
+        Self {
+            target: counted.target,
+            reactors: reactors.map(watched).collect(),
+            ledger: counted.ledger,
+            faults: FaultCounts::default(),
+            manager: None,
+            borrowed: counted.borrowed,
+            providers: counted.providers,
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            patience: PATIENCE,
+            sights: Joined::default(),
+            snapshots: Joined::default(),
+        }
+    }
+
+    /// For how long a reactor may be silent.
+    #[cfg(test)]
+    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The target as it is now. Waits for every reactor, but not for long.
+    ///
+    /// Who asks while it is being collected for somebody else gets what is
+    /// collected next, together with all others who asked meanwhile: reactors
+    /// are not asked more often for that.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshots.get(|| self.collect())
+    }
+
+    /// Whether every reactor does something when it is told to. Those who ask at
+    /// the same time, for this or for a snapshot, have reactors asked once.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let sights = self.sights.get(|| self.look());
+        Health::of(sights.iter().map(Option::is_some))
+    }
+
+    /// Asks every reactor.
+    fn look(&self) -> Vec<Option<Sight>> {
+        let until = Instant::now() + self.patience;
+        let asked: Vec<Receiver<Sight>> = self
+            .reactors
+            .iter()
+            .map(|reactor| {
+                let (answer, hears) = channel();
+                reactor.mailbox.order(Order::Look { answer });
+                hears
+            })
+            .collect();
+        let answers = asked.into_iter().map(|hears| {
+            let left = until.saturating_duration_since(Instant::now());
+            hears.recv_timeout(left).ok()
+        });
+        answers.collect()
+    }
+
+    fn collect(&self) -> Snapshot {
+        let sights = self.sights.get(|| self.look());
+        let model = self.target.model();
+        let now = self.started.elapsed();
+        let reactors = self.reactors.iter().enumerate();
+        let mut reactors: Vec<_> = reactors
+            .map(|(number, reactor)| state_of(number, &reactor.counters))
+            .collect();
+        let mut sum = Sum::of(&model, &self.faults);
+        let manager = self.manager.as_ref().map(|known| &*known.0);
+        for key in manager.map(Manager::unlinked).unwrap_or_default().keys() {
+            if let Some(one) = sum.namespaces.get_mut(key) {
+                one.unlinked = true;
+            }
+        }
+        sum.count(&mut reactors, &self.ledger, &model, now);
+        for (state, sight) in reactors.iter_mut().zip(&*sights) {
+            if let Some(sight) = sight {
+                self.see(&mut sum, state, sight);
+            }
+        }
+        let hits = self.target.hits();
+        let limits = Limit::ALL.into_iter();
+        let limits = limits.map(|limit| (limit.key().to_owned(), hits.get(limit)));
+        let lent = ("shm.lent_memory".to_owned(), self.borrowed.refused());
+        let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
+        Snapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: since_1970.unwrap_or_default().as_secs_f64(),
+            uptime: now.as_secs_f64(),
+            controllers: self.target.controllers(),
+            reactors,
+            subsystems: sum.subsystems(),
+            namespaces: sum.namespaces.into_values().collect(),
+            hosts: sum.hosts.into_values().collect(),
+            queues: sum.queues,
+            groups: groups(&model),
+            descriptors: descriptors(),
+            limits: limits.chain([lent]).collect(),
+            waiting: manager.map(waiting).unwrap_or_default(),
+            lent_memory: self.borrowed.bytes(),
+        }
+    }
+
+    /// Adds what a reactor has at this moment.
+    fn see(&self, sum: &mut Sum, state: &mut ReactorState, sight: &Sight) {
+        state.answered = true;
+        state.waiting_for_buffers = sight.waiting_for_buffers;
+        state.waiting_for_disks = sight.waiting_for_disks;
+        state.free_buffers = sight.free_buffers;
+        state.free_capsules = sight.free_capsules;
+        let providers = self.providers.names();
+        for queue in &sight.queues {
+            let provider = providers.get(queue.provider).copied();
+            let provider = provider.map_or("unknown", ProviderName::name).to_owned();
+            *state.queues.entry(provider.clone()).or_default() += 1;
+            state.commands += queue.commands;
+            let member = queue.member.as_ref();
+            if let Some(member) = member {
+                let host = sum.host(&member.host, &member.subsystem);
+                host.connected = true;
+                host.queues += 1;
+                host.commands += queue.commands;
+                for (nsid, commands) in queue.namespaces.iter().filter(|_| queue.queue > 0) {
+                    if let Some(namespace) = sum.namespace(&member.subsystem, *nsid) {
+                        namespace.commands += commands;
+                    }
+                }
+            }
+            sum.queues.push(QueueState {
+                reactor: state.reactor,
+                provider,
+                peer: queue.peer.to_string(),
+                host: member.map(|member| member.host.clone()),
+                subsystem: member.map(|member| member.subsystem.clone()),
+                cntlid: member.map(|member| member.cntlid),
+                queue: queue.queue,
+                entries: queue.entries,
+                commands: queue.commands,
+            });
+        }
+    }
+}
+
+/// A manager, which says nothing of itself.
+struct Known(Arc<Manager>);
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Manager")
+    }
+}
+
+/// What is configured and not served yet.
+fn waiting(manager: &Manager) -> Vec<WaitingState> {
+    let all = manager.waiting().into_iter();
+    all.map(|one| WaitingState {
+        kind: one.what.kind().to_owned(),
+        name: one.what.to_string(),
+        reason: one.waits.why,
+    })
+    .collect()
+}
+
+/// What was counted, over all reactors.
+struct Sum {
+    namespaces: BTreeMap<(String, u32), NamespaceState>,
+    hosts: BTreeMap<(String, String), HostState>,
+    subsystems: BTreeMap<String, SubsystemState>,
+    queues: Vec<QueueState>,
+}
+
+impl Sum {
+    /// With every namespace there is.
+    fn of(model: &Model, faults: &FaultCounts) -> Self {
+        let all = model.subsystems().iter().flat_map(|subsystem| {
+            let nqn = subsystem.nqn.as_str().to_owned();
+            let all = subsystem.namespaces().iter().chain(subsystem.disabled());
+            all.map(move |one| NamespaceState {
+                bytes: one.bytes(),
+                state: NamespaceState::name_of(one.state).to_owned(),
+                ana_group: one.group(),
+                faults: faults
+                    .of(&nqn, one.nsid)
+                    .map(|(cause, times)| (cause.to_owned(), times))
+                    .collect(),
+                subsystem: nqn.clone(),
+                nsid: one.nsid,
+                ..NamespaceState::default()
+            })
+        });
+        let subsystems = model.subsystems().iter().map(|one| {
+            let subsystem = one.nqn.as_str().to_owned();
+            let state = SubsystemState {
+                subsystem: subsystem.clone(),
+                ..SubsystemState::default()
+            };
+            (subsystem, state)
+        });
+        Self {
+            namespaces: all
+                .map(|one| ((one.subsystem.clone(), one.nsid), one))
+                .collect(),
+            hosts: BTreeMap::new(),
+            subsystems: subsystems.collect(),
+            queues: Vec::new(),
+        }
+    }
+
+    /// With what their hosts have.
+    fn subsystems(&mut self) -> Vec<SubsystemState> {
+        for host in self.hosts.values() {
+            if let Some(one) = self.subsystems.get_mut(&host.subsystem) {
+                one.hosts += usize::from(host.connected);
+                one.queues += host.queues;
+                one.commands += host.commands;
+            }
+        }
+        std::mem::take(&mut self.subsystems).into_values().collect()
+    }
+
+    /// A subsystem did that much. One that is not served any more is not shown.
+    fn did(&mut self, subsystem: &Nqn, counts: &Counts, broken: u64) {
+        if let Some(one) = self.subsystems.get_mut(subsystem.as_str()) {
+            one.counts.add(counts);
+            one.rdma_errors += broken;
+        }
+    }
+
+    /// The namespace of that number, or what stands for none; `None` when the
+    /// subsystem has neither.
+    fn namespace(&mut self, subsystem: &str, nsid: u32) -> Option<&mut NamespaceState> {
+        let named = (subsystem.to_owned(), nsid);
+        if self.namespaces.contains_key(&named) {
+            return self.namespaces.get_mut(&named);
+        }
+        self.namespaces.get_mut(&(named.0, 0))
+    }
+
+    fn host(&mut self, host: &str, subsystem: &str) -> &mut HostState {
+        let key = (host.to_owned(), subsystem.to_owned());
+        self.hosts.entry(key).or_insert_with(|| HostState {
+            host: host.to_owned(),
+            subsystem: subsystem.to_owned(),
+            ..HostState::default()
+        })
+    }
+
+    /// Adds what reactors counted.
+    fn count(
+        &mut self,
+        reactors: &mut [ReactorState],
+        ledger: &Ledger,
+        model: &Model,
+        now: Duration,
+    ) {
+        let serves = |subsystem: &Nqn, nsid| {
+            let subsystem = model.subsystem(subsystem);
+            subsystem.is_some_and(|it| {
+                let disabled = || it.disabled().iter().any(|one| one.nsid == nsid);
+                nsid == 0 || it.namespace(nsid).is_some() || disabled()
+            })
+        };
+        for counted in ledger.read(now, &serves) {
+            let counts = Counts::from(&counted.totals);
+            let broken = counted.totals.broken;
+            let of_reactor = reactors.get_mut(counted.reactor);
+            let of_reactor = of_reactor.map(|state| &mut state.counts);
+            match counted.of {
+                Of::Namespace { subsystem, nsid } => {
+                    let subsystem = subsystem.as_str();
+                    let key = (subsystem.to_owned(), nsid);
+                    let state = self
+                        .namespaces
+                        .entry(key)
+                        .or_insert_with(|| NamespaceState {
+                            subsystem: subsystem.to_owned(),
+                            nsid,
+                            ..NamespaceState::default()
+                        });
+                    state.counts.add(&counts);
+                }
+                Of::Host {
+                    host,
+                    subsystem,
+                    connected,
+                } => {
+                    let host = self.host(host.as_str(), subsystem.as_str());
+                    host.connected |= connected;
+                    host.rdma_errors += broken;
+                    host.counts.add(&counts);
+                    self.did(&subsystem, &counts, broken);
+                    of_reactor.into_iter().for_each(|it| it.add(&counts));
+                }
+                Of::Forgotten { subsystem } => {
+                    if let Some(subsystem) = subsystem {
+                        self.did(&subsystem, &counts, broken);
+                    }
+                    of_reactor.into_iter().for_each(|it| it.add(&counts));
+                }
+            }
+        }
+    }
+}
+
+/// The groups that something is said of, or that namespaces have, at each port.
+fn groups(model: &Model) -> Vec<GroupState> {
+    let subsystems = model.subsystems().iter();
+    let namespaces = subsystems.flat_map(|one| one.namespaces().iter().chain(one.disabled()));
+    let used: BTreeSet<u32> = namespaces.map(Namespace::group).collect();
+    let ports = model.ports().iter().flat_map(|port| {
+        let said = port.ana_groups.iter().map(|group| group.id);
+        let all: BTreeSet<u32> = said.chain(used.iter().copied()).collect();
+        all.into_iter().map(|group| GroupState {
+            port: port.id,
+            group,
+            state: port.ana_state(group).name().to_owned(),
+        })
+    });
+    ports.collect()
+}
+
+/// A reactor without what is asked for, and without commands.
+fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
+    let mut state = ReactorState {
+        reactor,
+        ..ReactorState::default()
+    };
+    for spent in Spent::ALL {
+        let (time, times) = counters.time(spent);
+        let name = spent.name().to_owned();
+        state.seconds.insert(name.clone(), time.as_secs_f64());
+        state.times.insert(name, times);
+    }
+    (state.accepted, state.rejected) = counters.asked();
+    state.stalled = counters.all_stalled();
+    for end in End::ALL {
+        let ended = counters.ended(end);
+        let name = end.name().to_owned();
+        if end.is_error() {
+            state.rdma_errors.insert(name.clone(), ended);
+        }
+        state.closed.insert(name, ended);
+    }
+    state
+}
+
+/// Descriptors of this process.
+fn descriptors() -> Descriptors {
+    // With the one that is open meanwhile.
+    let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
+    Descriptors {
+        open: open.unwrap_or_default(),
+        limit: nvmeof_target_manage::files::limit(),
+    }
+}

@@ -1,0 +1,584 @@
+//! The snapshot as OpenMetrics text, which Prometheus reads.
+
+use std::fmt::{Display, Error};
+
+use nvmeof_wire::text::Escaped;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use nvmeof_target_api::Latency;
+
+use nvmeof_target_api::{Counts, Descriptors, GroupState, NamespaceState, ReactorState, Snapshot};
+
+/// The beginning of every name.
+const PREFIX: &str = "nvmeof_target";
+
+/// As OpenMetrics text (version 1.0), of the media type `application/openmetrics-text`.
+pub(super) fn to_openmetrics(snapshot: &Snapshot) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Families(snapshot.clone())));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+/// All families, one after the other.
+#[derive(Debug)]
+struct Families(Snapshot);
+
+/// One label: its name and its value.
+type Label = (&'static str, String);
+
+/// A value with its labels.
+type Sample<T> = (Vec<Label>, T);
+
+/// Name, help and unit of a family.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+}
+
+impl Collector for Families {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut out = Out(encoder);
+        let snapshot = &self.0;
+        out.target(snapshot)?;
+        out.subsystems(snapshot)?;
+        out.namespaces(snapshot)?;
+        out.hosts(snapshot)?;
+        out.reactors(snapshot)?;
+        out.connections(snapshot)
+    }
+}
+
+struct Out<'a>(DescriptorEncoder<'a>);
+
+/// Commands of a namespace, a host or a reactor, with its labels.
+type Of<'a> = [(Vec<Label>, &'a Counts)];
+
+impl Out<'_> {
+    fn target(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let version = label("version", &snapshot.version);
+        self.gauges(
+            "info",
+            "What serves: always 1",
+            None,
+            [(vec![version], 1.0)],
+        )?;
+        self.gauges(
+            "start_time",
+            "When the target was started, since 1970",
+            Some(Unit::Seconds),
+            [(vec![], snapshot.started)],
+        )?;
+        self.gauges(
+            "controllers",
+            "Controllers that hosts have connected",
+            None,
+            [(vec![], count(snapshot.controllers))],
+        )?;
+        self.gauges(
+            "lent_memory",
+            "Memory that hosts on this machine lend and that is mapped",
+            Some(Unit::Bytes),
+            [(vec![], count(snapshot.lent_memory))],
+        )?;
+        let Descriptors { open, limit } = snapshot.descriptors;
+        let descriptors = [("open", open), ("limit", limit)];
+        self.gauges(
+            "file_descriptors",
+            "Descriptors that the process has open, and those that it may have",
+            None,
+            descriptors.map(|(kind, n)| (vec![label("kind", &kind)], count(n))),
+        )?;
+        let groups = snapshot.groups.iter().flat_map(|one| {
+            let place = [label("port", &one.port), label("group", &one.group)];
+            states(&place, &GroupState::STATES, &one.state)
+        });
+        self.gauges(
+            "ana_state",
+            "Whether a port reaches a group of namespaces in that state",
+            None,
+            groups,
+        )?;
+        let waiting = snapshot.waiting.iter().map(|one| {
+            let labels = vec![
+                label("kind", &one.kind),
+                label("name", &one.name),
+                label("reason", &one.reason),
+            ];
+            (labels, 1.0)
+        });
+        self.gauges(
+            "waiting",
+            "1 for each namespace, port or listener that is configured and not served yet",
+            None,
+            waiting,
+        )?;
+        let limits = snapshot.limits.iter();
+        self.counters(
+            "limit_hits",
+            "Times that peers ran into a limit, by its configuration key",
+            limits.map(|(key, hits)| (vec![label("limit", key)], *hits)),
+        )
+    }
+
+    fn namespaces(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.namespaces.iter();
+        let labelled: Vec<_> = all
+            .map(|one| {
+                let labels = vec![label("subsystem", &one.subsystem), label("nsid", &one.nsid)];
+                (labels, one)
+            })
+            .collect();
+        let there = labelled.iter().filter(|(_, one)| one.nsid > 0);
+        self.gauges(
+            "namespace_size",
+            "Size of a namespace; of one that is disabled it is not known",
+            Some(Unit::Bytes),
+            there
+                .clone()
+                .filter(|(_, one)| one.bytes > 0)
+                .map(|(labels, one)| (labels.clone(), whole(one.bytes))),
+        )?;
+        self.gauges(
+            "namespace_state",
+            "Whether a namespace is in that state; faulted: what is behind it is gone; waiting: it \
+             was not there at the start",
+            None,
+            there
+                .clone()
+                .flat_map(|(labels, one)| states(labels, &NamespaceState::STATES, &one.state)),
+        )?;
+        self.gauges(
+            "namespace_unlinked",
+            "Whether the file that is served was deleted, renamed or replaced",
+            None,
+            there
+                .clone()
+                .map(|(labels, one)| (labels.clone(), f64::from(u8::from(one.unlinked)))),
+        )?;
+        self.gauges(
+            "namespace_ana_group",
+            "The group of a namespace, whose state ana_state tells",
+            None,
+            there
+                .clone()
+                .map(|(labels, one)| (labels.clone(), f64::from(one.ana_group))),
+        )?;
+        self.counters(
+            "namespace_faults",
+            "Times that what is behind a namespace was gone, by what told so",
+            there.flat_map(|(labels, one)| {
+                let faults = one.faults.iter();
+                faults.map(|(cause, n)| (and(labels, label("cause", cause)), *n))
+            }),
+        )?;
+        self.gauges(
+            "namespace_commands_outstanding",
+            "Commands in work, by namespace; 0 is none of the subsystem, or all",
+            None,
+            each(&labelled, |one| count(one.commands)),
+        )?;
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
+        self.counts(&NAMESPACE, &of)
+    }
+
+    fn subsystems(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.subsystems.iter();
+        let labelled: Vec<_> = all
+            .map(|one| (vec![label("subsystem", &one.subsystem)], one))
+            .collect();
+        self.gauges(
+            "subsystem_hosts",
+            "Hosts that are connected to a subsystem",
+            None,
+            each(&labelled, |one| count(one.hosts)),
+        )?;
+        self.gauges(
+            "subsystem_queues",
+            "Queue pairs of a subsystem, admin queues too",
+            None,
+            each(&labelled, |one| count(one.queues)),
+        )?;
+        self.gauges(
+            "subsystem_commands_outstanding",
+            "Commands in work, by subsystem",
+            None,
+            each(&labelled, |one| count(one.commands)),
+        )?;
+        self.counters(
+            "subsystem_rdma_errors",
+            "Queue pairs of a subsystem that ended with an error of RDMA or of the network",
+            each(&labelled, |one| one.rdma_errors),
+        )?;
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
+        self.counts(&SUBSYSTEM, &of)
+    }
+
+    fn hosts(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.hosts.iter();
+        let labelled: Vec<_> = all
+            .map(|one| {
+                (
+                    vec![label("host", &one.host), label("subsystem", &one.subsystem)],
+                    one,
+                )
+            })
+            .collect();
+        self.gauges(
+            "host_connected",
+            "Whether a host is connected",
+            None,
+            each(&labelled, |one| f64::from(u8::from(one.connected))),
+        )?;
+        self.gauges(
+            "host_queues",
+            "Queue pairs of a host, admin queues too",
+            None,
+            each(&labelled, |one| count(one.queues)),
+        )?;
+        self.gauges(
+            "host_commands_outstanding",
+            "Commands in work, by host",
+            None,
+            each(&labelled, |one| count(one.commands)),
+        )?;
+        self.counters(
+            "host_rdma_errors",
+            "Queue pairs of a host that ended with an error of RDMA or of the network",
+            each(&labelled, |one| one.rdma_errors),
+        )?;
+        let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
+        self.counts(&HOST, &of)
+    }
+
+    fn reactors(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let reactors = &snapshot.reactors;
+        let gauge = |value: fn(&ReactorState) -> f64| {
+            let samples = reactors.iter();
+            samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
+        };
+        self.gauges(
+            "reactor_up",
+            "Whether a thread does something when it is told to",
+            None,
+            gauge(|one| f64::from(u8::from(one.answered))),
+        )?;
+        let seconds = reactors.iter().flat_map(|one| {
+            let times = one.seconds.iter();
+            times.map(move |(state, time)| (with(one.reactor, "state", state), *time))
+        });
+        self.counters_in(
+            Some(Unit::Seconds),
+            "reactor_time",
+            "What a thread did with its time: working, polling or asleep",
+            seconds,
+        )?;
+        let turns = reactors.iter().flat_map(|one| {
+            let times = one.times.iter();
+            times.map(move |(state, times)| (with(one.reactor, "state", state), *times))
+        });
+        self.counters(
+            "reactor_turns",
+            "Turns in which there was something to do (working) and nothing (polling), and sleeps",
+            turns,
+        )?;
+        self.gauges(
+            "reactor_commands_outstanding",
+            "Commands in work, by thread",
+            None,
+            gauge(|one| count(one.commands)),
+        )?;
+        let waiting = reactors.iter().flat_map(|one| {
+            let both = [
+                ("buffer", one.waiting_for_buffers),
+                ("disk", one.waiting_for_disks),
+            ];
+            both.map(|(what, n)| (with(one.reactor, "for", what), count(n)))
+        });
+        self.gauges(
+            "reactor_waiting",
+            "Queues that wait for a buffer, and disk operations that wait for room",
+            None,
+            waiting,
+        )?;
+        let free = reactors.iter().flat_map(|one| {
+            let both = [("data", one.free_buffers), ("capsule", one.free_capsules)];
+            both.map(|(what, n)| (with(one.reactor, "kind", what), count(n)))
+        });
+        self.gauges(
+            "reactor_buffers_free",
+            "Buffers that nobody holds",
+            None,
+            free,
+        )?;
+        let of: Vec<_> = reactors
+            .iter()
+            .map(|one| (vec![label("reactor", &one.reactor)], &one.counts))
+            .collect();
+        self.counts(&REACTOR, &of)
+    }
+
+    fn connections(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let reactors = &snapshot.reactors;
+        let queues = reactors.iter().flat_map(|one| {
+            let all = one.queues.iter();
+            all.map(move |(provider, n)| (with(one.reactor, "provider", provider), count(*n)))
+        });
+        self.gauges("connections", "Queue pairs", None, queues)?;
+        let counter = |value: fn(&ReactorState) -> u64| {
+            let samples = reactors.iter();
+            samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
+        };
+        self.counters(
+            "connections_accepted",
+            "Connections that were accepted",
+            counter(|one| one.accepted),
+        )?;
+        self.counters(
+            "connections_rejected",
+            "Connections that were rejected; the log says why",
+            counter(|one| one.rejected),
+        )?;
+        self.counters(
+            "commands_stalled",
+            "Commands outstanding for more than 10 s; the log names them",
+            counter(|one| one.stalled),
+        )?;
+        let closed = reactors.iter().flat_map(|one| {
+            let all = one.closed.iter();
+            all.map(move |(by, n)| (with(one.reactor, "reason", by), *n))
+        });
+        self.counters("connections_closed", "Connections that ended", closed)?;
+        let errors = reactors.iter().flat_map(|one| {
+            let all = one.rdma_errors.iter();
+            all.map(move |(kind, n)| (with(one.reactor, "kind", kind), *n))
+        });
+        self.counters(
+            "rdma_errors",
+            "Connections that ended with an error of RDMA or of the network",
+            errors,
+        )
+    }
+
+    /// What was done, by whatever the labels name.
+    fn counts(&mut self, names: &Names, all: &Of<'_>) -> Result<(), Error> {
+        let operations = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.operations.iter();
+            each.map(|(name, n)| (and(labels, label("operation", name)), *n))
+        });
+        self.counters(
+            names.commands,
+            "Commands that were answered, failed ones too",
+            operations,
+        )?;
+        let bytes = |value: fn(&Counts) -> u64| {
+            all.iter()
+                .map(move |(labels, counts)| (labels.clone(), value(counts)))
+        };
+        self.counters_in(
+            Some(Unit::Bytes),
+            names.read,
+            "Bytes that Read commands gave to hosts",
+            bytes(|counts| counts.bytes_read),
+        )?;
+        self.counters_in(
+            Some(Unit::Bytes),
+            names.written,
+            "Bytes that Write commands took from hosts",
+            bytes(|counts| counts.bytes_written),
+        )?;
+        let errors = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.errors.iter();
+            each.map(|one| {
+                let mut labels = and(labels, label("status", &format!("{:#05x}", one.status)));
+                labels.push(label("name", &one.name));
+                (labels, one.count)
+            })
+        });
+        self.counters(names.errors, "Commands that failed, by status", errors)?;
+        let times = all.iter().flat_map(|(labels, counts)| {
+            let each = counts.latency.iter();
+            each.map(|(class, times)| (and(labels, label("class", class)), times))
+        });
+        self.histograms(
+            names.duration,
+            "From a command's arrival to its answer, by turns of its thread; less than a turn is 0",
+            times,
+        )
+    }
+
+    fn counters(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<u64>>,
+    ) -> Result<(), Error> {
+        self.counters_in(None, name, help, samples)
+    }
+
+    fn counters_in<T: EncodeCounterValue>(
+        &mut self,
+        unit: Option<Unit>,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<T>>,
+    ) -> Result<(), Error> {
+        let family = Family { name, help, unit };
+        self.family(&family, MetricType::Counter, samples, &mut |out, value| {
+            out.encode_counter::<Vec<Label>, _, u64>(value, None)
+        })
+    }
+
+    fn gauges(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        unit: Option<Unit>,
+        samples: impl IntoIterator<Item = Sample<f64>>,
+    ) -> Result<(), Error> {
+        let family = Family { name, help, unit };
+        self.family(&family, MetricType::Gauge, samples, &mut |out, value| {
+            out.encode_gauge(value)
+        })
+    }
+
+    fn histograms<'b>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = Sample<&'b Latency>>,
+    ) -> Result<(), Error> {
+        let unit = Some(Unit::Seconds);
+        let family = Family { name, help, unit };
+        self.family(
+            &family,
+            MetricType::Histogram,
+            samples,
+            &mut |out, times| {
+                let octaves = times.octaves().map(|(us, n)| (whole(us) / 1e6, n));
+                let buckets: Vec<_> = octaves.chain([(f64::MAX, times.beyond())]).collect();
+                let sum = whole(times.sum_ns) / 1e9;
+                out.encode_histogram::<Vec<Label>>(sum, times.count(), &buckets, None)
+            },
+        )
+    }
+
+    /// One family. It is there without samples as well, so that its name is
+    /// known.
+    fn family<T>(
+        &mut self,
+        family: &Family,
+        kind: MetricType,
+        samples: impl IntoIterator<Item = Sample<T>>,
+        encode: &mut dyn FnMut(&mut MetricEncoder<'_>, &T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Family { name, help, unit } = family;
+        let mut out = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (labels, value) in samples {
+            if labels.is_empty() {
+                encode(&mut out, &value)?;
+            } else {
+                encode(&mut out.encode_family(&labels)?, &value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the families of commands are called.
+struct Names {
+    commands: &'static str,
+    read: &'static str,
+    written: &'static str,
+    errors: &'static str,
+    duration: &'static str,
+}
+
+const NAMESPACE: Names = Names {
+    commands: "namespace_commands",
+    read: "namespace_read",
+    written: "namespace_written",
+    errors: "namespace_errors",
+    duration: "namespace_command_duration",
+};
+const SUBSYSTEM: Names = Names {
+    commands: "subsystem_commands",
+    read: "subsystem_read",
+    written: "subsystem_written",
+    errors: "subsystem_errors",
+    duration: "subsystem_command_duration",
+};
+const HOST: Names = Names {
+    commands: "host_commands",
+    read: "host_read",
+    written: "host_written",
+    errors: "host_errors",
+    duration: "host_command_duration",
+};
+const REACTOR: Names = Names {
+    commands: "reactor_commands",
+    read: "reactor_read",
+    written: "reactor_written",
+    errors: "reactor_errors",
+    duration: "reactor_command_duration",
+};
+
+/// Host names are what hosts say they are: hidden characters are escaped as everywhere,
+/// which gives different names different labels. OpenMetrics wants backslash, quote and line
+/// feed escaped, which the encoder leaves to us.
+fn label(name: &'static str, value: &dyn Display) -> Label {
+    let mut escaped = String::new();
+    for c in Escaped(&value.to_string()).to_string().chars() {
+        match c {
+            '\\' => escaped.push_str("\\\\"),
+            '"' => escaped.push_str("\\\""),
+            '\n' => escaped.push_str("\\n"),
+            c => escaped.push(c),
+        }
+    }
+    (name, escaped)
+}
+
+fn with(reactor: usize, name: &'static str, value: &str) -> Vec<Label> {
+    vec![label("reactor", &reactor), label(name, &value)]
+}
+
+/// A sample of each, by its labels.
+fn each<'a, T, V>(
+    labelled: &'a [(Vec<Label>, &'a T)],
+    value: impl Fn(&'a T) -> V,
+) -> impl Iterator<Item = Sample<V>> {
+    let all = labelled.iter();
+    all.map(move |(labels, one)| (labels.clone(), value(one)))
+}
+
+fn and(labels: &[Label], one: Label) -> Vec<Label> {
+    let mut labels = labels.to_vec();
+    labels.push(one);
+    labels
+}
+
+/// A sample for each state: 1 for `now`, 0 for all others.
+fn states(labels: &[Label], all: &[&str], now: &str) -> Vec<Sample<f64>> {
+    let samples = all.iter().map(|state| {
+        let is_it = f64::from(u8::from(*state == now));
+        (and(labels, label("state", state)), is_it)
+    });
+    samples.collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+fn whole(n: u64) -> f64 {
+    n as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+fn count(n: usize) -> f64 {
+    n as f64
+}

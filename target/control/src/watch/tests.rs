@@ -1,0 +1,504 @@
+//! What is told of a target: the text that Prometheus reads, and who answered.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod exposition;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+use nvmeof_rdma_shm::Borrowed;
+use nvmeof_target_core::metrics::Ledger;
+use nvmeof_target_core::{Limit, Limits, Model, Target};
+use nvmeof_wire::text::Escaped;
+
+use super::openmetrics::to_openmetrics;
+use super::*;
+use exposition::{Family, parse};
+use nvmeof_target_api::{
+    Counts, Descriptors, Failed, GroupState, HostState, Latency, NamespaceState, ReactorState,
+    Snapshot, SubsystemState, WaitingState,
+};
+use nvmeof_target_config::Config;
+use nvmeof_target_engine::Sight;
+use nvmeof_target_engine::{Mailbox, Order};
+use nvmeof_target_manage::ports::Providers;
+use nvmeof_target_manage::{Counted, Server};
+
+const NQN: &str = "nqn.2026-11.org.example:disk";
+/// Of a host that wants to be somebody else in a text.
+const EVIL: &str = "nqn.2026-11.org.example:\"} 1\\n\\";
+
+/// What reactors with those mailboxes would count.
+fn counted(target: Target, reactors: &[Mailbox]) -> Counted {
+    let reactors = reactors.iter().map(|one| (one.clone(), Arc::default()));
+    Counted {
+        target,
+        reactors: reactors.collect(),
+        ledger: Ledger::default(),
+        providers: Providers::default(),
+        borrowed: Borrowed::default(),
+    }
+}
+
+/// A CPU that this process may use.
+fn first_usable() -> usize {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let is_usable = |core: &usize| set.is_set(*core).unwrap_or(false);
+    (0..CpuSet::count()).find(is_usable).unwrap_or(0)
+}
+
+fn names<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
+    let all = all
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()));
+    all.collect()
+}
+
+fn counts() -> Counts {
+    let times = Latency {
+        sum_ns: 12_500,
+        buckets: vec![(Some(1), 3), (Some(6), 2), (None, 1)],
+    };
+    Counts {
+        operations: names(&[("read", 6), ("admin", 1)]),
+        bytes_read: 4096,
+        bytes_written: 1 << 53,
+        errors: vec![Failed {
+            status: 0x281,
+            name: "Unrecovered Read Error".to_owned(),
+            count: 2,
+        }],
+        latency: names(&[("read", times)]),
+    }
+}
+
+/// With something of everything.
+fn full() -> Snapshot {
+    Snapshot {
+        version: "1.2.3".to_owned(),
+        started: 1_700_000_000.0,
+        uptime: 12.5,
+        controllers: 1,
+        reactors: vec![ReactorState {
+            reactor: 0,
+            answered: true,
+            seconds: names(&[("working", 1.5), ("polling", 0.25), ("asleep", 8.0)]),
+            times: names(&[("working", 10), ("polling", 20), ("asleep", 3)]),
+            accepted: 4,
+            rejected: 1,
+            stalled: 7,
+            closed: names(&[("peer", 1), ("network", 2)]),
+            rdma_errors: names(&[("network", 2)]),
+            queues: names(&[("iwarp", 2)]),
+            commands: 3,
+            waiting_for_buffers: 1,
+            waiting_for_disks: 2,
+            free_buffers: 100,
+            free_capsules: 50,
+            counts: counts(),
+        }],
+        subsystems: vec![SubsystemState {
+            subsystem: NQN.to_owned(),
+            hosts: 1,
+            queues: 2,
+            commands: 3,
+            rdma_errors: 5,
+            counts: counts(),
+        }],
+        namespaces: vec![NamespaceState {
+            subsystem: NQN.to_owned(),
+            nsid: 1,
+            bytes: 1 << 40,
+            state: "faulted".to_owned(),
+            ana_group: 7,
+            unlinked: true,
+            faults: names(&[("removed", 2), ("size", 0)]),
+            commands: 2,
+            counts: counts(),
+        }],
+        hosts: vec![HostState {
+            host: EVIL.to_owned(),
+            subsystem: NQN.to_owned(),
+            connected: true,
+            queues: 2,
+            commands: 3,
+            rdma_errors: 4,
+            counts: counts(),
+        }],
+        queues: Vec::new(),
+        groups: vec![GroupState {
+            port: 1,
+            group: 7,
+            state: "inaccessible".to_owned(),
+        }],
+        descriptors: Descriptors {
+            open: 40,
+            limit: 1024,
+        },
+        limits: names(&[("limits.controllers", 7)]),
+        waiting: vec![WaitingState {
+            kind: "port".to_owned(),
+            name: "port 10.0.0.1:4420".to_owned(),
+            reason: "in \"use\"".to_owned(),
+        }],
+        lent_memory: 8192,
+    }
+}
+
+fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> f64 {
+    let mut samples = families.iter().flat_map(|family| &family.samples);
+    // A name is told with what is hidden escaped, and each backslash as two.
+    let wanted = |(key, value): &(&str, &str), sample: &exposition::Sample| {
+        let told = Escaped(value).to_string();
+        sample.labels.get(*key) == Some(&told)
+    };
+    let found = samples.find(|one| one.name == name && labels.iter().all(|it| wanted(it, one)));
+    found.unwrap_or_else(|| panic!("{name} {labels:?}")).value
+}
+
+#[test]
+fn the_text_says_what_the_snapshot_does() {
+    let families = parse(&to_openmetrics(&full()));
+    let of_namespace = [("subsystem", NQN), ("nsid", "1")];
+    for (name, labels, expected) in [
+        ("info", &[("version", "1.2.3")][..], 1.0),
+        ("start_time_seconds", &[], 1.7e9),
+        ("limit_hits_total", &[("limit", "limits.controllers")], 7.0),
+        ("file_descriptors", &[("kind", "limit")], 1024.0),
+        ("lent_memory_bytes", &[], 8192.0),
+        (
+            "ana_state",
+            &[("port", "1"), ("group", "7"), ("state", "inaccessible")],
+            1.0,
+        ),
+        ("ana_state", &[("group", "7"), ("state", "optimized")], 0.0),
+        (
+            "namespace_state",
+            &[("nsid", "1"), ("state", "faulted")],
+            1.0,
+        ),
+        ("namespace_state", &[("nsid", "1"), ("state", "ready")], 0.0),
+        ("subsystem_hosts", &[("subsystem", NQN)], 1.0),
+        ("subsystem_queues", &[("subsystem", NQN)], 2.0),
+        ("subsystem_commands_outstanding", &[("subsystem", NQN)], 3.0),
+        ("subsystem_rdma_errors_total", &[("subsystem", NQN)], 5.0),
+        ("subsystem_read_bytes_total", &[("subsystem", NQN)], 4096.0),
+        ("host_rdma_errors_total", &[("host", EVIL)], 4.0),
+        ("namespace_ana_group", &of_namespace, 7.0),
+        ("namespace_unlinked", &of_namespace, 1.0),
+        (
+            "waiting",
+            &[("kind", "port"), ("name", "port 10.0.0.1:4420")],
+            1.0,
+        ),
+        ("namespace_faults_total", &[("cause", "removed")], 2.0),
+        ("namespace_size_bytes", &of_namespace, 1.099_511_627_776e12),
+        ("namespace_commands_outstanding", &of_namespace, 2.0),
+        ("namespace_read_bytes_total", &of_namespace, 4096.0),
+        (
+            "host_written_bytes_total",
+            &[("host", EVIL)],
+            9_007_199_254_740_992.0,
+        ),
+        ("host_connected", &[("host", EVIL), ("subsystem", NQN)], 1.0),
+        (
+            "host_commands_total",
+            &[("host", EVIL), ("operation", "admin")],
+            1.0,
+        ),
+        (
+            "namespace_errors_total",
+            &[("status", "0x281"), ("name", "Unrecovered Read Error")],
+            2.0,
+        ),
+        (
+            "reactor_time_seconds_total",
+            &[("reactor", "0"), ("state", "polling")],
+            0.25,
+        ),
+        ("reactor_turns_total", &[("state", "asleep")], 3.0),
+        ("reactor_up", &[("reactor", "0")], 1.0),
+        ("reactor_waiting", &[("for", "disk")], 2.0),
+        ("connections", &[("provider", "iwarp")], 2.0),
+        ("connections_closed_total", &[("reason", "network")], 2.0),
+        ("rdma_errors_total", &[("kind", "network")], 2.0),
+        (
+            "reactor_command_duration_seconds_count",
+            &[("class", "read")],
+            6.0,
+        ),
+        (
+            "reactor_command_duration_seconds_sum",
+            &[("class", "read")],
+            0.000_012_5,
+        ),
+    ] {
+        let name = format!("nvmeof_target_{name}");
+        let found = value(&families, &name, labels);
+        assert!(
+            (found - expected).abs() <= expected * 1e-12,
+            "{name}: {found}"
+        );
+    }
+}
+
+#[test]
+fn histograms_are_cumulative_and_end_with_everything() {
+    let families = parse(&to_openmetrics(&full()));
+    let name = "nvmeof_target_host_command_duration_seconds";
+    let family = families.iter().find(|family| family.name == name).unwrap();
+    let buckets: Vec<(f64, f64)> = family
+        .samples
+        .iter()
+        .filter(|sample| sample.name.ends_with("_bucket"))
+        .map(|sample| (sample.labels["le"].parse().unwrap(), sample.value))
+        .collect();
+    assert_eq!(
+        buckets[..5],
+        [
+            (1e-6, 3.0),
+            (2e-6, 3.0),
+            (4e-6, 3.0),
+            (8e-6, 5.0),
+            (1.6e-5, 5.0)
+        ]
+    );
+    assert!(buckets.is_sorted_by(|one, two| one.0 < two.0 && one.1 <= two.1));
+    assert_eq!(buckets[buckets.len() - 2].1, 5.0);
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, 6.0)));
+}
+
+/// The table of docs/monitoring.md.
+fn table(families: &[Family]) -> String {
+    let rows = families.iter().map(|family| {
+        let labels: BTreeSet<&str> = family
+            .samples
+            .iter()
+            .flat_map(|sample| sample.labels.keys())
+            .map(String::as_str)
+            .filter(|label| *label != "le")
+            .collect();
+        let labels: Vec<&str> = labels.into_iter().collect();
+        let suffix = if family.kind == "counter" {
+            "_total"
+        } else {
+            ""
+        };
+        let (name, kind, help) = (&family.name, &family.kind, &family.help);
+        format!(
+            "| `{name}{suffix}` | {kind} | {} | {help} |\n",
+            labels.join(", ")
+        )
+    });
+    let head = "| name | type | labels | what it says |\n| --- | --- | --- | --- |\n";
+    format!("{head}{}", rows.collect::<String>())
+}
+
+#[test]
+fn everything_that_is_told_is_in_the_documentation() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/monitoring.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let expected = table(&parse(&to_openmetrics(&full())));
+    let there = text.contains(&expected);
+    assert!(
+        there,
+        "the table in docs/monitoring.md has to be:\n{expected}"
+    );
+    // And a target that has done nothing tells the same families.
+    let nothing = parse(&to_openmetrics(&Snapshot::default()));
+    let names = |families: &[Family]| {
+        families
+            .iter()
+            .map(|it| it.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&nothing), names(&parse(&to_openmetrics(&full()))));
+}
+
+#[test]
+fn names_of_hosts_are_told_as_they_are_whatever_is_in_them() {
+    let mut snapshot = full();
+    let hosts = [EVIL, "ä €", "a\\", "\\n", "}\n# EOF", "", "a=\"b\",c=\"d\""];
+    let named = |host: &&str| HostState {
+        host: (*host).to_owned(),
+        ..snapshot.hosts[0].clone()
+    };
+    snapshot.hosts = hosts.iter().map(named).collect();
+    let families = parse(&to_openmetrics(&snapshot));
+    for host in hosts {
+        let told = value(&families, "nvmeof_target_host_queues", &[("host", host)]);
+        assert!((told - 2.0).abs() < 0.5, "{host:?}");
+    }
+}
+
+#[test]
+fn the_snapshot_survives_json() {
+    let json = serde_json::to_string(&full()).unwrap();
+    assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), full());
+}
+
+fn config(reactors: &str) -> Config {
+    let text = format!(
+        "[reactor]\ncores = {reactors}\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
+         provider = \"iwarp\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
+    );
+    Config::parse(Path::new("target.toml"), text).unwrap()
+}
+
+#[test]
+fn a_server_is_watched_from_its_start() {
+    let core = first_usable();
+    let server = Server::start(&config(&format!("[{core}, {core}]"))).unwrap();
+    let watch = Arc::new(Watch::of(&server));
+    // A busy machine may not let them answer in the time that they have.
+    let mut snapshots = (0..60).map(|_| watch.snapshot());
+    let snapshot = snapshots.find(|all| all.reactors.iter().all(|one| one.answered));
+    let snapshot = snapshot.unwrap();
+    let numbers = snapshot.reactors.iter().map(|one| one.reactor);
+    assert_eq!(numbers.collect::<Vec<_>>(), [0, 1]);
+    let [namespace] = &snapshot.namespaces[..] else {
+        panic!("{:?}", snapshot.namespaces);
+    };
+    assert_eq!((namespace.nsid, namespace.bytes), (1, 1 << 20));
+    assert_eq!(namespace.subsystem, NQN);
+    assert!(snapshot.hosts.is_empty() && snapshot.queues.is_empty());
+    // A reactor may answer in its first turn, whose time is counted at its end.
+    let counted = |_| {
+        std::thread::sleep(Duration::from_millis(5));
+        let snapshot = watch.snapshot();
+        let mut reactors = snapshot.reactors.iter();
+        reactors.any(|one| one.times.values().any(|time| *time > 0))
+    };
+    assert!((0..12_000).any(counted));
+    assert!((0..60).any(|_| watch.health().healthy));
+    server.stop();
+    server.join().unwrap();
+    let ended = watch.health();
+    assert_eq!((ended.healthy, ended.hanging), (false, vec![0, 1]));
+}
+
+#[test]
+fn what_peers_ran_into_is_told_by_its_key() {
+    let target = idle_target();
+    target.hits().add(Limit::HostQueues);
+    target.hits().add(Limit::HostQueues);
+    let snapshot = Watch::new(counted(target, &[])).snapshot();
+    assert_eq!(snapshot.limits["limits.host_queues"], 2);
+    let families = parse(&to_openmetrics(&snapshot));
+    let name = "nvmeof_target_limit_hits_total";
+    let of = |key| value(&families, name, &[("limit", key)]);
+    assert_eq!(
+        (of("limits.host_queues"), of("limits.controllers")),
+        (2.0, 0.0)
+    );
+}
+
+fn idle_target() -> Target {
+    Target::new(Model::build(Limits::default(), &[], &[]).unwrap())
+}
+
+/// Whoever answers orders in that mailbox.
+fn answers(mailbox: &Mailbox) -> usize {
+    let mut asked = 0;
+    for order in mailbox.take_orders() {
+        if let Order::Look { answer } = order {
+            asked += 1;
+            let sight = Sight {
+                queues: Vec::new(),
+                waiting_for_buffers: 5,
+                waiting_for_disks: 0,
+                free_buffers: 0,
+                free_capsules: 0,
+            };
+            let _ = answer.send(sight);
+        }
+    }
+    asked
+}
+
+#[test]
+fn who_hangs_is_named_and_holds_nobody_up() {
+    let boxes = [(); 3].map(|()| Mailbox::new().unwrap());
+    let watch = Watch::new(counted(idle_target(), &boxes));
+    // Long enough for a busy machine to let those answer who do.
+    let watch = watch.with_patience(Duration::from_secs(3));
+    let (health, snapshot) = std::thread::scope(|scope| {
+        let told = scope.spawn(|| (watch.health(), watch.snapshot()));
+        while !told.is_finished() {
+            answers(&boxes[0]);
+            answers(&boxes[2]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        told.join().unwrap()
+    });
+    assert_eq!((health.healthy, health.hanging), (false, vec![1]));
+    let told = snapshot
+        .reactors
+        .iter()
+        .map(|one| (one.answered, one.waiting_for_buffers));
+    assert_eq!(told.collect::<Vec<_>>(), [(true, 5), (false, 0), (true, 5)]);
+    let families = parse(&to_openmetrics(&snapshot));
+    assert_eq!(
+        value(&families, "nvmeof_target_reactor_up", &[("reactor", "1")]),
+        0.0
+    );
+}
+
+/// How often the reactor is asked while `others` of `ask` come, all of them while
+/// the first waits for its answer.
+fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
+    const OTHERS: usize = 8;
+    let mailbox = Mailbox::new().unwrap();
+    let watch = Watch::new(counted(idle_target(), std::slice::from_ref(&mailbox)));
+    let watch = watch.with_patience(Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let (ask, watch) = (&ask, &watch);
+        let first = scope.spawn(move || ask(0, watch));
+        while !mailbox.holds(nvmeof_target_engine::Mail::ORDERS) {
+            std::thread::yield_now();
+        }
+        let (ready, begun) = std::sync::mpsc::channel();
+        let others: Vec<_> = (1..=OTHERS)
+            .map(|at| {
+                let ready = ready.clone();
+                scope.spawn(move || {
+                    ready.send(()).unwrap();
+                    ask(at, watch);
+                })
+            })
+            .collect();
+        (0..OTHERS).for_each(|_| begun.recv().unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        let mut asked = 0;
+        while !first.is_finished() || others.iter().any(|one| !one.is_finished()) {
+            asked += answers(&mailbox);
+            std::thread::yield_now();
+        }
+        asked
+    })
+}
+
+#[test]
+fn many_who_ask_at_once_do_not_have_reactors_asked_more() {
+    let snapshots = asked_by_many(|_, watch| drop(watch.snapshot()));
+    let healths = asked_by_many(|_, watch| drop(watch.health()));
+    let both = asked_by_many(|at, watch| match at % 2 {
+        0 => drop(watch.snapshot()),
+        _ => drop(watch.health()),
+    });
+    // One for the first, one for the others; a thread that was slow to begin may
+    // take one more. Of both kinds there is a first one who waits.
+    for (asked, most) in [(snapshots, 4), (healths, 4), (both, 5)] {
+        assert!((2..=most).contains(&asked), "{asked}");
+    }
+}

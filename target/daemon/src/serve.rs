@@ -1,0 +1,149 @@
+//! A target that serves until a signal comes.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nvmeof_rdma::explain;
+use nvmeof_target_engine::Patience;
+use nvmeof_target_manage::retry::{Listeners, Retry};
+use nvmeof_target_manage::{DiskWatch, ServeError, Server};
+
+use crate::service::{self, Watchdog};
+use nvmeof_target_control::Keeper;
+
+/// Signals that come so close to each other are one.
+const TOGETHER: Duration = Duration::from_millis(500);
+
+/// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
+/// signal ends the process at once, unless it comes together with the
+/// first: coreutils' `timeout` and some shells signal both the process and
+/// its group. On SIGHUP the keeper reads the configuration again. `listeners` are tried
+/// until they listen. The `signals` were taken before the server started its threads.
+///
+/// # Errors
+/// [`ServeError`] when a reactor failed.
+pub(crate) fn run(
+    server: Server,
+    signals: &SignalFd,
+    keeper: Option<&Arc<Keeper>>,
+    listeners: Listeners,
+) -> Result<(), ServeError> {
+    let (mut stopping, mut ending) = (None, false);
+    let (manager, failures) = (server.manager(), server.failures().clone());
+    let _disks = DiskWatch::start(Arc::clone(manager), failures, service::status)
+        .map_err(|error| not_started("thread", &error))?;
+    let _retry = Retry::start(Arc::clone(manager), listeners, service::status)
+        .map_err(|error| not_started("thread", &error))?;
+    let mut watchdog = Watchdog::of_service(Instant::now());
+    let longest = service::longest_stop(server.drain());
+    let mut patience = Patience::new(longest);
+    while server.reactors().next().is_some() {
+        let (count, began) = (server.started(), stopping.is_some());
+        if !patience.lasts(Instant::now(), began, server.stopping(), count) {
+            let left = server.reactors().map(|(at, _)| at);
+            return Err(server.stopping().not_ended(left, longest).into());
+        }
+        if let Some(watchdog) = &mut watchdog {
+            watchdog.look(Instant::now(), server.reactors());
+        }
+        let look = watchdog.as_ref().map(Watchdog::next);
+        let look = look.into_iter().chain(patience.until()).min();
+        ending |= wait(&server, signals, ending, look);
+        while let Ok(Some(signal)) = signals.read_signal() {
+            if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
+                if stopping.is_none() {
+                    reload(keeper.cloned());
+                }
+                continue;
+            }
+            match stopping.map(|since: Instant| since.elapsed()) {
+                Some(since) if since < TOGETHER => continue,
+                Some(_) => {
+                    tracing::warn!("second signal: stopping at once");
+                    std::process::exit(1);
+                }
+                None => stopping = Some(Instant::now()),
+            }
+            let name = i32::try_from(signal.ssi_signo)
+                .ok()
+                .and_then(|number| Signal::try_from(number).ok())
+                .map_or("signal", Signal::as_str);
+            tracing::info!("{name}: stopping; commands in work are finished first");
+            service::stopping(server.drain());
+        }
+        // One that failed takes the others along: half a target is worse
+        // than none, since hosts keep waiting for it.
+        let failed = server.reactors().count() < count;
+        if stopping.is_some() || failed {
+            server.stop();
+        }
+    }
+    let result = server.join();
+    if result.is_ok() {
+        tracing::info!("stopped: everything is flushed");
+    }
+    result
+}
+
+/// Waits for a signal, the end of a reactor, or `until`. A reactor rings a
+/// moment before its thread is finished, and on a busy machine that moment
+/// may be long: `ending`, which says that one rang, makes this look again
+/// now and then. Returns whether one rang now.
+fn wait(server: &Server, signals: &SignalFd, ending: bool, until: Option<Instant>) -> bool {
+    let mut fds = [
+        PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        PollFd::new(server.ended().wait_fd(), PollFlags::POLLIN),
+    ];
+    let until = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = if ending {
+        PollTimeout::from(10u8)
+    } else {
+        nvmeof_target_engine::poll_timeout(until)
+    };
+    let _ = poll(&mut fds, timeout);
+    !server.ended().take().is_empty()
+}
+
+/// Reads the configuration again and serves what it says now. When anything is
+/// wrong with it nothing changes, and the log says what. It may have to wait for
+/// another change, so it has a thread of its own: the service manager hears
+/// meanwhile that we live.
+fn reload(keeper: Option<Arc<Keeper>>) {
+    let Some(keeper) = keeper else {
+        tracing::warn!(
+            "SIGHUP ignored: the configuration was given on the command line, so there is no file \
+             to read again; send SIGTERM to stop the target"
+        );
+        return;
+    };
+    service::reloading();
+    let thread = std::thread::Builder::new().name("reload".to_owned());
+    let started = thread.spawn(move || {
+        match keeper.reload() {
+            Ok(outcome) => {
+                outcome.tell("reload");
+                let report = &outcome.report;
+                let (changes, lost) = (report.changes.len(), report.disconnected.len());
+                tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");
+            }
+            Err(error) => tracing::error!("reload refused, nothing changed: {error}"),
+        }
+        service::ready(&keeper.manager().status());
+    });
+    if let Err(error) = started {
+        tracing::error!("reload refused, nothing changed: no thread for it: {error}");
+    }
+}
+
+/// The kernel refused something that the process is made of.
+pub(crate) fn not_started(what: &'static str, error: &io::Error) -> ServeError {
+    ServeError::Start {
+        what,
+        why: explain(error),
+    }
+}

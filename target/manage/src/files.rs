@@ -1,0 +1,159 @@
+//! The descriptors that the process may have, and who gets how many.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::ports::Port;
+use nvmeof_target_config::Config;
+
+/// Descriptors that are left for disks which come later, at most, and one in so
+/// many of those there may be.
+const SPARE: usize = 16;
+const SPARE_SHARE: usize = 64;
+
+/// Of so many descriptors one may be a connection over which the target is
+/// managed, and one in the same number one over which it is watched.
+const HTTP_SHARE: usize = 16;
+/// Those are so many at least.
+const HTTP_LEAST: usize = 4;
+/// And so many at most, to manage and to watch: those who change something may have to
+/// wait for others.
+const MANAGING: usize = 1024;
+const WATCHING: usize = 32;
+
+/// How many the process may have at this moment.
+#[must_use]
+pub fn limit() -> usize {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    usize::try_from(soft).unwrap_or(usize::MAX)
+}
+
+/// Connections to the control socket, at most.
+#[must_use]
+pub fn managing() -> usize {
+    http(limit(), MANAGING)
+}
+
+/// Connections to where the target is watched over TCP, at most.
+#[must_use]
+pub fn watching() -> usize {
+    http(limit(), WATCHING)
+}
+
+fn http(limit: usize, most: usize) -> usize {
+    (limit / HTTP_SHARE).clamp(HTTP_LEAST, most)
+}
+
+/// Lets the process have as many descriptors as the system allows it. Before
+/// anything is opened: each namespace takes one.
+pub fn raise() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where it is not allowed we live with what there is.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// How many connections each reactor may have: a connection is one descriptor,
+/// and running out of them would end connections that serve well.
+#[must_use]
+pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
+    let limit = limit();
+    let devices = ports.iter().flat_map(|port| &port.parts);
+    let listeners = [
+        config.control().socket.is_some().then_some(MANAGING),
+        config.metrics().listen.is_some().then_some(WATCHING),
+    ];
+    let listeners = listeners.into_iter().flatten();
+    let others = Others {
+        reactors,
+        disks: disks.saturating_add(SPARE.min(limit / SPARE_SHARE)),
+        devices: devices.map(|part| part.devices.len()).sum(),
+        http: listeners.map(|most| http(limit, most)).sum(),
+    };
+    connections(limit, others)
+}
+
+/// What has descriptors besides connections of hosts.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    reactors: usize,
+    disks: usize,
+    /// RDMA devices.
+    devices: usize,
+    /// Connections of HTTP.
+    http: usize,
+}
+
+/// Connections for each reactor with `limit` descriptors in all. Those of RDMA
+/// devices are no descriptors.
+fn connections(limit: usize, others: Others) -> u32 {
+    /// Standard streams, signals, listeners of HTTP and what their threads wait
+    /// with, and what libraries open for a moment.
+    const OF_PROCESS: usize = 32;
+    /// Epoll, ring, mailbox, listeners; epoll and connection events of RDMA
+    /// devices.
+    const OF_REACTOR: usize = 16;
+    /// An RDMA device: its context, events and completions.
+    const OF_DEVICE: usize = 4;
+    let reactors = others.reactors.max(1);
+    let of_reactor = OF_REACTOR + others.disks + OF_DEVICE * others.devices;
+    let taken = OF_PROCESS + others.disks + others.http + reactors * of_reactor;
+    let each = limit.saturating_sub(taken) / reactors;
+    u32::try_from(each.max(1)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn others(reactors: usize, disks: usize, devices: usize, http: usize) -> Others {
+        Others {
+            reactors,
+            disks,
+            devices,
+            http,
+        }
+    }
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        for (limit, others, expected) in [
+            (1024, others(1, 1, 0, 0), 1024 - 32 - 1 - 17),
+            (1024, others(1, 1, 2, 0), 1024 - 32 - 1 - 25),
+            (1024, others(1, 1, 2, 100), 1024 - 32 - 1 - 25 - 100),
+            (1 << 20, others(2, 0, 0, 0), ((1 << 20) - 32 - 32) / 2),
+            // A host needs two.
+            (64, others(1, 2, 0, 8), 4),
+            (10, others(4, 9, 3, 12), 1),
+            (usize::MAX, others(1, 0, 0, 0), u32::MAX),
+        ] {
+            assert_eq!(connections(limit, others), expected, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn who_manages_and_watches_has_a_part_of_what_there_is() {
+        for (limit, both) in [(64, [4, 4]), (256, [16, 16]), (1024, [64, 32])] {
+            assert_eq!([http(limit, MANAGING), http(limit, WATCHING)], both);
+        }
+        assert_eq!(http(usize::MAX, WATCHING), WATCHING);
+    }
+
+    fn config(head: &str) -> Config {
+        let text = format!("{head}[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n");
+        Config::parse(Path::new("target.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn descriptors_are_raised_to_what_is_allowed_and_shared_with_http() {
+        raise();
+        let none = share(&config("[control]\nsocket = \"\"\n"), 1, 1, &[]);
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(soft, hard);
+        let both = "[control]\nsocket = \"/run/x\"\n[metrics]\nlisten = \"127.0.0.1:9400\"\n";
+        let both = share(&config(both), 1, 1, &[]);
+        let taken = managing() + watching();
+        assert_eq!(usize::try_from(none - both).unwrap(), taken);
+    }
+}

@@ -1,0 +1,33 @@
+//! Applies a configuration to reactors: starts them, and changes what they serve while hosts
+//! are served.
+//!
+//! [`Server`] starts what a configuration says, one reactor for each CPU that it names, and
+//! [`Manager`] changes it from then on: ports, backing stores, and what becomes of those
+//! that fail. Where changes come from, and who is told of them, is decided elsewhere: this
+//! crate knows no HTTP, no command line and no service manager.
+#![forbid(unsafe_code)]
+
+mod buffers;
+mod disk_watch;
+mod fault_counts;
+pub mod files;
+mod open;
+pub mod ports;
+pub mod processors;
+pub mod protections;
+pub mod retry;
+mod ring;
+mod served;
+mod server;
+mod waits;
+
+pub use buffers::buffers;
+pub use disk_watch::DiskWatch;
+pub use fault_counts::FaultCounts;
+pub use open::{Unopenable, open_present, unopenable};
+pub use served::{
+    ApplyError, Awaits, Drained, FORGET, Faulted, Fixed, Manager, NewSize, NotForgotten,
+    NotResized, Plan, Report, Waiting,
+};
+pub use server::{Counted, ServeError, Server};
+pub use waits::Waits;

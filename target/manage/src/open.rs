@@ -1,0 +1,277 @@
+//! Opening what a configuration names.
+
+use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
+use nvmeof_backend_spec::Spec;
+use nvmeof_target_config::{Config, ConfigError, Wanted};
+use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
+
+/// What one namespace is served from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served<'a> {
+    /// The number of its disk.
+    pub number: u32,
+    /// What it looks like, or did before it was gone.
+    pub geometry: &'a Geometry,
+    /// Whether hosts can use it.
+    pub state: NamespaceState,
+}
+
+/// A namespace that cannot be opened.
+#[derive(Debug)]
+pub struct Unopenable {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its number.
+    pub nsid: u32,
+    /// Why.
+    pub error: ConfigError,
+}
+
+/// Opens and locks what is wanted.
+pub(crate) fn take(wanted: &Wanted) -> Result<Claim, OpenError> {
+    if wanted.polled {
+        Claim::take_polled(&wanted.spec, wanted.block_size)
+    } else {
+        Claim::take(&wanted.spec, wanted.block_size)
+    }
+}
+
+/// Tries to open every namespace of `config` that is enabled, and closes all again.
+/// Returns those that can never be opened.
+#[must_use]
+pub fn unopenable(config: &Config) -> Vec<Unopenable> {
+    let mut files = Files::default();
+    let mut unopenable = Vec::new();
+    for (at, (name, wanted)) in config.each_wanted().enumerate() {
+        let (nqn, nsid) = name;
+        let taken = wanted.and_then(|wanted| take_alone(config, at, &wanted, &mut files));
+        match taken {
+            Ok(_) => {}
+            Err(error) if error.may_pass() => {}
+            Err(error) => unopenable.push(Unopenable {
+                nqn: nqn.to_owned(),
+                nsid,
+                error,
+            }),
+        }
+    }
+    unopenable
+}
+
+/// Opens and locks what each enabled namespace names, in order. What cannot be
+/// opened yet says why: `serve` waits for that, and `check-config` lists it.
+///
+/// # Errors
+/// [`ConfigError`] names file, line and key of the first that cannot be served
+/// however long one waits.
+pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+    let mut files = Files::default();
+    let wanted = config.wanted()?.into_iter().enumerate();
+    wanted
+        .map(
+            |(at, wanted)| match take_alone(config, at, &wanted, &mut files) {
+                Err(error) if !error.may_pass() => Err(error),
+                taken => Ok(taken),
+            },
+        )
+        .collect()
+}
+
+/// Opens and locks what namespace number `at` wants; `files` are those that others of
+/// the configuration have.
+fn take_alone(
+    config: &Config,
+    at: usize,
+    wanted: &Wanted,
+    files: &mut Files,
+) -> Result<Claim, ConfigError> {
+    let is_free = files.add(&wanted.spec);
+    if !is_free.map_err(|error| disk_error(config, at, &error))? {
+        let what = format!(
+            "{}: another namespace of this configuration is served from the same file or \
+             device; name another one, or serve both read-only",
+            wanted.spec
+        );
+        return Err(config.path_error(at, &what));
+    }
+    let taken = take(wanted);
+    taken.map_err(|error| disk_error(config, at, &error))
+}
+
+/// What is wrong with the disk of namespace number `at`, counted over those of
+/// all subsystems that are enabled.
+pub(crate) fn disk_error(config: &Config, at: usize, error: &OpenError) -> ConfigError {
+    let what = error.to_string();
+    let told = match error {
+        OpenError::CannotPoll { .. } => config.polled_error(at, &what),
+        _ => config.path_error(at, &what),
+    };
+    told.passing(error.may_pass())
+}
+
+/// The model of these disks, which come in the order of the namespaces that
+/// are enabled.
+///
+/// # Errors
+/// [`ConfigError`] names file, line and key.
+pub(crate) fn model_of<'a>(
+    config: &Config,
+    disks: impl IntoIterator<Item = Served<'a>>,
+    ports: &[PortSpec],
+) -> Result<Model, ConfigError> {
+    let mut disks = disks.into_iter();
+    let fill_in = |spec: &mut NamespaceSpec| {
+        if let Some(disk) = disks.next() {
+            fill_in(spec, disk);
+        }
+    };
+    config.model_of(fill_in, ports)
+}
+
+/// What the model has to know of a disk.
+fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
+    let Served {
+        number,
+        geometry,
+        state,
+    } = disk;
+    spec.state = state;
+    let block_size = geometry.block_size.bytes();
+    spec.disk = number;
+    spec.blocks = geometry.size / u64::from(block_size);
+    spec.block_size = block_size;
+    spec.readonly |= geometry.readonly;
+    spec.deallocate = geometry.deallocate_zeroes;
+    spec.volatile_cache = geometry.volatile_write_cache;
+    spec.preferred = preferred(&geometry.hints);
+}
+
+/// The sizes of which hosts are told.
+pub(crate) fn preferred(hints: &Hints) -> Preferred {
+    Preferred {
+        write: hints.write.unwrap_or(0),
+        deallocate: hints.deallocate.unwrap_or(0),
+        optimal_write: hints.optimal_write.unwrap_or(0),
+        atomic: hints.atomic.unwrap_or(0),
+    }
+}
+
+/// Files and devices of the namespaces of one configuration.
+#[derive(Default)]
+struct Files {
+    /// With whether it is only read.
+    taken: Vec<((u64, u64), bool)>,
+}
+
+impl Files {
+    /// One more namespace is served from that. False when another one is already, and
+    /// one of the two may write.
+    fn add(&mut self, spec: &Spec) -> Result<bool, OpenError> {
+        let Spec::File { path, .. } = spec else {
+            return Ok(true);
+        };
+        let Some(file) = identity(path)? else {
+            return Ok(true);
+        };
+        let readonly = spec.readonly();
+        let clashes = |(other, reads): &(_, bool)| *other == file && !(*reads && readonly);
+        let is_free = !self.taken.iter().any(clashes);
+        self.taken.push((file, readonly));
+        Ok(is_free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const GOOD: &str = r#"[[port]]
+traddr = "127.0.0.1"
+trsvcid = 4420
+provider = "iwarp"
+
+[[subsystem]]
+nqn = "nqn.2026-11.org.example:disk"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+path = "ram:1M"
+block_size = 512
+"#;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(Path::new("target.toml"), text.to_owned())
+    }
+
+    /// All that it names, or the first that cannot be opened.
+    fn open(config: &Config) -> Result<Vec<Claim>, ConfigError> {
+        open_present(config)?.into_iter().collect()
+    }
+
+    /// The message names that line and all of `words`.
+    #[track_caller]
+    fn assert_names(error: &str, line: usize, words: &[&str]) {
+        assert!(
+            error.starts_with(&format!("target.toml:{line}: ")),
+            "{error}"
+        );
+        for word in words {
+            assert!(error.contains(word), "{word:?} is not in {error}");
+        }
+    }
+
+    #[test]
+    fn what_a_path_names_must_be_there_and_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let text = GOOD.replace("ram:1M", path.to_str().unwrap());
+        let config = parse(&text).unwrap();
+        let opened = |config: &Config| open(config).map(|_| ()).unwrap_err().to_string();
+        assert_names(&opened(&config), 11, &["path", "disk.img", "no such file"]);
+        std::fs::write(&path, [0; 1000]).unwrap();
+        assert_names(&opened(&config), 11, &["1000", "512"]);
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let held = open(&config).unwrap();
+        assert_names(&opened(&config), 11, &["locked"]);
+        let waits = open_present(&config).unwrap().pop().unwrap();
+        assert_names(&waits.map(drop).unwrap_err().to_string(), 11, &["locked"]);
+        drop(held);
+        assert!(open_present(&config).unwrap().iter().all(Result::is_ok));
+        let same = format!("{}/./disk.img", dir.path().display());
+        let twice = format!("{text}[[subsystem.namespace]]\nnsid = 2\npath = \"{same}\"\n");
+        let error = open_present(&parse(&twice).unwrap()).map(drop).unwrap_err();
+        assert!(!error.may_pass());
+        assert_names(
+            &error.to_string(),
+            15,
+            &["path", "another namespace of this"],
+        );
+        for (bad, word) in [("ram:x", "ram"), ("", "empty"), ("null:", "null")] {
+            let config = parse(&GOOD.replace("ram:1M", bad)).unwrap();
+            assert_names(&opened(&config), 11, &["path", word]);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
+        let text = GOOD.replace("block_size = 512", "block_size = 512\niopoll = true");
+        let error = open(&parse(&text).unwrap()).map(drop).unwrap_err();
+        let words = ["iopoll", "ram:1048576", "leave iopoll out"];
+        assert_names(&error.to_string(), 13, &words);
+        let config = parse(&text.replace("iopoll = true", "iopoll = false")).unwrap();
+        assert!(open(&config).is_ok());
+    }
+
+    #[test]
+    fn file_of_the_command_line_that_is_not_there_is_named() {
+        let listen = "127.0.0.1:4420".parse().unwrap();
+        let none = Config::of_namespaces(&["/nonexistent".into()], listen, &[], None).unwrap();
+        let error = open(&none).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--namespace: /nonexistent: no such file"),
+            "{error}"
+        );
+    }
+}

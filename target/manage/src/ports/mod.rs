@@ -1,0 +1,194 @@
+//! Ports and what serves them: planned from the configuration and the RDMA
+//! devices of the machine, then listened on.
+
+mod devices;
+mod listen;
+mod making;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use nvmeof_rdma::Address;
+use nvmeof_target_core::{Carrier, Fabric, PortSpec};
+
+use crate::waits::Waits;
+pub(crate) use devices::addresses;
+pub use listen::{Listening, listen};
+pub(crate) use listen::{Listens, Ready, broken, listen_at, of_provider};
+pub use making::Means;
+pub(crate) use making::Member;
+use nvmeof_target_address::port_address;
+use nvmeof_target_config::{ProviderName, port_spec};
+pub use plan::plan;
+pub use plan::{plan_one, plan_present, unused_devices};
+
+/// A port and what serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Address; its port is 0 until a free one is found.
+    pub address: Address,
+    /// Its providers, in the order hosts are told of them.
+    pub parts: Vec<Part>,
+    /// Why nothing listens there yet, if that is so.
+    pub waits: Option<Waits>,
+}
+
+/// One provider's part in a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The provider.
+    pub provider: ProviderName,
+    /// Devices it uses here; none for software.
+    pub devices: Vec<Device>,
+    /// Whether the port is served without it where it cannot listen. For
+    /// software iWARP that is only because the TCP port is taken.
+    pub(crate) optional: bool,
+}
+
+/// An RDMA device, as far as it serves a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, as `rdma link` shows it.
+    pub name: String,
+    /// Its physical port, from 1.
+    pub port: u8,
+    /// What it speaks.
+    pub fabric: Fabric,
+    /// The address it has, on a port that listens on all.
+    pub only: Option<IpAddr>,
+}
+
+/// The providers that each reactor has, by their numbers: none goes, others may
+/// come. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Providers(Arc<RwLock<Vec<ProviderName>>>);
+
+impl Providers {
+    pub(crate) fn new(names: Vec<ProviderName>) -> Self {
+        Self(Arc::new(RwLock::new(names)))
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<ProviderName> {
+        // Nothing is left half done when a holder panics.
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.clone()
+    }
+
+    /// Every reactor has that one now, behind the others.
+    pub(crate) fn add(&self, name: ProviderName) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        names.push(name);
+    }
+}
+
+impl Port {
+    /// What the target's model has to know.
+    #[must_use]
+    pub fn to_spec(&self) -> PortSpec {
+        if self.waits.is_some() {
+            // Hosts are told of it when it listens.
+            return port_spec(self.address, Vec::new());
+        }
+        let mut carriers: Vec<_> = self.parts.iter().flat_map(Part::carriers).collect();
+        if carriers.is_empty() {
+            // Shared memory alone. Its hosts have to be told of the port, and
+            // the discovery log has no number for what it is (RDMA_PRTYPE, NVMe
+            // over Fabrics 1.1, section 7.3).
+            carriers.push(Fabric::Unspecified.into());
+        }
+        port_spec(self.address, carriers)
+    }
+
+    /// Where it is, for people: interfaces by name, and what `[::]` stands for.
+    pub(crate) fn place(&self) -> String {
+        let only = match self.address.ip() {
+            Some(IpAddr::V6(ip)) if ip.is_unspecified() => " (IPv6 only)",
+            _ => "",
+        };
+        format!("{}{only}", port_address(self.address))
+    }
+
+    /// Whether it is to be listened on over that provider.
+    fn is_over(&self, provider: ProviderName) -> bool {
+        self.waits.is_none() && self.place_of(provider).is_some()
+    }
+
+    /// Which of its parts is that provider's.
+    fn place_of(&self, provider: ProviderName) -> Option<usize> {
+        self.parts.iter().position(|part| part.provider == provider)
+    }
+
+    /// Names of its providers, separated by commas.
+    #[must_use]
+    pub fn provider_names(&self) -> String {
+        join(self.parts.iter().map(|part| part.provider))
+    }
+}
+
+impl Part {
+    fn carriers(&self) -> Vec<Carrier> {
+        match self.provider {
+            ProviderName::Iwarp => vec![Fabric::Iwarp.into()],
+            ProviderName::Verbs => self.devices.iter().map(Device::carrier).collect(),
+            // Whoever can use it finds it at the same address, and to others it
+            // would be one more entry that leads nowhere.
+            ProviderName::Shm => Vec::new(),
+        }
+    }
+
+    /// A device of its that speaks iWARP, and so needs the TCP port.
+    fn iwarp_device(&self) -> Option<&Device> {
+        self.devices
+            .iter()
+            .find(|device| device.fabric == Fabric::Iwarp)
+    }
+}
+
+impl Device {
+    fn carrier(&self) -> Carrier {
+        Carrier {
+            fabric: self.fabric,
+            only: self.only,
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address.ip().is_none() {
+            return write!(f, "{}: iwarp (software, for this host)", self.address);
+        }
+        write!(f, "{}: {}", self.place(), join(&self.parts))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.provider {
+            ProviderName::Iwarp => f.write_str("iwarp (software, over TCP)"),
+            ProviderName::Verbs => write!(f, "verbs ({})", join(&self.devices)),
+            ProviderName::Shm => f.write_str("shm (this host, through shared memory)"),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.fabric.provider_type().name();
+        write!(f, "{} port {}: {kind}", self.name, self.port)?;
+        match self.only {
+            Some(only) => write!(f, " on {only}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn join<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<_> = all.into_iter().map(|one| one.to_string()).collect();
+    all.join(", ")
+}

@@ -1,0 +1,196 @@
+//! Which providers serve a port: what the configuration says, and the RDMA
+//! devices that the machine has.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::devices::{Devices, Machine};
+use super::{Device, Part, Port};
+use crate::waits::Waits;
+use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
+
+/// Finds out what serves each port of `config` on this machine. Nothing is
+/// listened on.
+///
+/// # Errors
+/// [`ConfigError`] for a provider that was asked for and cannot serve.
+pub fn plan(config: &Config) -> Result<Vec<Port>, ConfigError> {
+    plan_with(config, &Machine)
+}
+
+/// The same; a port whose devices are not there yet waits for them.
+///
+/// # Errors
+/// [`ConfigError`] for a provider that can never serve.
+pub fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
+    let all = plan_some(config, &Machine, |_| true).zip(config.addresses());
+    let all = all.map(|(planned, address)| match planned {
+        Err(error) if error.may_pass() => Ok(Port {
+            address,
+            parts: Vec::new(),
+            waits: Some(Waits::of(&error)),
+        }),
+        planned => planned,
+    });
+    all.collect()
+}
+
+/// Why `auto` did without the RDMA devices that this machine has, where that
+/// was not its owner's wish.
+#[must_use]
+pub fn unused_devices(config: &Config, ports: &[Port]) -> Option<String> {
+    unused_with(config, ports, &Machine)
+}
+
+pub(super) fn unused_with(
+    config: &Config,
+    ports: &[Port],
+    devices: &dyn Devices,
+) -> Option<String> {
+    let without = |(choice, port): (&Choice, &Port)| {
+        let ip = port.address.ip().is_some();
+        ip && *choice == Choice::Auto && port.place_of(ProviderName::Verbs).is_none()
+    };
+    let why = config.choices().iter().zip(ports).any(without);
+    let why = why.then(|| devices.unusable()).flatten()?;
+    Some(format!(
+        "the RDMA devices of this machine cannot be used, software iWARP serves instead: {why}"
+    ))
+}
+
+/// The same for port number `number` alone.
+///
+/// # Errors
+/// [`ConfigError`] names file, line and key.
+pub fn plan_one(config: &Config, number: usize) -> Result<Port, ConfigError> {
+    let lost = || config.port_error(number, "there is no such port");
+    let mut planned = plan_some(config, &Machine, |port| port == number);
+    planned.next().ok_or_else(lost)?
+}
+
+pub(super) fn plan_with(config: &Config, devices: &dyn Devices) -> Result<Vec<Port>, ConfigError> {
+    plan_some(config, devices, |_| true).collect()
+}
+
+fn plan_some(
+    config: &Config,
+    devices: &dyn Devices,
+    these: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = Result<Port, ConfigError>> {
+    let addresses = config.addresses().into_iter().zip(config.choices());
+    addresses
+        .enumerate()
+        .filter(move |(port, _)| these(*port))
+        .map(move |(port, (address, choice))| {
+            let parts = match address.socket_addr() {
+                Some(addr) => parts(addr, choice, devices),
+                // Nothing else serves Unix sockets, and nothing else was asked
+                // for.
+                None => Ok(vec![software(ProviderName::Iwarp, false)]),
+            };
+            let parts = parts.map_err(|why| {
+                let what = told(choice, ProviderName::Verbs, &why);
+                // Without support for devices there never is one.
+                let passing = cfg!(feature = "verbs");
+                config.provider_error(port, &what).passing(passing)
+            })?;
+            let waits = None;
+            Ok(Port {
+                address,
+                parts,
+                waits,
+            })
+        })
+}
+
+/// # Errors
+/// Why there is no serving over RDMA devices.
+fn parts(addr: SocketAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+    match choice {
+        Choice::Auto => auto(addr, devices),
+        Choice::These(names) => {
+            let part = |name: &ProviderName| match name {
+                ProviderName::Iwarp => Ok(software(ProviderName::Iwarp, false)),
+                ProviderName::Shm => Ok(software(ProviderName::Shm, false)),
+                ProviderName::Verbs => named_verbs(addr, devices),
+            };
+            names.iter().map(part).collect()
+        }
+    }
+}
+
+/// Why a provider does not serve, with the way out that there is when nobody
+/// asked for that provider.
+pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String {
+    let what = format!("{provider}: {why}");
+    match (choice, provider) {
+        (Choice::Auto, ProviderName::Verbs) => {
+            format!("{what}; or set provider = \"iwarp\", which needs no RDMA device")
+        }
+        _ => what,
+    }
+}
+
+/// The devices of that address, and shared memory where it works. On all
+/// addresses, hosts without RDMA devices are to be served as well.
+fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+    let found = devices_of(addr, devices)?;
+    let mut parts = Vec::new();
+    if found.is_empty() {
+        parts.push(software(ProviderName::Iwarp, false));
+    } else {
+        let verbs = verbs(found);
+        // A device that speaks iWARP may have the TCP port for itself. Then it
+        // serves those hosts.
+        let optional = verbs.iwarp_device().is_some();
+        parts.push(verbs);
+        if addr.ip().is_unspecified() {
+            parts.push(software(ProviderName::Iwarp, optional));
+        }
+    }
+    parts.push(software(ProviderName::Shm, true));
+    Ok(parts)
+}
+
+fn named_verbs(addr: SocketAddr, devices: &dyn Devices) -> Result<Part, String> {
+    let found = devices_of(addr, devices)?;
+    if found.is_empty() {
+        return Err(devices.why_none(addr));
+    }
+    Ok(verbs(found))
+}
+
+fn software(provider: ProviderName, optional: bool) -> Part {
+    Part {
+        provider,
+        devices: Vec::new(),
+        optional,
+    }
+}
+
+fn verbs(devices: Vec<Device>) -> Part {
+    Part {
+        provider: ProviderName::Verbs,
+        devices,
+        optional: false,
+    }
+}
+
+/// Devices that serve `addr`, with the addresses they have when it stands for
+/// all of them.
+fn devices_of(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Device>, String> {
+    let ip = addr.ip();
+    if !ip.is_unspecified() {
+        return Ok(devices.at(addr)?.into_iter().collect());
+    }
+    let mut found = Vec::new();
+    // A port on all addresses of IPv6 has none of IPv4.
+    let covered = |one: &IpAddr| ip.is_ipv6() == one.is_ipv6();
+    for one in devices.addresses().into_iter().filter(covered) {
+        let device = devices.at(SocketAddr::new(one, 0))?;
+        found.extend(device.map(|device| Device {
+            only: Some(one),
+            ..device
+        }));
+    }
+    Ok(found)
+}

@@ -1,0 +1,450 @@
+//! Where reactors run: the processors that this process may use, and the
+//! memory nodes they belong to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::ports::Port;
+use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
+
+/// Where one reactor runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// Its processor; `None` leaves that to the kernel.
+    pub processor: Option<usize>,
+    /// The memory node of the processor, where the machine has several.
+    pub node: Option<usize>,
+    /// The processor of the kernel's thread that takes its disk operations, where one was
+    /// named for that (`storage.sqpoll_cores`).
+    pub sqpoll: Option<usize>,
+}
+
+/// What placing asks a machine.
+trait Topology {
+    /// The processors that this process may use.
+    fn allowed(&self) -> Result<BTreeSet<usize>, Errno>;
+
+    /// The memory node of a processor; `None` on machines that have only one.
+    fn node_of(&self, processor: usize) -> Option<usize>;
+
+    /// The memory node next to an RDMA device.
+    fn node_of_device(&self, device: &str) -> Option<usize>;
+}
+
+/// This machine.
+struct Machine;
+
+/// Places the reactors of `config`, whose ports are served by the devices of
+/// `ports`.
+///
+/// # Errors
+/// [`ConfigError`] names the key, cause and remedy.
+pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<Seat>, ConfigError> {
+    let parts = ports.iter().flat_map(|port| &port.parts);
+    let devices = parts.flat_map(|part| &part.devices);
+    let devices: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
+    let running = config.running();
+    let seats = place_on(&Machine, &running.cores, &devices);
+    let mut seats = seats.map_err(|what| config.cores_error(&what))?;
+    if let Some(sqpoll) = &running.sqpoll {
+        let placed = place_sqpoll(&Machine, &sqpoll.cores, &mut seats);
+        placed.map_err(|what| config.table_error("storage", "sqpoll_cores", &what))?;
+    }
+    Ok(seats)
+}
+
+/// What is remarkable about the processors of the kernel's threads that take disk
+/// operations from the reactors of `config`: with one of them a reactor shares its own.
+#[must_use]
+pub fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
+    config.running().sqpoll?;
+    seats.iter().find_map(|seat| match seat.sqpoll {
+        Some(core) => {
+            let own = seats.iter().position(|seat| seat.processor == Some(core))?;
+            Some(format!(
+                "storage.sqpoll_cores: processor {core} is that of reactor {own} as well, and \
+                 each waits for the other; name processors that are not in reactor.cores, or \
+                 leave storage.sqpoll out"
+            ))
+        }
+        // A new thread has the processors that were set for the one that made it, and since
+        // Linux 6.2 they still count when the kernel moves it.
+        // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
+        // io_uring/sqpoll.c of Linux.
+        None => seat.processor.map(|core| {
+            format!(
+                "storage.sqpoll: on Linux 6.2 and later the kernel's thread that takes disk \
+                 operations shares processor {core} with the reactor that it serves, and each \
+                 waits for the other; name other processors in storage.sqpoll_cores, or leave \
+                 storage.sqpoll out"
+            )
+        }),
+    })
+}
+
+/// Runs this thread where the seat says.
+///
+/// # Errors
+/// When the processor went away meanwhile.
+pub(crate) fn take(seat: Seat) -> Result<(), Errno> {
+    let Some(processor) = seat.processor else {
+        return Ok(());
+    };
+    let mut set = CpuSet::new();
+    set.set(processor)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+fn place_on(machine: &dyn Topology, cores: &Cores, devices: &[&str]) -> Result<Vec<Seat>, String> {
+    if let Cores::Anywhere(count) = cores {
+        return Ok(vec![Seat::default(); *count]);
+    }
+    let allowed = allowed(machine)?;
+    let cores = match cores {
+        Cores::On(cores) => cores.clone(),
+        Cores::Auto(count) => first_of(&near(machine, &allowed, devices), *count)?,
+        Cores::Anywhere(_) => Vec::new(),
+    };
+    all_are_allowed(&cores, &allowed, " or \"auto\"")?;
+    let seat = |core: usize| Seat {
+        processor: Some(core),
+        node: machine.node_of(core),
+        sqpoll: None,
+    };
+    Ok(cores.into_iter().map(seat).collect())
+}
+
+/// Has the kernel's threads run on these processors, in the order of the reactors and
+/// from the first on again where there are fewer.
+fn place_sqpoll(machine: &dyn Topology, cores: &[usize], seats: &mut [Seat]) -> Result<(), String> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    all_are_allowed(cores, &allowed(machine)?, "")?;
+    for (seat, core) in seats.iter_mut().zip(cores.iter().cycle()) {
+        seat.sqpoll = Some(*core);
+    }
+    Ok(())
+}
+
+fn allowed(machine: &dyn Topology) -> Result<BTreeSet<usize>, String> {
+    machine.allowed().map_err(|errno| {
+        format!("the kernel does not tell which processors there are ({errno}); leave it out")
+    })
+}
+
+/// `or` is what else can be named.
+fn all_are_allowed(cores: &[usize], allowed: &BTreeSet<usize>, or: &str) -> Result<(), String> {
+    match cores.iter().find(|core| !allowed.contains(core)) {
+        Some(core) => Err(format!(
+            "processor {core} is not there or not for this process, which may use {}; name some \
+             of these{or}, or change what it may use (CPUAffinity= and AllowedCPUs= of its \
+             systemd unit, `taskset`, the cpuset of its container)",
+            Ranges(allowed)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The processors of the nodes that the devices are at, or all where that is
+/// not known or leaves none.
+fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> BTreeSet<usize> {
+    let nodes = devices
+        .iter()
+        .filter_map(|device| machine.node_of_device(device));
+    let nodes: BTreeSet<_> = nodes.collect();
+    let is_near = |core: &usize| {
+        machine
+            .node_of(*core)
+            .is_some_and(|node| nodes.contains(&node))
+    };
+    let near: BTreeSet<_> = allowed.iter().copied().filter(is_near).collect();
+    if near.is_empty() {
+        return allowed.clone();
+    }
+    near
+}
+
+/// So many of the processors, or all that there can be reactors for.
+fn first_of(processors: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize>, String> {
+    let there = processors.len();
+    if let Some(count) = count.filter(|count| *count > there) {
+        return Err(format!(
+            "\"auto\" finds {there} processors ({}), fewer than the {count} of reactor.count; \
+             lower that, or name processors",
+            Ranges(processors)
+        ));
+    }
+    let count = count.unwrap_or(there).min(MOST_REACTORS);
+    Ok(processors.iter().copied().take(count).collect())
+}
+
+/// The CPUs that this process may use. Tests name the first of these, because CPU 0 may
+/// not be among them.
+#[cfg(test)]
+pub(crate) fn usable() -> Vec<usize> {
+    let usable = Machine.allowed().unwrap_or_default();
+    usable.into_iter().collect()
+}
+
+#[cfg(test)]
+pub(crate) fn first_usable() -> usize {
+    usable().first().copied().unwrap_or(0)
+}
+
+impl Topology for Machine {
+    fn allowed(&self) -> Result<BTreeSet<usize>, Errno> {
+        let set = sched_getaffinity(Pid::from_raw(0))?;
+        let is_set = |core: &usize| set.is_set(*core).unwrap_or(false);
+        Ok((0..CpuSet::count()).filter(is_set).collect())
+    }
+
+    fn node_of(&self, processor: usize) -> Option<usize> {
+        // A machine with one node has nothing to choose from.
+        let nodes = node_names("/sys/devices/system/node");
+        if nodes.len() < 2 {
+            return None;
+        }
+        let of_processor = node_names(&format!("/sys/devices/system/cpu/cpu{processor}"));
+        of_processor.first().copied()
+    }
+
+    fn node_of_device(&self, device: &str) -> Option<usize> {
+        // -1 where the firmware does not tell.
+        // Source: Documentation/ABI/testing/sysfs-bus-pci.
+        let path = format!("/sys/class/infiniband/{device}/device/numa_node");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+}
+
+/// Numbers of the entries `nodeN` of a folder. A processor's has one, which is
+/// its node. Source: Documentation/ABI/stable/sysfs-devices-node.
+fn node_names(folder: &str) -> Vec<usize> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names
+        .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+        .collect()
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.processor, self.node) {
+            (None, _) => f.write_str("any processor"),
+            (Some(processor), None) => write!(f, "processor {processor}"),
+            (Some(processor), Some(node)) => {
+                write!(f, "processor {processor} (memory node {node})")
+            }
+        }?;
+        match self.sqpoll {
+            Some(core) => write!(f, ", SQPOLL on processor {core}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Numbers as ranges: `0-3,8`.
+struct Ranges<'a>(&'a BTreeSet<usize>);
+
+impl fmt::Display for Ranges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        for number in self.0.iter().copied() {
+            match ranges.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+                _ => ranges.push((number, number)),
+            }
+        }
+        for (at, (first, last)) in ranges.into_iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Why nothing can be placed as `text` says, before a port and a subsystem.
+    fn refusal(text: &str) -> String {
+        let config = format!(
+            "{text}\n[[port]]\ntraddr = \"127.0.0.1\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n"
+        );
+        let config = Config::parse(std::path::Path::new("target.toml"), config).unwrap();
+        place(&config, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn processor_that_is_not_there_is_told_with_its_line() {
+        let core = first_usable();
+        let cores = refusal(&format!("[reactor]\ndrain_s = 1\ncores = [{core}, 1023]"));
+        let sqpoll = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{core}, 1023]");
+        let sqpoll = refusal(&sqpoll);
+        for word in [
+            "target.toml:3: ",
+            "reactor.cores",
+            "processor 1023",
+            "taskset",
+        ] {
+            assert!(cores.contains(word), "{word}: {cores}");
+        }
+        for word in [
+            "target.toml:3: ",
+            "sqpoll_cores",
+            "processor 1023 is not there",
+        ] {
+            assert!(sqpoll.contains(word), "{word}: {sqpoll}");
+        }
+    }
+
+    /// Two nodes with four processors each; some are not for this process.
+    struct TwoNodes(&'static [usize]);
+
+    impl Topology for TwoNodes {
+        fn allowed(&self) -> Result<BTreeSet<usize>, Errno> {
+            Ok(self.0.iter().copied().collect())
+        }
+
+        fn node_of(&self, processor: usize) -> Option<usize> {
+            Some(processor / 4)
+        }
+
+        fn node_of_device(&self, device: &str) -> Option<usize> {
+            device.strip_prefix("mlx5_")?.parse().ok()
+        }
+    }
+
+    const ALL: TwoNodes = TwoNodes(&[0, 1, 2, 3, 4, 5, 6, 7]);
+
+    fn processors(machine: &TwoNodes, cores: &Cores, devices: &[&str]) -> Vec<usize> {
+        let seats = place_on(machine, cores, devices).unwrap();
+        seats
+            .into_iter()
+            .filter_map(|seat| seat.processor)
+            .collect()
+    }
+
+    #[test]
+    fn reactors_are_where_the_configuration_says() {
+        let seats = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
+        let seat = |processor, node| Seat {
+            processor: Some(processor),
+            node: Some(node),
+            sqpoll: None,
+        };
+        assert_eq!(seats, [seat(5, 1), seat(0, 0), seat(0, 0)]);
+        assert_eq!(seats[0].to_string(), "processor 5 (memory node 1)");
+        let anywhere = place_on(&ALL, &Cores::Anywhere(2), &[]).unwrap();
+        assert_eq!(anywhere, [Seat::default(); 2]);
+        assert_eq!(anywhere[0].to_string(), "any processor");
+    }
+
+    #[test]
+    fn auto_takes_the_processors_next_to_the_devices() {
+        let auto = Cores::Auto(None);
+        assert_eq!(processors(&ALL, &auto, &["mlx5_1"]), [4, 5, 6, 7]);
+        assert_eq!(
+            processors(&ALL, &auto, &["mlx5_0", "mlx5_1"]),
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
+        assert_eq!(processors(&ALL, &Cores::Auto(Some(2)), &["mlx5_1"]), [4, 5]);
+        // Software has no place, and so have devices that do not tell.
+        for devices in [&[][..], &["rxe0"], &["mlx5_-1"]] {
+            assert_eq!(processors(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
+        }
+        // None of a device's own processors is for us.
+        let half = TwoNodes(&[1, 3]);
+        assert_eq!(processors(&half, &auto, &["mlx5_1"]), [1, 3]);
+    }
+
+    #[test]
+    fn processors_that_are_not_for_us_are_errors() {
+        let some = TwoNodes(&[0, 1, 2, 5, 7]);
+        let error = place_on(&some, &Cores::On(vec![1, 3]), &[]).unwrap_err();
+        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(error.contains("may use 0-2,5,7;"), "{error}");
+        let error = place_on(&some, &Cores::Auto(Some(3)), &["mlx5_1"]).unwrap_err();
+        assert!(error.contains("finds 2 processors (5,7)"), "{error}");
+    }
+
+    /// Those of the kernel's threads, for so many reactors.
+    fn taking(cores: &[usize], reactors: usize) -> Result<Vec<Option<usize>>, String> {
+        let mut seats = vec![Seat::default(); reactors];
+        place_sqpoll(&TwoNodes(&[0, 1, 2, 5]), cores, &mut seats)?;
+        Ok(seats.into_iter().map(|seat| seat.sqpoll).collect())
+    }
+
+    #[test]
+    fn threads_of_the_kernel_have_their_processors_in_turn() {
+        assert_eq!(taking(&[], 2).unwrap(), [None, None]);
+        assert_eq!(taking(&[5, 2], 3).unwrap(), [Some(5), Some(2), Some(5)]);
+        assert_eq!(taking(&[5, 2], 1).unwrap(), [Some(5)]);
+        let error = taking(&[5, 3], 1).unwrap_err();
+        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(
+            error.contains("may use 0-2,5; name some of these, or"),
+            "{error}"
+        );
+        let seat = Seat {
+            sqpoll: Some(5),
+            ..Seat::default()
+        };
+        assert_eq!(seat.to_string(), "any processor, SQPOLL on processor 5");
+    }
+
+    #[test]
+    fn a_reactor_that_shares_its_processor_with_the_kernel_is_remarkable() {
+        let remark = |head: &str| {
+            let port = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
+            let config = Config::parse("target.toml".as_ref(), format!("{head}\n{port}")).unwrap();
+            let running = config.running();
+            let mut seats = place_on(&ALL, &running.cores, &[]).unwrap();
+            let cores = running.sqpoll.map(|sqpoll| sqpoll.cores);
+            place_sqpoll(&ALL, &cores.unwrap_or_default(), &mut seats).unwrap();
+            sqpoll_remark(&config, &seats)
+        };
+        let sqpoll = "[storage]\nsqpoll = true";
+        let (placed, counted) = ("[reactor]\ncores = [1, 2]", "[reactor]\ncount = 2");
+        assert_eq!(remark(placed), None);
+        assert_eq!(remark(&format!("{counted}\n{sqpoll}")), None);
+        let others = format!("{placed}\n{sqpoll}\nsqpoll_cores = [3, 4]");
+        assert_eq!(remark(&others), None);
+        for (text, words) in [
+            ("", "shares processor 1"),
+            ("sqpoll_cores = [3, 1]", "processor 1 is that of reactor 0"),
+        ] {
+            let remark = remark(&format!("{placed}\n{sqpoll}\n{text}")).unwrap();
+            assert!(remark.contains(words), "{remark}");
+            assert!(remark.contains("storage.sqpoll_cores"), "{remark}");
+        }
+    }
+
+    #[test]
+    fn a_thread_runs_where_its_seat_says() {
+        let processor = *Machine.allowed().unwrap().last().unwrap();
+        let thread = std::thread::spawn(move || {
+            let node = Machine.node_of(processor);
+            take(Seat {
+                processor: Some(processor),
+                node,
+                sqpoll: None,
+            })
+            .unwrap();
+            Machine.allowed().unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), BTreeSet::from([processor]));
+    }
+}

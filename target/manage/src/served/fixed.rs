@@ -1,0 +1,293 @@
+//! What a running daemon cannot change: it was decided when its memory was
+//! taken and its threads were started.
+
+use nvmeof_rdma_shm::ShmConfig;
+use nvmeof_target_core::Limits;
+
+use nvmeof_target_address as zone;
+use nvmeof_target_config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
+
+/// The part of a configuration that stays until the daemon ends.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    limits: Limits,
+    running: Running,
+    shm: ShmConfig,
+    socket_mode: u32,
+    control: ControlConfig,
+    metrics: MetricsConfig,
+}
+
+const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
+                      what it was";
+
+impl Fixed {
+    /// What `config` says of it.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        Self {
+            limits: config.limits(),
+            running: config.running(),
+            shm: config.shm().clone(),
+            socket_mode: config.socket_mode(),
+            control: config.control().clone(),
+            metrics: config.metrics().clone(),
+        }
+    }
+
+    /// Whether `config` leaves all of it as it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key of the first that differs.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        match self.differing(config).first() {
+            Some((table, key)) => Err(config.table_error(table, key, REMEDY)),
+            None => Ok(()),
+        }
+    }
+
+    /// What `config` has otherwise: tables, and their keys.
+    #[must_use]
+    pub fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
+        let new = Self::of(config);
+        let mode = [("mode", self.socket_mode != new.socket_mode)];
+        // Its interface may have shown up since.
+        let listens = |it: &MetricsConfig| it.listen.map(zone::resolved);
+        let listen = [("listen", listens(&self.metrics) != listens(&new.metrics))];
+        let tables = [
+            ("limits", limit(&self.followed(&new), &new.limits)),
+            ("reactor", running(&self.running, &new.running)),
+            ("storage", storage(&self.running, &new.running)),
+            ("shm", shm(&self.shm, &new.shm)),
+            ("unix", differing(mode)),
+            ("control", control(&self.control, &new.control)),
+            ("metrics", differing(listen)),
+        ];
+        let tables = tables.into_iter();
+        let all = tables.flat_map(|(table, keys)| keys.into_iter().map(move |key| (table, key)));
+        all.collect()
+    }
+}
+
+impl Fixed {
+    /// Its limits, with those that follow from others as they follow from `new`:
+    /// nobody changed these.
+    fn followed(&self, new: &Self) -> Limits {
+        let parts = |fixed: &Self, of_controllers| {
+            let limits = fixed.limits.clone();
+            limits.shared_out(fixed.running.cores.count(), of_controllers)
+        };
+        let old = &self.limits;
+        // The others follow from these two.
+        let (was, is) = (parts(self, (None, None)), parts(new, (None, None)));
+        let host_controllers = follow(
+            old.host_controllers,
+            was.host_controllers,
+            is.host_controllers,
+        );
+        let port_controllers = follow(
+            old.port_controllers,
+            was.port_controllers,
+            is.port_controllers,
+        );
+        let of_controllers =
+            |limits: &Limits| (Some(limits.host_controllers), Some(limits.port_controllers));
+        let was = parts(self, of_controllers(old));
+        let is = parts(new, of_controllers(&new.limits));
+        Limits {
+            host_controllers,
+            port_controllers,
+            host_queues: follow(old.host_queues, was.host_queues, is.host_queues),
+            host_commands: follow(old.host_commands, was.host_commands, is.host_commands),
+            port_connections: follow(
+                old.port_connections,
+                was.port_connections,
+                is.port_connections,
+            ),
+            port_commands: follow(old.port_commands, was.port_commands, is.port_commands),
+            ..old.clone()
+        }
+    }
+}
+
+/// What `old` is when it follows from others as it did.
+fn follow<T: Copy + PartialEq>(old: T, was: T, is: T) -> T {
+    if old == was { is } else { old }
+}
+
+fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
+    let Limits {
+        queue_depth,
+        io_queues,
+        controllers,
+        discovery_controllers,
+        max_transfer,
+        in_capsule,
+        max_descriptors,
+        connect_timeout,
+        unconnected,
+        host_controllers,
+        port_controllers,
+        host_queues,
+        host_commands,
+        host_memory,
+        port_connections,
+        port_commands,
+        port_memory,
+        traffic_keep_alive,
+    } = old;
+    differing([
+        ("queue_depth", *queue_depth != new.queue_depth),
+        ("io_queues", *io_queues != new.io_queues),
+        ("controllers", *controllers != new.controllers),
+        (
+            "discovery_controllers",
+            *discovery_controllers != new.discovery_controllers,
+        ),
+        ("max_transfer", *max_transfer != new.max_transfer),
+        ("in_capsule", *in_capsule != new.in_capsule),
+        ("max_descriptors", *max_descriptors != new.max_descriptors),
+        ("connect_timeout_s", *connect_timeout != new.connect_timeout),
+        ("unconnected", *unconnected != new.unconnected),
+        (
+            "host_controllers",
+            *host_controllers != new.host_controllers,
+        ),
+        (
+            "port_controllers",
+            *port_controllers != new.port_controllers,
+        ),
+        ("host_queues", *host_queues != new.host_queues),
+        ("host_commands", *host_commands != new.host_commands),
+        ("host_memory", *host_memory != new.host_memory),
+        (
+            "port_connections",
+            *port_connections != new.port_connections,
+        ),
+        ("port_commands", *port_commands != new.port_commands),
+        ("port_memory", *port_memory != new.port_memory),
+        (
+            "traffic_keep_alive",
+            *traffic_keep_alive != new.traffic_keep_alive,
+        ),
+    ])
+}
+
+fn running(old: &Running, new: &Running) -> Vec<&'static str> {
+    let Running {
+        cores,
+        polling,
+        drain,
+        buffer_memory,
+        sqpoll: _,
+        hugepages,
+        shared_receives,
+    } = old;
+    differing([
+        ("cores", *cores != new.cores),
+        ("polling", *polling != new.polling),
+        ("drain_s", *drain != new.drain),
+        ("buffer_memory", *buffer_memory != new.buffer_memory),
+        ("hugepages", *hugepages != new.hugepages),
+        ("shared_receives", *shared_receives != new.shared_receives),
+    ])
+}
+
+fn storage(old: &Running, new: &Running) -> Vec<&'static str> {
+    let parts = |running: &Running| match running.sqpoll.clone() {
+        Some(Sqpoll { idle, cores }) => (true, Some(idle), cores),
+        None => (false, None, Vec::new()),
+    };
+    let (threads, idle, cores) = parts(old);
+    let (new_threads, new_idle, new_cores) = parts(new);
+    differing([
+        ("sqpoll", threads != new_threads),
+        ("sqpoll_idle_ms", threads && new_threads && idle != new_idle),
+        ("sqpoll_cores", cores != new_cores),
+    ])
+}
+
+fn shm(old: &ShmConfig, new: &ShmConfig) -> Vec<&'static str> {
+    differing([
+        ("folder", old.folder != new.folder),
+        ("users", old.users != new.users),
+        ("mode", old.mode != new.mode),
+        ("lent_memory", old.mapped != new.mapped),
+    ])
+}
+
+fn control(old: &ControlConfig, new: &ControlConfig) -> Vec<&'static str> {
+    let ControlConfig {
+        socket,
+        mode,
+        group,
+        state,
+    } = old;
+    differing([
+        ("socket", *socket != new.socket),
+        ("mode", *mode != new.mode),
+        ("group", *group != new.group),
+        ("state", *state != new.state),
+    ])
+}
+
+fn differing<const N: usize>(keys: [(&'static str, bool); N]) -> Vec<&'static str> {
+    let differing = keys.into_iter().filter(|(_, differs)| *differs);
+    differing.map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(head: &str) -> Config {
+        let rest = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
+        Config::parse(Path::new("target.toml"), format!("{head}{rest}")).unwrap()
+    }
+
+    /// What follows from a key that changed is not named besides it.
+    #[test]
+    fn only_what_somebody_changed_differs() {
+        let before = Fixed::of(&config("[limits]\nhost_queues = 9\n"));
+        let differing = |head: &str| before.differing(&config(head));
+        assert!(differing("[limits]\nhost_queues = 9\n").is_empty());
+        let more = "[limits]\nhost_queues = 9\ncontrollers = 128\n[reactor]\ncount = 2\n";
+        assert_eq!(
+            differing(more),
+            [("limits", "controllers"), ("reactor", "cores")]
+        );
+        let given = "[limits]\nhost_queues = 9\nport_commands = 4096\n";
+        assert_eq!(differing(given), [("limits", "port_commands")]);
+        let less = "[limits]\nhost_queues = 9\nhost_controllers = 8\n";
+        assert_eq!(differing(less), [("limits", "host_controllers")]);
+        let left_out = [("limits", "host_queues")];
+        assert_eq!(differing(""), left_out);
+    }
+
+    #[test]
+    fn another_processor_of_the_threads_of_the_kernel_differs() {
+        let on = |cores| {
+            config(&format!(
+                "[storage]\nsqpoll = true\nsqpoll_cores = {cores}\n"
+            ))
+        };
+        let before = Fixed::of(&on("[0, 1]"));
+        assert!(before.differing(&on("\"0-1\"")).is_empty());
+        let other = on("[0, 2]");
+        assert_eq!(before.differing(&other), [("storage", "sqpoll_cores")]);
+        let error = before.check(&other).unwrap_err().to_string();
+        assert!(
+            error.starts_with("target.toml:3: storage.sqpoll_cores: cannot change"),
+            "{error}"
+        );
+        let patient =
+            config("[storage]\nsqpoll = true\nsqpoll_cores = [0, 1]\nsqpoll_idle_ms = 9\n");
+        assert_eq!(before.differing(&patient), [("storage", "sqpoll_idle_ms")]);
+        let anywhere = config("[storage]\nsqpoll = true\n");
+        assert_eq!(before.differing(&anywhere), [("storage", "sqpoll_cores")]);
+        let none = [("storage", "sqpoll"), ("storage", "sqpoll_cores")];
+        assert_eq!(before.differing(&config("")), none);
+    }
+}

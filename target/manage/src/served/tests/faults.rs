@@ -1,0 +1,250 @@
+//! Files that are cut, grow, go and come back under a daemon that serves them.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nvmeof_backend::{IoError, IoErrorKind};
+use nvmeof_target_core::NamespaceState;
+
+use super::*;
+
+impl Daemon {
+    fn set_len(path: &Path, len: u64) {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(len).unwrap();
+    }
+
+    /// Looks after disks, of which that of namespace `nsid` failed.
+    fn look_after(&self, nsid: u32, errno: Option<Errno>) -> bool {
+        let model = self.manager.target.model();
+        let subsystem = model.subsystems().first().unwrap();
+        let disk = subsystem.namespace(nsid).unwrap().disk;
+        let failed = errno.map(|errno| {
+            let error = IoError {
+                kind: IoErrorKind::of(errno),
+                errno,
+                verb: "read",
+                path: "disk".into(),
+                offset: 4096,
+            };
+            (disk, error)
+        });
+        self.manager.look_after(&BTreeMap::from_iter(failed))
+    }
+
+    fn state(&self, nsid: u32) -> NamespaceState {
+        let model = self.manager.target.model();
+        let subsystem = model.subsystems().first().unwrap();
+        subsystem.namespace(nsid).unwrap().state
+    }
+
+    /// Waits until no disk is being closed.
+    fn settle(&self) {
+        for _ in 0..12_000 {
+            let mut state = self.manager.lock();
+            state.pool.collect();
+            if state.pool.leaving() == 0 {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("disks are still open");
+    }
+}
+
+fn enable(daemon: &Daemon, nsid: u32) -> Result<Vec<String>, String> {
+    let report = daemon.manager.enable(NQN, nsid);
+    let report = report.map_err(|error| error.to_string())?;
+    Ok(lines(&report.changes))
+}
+
+#[test]
+fn another_size_is_noticed() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let both = [(1, path.to_str().unwrap()), (2, "ram:1M")];
+    daemon.apply(&both).unwrap();
+    assert!(!daemon.look_after(1, None), "nothing to see");
+    for mib in [3, 2] {
+        Daemon::set_len(&path, mib << 20);
+        assert!(daemon.look_after(1, None));
+        assert_eq!(daemon.served(), [(1, mib << 20), (2, 1 << 20)]);
+        assert!(locked(&path) && !daemon.look_after(1, None));
+        daemon.settle();
+    }
+    // Somebody is appending to it.
+    Daemon::set_len(&path, (2 << 20) + 100);
+    assert!(!daemon.look_after(1, None));
+    assert_eq!(daemon.state(1), NamespaceState::Ready);
+    // Cut while it is read: that is another size, not the end.
+    Daemon::set_len(&path, 1 << 20);
+    assert!(daemon.look_after(1, Some(Errno::ENXIO)));
+    assert_eq!(daemon.served()[0], (1, 1 << 20));
+    assert_eq!(daemon.state(1), NamespaceState::Ready);
+    assert_eq!(daemon.manager.faults_total(), 0);
+    assert_eq!(daemon.apply(&both).unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_gone_is_faulted_until_it_is_enabled() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = path.to_str().unwrap();
+    let both = [(1, a), (2, "ram:1M")];
+    daemon.apply(&both).unwrap();
+    Daemon::set_len(&path, 0);
+    assert!(daemon.look_after(1, None));
+    assert_eq!(daemon.state(1), NamespaceState::Faulted);
+    assert_eq!(daemon.state(2), NamespaceState::Ready);
+    // It has its size as ever.
+    assert_eq!(daemon.served(), [(1, 1 << 20), (2, 1 << 20)]);
+    let [fault] = &daemon.manager.faults()[..] else {
+        panic!("{:?}", daemon.manager.faults());
+    };
+    assert_eq!((fault.nsid, fault.path.as_str()), (1, a));
+    let told = fault.to_string();
+    for word in ["0 bytes", "namespace enable", a, NQN] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let status = daemon.manager.status();
+    assert!(status.contains("2 namespaces (1 faulted)"), "{status}");
+    assert!(!daemon.look_after(1, Some(Errno::EIO)), "it is known");
+    assert_eq!(daemon.manager.faults_total(), 1);
+    let counted = daemon.manager.fault_counts().of(NQN, 1);
+    assert_eq!(
+        counted.collect::<Vec<_>>(),
+        [("removed", 0), ("unreadable", 0), ("size", 1)]
+    );
+    // It is not back, which keeps nothing else from being changed.
+    assert!(enable(&daemon, 1).unwrap_err().contains("0 bytes"));
+    let more = [(1, a), (2, "ram:1M"), (3, "ram:2M")];
+    let report = daemon.manager.apply(&parse(&text(&more))).unwrap();
+    assert_eq!(lines(&report.changes), ["namespace 3 is added"]);
+    assert!(report.remarks[0].contains("0 bytes"), "{report:?}");
+    // Another file under its name, and larger.
+    std::fs::remove_file(&path).unwrap();
+    assert!(enable(&daemon, 1).unwrap_err().contains("no such file"));
+    daemon.file("a.img", 2 << 20);
+    assert_eq!(enable(&daemon, 1).unwrap(), ["namespace 1 is there again"]);
+    assert_eq!(daemon.state(1), NamespaceState::Ready);
+    assert_eq!(daemon.served()[0], (1, 2 << 20));
+    assert!(locked(&path) && daemon.manager.faults().is_empty());
+    assert_eq!(enable(&daemon, 1).unwrap(), Vec::<String>::new());
+    let error = enable(&daemon, 9).unwrap_err();
+    assert!(error.contains("no namespace 9"), "{error}");
+}
+
+/// Where we may make a block device.
+#[test]
+fn a_block_device_without_a_size_was_removed() {
+    let losetup = |arguments: &[&str]| {
+        let run = Command::new("losetup").args(arguments).output().ok()?;
+        let told = String::from_utf8(run.stdout).ok()?;
+        run.status.success().then(|| told.trim().to_owned())
+    };
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let Some(device) = losetup(&["--find", "--show", path.to_str().unwrap()]) else {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no loop device, which root can make"
+        );
+        return;
+    };
+    let applied = daemon.apply(&[(1, &device)]).is_ok();
+    Daemon::set_len(&path, 0);
+    let emptied = losetup(&["--set-capacity", &device]);
+    let noticed = daemon.look_after(1, None);
+    let counted: Vec<_> = daemon.manager.fault_counts().of(NQN, 1).collect();
+    let faults = daemon.manager.faults();
+    drop(daemon);
+    losetup(&["--detach", &device]).unwrap();
+    assert!(applied && emptied.is_some() && noticed);
+    assert_eq!(counted, [("removed", 1), ("unreadable", 0), ("size", 0)]);
+    let told = faults[0].to_string();
+    assert!(told.contains(&device) && told.contains("is gone"), "{told}");
+}
+
+#[test]
+fn another_file_under_its_name_comes_only_when_that_is_said() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = [(1, path.to_str().unwrap())];
+    daemon.apply(&a).unwrap();
+    assert!(daemon.look_after(1, Some(Errno::ENODEV)));
+    std::fs::rename(&path, path.with_extension("old")).unwrap();
+    daemon.file("a.img", 1 << 20);
+    let report = daemon.manager.apply(&parse(&text(&a))).unwrap();
+    assert!(report.changes.is_empty(), "{report:?}");
+    assert!(report.remarks[0].contains("another file"), "{report:?}");
+    assert_eq!(daemon.state(1), NamespaceState::Faulted);
+    assert!(!locked(&path));
+    assert_eq!(enable(&daemon, 1).unwrap(), ["namespace 1 is there again"]);
+}
+
+#[test]
+fn applying_the_same_brings_it_back() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    let a = [(1, path.to_str().unwrap())];
+    daemon.apply(&a).unwrap();
+    for errno in [Errno::ENODEV, Errno::ENXIO, Errno::ESHUTDOWN] {
+        assert!(daemon.look_after(1, Some(errno)));
+        assert_eq!(daemon.state(1), NamespaceState::Faulted);
+        // At once: its own old lock is waited for.
+        let changes = daemon.apply(&a).unwrap();
+        assert_eq!(changes, ["namespace 1 is there again"]);
+        assert_eq!(daemon.state(1), NamespaceState::Ready);
+    }
+    // What is faulted can be removed, and its number goes with it.
+    assert!(daemon.look_after(1, Some(Errno::ENODEV)));
+    assert_eq!(daemon.apply(&[]).unwrap(), ["namespace 1 is removed"]);
+    daemon.settle();
+    assert!(!locked(&path) && daemon.manager.faults().is_empty());
+}
+
+#[test]
+fn a_bad_block_is_not_the_end_of_a_disk() {
+    let daemon = Daemon::start(&[]);
+    let path = daemon.file("a.img", 1 << 20);
+    daemon.apply(&[(1, path.to_str().unwrap())]).unwrap();
+    for _ in 0..3 {
+        assert!(!daemon.look_after(1, Some(Errno::EIO)));
+    }
+    assert_eq!(daemon.state(1), NamespaceState::Ready);
+}
+
+#[test]
+fn a_namespace_is_switched_off_and_on() {
+    let daemon = Daemon::start(&[(2, "ram:1M")]);
+    let path = daemon.file("a.img", 1 << 20);
+    let good = text(&[(2, "ram:1M"), (1, path.to_str().unwrap())]);
+    let off = good.clone() + "enabled = false\n";
+    let apply = |text: &str| {
+        let report = daemon.manager.apply(&parse(text)).unwrap();
+        lines(&report.changes)
+    };
+    assert_eq!(apply(&off), ["namespace 1 is added"]);
+    assert!(!locked(&path), "it is not opened");
+    assert_eq!(daemon.served(), [(2, 1 << 20)]);
+    let error = enable(&daemon, 1).unwrap_err();
+    assert!(error.contains("enabled = true"), "{error}");
+    assert_eq!(apply(&good), ["namespace 1 is enabled"]);
+    assert!(locked(&path));
+    assert_eq!(daemon.served(), [(1, 1 << 20), (2, 1 << 20)]);
+    assert_eq!(apply(&off), ["namespace 1 is disabled"]);
+    daemon.settle();
+    assert!(!locked(&path));
+    // Then it need not even be there.
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(apply(&off), Vec::<String>::new());
+    assert!(daemon.manager.apply(&parse(&good)).is_err());
+    drop(daemon);
+    let server = Server::start(&parse(&off)).unwrap();
+    assert_eq!(server.manager().namespaces(), 1);
+    server.stop();
+    server.join().unwrap();
+}

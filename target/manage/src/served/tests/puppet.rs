@@ -1,0 +1,73 @@
+//! A manager over a reactor that does what a test says.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nvmeof_rdma::Steering;
+
+use super::*;
+use crate::open::open_present;
+use crate::ports::{self, Means, Providers};
+use nvmeof_target_config::ProviderName;
+use nvmeof_target_engine::{Mailbox, Order};
+
+/// For an answer that comes.
+pub(super) const LONG: Duration = Duration::from_secs(120);
+/// For one that does not, where others come from a thread that may be slow.
+pub(super) const SHORT: Duration = Duration::from_secs(5);
+
+/// What the reactor does with orders until it is dropped.
+pub(super) struct Puppet {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A manager of a target with that configuration, whose only reactor is the
+/// owner of the mailbox and hangs when it does not answer for so long.
+pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox) {
+    let config = parse(text);
+    let ports = ports::plan(&config).unwrap();
+    let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
+    let known = Remembered::default();
+    let pool = Pool::new(&config, open_present(&config).unwrap(), &known).unwrap();
+    let target = Target::new(model_of(&config, pool.served(), &specs).unwrap());
+    let mailbox = Mailbox::new().unwrap();
+    let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
+    let means = Means {
+        steering: Steering::new(1),
+        files: 64,
+    };
+    let providers = Providers::new(vec![ProviderName::Iwarp]);
+    let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
+    let reactors = reactors.with_patience(patience);
+    let manager = Manager::new(target, reactors, &config, ports, pool, known);
+    (Arc::new(manager), mailbox)
+}
+
+impl Puppet {
+    /// Has `act` do what the manager orders.
+    pub(super) fn new(mailbox: Mailbox, mut act: impl FnMut(Order) + Send + 'static) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Acquire) {
+                mailbox.take_orders().into_iter().for_each(&mut act);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}

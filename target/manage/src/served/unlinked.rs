@@ -1,0 +1,76 @@
+//! Files that are served and lost their name: what hosts write there is gone when the
+//! target ends.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{MutexGuard, PoisonError};
+
+use nvmeof_backend::Spec;
+
+use super::Manager;
+use super::pool::Disk;
+
+type Unlinked = BTreeMap<u32, String>;
+
+impl Manager {
+    /// Looks whether each file that is served still has its name, and warns once of each
+    /// that has not. Says whether that changed for any.
+    pub(super) fn look_for_names(&self) -> bool {
+        let disks = self.seen().disks;
+        let mut changed = false;
+        for disk in &disks {
+            let why = unlinked(disk);
+            let mut known = self.known_unlinked();
+            match (why, known.contains_key(&disk.number)) {
+                (Some(why), false) => {
+                    let (subsystem, nsid) = (&disk.wanted.nqn, disk.wanted.nsid);
+                    tracing::warn!(%subsystem, nsid, "namespace {nsid} of {subsystem}: {why}");
+                    known.insert(disk.number, why);
+                    changed = true;
+                }
+                (None, true) => {
+                    known.remove(&disk.number);
+                    changed = true;
+                }
+                _ => {}
+            }
+        }
+        let is_there = |number: &u32| disks.iter().any(|disk| disk.number == *number);
+        self.known_unlinked().retain(|number, _| is_there(number));
+        changed
+    }
+
+    /// What is said of files that lost their names, by subsystem and number of the
+    /// namespace.
+    pub fn unlinked(&self) -> BTreeMap<(String, u32), String> {
+        let (seen, known) = (self.seen(), self.known_unlinked());
+        let named = |disk: &Disk| {
+            let what = known.get(&disk.number)?.clone();
+            Some(((disk.wanted.nqn.clone(), disk.wanted.nsid), what))
+        };
+        seen.disks.iter().filter_map(named).collect()
+    }
+
+    fn known_unlinked(&self) -> MutexGuard<'_, Unlinked> {
+        // Nothing is left half done when a holder panics.
+        self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be said of a disk whose file lost its name.
+fn unlinked(disk: &Disk) -> Option<String> {
+    let (claim, Spec::File { path, .. }) = (disk.claim()?, &disk.wanted.spec) else {
+        return None;
+    };
+    let what = match claim.is_at(path) {
+        Ok(false) => "another file has this name now",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted or renamed",
+        // Nothing is known then.
+        Ok(true) | Err(_) => return None,
+    };
+    Some(format!(
+        "{}: {what}, and the old one is still served: it is gone when the target ends; copy it, \
+         or give it its name back",
+        path.display()
+    ))
+}

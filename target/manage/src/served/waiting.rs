@@ -1,0 +1,242 @@
+//! What is configured and not served yet: storage and addresses that were not there at
+//! the start.
+//!
+//! ```text
+//!   start ── opens, listens ──────────────────────────► served
+//!     └──── not yet ──► waiting ── retry, enable, apply ──► served
+//! ```
+//! A namespace that was served before is active meanwhile, with the size it had, and
+//! every port reaches it in ANA state Inaccessible. One that never was is not active.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use nvmeof_backend::{Claim, OpenError, Spec};
+use nvmeof_rdma::Address;
+
+use super::drain::Drained;
+use super::pool::{Disk, Held};
+use super::{Manager, State};
+use crate::open::{self, disk_error};
+use crate::ports::Port;
+use crate::waits::Waits;
+use nvmeof_target_address::port_address;
+use nvmeof_target_config::ConfigError;
+
+/// What is waited for. Displays as a name that does not change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Awaits {
+    /// The storage of a namespace.
+    Namespace {
+        /// Its subsystem.
+        nqn: String,
+        /// Its number.
+        nsid: u32,
+    },
+    /// The address of a port.
+    Port(String),
+    /// Another listener: its key in the configuration.
+    Listener(&'static str),
+}
+
+/// Something that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// What it is.
+    pub what: Awaits,
+    /// The file or folder whose changes are worth another try, if there is one.
+    pub path: Option<PathBuf>,
+    /// Why it is not served.
+    pub waits: Waits,
+}
+
+/// Listeners that others try, and why they wait.
+pub(super) type Listeners = BTreeMap<&'static str, Waits>;
+
+impl Awaits {
+    /// What kind of thing it is, as a word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Namespace { .. } => "namespace",
+            Self::Port(_) => "port",
+            Self::Listener(_) => "listener",
+        }
+    }
+
+    fn of_disk(disk: &Disk) -> Self {
+        Self::Namespace {
+            nqn: disk.wanted.nqn.clone(),
+            nsid: disk.wanted.nsid,
+        }
+    }
+
+    fn of_port(port: &Port) -> Self {
+        Self::Port(port_address(port.address).to_string())
+    }
+}
+
+impl Manager {
+    /// What is configured and not served yet.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let seen = self.seen();
+        let disks = seen.disks.iter().filter_map(|disk| {
+            Some(Waiting {
+                what: Awaits::of_disk(disk),
+                path: match &disk.wanted.spec {
+                    Spec::File { path, .. } => Some(path.clone()),
+                    Spec::Ram { .. } | Spec::Null { .. } => None,
+                },
+                waits: disk.awaited()?.waits.clone(),
+            })
+        });
+        let ports = seen.awaited_ports.iter().filter_map(|port| {
+            Some(Waiting {
+                what: Awaits::of_port(port),
+                // Its folder changes with the sockets in it.
+                path: match port.address {
+                    Address::Unix(path) => path.as_path().parent().map(Path::to_path_buf),
+                    Address::Ip(_) => None,
+                },
+                waits: port.waits.clone()?,
+            })
+        });
+        let listeners = self.listeners();
+        let listeners = listeners.iter().map(|(key, waits)| Waiting {
+            what: Awaits::Listener(key),
+            path: None,
+            waits: waits.clone(),
+        });
+        disks.chain(ports).chain(listeners).collect()
+    }
+
+    /// The listener with that key waits, or does not any more.
+    pub fn listener_waits(&self, key: &'static str, error: Option<&ConfigError>) {
+        let mut listeners = self.listeners();
+        match (error, listeners.get_mut(key)) {
+            (Some(error), Some(waits)) => waits.still(error.what()),
+            (Some(error), None) => drop(listeners.insert(key, Waits::of(error))),
+            (None, _) => drop(listeners.remove(key)),
+        }
+    }
+
+    fn listeners(&self) -> std::sync::MutexGuard<'_, Listeners> {
+        // Nothing is left half done when a holder panics.
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries what is `due` of what is waited for. Says whether anything of it is served
+    /// now.
+    pub fn retry(&self, due: impl Fn(&Awaits) -> bool) -> bool {
+        let is_due = |disk: &&Disk| disk.awaited().is_some() && due(&Awaits::of_disk(disk));
+        // Without the lock: opening may take its time.
+        let tried: Vec<(Disk, Result<Claim, Untaken>)> = self
+            .seen()
+            .disks
+            .iter()
+            .filter(is_due)
+            .map(|disk| (disk.clone(), disk.try_claim()))
+            .collect();
+        let served = self.settle(&mut self.lock(), tried, &due);
+        for what in &served {
+            tracing::info!("{what} is there now, and served");
+        }
+        if !served.is_empty() {
+            self.remember();
+        }
+        !served.is_empty()
+    }
+
+    /// Serves what could be opened, and listens on ports that are due. Returns what is
+    /// served now.
+    fn settle(
+        &self,
+        state: &mut State,
+        tried: Vec<(Disk, Result<Claim, Untaken>)>,
+        due: impl Fn(&Awaits) -> bool,
+    ) -> Vec<Awaits> {
+        state.pool.collect();
+        let mut next = state.pool.disks().to_vec();
+        let (mut fresh, mut served) = (Vec::new(), Vec::new());
+        for (before, claim) in tried {
+            let same = |disk: &Disk| disk.number == before.number && disk.wanted == before.wanted;
+            let at = next.iter().position(same);
+            let Some((at, disk)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
+                continue;
+            };
+            match (claim, &mut disk.held) {
+                (Ok(claim), Held::Waiting(_)) => {
+                    let Some(number) = state.pool.number() else {
+                        continue;
+                    };
+                    fresh.push((number, claim.clone()));
+                    (disk.number, disk.held) = (number, Held::Open(claim));
+                    served.push(Awaits::of_disk(disk));
+                }
+                (Err(Untaken::Open(error)), Held::Waiting(awaited)) => {
+                    let error = disk_error(&state.config, at, &error);
+                    awaited.waits.still(error.what());
+                }
+                (Err(Untaken::Unfit(why)), Held::Waiting(awaited)) => awaited.waits.still(&why),
+                _ => {}
+            }
+        }
+        if let Err(failed) = self.reactors.open(&fresh) {
+            tracing::error!("storage that is there now cannot be opened: {failed}");
+            let closing = self.reactors.close(&fresh);
+            state.pool.leave(&next, closing);
+            return Vec::new();
+        }
+        let mut doors = state.doors.clone();
+        // While the target is drained it listens nowhere.
+        if state.drained == Drained::No {
+            let due = |port: &Port| due(&Awaits::of_port(port));
+            let listening = doors.retry(&state.config, &self.reactors, due);
+            served.extend(listening.iter().map(Awaits::of_port));
+        }
+        let disks = next.iter().map(Disk::served);
+        let model = open::model_of(&state.config, disks, &doors.specs());
+        match model {
+            // Sizes of the target are those that it has.
+            Ok(model) => drop(self.target.apply(model)),
+            Err(error) => tracing::error!("what is there now cannot be served: {error}"),
+        }
+        self.reactors.poll_all();
+        state.pool.becomes(next, BTreeMap::new());
+        state.doors = doors;
+        served
+    }
+}
+
+impl Disk {
+    /// Opens and locks its storage, unless hosts could not use that.
+    fn try_claim(&self) -> Result<Claim, Untaken> {
+        let claim = open::take(&self.wanted).map_err(Untaken::Open)?;
+        let fits = self
+            .awaited()
+            .map_or(Ok(()), |awaited| awaited.check(&claim));
+        fits.map(|()| claim).map_err(Untaken::Unfit)
+    }
+}
+
+/// Why storage that is waited for is not served.
+enum Untaken {
+    Open(OpenError),
+    /// It is there, and not what hosts know.
+    Unfit(String),
+}
+
+impl fmt::Display for Awaits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Namespace { nqn, nsid } => write!(f, "namespace {nsid} of {nqn}"),
+            Self::Port(address) => write!(f, "port {address}"),
+            Self::Listener(key) => write!(f, "listener {key}"),
+        }
+    }
+}

@@ -1,0 +1,586 @@
+//! The start of a target: what can never be served is found first, then reactors serve
+//! until they are stopped.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nvmeof_backend::Claim;
+use nvmeof_memory::Region;
+use nvmeof_rdma::{Steering, explain};
+use nvmeof_rdma_shm::Borrowed;
+use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusual_names};
+use nvmeof_target_core::metrics::Ledger;
+use nvmeof_target_core::{ModelError, Target};
+use nvmeof_target_engine::{
+    Clock, Counters, Failures, Mail, Mailbox, NotEnded, OpenDisks, Reactor, ReactorConfig,
+    Stopping, StorageError, StorageOpenError,
+};
+use nvmeof_uring::RingConfig;
+
+use crate::buffers::buffers;
+use crate::files;
+use crate::open::{model_of, open_present};
+use crate::ports::{self, Listening, Means, Port, Providers, Ready};
+use crate::processors::{self, Seat};
+use crate::protections;
+use crate::ring::ring_config;
+use crate::served::{Manager, Pool, Reactors, Remembered};
+
+/// Why the daemon does not serve, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration, or something it names.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The machine, at the start.
+    #[error("{what}: {why}")]
+    Start {
+        /// What was tried.
+        what: &'static str,
+        /// What came of it.
+        why: String,
+    },
+    /// The disks, while serving.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Reactors did not come to their ends.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
+    /// A bug.
+    #[error("a reactor ended unexpectedly; please report this with the log")]
+    Panicked,
+}
+
+/// A target that is ready: connections are accepted.
+pub struct Server {
+    manager: Arc<Manager>,
+    counted: Counted,
+    ports: Vec<Port>,
+    mailboxes: Arc<[Mailbox]>,
+    /// Where reactors tell of disks that fail.
+    failures: Failures,
+    threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    stopping: Arc<Stopping>,
+    /// How long commands in work may take when it stops.
+    drain: Duration,
+    /// Keeps what hosts write protect.
+    _keeping: Option<protections::Keeping>,
+    /// Rings when a reactor ended.
+    ended: Mailbox,
+}
+
+/// What is counted of a target, and by whom. Clones are the same.
+#[derive(Clone)]
+pub struct Counted {
+    /// What is served, and to whom.
+    pub target: Target,
+    /// Of each reactor.
+    pub reactors: Vec<(Mailbox, Arc<Counters>)>,
+    /// What they counted.
+    pub ledger: Ledger,
+    /// The providers that each has.
+    pub providers: Providers,
+    /// Memory that hosts on this machine lend.
+    pub borrowed: Borrowed,
+}
+
+/// What a reactor's thread starts with.
+struct Start {
+    seat: Seat,
+    config: ReactorConfig,
+    target: Target,
+    providers: Vec<Ready>,
+    claims: Vec<(u32, Claim)>,
+    /// What spreads connections, and which of its members this one is.
+    steering: (Steering, usize),
+    mailbox: Mailbox,
+    peers: Arc<[Mailbox]>,
+    failures: Failures,
+    counters: Arc<Counters>,
+    stopping: Arc<Stopping>,
+    ring: RingConfig,
+    /// Whether this one speaks for all about what they have in common.
+    first: bool,
+}
+
+/// The number of a reactor that started, and the memory it has.
+type Started = (usize, Vec<Region>);
+
+/// Says in the log what is odd about `config` and no error.
+fn remark(config: &Config, ports: &[Port], seats: &[Seat]) {
+    let remarks = [
+        ports::unused_devices(config, ports),
+        processors::sqpoll_remark(config, seats),
+        on_unusual_names(config.unusual_names()),
+    ];
+    for remark in remarks.into_iter().flatten() {
+        tracing::warn!("{remark}");
+    }
+    if config.subsystems().next().is_none() {
+        tracing::warn!(
+            "no [[subsystem]] is configured: hosts find nothing here until one is added"
+        );
+    }
+}
+
+/// Starts what keeps write protections beside the `state` of changes, where there is one.
+fn keep_protections(
+    state: Option<&Path>,
+    target: &Target,
+    mailboxes: &Arc<[Mailbox]>,
+) -> Result<Option<protections::Keeping>, ServeError> {
+    let Some(state) = state else {
+        return Ok(None);
+    };
+    let keeper = protections::beside(state, target)?;
+    let keeping = keeper.start(Arc::clone(mailboxes));
+    keeping
+        .map(Some)
+        .map_err(|error| no_resource("thread", error))
+}
+
+/// Waits until `count` reactors started. Gives the memory of each.
+fn all_started(
+    started: &mpsc::Receiver<Result<Started, StartFailure>>,
+    count: usize,
+    config: &Config,
+    ports: &[Port],
+) -> Result<Vec<Vec<Region>>, ServeError> {
+    let mut memory = vec![Vec::new(); count];
+    for _ in 0..count {
+        let started = started.recv().map_err(|_| ServeError::Panicked)?;
+        let (at, regions) = started.map_err(|failure| failure.of(config, ports))?;
+        if let Some(of_reactor) = memory.get_mut(at) {
+            *of_reactor = regions;
+        }
+    }
+    Ok(memory)
+}
+
+/// What is there before the first reactor starts.
+struct Opened {
+    seats: Vec<Seat>,
+    remembered: Remembered,
+    pool: Pool,
+    means: Means,
+    /// What each reactor listens with.
+    ready: Vec<Vec<Ready>>,
+    ports: Vec<Port>,
+    providers: Providers,
+    target: Target,
+    mailboxes: Arc<[Mailbox]>,
+    keeping: Option<protections::Keeping>,
+}
+
+impl Opened {
+    fn open(config: &Config) -> Result<Self, ServeError> {
+        files::raise();
+        let ports = ports::plan_present(config)?;
+        let seats = processors::place(config, &ports)?;
+        remark(config, &ports, &seats);
+        let count = seats.len();
+        let state = config.control().state.as_deref();
+        let remembered = Remembered::beside(state);
+        let pool = Pool::new(config, open_present(config)?, &remembered)?;
+        let mut means = Means {
+            steering: Steering::new(count),
+            // Those that come later take one as well.
+            files: files::share(config, count, pool.served().count(), &ports),
+        };
+        let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
+        let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
+        let providers = Providers::new(names.collect());
+        let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
+        let target = Target::new(model_of(config, pool.served(), &specs)?);
+        let mailboxes = (0..count).map(|_| Mailbox::new());
+        let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
+        let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
+        let keeping = keep_protections(state, &target, &mailboxes)?;
+        Ok(Self {
+            seats,
+            remembered,
+            pool,
+            means,
+            ready: reactors,
+            ports,
+            providers,
+            target,
+            mailboxes,
+            keeping,
+        })
+    }
+}
+
+/// Why a reactor did not start.
+enum StartFailure {
+    Serve(ServeError),
+    /// A provider cannot use its memory.
+    Register {
+        name: ProviderName,
+        why: String,
+    },
+}
+
+impl Server {
+    /// Opens, locks, listens and starts the reactors of `config`. When this
+    /// returns, hosts are served. Threads that it starts block the signals that the
+    /// caller blocks.
+    ///
+    /// # Errors
+    /// [`ServeError`]; then nothing was served.
+    pub fn start(config: &Config) -> Result<Self, ServeError> {
+        let Opened {
+            seats,
+            remembered,
+            pool,
+            means,
+            ready,
+            ports,
+            providers,
+            target,
+            mailboxes,
+            keeping,
+        } = Opened::open(config)?;
+        let (running, count) = (config.running(), seats.len());
+        let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
+        let (failures, ledger) = (Failures::default(), Ledger::default());
+        let stopping = Arc::<Stopping>::default();
+        let (sender, started) = mpsc::channel();
+        let (mut threads, mut counting) = (Vec::new(), Vec::new());
+        let places = seats.into_iter().zip(mailboxes.iter());
+        for (at, ((seat, mailbox), providers)) in places.zip(ready).enumerate() {
+            let counters = Arc::new(Counters::new(&ledger, at));
+            let start = Start {
+                seat,
+                config: buffers(&running, target.limits()),
+                target: target.clone(),
+                providers,
+                claims: pool.claims(),
+                steering: (means.steering.clone(), at),
+                mailbox: mailbox.clone(),
+                peers: Arc::clone(&mailboxes),
+                failures: failures.clone(),
+                counters: Arc::clone(&counters),
+                stopping: Arc::clone(&stopping),
+                ring: ring_config(pool.served().count(), &running, seat, mailboxes.len()),
+                first: at == 0,
+            };
+            counting.push((mailbox.clone(), counters));
+            threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
+        }
+        drop(sender);
+        let memory = all_started(&started, count, config, &ports)?;
+        let counted = Counted {
+            target: target.clone(),
+            reactors: counting,
+            ledger,
+            providers: providers.clone(),
+            borrowed: config.shm().borrowed.clone(),
+        };
+        let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
+        let manager = Arc::new(Manager::new(
+            target, reactors, config, ports, pool, remembered,
+        ));
+        manager.remember();
+        Ok(Self {
+            drain: running.drain,
+            counted,
+            ports: manager.ports(),
+            manager,
+            mailboxes,
+            failures,
+            threads,
+            stopping,
+            _keeping: keeping,
+            ended,
+        })
+    }
+
+    /// Where hosts connect, and what serves them there.
+    #[must_use]
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// What changes what is served.
+    #[must_use]
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// What is counted of it.
+    #[must_use]
+    pub fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// Where reactors tell of disks that fail.
+    #[must_use]
+    pub fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    /// How far reactors are that stop.
+    #[must_use]
+    pub fn stopping(&self) -> &Stopping {
+        &self.stopping
+    }
+
+    /// How long commands in work may take when it stops.
+    #[must_use]
+    pub fn drain(&self) -> Duration {
+        self.drain
+    }
+
+    /// What rings when a reactor ended. It rings a moment before the thread is finished.
+    #[must_use]
+    pub fn ended(&self) -> &Mailbox {
+        &self.ended
+    }
+
+    /// How many reactors were started.
+    #[must_use]
+    pub fn started(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Finishes what was begun, then stops; [`join`](Self::join) returns when
+    /// that is done.
+    pub fn stop(&self) {
+        Mailbox::send_all(&self.mailboxes, Mail::DRAIN);
+    }
+
+    /// The mailboxes of the reactors that have not ended, by their numbers.
+    pub fn reactors(&self) -> impl Iterator<Item = (usize, &Mailbox)> {
+        let all = self.mailboxes.iter().enumerate().zip(&self.threads);
+        let there = all.filter(|(_, thread)| !thread.is_finished());
+        there.map(|(reactor, _)| reactor)
+    }
+
+    /// Waits until every reactor has ended.
+    ///
+    /// # Errors
+    /// [`ServeError`] when a reactor failed.
+    pub fn join(self) -> Result<(), ServeError> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread.join().unwrap_or(Err(ServeError::Panicked));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+/// The kernel refused something that the target is made of.
+fn no_resource(what: &'static str, error: impl Into<io::Error>) -> ServeError {
+    start_error(what, &explain(&error.into()))
+}
+
+fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
+    let why = why.to_string();
+    ServeError::Start { what, why }
+}
+
+fn spawn(
+    at: usize,
+    start: Start,
+    running: &Running,
+    started: mpsc::Sender<Result<Started, StartFailure>>,
+    ended: Mailbox,
+) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+    let clock = Clock::start();
+    let (polling, seat) = (running.polling, start.seat);
+    std::thread::Builder::new()
+        .name(format!("reactor-{at}"))
+        .spawn(move || {
+            /// Rings even when the reactor panics, and has nobody wait for it.
+            struct Ring {
+                ended: Mailbox,
+                own: Mailbox,
+            }
+            impl Drop for Ring {
+                fn drop(&mut self) {
+                    self.own.close();
+                    self.ended.send(Mail::POLL);
+                }
+            }
+            let own = start.mailbox.clone();
+            let stopping = Arc::clone(&start.stopping);
+            let ring = Ring { ended, own };
+            let mut reactor = match assemble(start) {
+                Ok(reactor) => reactor,
+                Err(error) => {
+                    // The starter reports it.
+                    let _ = started.send(Err(error));
+                    return Ok(());
+                }
+            };
+            tracing::info!("reactor {at}: {seat}");
+            let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
+            drop(started);
+            let ended = nvmeof_target_engine::run(&mut reactor, clock, polling);
+            stopping.is_over(reactor.storage_mut());
+            // Giving back what it has may take for ever.
+            ring.ended.send(Mail::POLL);
+            Ok(ended?)
+        })
+        .map_err(|error| no_resource("thread", error))
+}
+
+/// Builds the reactor on its own thread, to which its ring belongs. Memory is
+/// taken where it is touched first, so the thread goes to its processor before
+/// there is any.
+fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
+    let seat = start.seat;
+    processors::take(seat).map_err(|error| ServeError::Start {
+        what: "reactor.cores",
+        why: format!("{seat}: {error}; it was there a moment ago"),
+    })?;
+    let disks = OpenDisks::open_numbered(start.claims, start.ring)
+        .map_err(|error: StorageOpenError| start_error("disks", &error))?;
+    let mut reactor = Reactor::new(
+        start.config,
+        start.target,
+        disks,
+        start.mailbox,
+        start.peers,
+    )
+    .map_err(|error| start_error("buffers", &error))?;
+    reactor.report_to(start.failures);
+    reactor.count_in(start.counters);
+    let (steering, number) = start.steering;
+    reactor.steer(steering, number);
+    let regions: Vec<_> = reactor.regions().cloned().collect();
+    let registered = reactor.storage_mut().register_regions(&regions);
+    if start.first && registered.left_out > 0 {
+        tracing::warn!("{registered}");
+    }
+    for ready in start.providers {
+        let provider =
+            reactor
+                .add_provider(ready.provider)
+                .map_err(|error| StartFailure::Register {
+                    name: ready.name,
+                    why: error.to_string(),
+                })?;
+        for (listener, address) in ready.listeners {
+            reactor.own_listener(provider, listener, address);
+        }
+    }
+    Ok(reactor)
+}
+
+impl StartFailure {
+    fn of(self, config: &Config, ports: &[Port]) -> ServeError {
+        match self {
+            Self::Serve(error) => error,
+            Self::Register { name, why } => ports::broken(config, ports, name, &why).into(),
+        }
+    }
+}
+
+impl From<ServeError> for StartFailure {
+    fn from(error: ServeError) -> Self {
+        Self::Serve(error)
+    }
+}
+
+impl From<ModelError> for ServeError {
+    fn from(error: ModelError) -> Self {
+        start_error("configuration", &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use std::time::Instant;
+
+    use super::*;
+    use crate::processors::{first_usable, usable};
+    use crate::served::Waiting;
+
+    /// The processors of the kernel's threads that take disk operations, as texts.
+    fn sqpoll_processors() -> Vec<String> {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        let statuses = threads.filter_map(|thread| {
+            // Threads of other tests end meanwhile.
+            let status = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+            let value = |key| status.lines().find_map(|line| line.strip_prefix(key));
+            let list = value("Cpus_allowed_list:\t")?;
+            value("Name:\tiou-sqp-").map(|_| list.to_owned())
+        });
+        let mut all: Vec<String> = statuses.collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn threads_of_the_kernel_run_where_the_configuration_says() {
+        let usable = usable();
+        let (first, last) = (usable.first().unwrap(), usable.last().unwrap());
+        let text = format!(
+            "[reactor]\ncores = [{first}, {first}]\n\
+             [storage]\nsqpoll = true\nsqpoll_cores = [{first}, {last}]\n\
+             [[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n"
+        );
+        let server = Server::start(&Config::parse(Path::new("a.toml"), text).unwrap()).unwrap();
+        let mut asked = [first, last].map(usize::to_string);
+        asked.sort();
+        let start = Instant::now();
+        // They go there when they begin to run.
+        while sqpoll_processors() != asked {
+            let found = sqpoll_processors();
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{found:?}, not {asked:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.stop();
+        server.join().unwrap();
+    }
+
+    fn config(port: u16) -> Config {
+        let core = first_usable();
+        let text = format!(
+            "[reactor]\ncores = [{core}, {core}]\n[[port]]\ntraddr = \"127.0.0.1\"\n\
+             trsvcid = {port}\nprovider = \"iwarp\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-11.org.example:disk\"\n\
+             allow_any_host = true\n\
+             [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n"
+        );
+        Config::parse(Path::new("target.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn two_reactors_share_an_address_but_two_targets_do_not() {
+        let server = Server::start(&config(0)).unwrap();
+        let [port] = server.ports() else {
+            panic!("{:?}", server.ports());
+        };
+        let address = port.address;
+        assert_ne!(address.port(), Some(0));
+        assert_eq!(server.manager().namespaces(), 1);
+        let second = Server::start(&config(address.port().unwrap())).unwrap();
+        assert!(second.ports().is_empty(), "two targets on {address}");
+        let [Waiting { what, waits, .. }] = &second.manager().waiting()[..] else {
+            panic!("{:?}", second.manager().waiting());
+        };
+        assert_eq!(what.to_string(), format!("port {address}"));
+        assert!(waits.why.contains("is in use"), "{waits:?}");
+        // It stays so until the first ends.
+        assert!(!second.manager().retry(|_| true));
+        server.stop();
+        server.join().unwrap();
+        assert!(second.manager().retry(|_| true));
+        assert_eq!(second.manager().ports()[0].address, address);
+        second.stop();
+        second.join().unwrap();
+    }
+}
