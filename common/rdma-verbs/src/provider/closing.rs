@@ -457,7 +457,7 @@ impl Conn {
             Ok(()) => return true,
             Err(error) if error.raw_os_error() == Some(libc::EIO) => return true,
             Err(error) => {
-                let error = explain(&error);
+                let error = explain(error);
                 of_peer!(error, self, "a queue pair cannot be stopped: {error}");
             }
         }

@@ -232,18 +232,12 @@ impl<S: Storage> Reactor<S> {
             _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
         };
         let link = link_of(provider, request, capsule_len, config.reads_out);
-        let place = self
-            .queues
-            .insert(|place| QueuePair::new(place, link, core, seat));
-        let Some(place) = place else {
-            let _ = at.reject(qp, &PrivateData::empty());
+        let place = self.add_queue(link, core, seat);
+        let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
-        self.unconnected.push_back(place);
-        if let Some((steering, member)) = self.steering.as_ref().filter(|_| queue == 0) {
-            self.queues.lighten(place, steering.lighten(*member));
-        }
-        let Some(edge) = self.queues.get(place) else {
+        let Some(edge) = place.and_then(|place| self.queues.get(place)) else {
+            let _ = at.reject(qp, &PrivateData::empty());
             return;
         };
         let shared = &mut self.resources.shared;
@@ -278,6 +272,18 @@ impl<S: Storage> Reactor<S> {
                 edge.turn_away();
             }
         }
+    }
+
+    /// `None` when there are as many as places can name.
+    fn add_queue(&mut self, link: Link, core: Core, seat: PortSeat) -> Option<Place> {
+        let is_admin = core.qid() == 0;
+        let make = |place| QueuePair::new(place, link, core, seat);
+        let place = self.queues.insert(make)?;
+        self.unconnected.push_back(place);
+        if let Some((steering, member)) = self.steering.as_ref().filter(|_| is_admin) {
+            self.queues.lighten(place, steering.lighten(*member));
+        }
+        Some(place)
     }
 
     /// Receives that queue number `queue` of a controller may share with
