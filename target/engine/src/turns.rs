@@ -173,24 +173,64 @@ impl<T> Turns<T> {
         self.pass_address();
     }
 
-    /// It is the turn of the next host of the same address.
-    pub(crate) fn pass_host(&mut self) {
+    /// It is the turn of the next host of the same address. Says whether this one still
+    /// has something; it comes last then.
+    pub(crate) fn pass_host(&mut self) -> bool {
         let Some((_, hosts)) = self.addresses.front_mut() else {
-            return;
+            return false;
         };
         match hosts.pop_front() {
-            Some((_, things)) if things.is_empty() => self.spare.push(things),
-            host => hosts.extend(host),
+            Some((_, things)) if things.is_empty() => {
+                self.spare.push(things);
+                false
+            }
+            host => {
+                hosts.extend(host);
+                true
+            }
         }
     }
 
-    /// It is the next address's turn, which begins with the host that is next there.
-    pub(crate) fn pass_address(&mut self) {
+    /// It is the next address's turn, which begins with the host that is next there. Says
+    /// whether this one still has something; it comes last then.
+    pub(crate) fn pass_address(&mut self) -> bool {
         match self.addresses.pop_front() {
-            Some((_, hosts)) if hosts.is_empty() => self.spare_hosts.push(hosts),
-            address => self.addresses.extend(address),
+            Some((_, hosts)) if hosts.is_empty() => {
+                self.spare_hosts.push(hosts);
+                false
+            }
+            address => {
+                self.addresses.extend(address);
+                true
+            }
         }
     }
+
+    /// So many addresses that passed last could not be served and come first again, in
+    /// their order; but for the very last one if it `was_served`.
+    pub(crate) fn return_addresses(&mut self, skipped: usize, was_served: bool) {
+        come_first(&mut self.addresses, skipped, was_served);
+    }
+
+    /// The same for hosts of the address whose turn it is.
+    pub(crate) fn return_hosts(&mut self, skipped: usize, was_served: bool) {
+        if let Some((_, hosts)) = self.addresses.front_mut() {
+            come_first(hosts, skipped, was_served);
+        }
+    }
+
+    /// The same for things of the host whose turn it is.
+    pub(crate) fn return_things(&mut self, skipped: usize, was_served: bool) {
+        if let Some(things) = self.first_mut() {
+            come_first(things, skipped, was_served);
+        }
+    }
+}
+
+fn come_first<T>(row: &mut VecDeque<T>, skipped: usize, but_last: bool) {
+    let last = if but_last { row.pop_back() } else { None };
+    row.rotate_right(skipped.min(row.len()));
+    row.extend(last);
 }
 
 #[cfg(test)]
@@ -308,5 +348,46 @@ mod tests {
         assert_eq!((turns.of_first(), turns.pop()), (1, Some(3)));
         turns.pass();
         assert_eq!(served(&mut turns), [2]);
+    }
+
+    /// Those that cannot be served now stay before all that come later, however often
+    /// others between them are served.
+    #[test]
+    fn who_was_skipped_comes_before_newcomers() {
+        let mut turns = Turns::default();
+        for account in 1..=4 {
+            turns.push(host(1, account), account);
+        }
+        turns.push(host(2, 9), 9);
+        turns.push(host(3, 8), 8);
+        // The third is served, and has something again.
+        assert!(turns.pass_host() && turns.pass_host());
+        assert_eq!(turns.pop(), Some(3));
+        turns.push(host(1, 3), 3);
+        assert!(turns.pass_host());
+        turns.return_hosts(2, true);
+        turns.push(host(1, 5), 5);
+        let (_, hosts) = turns.addresses.front().unwrap();
+        let order: Vec<u64> = hosts.iter().map(|(account, _)| *account).collect();
+        assert_eq!(order, [1, 2, 4, 3, 5]);
+        // The second address, which has nothing any more.
+        assert!(turns.pass_address());
+        assert_eq!(turns.pop(), Some(9));
+        assert!(!turns.pass_host() && !turns.pass_address());
+        turns.return_addresses(1, false);
+        let order: Vec<u64> = turns.addresses.iter().map(|(at, _)| *at).collect();
+        assert_eq!(order, [1, 3]);
+        // Things of one host.
+        for thing in [10, 11] {
+            turns.push(host(1, 1), thing);
+        }
+        let skipped = turns.pop().unwrap();
+        turns.push(host(1, 1), skipped);
+        let served = turns.pop().unwrap();
+        turns.push(host(1, 1), served);
+        turns.return_things(1, true);
+        assert_eq!((skipped, served), (1, 10));
+        let things = turns.first_mut().unwrap();
+        assert_eq!(*things, [1, 11, 10]);
     }
 }

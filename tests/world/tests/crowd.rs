@@ -21,7 +21,7 @@ const WORKS: [(u32, usize, u64); 3] = [(4096, 8, 1500), (64 << 10, 4, 1500), (1 
 /// that time for so much longer, and a quarter of its throughput only after it.
 const GOOD: usize = 2;
 
-/// All mixes with some seeds, or two of each habit.
+/// All mixes with some seeds, or a few of each habit.
 fn crowds(addresses: Addresses) -> Vec<Crowd> {
     let of = |seed, hostile, habit, (length, depth, millis)| Crowd {
         seed,
@@ -40,8 +40,11 @@ fn crowds(addresses: Addresses) -> Vec<Crowd> {
         let habits = Habit::ALL
             .into_iter()
             .zip(WORKS.into_iter().cycle().skip(1));
+        // Commands for short buffers, which are served between those for long ones.
+        let mixed = WORKS.map(|work| of(0, 16, Habit::Mixed, work));
         return many
             .chain(habits.map(|(habit, work)| of(0, 2, habit, work)))
+            .chain(mixed)
             .collect();
     };
     let mut crowds = Vec::new();

@@ -41,24 +41,9 @@ impl Seconds {
         self.waiting.is_empty()
     }
 
-    /// Addresses of hosts whose commands wait.
-    pub(crate) fn addresses(&self) -> usize {
-        self.waiting.addresses()
-    }
-
-    /// The command whose turn it is, which it stays until [`pass`](Self::pass).
-    pub(crate) fn pop(&mut self) -> Option<(Place, Place)> {
-        self.waiting.pop()
-    }
-
-    /// It still waits.
-    pub(crate) fn put_back(&mut self, command: (Place, Place)) {
-        self.waiting.put_back(command);
-    }
-
-    /// It is the next address's turn.
-    pub(crate) fn pass(&mut self) {
-        self.waiting.pass();
+    /// The commands that wait.
+    pub(crate) fn turns(&mut self) -> &mut Turns<(Place, Place)> {
+        &mut self.waiting
     }
 
     #[cold]

@@ -28,6 +28,9 @@ pub(crate) struct AwaitingBuffers {
     pub(crate) seconds: Seconds,
 }
 
+/// Which of them.
+type Row<T> = fn(&mut AwaitingBuffers) -> &mut Turns<T>;
+
 impl AwaitingBuffers {
     pub(crate) fn new(seconds: Seconds) -> Self {
         Self {
@@ -109,10 +112,16 @@ impl<S: Storage> Reactor<S> {
     }
 
     fn feed_all(&mut self, now: Duration) -> bool {
-        let mut fed = self.feed_seconds(now);
+        let mut fed = false;
+        while self.serve_first(
+            |all| all.seconds.turns(),
+            |reactor| reactor.feed_second(now),
+        ) {
+            fed = true;
+        }
         loop {
-            let is_suspect =
-                self.resources.awaiting.since >= self.resources.awaiting.trusted.addresses();
+            let awaiting = &self.resources.awaiting;
+            let is_suspect = awaiting.since >= awaiting.trusted.addresses();
             if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
                 return fed;
             }
@@ -122,57 +131,85 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives a buffer to the next address for which there is one.
     fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let addresses = self.resources.awaiting.of(is_suspect).addresses();
-        let fed = (0..addresses).any(|_| self.feed_address(is_suspect, now));
+        let turns: Row<Place> = match is_suspect {
+            true => |all| &mut all.suspect,
+            false => |all| &mut all.trusted,
+        };
+        let fed = self.serve_first(turns, |reactor| reactor.feed_host(turns, now));
         if fed {
-            self.resources.awaiting.since = if is_suspect {
-                0
-            } else {
-                self.resources.awaiting.since + 1
-            };
+            let since = &mut self.resources.awaiting.since;
+            *since = if is_suspect { 0 } else { *since + 1 };
         }
         fed
     }
 
-    /// Gives a buffer to the first host, of those of the address whose turn it is, for
-    /// which there is one.
-    fn feed_address(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let hosts = self.resources.awaiting.of(is_suspect).hosts_of_first();
-        let fed = (0..hosts).any(|_| {
-            let fed = self.feed_host(is_suspect, now);
-            self.resources.awaiting.of(is_suspect).pass_host();
-            fed
-        });
-        self.resources.awaiting.of(is_suspect).pass_address();
-        fed
-    }
-
-    /// Gives commands their second buffer: one to each address.
-    fn feed_seconds(&mut self, now: Duration) -> bool {
-        let mut fed = false;
-        for _ in 0..self.resources.awaiting.seconds.addresses() {
-            let Some((queue, slot)) = self.resources.awaiting.seconds.pop() else {
-                break;
-            };
-            match self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io)) {
-                Some(false) => self.resources.awaiting.seconds.put_back((queue, slot)),
-                Some(true) | None => fed = true,
+    /// Has `serve` serve the first host of which it says that it could, at the address
+    /// whose turn it is or the next one that has such a host. That one comes last then, as
+    /// its address does. Those before it keep their places: they wait for something else
+    /// than what there is, and newcomers do not get before them.
+    fn serve_first<T>(&mut self, turns: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+        let mut skipped = 0;
+        for _ in 0..turns(&mut self.resources.awaiting).addresses() {
+            let served = self.serve_host(turns, &serve);
+            let all = turns(&mut self.resources.awaiting);
+            let stays = all.pass_address();
+            if served {
+                all.return_addresses(skipped, stays);
+                return true;
             }
-            self.resources.awaiting.seconds.pass();
+            skipped += usize::from(stays);
         }
-        fed
+        false
+    }
+
+    /// The same of the address whose turn it is.
+    fn serve_host<T>(&mut self, turns: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+        let mut skipped = 0;
+        for _ in 0..turns(&mut self.resources.awaiting).hosts_of_first() {
+            let served = serve(self);
+            let all = turns(&mut self.resources.awaiting);
+            let stays = all.pass_host();
+            if served {
+                all.return_hosts(skipped, stays);
+                return true;
+            }
+            skipped += usize::from(stays);
+        }
+        false
+    }
+
+    /// Gives the first command of the host whose turn it is its second buffer.
+    fn feed_second(&mut self, now: Duration) -> bool {
+        let Some((queue, slot)) = self.resources.awaiting.seconds.turns().pop() else {
+            return false;
+        };
+        let fed = self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io));
+        if fed == Some(false) {
+            let seconds = &mut self.resources.awaiting.seconds;
+            seconds.turns().put_back((queue, slot));
+        }
+        fed != Some(false)
     }
 
     /// Gives a buffer to the first queue, of those of the host whose turn it
     /// is, for which there is one.
-    fn feed_host(&mut self, is_suspect: bool, now: Duration) -> bool {
-        for _ in 0..self.resources.awaiting.of(is_suspect).of_first() {
-            let Some(queue) = self.resources.awaiting.of(is_suspect).pop() else {
+    fn feed_host(&mut self, turns: Row<Place>, now: Duration) -> bool {
+        let mut skipped = 0;
+        for _ in 0..turns(&mut self.resources.awaiting).of_first() {
+            let all = turns(&mut self.resources.awaiting);
+            let Some(queue) = all.pop() else {
                 break;
             };
-            if self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true) {
+            let others = all.of_first();
+            let fed = self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true);
+            // It is listed again when a command of it still waits.
+            let all = turns(&mut self.resources.awaiting);
+            let stays = all.of_first() > others;
+            if fed {
+                all.return_things(skipped, stays);
                 return true;
             }
+            skipped += usize::from(stays);
         }
         false
     }
