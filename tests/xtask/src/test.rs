@@ -435,7 +435,9 @@ mod tests {
     #[test]
     fn nothing_is_started_after_ctrl_c() {
         fn interrupted(_: Extent) -> Outcome {
-            run::run(run::command("sh").args(["-c", "kill -INT $$"]))
+            // In the background of a shell it would be ignored.
+            let interrupt = ["--default-signal=INT", "sh", "-c", "kill -INT $$"];
+            run::run(run::command("env").args(interrupt))
         }
         let steps = [
             step("long", None, interrupted),
