@@ -76,6 +76,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "taskset",
     "truncate",
     "ulimit",
+    "uname",
     "unset",
     "usermod",
     "uuidgen",
