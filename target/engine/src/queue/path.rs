@@ -235,11 +235,11 @@ impl QueuePair {
                 io.resources.buffers.put_back(completion.buf);
             }
             WorkKind::Write if self.rare.transfers.is_empty() => {
-                self.pushed(slot, completion.buf, io)
+                self.pushed(slot, completion.buf, io);
             }
             WorkKind::Write => self.written(slot, completion.buf, io),
             WorkKind::Read if self.rare.transfers.is_empty() => {
-                self.pulled(slot, completion.buf, io)
+                self.pulled(slot, completion.buf, io);
             }
             WorkKind::Read => self.read(slot, completion.buf, io),
         }
