@@ -56,18 +56,15 @@ impl AwaitingBuffers {
     }
 
     pub(crate) fn push(&mut self, host: HostId, queue: Place, is_suspect: bool) {
-        self.of(is_suspect).push(host, queue);
+        let turns = match is_suspect {
+            true => &mut self.suspect,
+            false => &mut self.trusted,
+        };
+        turns.push(host, queue);
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Place> {
         self.trusted.iter().chain(self.suspect.iter())
-    }
-
-    fn of(&mut self, is_suspect: bool) -> &mut Turns<Place> {
-        match is_suspect {
-            true => &mut self.suspect,
-            false => &mut self.trusted,
-        }
     }
 }
 
@@ -112,13 +109,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     fn feed_all(&mut self, now: Duration) -> bool {
-        let mut fed = false;
-        while self.serve_first(
-            |all| all.seconds.turns(),
-            |reactor| reactor.feed_second(now),
-        ) {
-            fed = true;
-        }
+        let mut fed = self.feed_seconds(now);
         loop {
             let awaiting = &self.resources.awaiting;
             let is_suspect = awaiting.since >= awaiting.trusted.addresses();
@@ -176,6 +167,20 @@ impl<S: Storage> Reactor<S> {
             skipped += usize::from(stays);
         }
         false
+    }
+
+    /// Gives commands their second buffer, as many as there are addresses: each may want
+    /// another one at once, for its next piece.
+    fn feed_seconds(&mut self, now: Duration) -> bool {
+        let seconds: Row<(Place, Place)> = |all| all.seconds.turns();
+        let mut fed = false;
+        for _ in 0..seconds(&mut self.resources.awaiting).addresses() {
+            if !self.serve_first(seconds, |reactor| reactor.feed_second(now)) {
+                break;
+            }
+            fed = true;
+        }
+        fed
     }
 
     /// Gives the first command of the host whose turn it is its second buffer.
