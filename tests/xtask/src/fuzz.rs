@@ -161,7 +161,7 @@ fn bins(manifest: &str) -> Vec<String> {
 
 /// Builds one target or all; returns the folder they are in.
 fn build(target: Option<&str>) -> Outcome<PathBuf> {
-    let host = host()?;
+    let host = run::host()?;
     let build = folder().join("build");
     // With a named target triple cargo keeps the flags away from build scripts.
     let mut cargo = run::cargo("build --release --locked --target");
@@ -184,13 +184,6 @@ fn build(target: Option<&str>) -> Outcome<PathBuf> {
         .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
     run::run(&mut cargo)?;
     Ok(build.join(host).join("release"))
-}
-
-fn host() -> Outcome<String> {
-    let version = run::output(run::command("rustc").arg("-vV"))?;
-    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned)
-        .ok_or_else(|| Failure::Failed("`rustc -vV` does not name its host".to_owned()))
 }
 
 /// Where inputs that reached new code are kept from run to run.

@@ -249,6 +249,14 @@ pub(crate) fn output(command: &mut Command) -> Outcome<String> {
     outcome.map(|()| text)
 }
 
+/// The platform of this machine, as the compiler calls it.
+pub(crate) fn host() -> Outcome<String> {
+    let version = output(command("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned)
+        .ok_or_else(|| Failure::Failed("`rustc -vV` does not name its host".to_owned()))
+}
+
 /// Whether the program starts and succeeds, in silence.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::run::{self, Failure, Outcome};
+use crate::run::{self, Outcome};
 
 /// The crates with unsafe code that need no device, and who uses them most.
 const CRATES: &str = "-p nvmeof-memory -p nvmeof-uring -p nvmeof-rdma-shm --lib --tests";
@@ -13,7 +13,7 @@ const FOR_MIRI: &str = "-p nvmeof-memory --lib";
 /// Runs their tests with AddressSanitizer, whose runtime comes with the stable
 /// toolchain; the flag that asks for it is an unstable one.
 pub(crate) fn address_sanitizer() -> Outcome {
-    let host = host()?;
+    let host = run::host()?;
     if !has_runtime(&host) {
         println!("skipped: this toolchain has no runtime of AddressSanitizer for {host}");
         return Ok(());
@@ -41,14 +41,6 @@ pub(crate) fn miri() -> Outcome {
     }
     let mut test = run::cargo(&format!("miri test --locked {FOR_MIRI}"));
     run::run(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
-}
-
-/// The platform of this machine, as the compiler calls it.
-fn host() -> Outcome<String> {
-    let about = run::output(run::command("rustc").arg("-vV"))?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.ok_or_else(|| Failure::Failed("rustc -vV names no host".to_owned()))?;
-    Ok(host.to_owned())
 }
 
 fn has_runtime(host: &str) -> bool {
