@@ -80,6 +80,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("ulimit -l", ""),
     ("ulimit -n", ""),
     ("ulimit -u", ""),
+    ("uname -r", ""),
     ("unset NOTIFY_SOCKET", ""),
 ];
 
