@@ -94,8 +94,8 @@ struct Arguments {
     /// Seconds that the script of --exec may take
     #[arg(long, value_name = "S", default_value_t = 600)]
     limit: u64,
-    /// Build the programs with this profile of cargo; `fast` is built sooner than what
-    /// users get
+    /// Build the programs with this profile of cargo; `dev` is built sooner than what
+    /// users get, together with all tests
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
     /// Build nothing; take the programs for /lab/bin from this folder

@@ -5,38 +5,98 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::Trouble;
 
-/// Test executables for the guest, because they need RDMA devices: package,
-/// its folder, the test, and its name in the guest.
-const TESTS: &[(&str, &str, &str, &str)] = &[(
-    "nvmeof-rdma-verbs",
-    "common/rdma-verbs",
-    "conformance",
-    "conformance",
-)];
+/// What goes into the guest: package, kind and name of a target of cargo, and the name in
+/// the guest. The tests are those that need RDMA devices.
+const WANTED: &[(&str, &str, &str, &str)] = &[
+    ("nvmeof-target", "bin", "nvmeof-target", "nvmeof-target"),
+    ("nvmeof-cli", "bin", "nvmeof", "nvmeof"),
+    ("nvmeof-rdma-verbs", "test", "conformance", "conformance"),
+];
 
-/// Builds everything with cargo, with that profile; `folder` is for what gets another name.
+/// The package whose examples go there as well.
+const EXAMPLES: &str = "nvmeof-lab";
+
+/// Builds everything with cargo, with that profile, and returns the programs for the
+/// guest; `folder` is for what gets another name.
 pub(crate) fn build(root: &Path, profile: &str, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
-    let build = format!("build --profile {profile} --locked");
-    let mut programs = executables(root, &build)?;
-    let ours = format!("{build} -p nvmeof-lab --examples");
-    programs.extend(executables(root, &ours)?);
-    for (package, place, test, name) in TESTS {
-        // A tree without that provider has nothing to test.
-        if !root.join(place).is_dir() {
-            continue;
-        }
-        let arguments =
-            format!("test --no-run --profile {profile} --locked -p {package} --test {test}");
-        for from in executables(root, &arguments)? {
-            // Cargo's own name for it changes with each compiler.
-            let program = folder.join(name);
-            fs::copy(&from, &program).map_err(|error| Trouble::file("copy", &from, &error))?;
-            programs.push(program);
+    let commands = if profile == "dev" {
+        // With the features that the other steps of `cargo xtask test` build with, so
+        // that most of it is there.
+        let build = "build --workspace --locked";
+        vec![
+            format!("{build} --all-targets"),
+            format!("{build} --test conformance"),
+        ]
+    } else {
+        let build = format!("build --profile {profile} --locked");
+        vec![
+            format!("{build} -p nvmeof-lab --examples"),
+            format!("{build} -p nvmeof-rdma-verbs --test conformance"),
+            build,
+        ]
+    };
+    let mut programs = Vec::new();
+    for arguments in commands {
+        for executable in executables(root, &arguments)? {
+            let Some(name) = executable.name_in_guest() else {
+                continue;
+            };
+            let mut path = executable.path;
+            if path.file_name().is_none_or(|file| *file != *name) {
+                // Cargo's own name for a test changes with each compiler.
+                let renamed = folder.join(name);
+                fs::copy(&path, &renamed).map_err(|error| Trouble::file("copy", &path, &error))?;
+                path = renamed;
+            }
+            programs.push(path);
         }
     }
     Ok(programs)
+}
+
+/// What cargo built: the target's package, kind and name, and the file.
+#[derive(Debug, PartialEq, Eq)]
+struct Executable {
+    package: String,
+    kind: String,
+    name: String,
+    path: PathBuf,
+}
+
+impl Executable {
+    /// That of a line of cargo's messages, if it is one. Unit tests of a program are none
+    /// of the program.
+    fn in_message(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let text = |pointer| message.pointer(pointer)?.as_str().map(str::to_owned);
+        let kind = text("/target/kind/0")?;
+        if kind != "test" && message.pointer("/profile/test")?.as_bool()? {
+            return None;
+        }
+        // `path+file:///clone/initiator/cli#nvmeof-cli@0.1.0`
+        let package = text("/package_id")?;
+        let (_, package) = package.rsplit_once('#')?;
+        Some(Self {
+            package: package.split('@').next()?.to_owned(),
+            kind,
+            name: text("/target/name")?,
+            path: text("/executable")?.into(),
+        })
+    }
+
+    /// What it is called in the guest, if it goes there.
+    fn name_in_guest(&self) -> Option<String> {
+        let own = (&*self.package, &*self.kind, &*self.name);
+        if (own.0, own.1) == (EXAMPLES, "example") {
+            return Some(self.name.clone());
+        }
+        let found = WANTED.iter().find(|it| (it.0, it.1, it.2) == own);
+        found.map(|it| it.3.to_owned())
+    }
 }
 
 /// The folder with two Debian packages of each program, of one version and of the
@@ -137,7 +197,7 @@ pub(crate) fn of_folder(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
 }
 
 /// Runs cargo, whose progress stays visible, and returns what it built.
-fn executables(root: &Path, arguments: &str) -> Result<Vec<PathBuf>, Trouble> {
+fn executables(root: &Path, arguments: &str) -> Result<Vec<Executable>, Trouble> {
     let output = cargo(root)
         .args(arguments.split(' '))
         .arg("--message-format=json-render-diagnostics")
@@ -148,7 +208,11 @@ fn executables(root: &Path, arguments: &str) -> Result<Vec<PathBuf>, Trouble> {
         let status = output.status;
         return Err(Trouble::Failed(format!("`cargo {arguments}`: {status}")));
     }
-    Ok(in_messages(&String::from_utf8_lossy(&output.stdout)))
+    let messages = String::from_utf8_lossy(&output.stdout);
+    Ok(messages
+        .lines()
+        .filter_map(Executable::in_message)
+        .collect())
 }
 
 fn cargo(root: &Path) -> Command {
@@ -161,25 +225,47 @@ fn no_cargo(error: &std::io::Error) -> Trouble {
     Trouble::SetUp(format!("cannot start cargo: {error}"))
 }
 
-/// The executables in cargo's messages, one JSON object a line.
-fn in_messages(messages: &str) -> Vec<PathBuf> {
-    let values = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let paths = values.filter_map(|message| Some(message.get("executable")?.as_str()?.into()));
-    paths.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn executables_are_found_among_messages() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\nnoise\n\
-             {\"reason\":\"compiler-artifact\",\"executable\":\"/b/nvmeof\"}\n\
-             {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(in_messages(messages), [PathBuf::from("/b/nvmeof")]);
+    fn executables_for_the_guest_are_found_among_messages() {
+        let message = |package, kind, name, is_test, executable| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"path+file:///c/p#{package}@0.1.0",
+                "target":{{"kind":["{kind}"],"name":"{name}"}},
+                "profile":{{"test":{is_test}}},"executable":{executable}}}"#
+            )
+        };
+        let guest = |line: String| {
+            let executable = Executable::in_message(&line.replace('\n', ""))?;
+            Some((executable.name_in_guest()?, executable.path))
+        };
+        let path = r#""/b/x""#;
+        for (package, kind, name, is_test) in [
+            ("nvmeof-cli", "bin", "nvmeof", false),
+            ("nvmeof-rdma-verbs", "test", "conformance", true),
+            ("nvmeof-lab", "example", "pinger", false),
+        ] {
+            let found = guest(message(package, kind, name, is_test, path));
+            assert_eq!(found, Some((name.to_owned(), "/b/x".into())));
+        }
+        for (package, kind, name, is_test, executable) in [
+            // The program's own unit tests, another package's test, a library, a tool.
+            ("nvmeof-cli", "bin", "nvmeof", true, path),
+            ("nvmeof-rdma-shm", "test", "conformance", true, path),
+            ("nvmeof-wire", "lib", "nvmeof-wire", false, "null"),
+            ("nvmeof-bench", "bin", "nvmeof-bench", false, path),
+        ] {
+            let found = guest(message(package, kind, name, is_test, executable));
+            assert_eq!(found, None, "{package} {kind}");
+        }
+        assert_eq!(
+            guest(r#"{"reason":"build-finished","success":true}"#.into()),
+            None
+        );
+        assert_eq!(guest("noise".into()), None);
     }
 
     #[test]

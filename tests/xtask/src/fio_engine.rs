@@ -26,7 +26,7 @@ package of that very version; they are kept in the build folder.
   --bundle DIR       put the engine into DIR, and beside it fio itself, built
                      from the same sources: for a machine with another fio
   --profile NAME     build with this profile of cargo: release (the default), or
-                     fast, which is built sooner and runs slower
+                     dev, which is built sooner and runs slower
 
 Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
 ";
@@ -176,7 +176,7 @@ mod tests {
         assert!(usage(&["--fio-source"]).contains("needs a folder"));
         assert!(usage(&["--fio-source", "/x", "--bundle"]).contains("--bundle needs"));
         assert!(usage(&["--profile"]).contains("needs the name"));
-        assert!(usage(&["--profile", "dev"]).contains("`dev`"));
+        assert!(usage(&["--profile", "quick"]).contains("`quick`"));
         assert!(usage(&["now"]).contains("`now`"));
         assert!(usage(&["--fio-source", "/x", "more"]).contains("`more`"));
         assert!(main(&["--help".to_owned()]).is_ok());
@@ -184,12 +184,12 @@ mod tests {
 
     #[test]
     fn options_come_in_any_order() {
-        let words = "--bundle /b --profile fast --fio-source /s";
+        let words = "--bundle /b --profile dev --fio-source /s";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let wishes = Wishes {
             source: Some(Path::new("/s")),
             bundle: Some(Path::new("/b")),
-            profile: Profile::Fast,
+            profile: Profile::Dev,
             help: false,
         };
         assert_eq!(Wishes::parse(&words).unwrap(), wishes);

@@ -5,10 +5,8 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
-use crate::run::{self, Failure, Failures, Outcome};
+use crate::run::{self, Failure, Outcome};
 use crate::setup;
 use crate::test::Extent;
 
@@ -66,49 +64,18 @@ pub(crate) fn bounded(extent: Extent) -> Outcome {
         Extent::Short => (DEFAULT_RUNS, 20),
         Extent::All => (100 * DEFAULT_RUNS, 300),
     };
-    let mut waiting = Vec::new();
     let all = targets()?;
     let binaries = build(None)?;
-    for name in all {
+    run::side_by_side(&all, |name| {
         // What earlier runs found must not decide about this one.
-        let corpus = folder().join("build/corpus").join(&name);
+        let corpus = folder().join("build/corpus").join(name);
         if corpus.exists() {
             fs::remove_dir_all(&corpus).map_err(|error| Failure::file("empty", &corpus, &error))?;
         }
-        let mut command = invocation(&binaries, &name, runs, &corpus)?;
+        let mut command = invocation(&binaries, name, runs, &corpus)?;
         command.args(["-seed=1", &format!("-max_total_time={seconds}")]);
-        waiting.push((command, name));
-    }
-    let waiting = Mutex::new(waiting.into_iter());
-    let next = || {
-        waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .next()
-    };
-    let lane = || -> Vec<Outcome> {
-        std::iter::from_fn(next)
-            .map(|(command, name)| summarised(command, &name))
-            .collect()
-    };
-    let lanes = thread::available_parallelism().map_or(2, usize::from);
-    let outcomes = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        let broken = |_| {
-            vec![Err(Failure::Failed(
-                "fuzz: a thread of xtask panicked".into(),
-            ))]
-        };
-        let outcomes = lanes
-            .into_iter()
-            .map(|lane| lane.join().unwrap_or_else(broken));
-        outcomes.flatten().collect::<Vec<_>>()
-    });
-    let mut failures = Failures::default();
-    outcomes
-        .into_iter()
-        .try_for_each(|outcome| failures.add(outcome))?;
-    failures.into_outcome()
+        summarised(command, name)
+    })
 }
 
 fn number(text: Option<&String>) -> Outcome<u64> {

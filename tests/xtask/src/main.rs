@@ -1,11 +1,10 @@
 //! Everything a developer does with the project, as one program: `cargo xtask`.
 //!
-//! It needs nothing but the standard library, so that it builds in seconds on
-//! a fresh machine. It holds no test and no check itself: it only runs them.
+//! It needs little besides the standard library, so that it builds in seconds on a
+//! fresh machine. It holds no test and no check itself: it only runs them.
 #![forbid(unsafe_code)]
 
 mod bench;
-mod cargo_test;
 mod deb;
 mod demo;
 mod fio_engine;
@@ -17,6 +16,7 @@ mod setup;
 mod soundness;
 mod test;
 mod times;
+mod workspace;
 
 use std::process::ExitCode;
 

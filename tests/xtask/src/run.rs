@@ -5,8 +5,10 @@ use std::fmt;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 /// What Ctrl-C sends to every process of the terminal.
@@ -54,7 +56,7 @@ impl Failure {
     }
 
     /// The command of that line ended.
-    fn unless_success(line: String, status: ExitStatus) -> Outcome {
+    pub(crate) fn unless_success(line: &str, status: ExitStatus) -> Outcome {
         let signal = status.signal() == Some(SIGINT.into());
         if signal || status.code() == Some((128 + SIGINT).into()) {
             return Err(Self::Interrupted);
@@ -64,7 +66,7 @@ impl Failure {
         }
         Err(Self::Commands {
             text: format!("`{line}`: {status}"),
-            repeat: vec![line],
+            repeat: vec![line.to_owned()],
         })
     }
 
@@ -110,7 +112,7 @@ pub(crate) fn build_dir() -> PathBuf {
 
 /// `PATH` with the folders that Debian leaves out of an ordinary user's, where
 /// `mke2fs` and `e2fsck` are.
-fn search_path() -> OsString {
+pub(crate) fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
     path
@@ -146,19 +148,17 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     let status = command
         .status()
         .map_err(|error| cannot_start(command, &error))?;
-    Failure::unless_success(line(command), status)
+    Failure::unless_success(&line(command), status)
 }
 
-/// Like [`run`], without the line before it; gives each line of the output, which is
-/// printed as well, to `read`.
-pub(crate) fn passing_on(mut command: Command, mut read: impl FnMut(&str)) -> Outcome {
+/// Runs a command without input; returns what it printed, both kinds in order, and how it
+/// ended.
+pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStatus)> {
     let whole = line(&command);
-    if std::io::stdout().is_terminal() {
-        command.env("CARGO_TERM_COLOR", "always");
-    }
     let broken = |error: std::io::Error| Failure::Failed(format!("`{whole}`: {error}"));
     // One pipe for both, so that they stay in order.
     let (output, input) = std::io::pipe().map_err(broken)?;
+    command.stdin(Stdio::null());
     command.stderr(input.try_clone().map_err(broken)?);
     command.stdout(input);
     let mut child = command
@@ -167,30 +167,65 @@ pub(crate) fn passing_on(mut command: Command, mut read: impl FnMut(&str)) -> Ou
     // Its ends of the pipe are open as long as the command is there.
     drop(command);
     let (lines, printed) = mpsc::channel();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let all = BufReader::new(output).split(b'\n').map_while(Result::ok);
         all.map(|line| lines.send(line))
             .take_while(Result::is_ok)
             .count()
     });
-    let status = loop {
+    let mut text = String::new();
+    loop {
         match printed.recv_timeout(QUIET) {
             Ok(line) => {
-                let line = String::from_utf8_lossy(&line);
-                println!("{line}");
-                flush();
-                read(&line);
+                text.push_str(&String::from_utf8_lossy(&line));
+                text.push('\n');
             }
-            Err(RecvTimeoutError::Disconnected) => break child.wait().map_err(broken)?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Ok((text, child.wait().map_err(broken)?));
+            }
             // A process that it left behind may keep the pipe open.
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(status) = child.try_wait().map_err(broken)? {
-                    break status;
+                    return Ok((text, status));
                 }
             }
         }
+    }
+}
+
+/// Runs the jobs, as many at a time as there are processors, whether one fails or not.
+pub(crate) fn side_by_side<T: Sync>(jobs: &[T], run: impl Fn(&T) -> Outcome + Sync) -> Outcome {
+    let waiting = Mutex::new(jobs.iter());
+    let failures = Mutex::new(Failures::default());
+    let lane = || -> Outcome {
+        loop {
+            let job = lock(&waiting).next();
+            let Some(job) = job else { return Ok(()) };
+            let outcome = run(job);
+            let interrupted = lock(&failures).add(outcome);
+            if interrupted.is_err() {
+                // Nothing more is started, by no lane.
+                lock(&waiting).by_ref().for_each(drop);
+                return interrupted;
+            }
+        }
     };
-    Failure::unless_success(whole, status)
+    let lanes = thread::available_parallelism().map_or(2, usize::from);
+    let ends: Vec<_> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().map(ScopedJoinHandle::join).collect()
+    });
+    for end in ends {
+        end.unwrap_or_else(|_| Err(Failure::Failed("a thread of xtask panicked".into())))?;
+    }
+    failures
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .into_outcome()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs all of them, whether one fails or not.
@@ -238,11 +273,11 @@ impl Failures {
 /// Like [`run`], but returns what the program wrote to its standard output.
 pub(crate) fn output(command: &mut Command) -> Outcome<String> {
     let output = command
-        .stderr(std::process::Stdio::inherit())
+        .stderr(Stdio::inherit())
         .output()
         .map_err(|error| cannot_start(command, &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let outcome = Failure::unless_success(line(command), output.status);
+    let outcome = Failure::unless_success(&line(command), output.status);
     if outcome.is_err() {
         print!("{text}");
     }
@@ -303,6 +338,11 @@ fn word(text: &OsStr) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// A duration in a table.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
 /// Prints a heading.
 pub(crate) fn heading(text: &str) {
     if std::io::stdout().is_terminal() {
@@ -350,9 +390,49 @@ mod tests {
     fn a_process_that_is_left_behind_does_not_hold_us() {
         let mut shell = command("sh");
         shell.args(["-c", "sleep 600 & echo $!"]);
-        let mut left = String::new();
-        passing_on(shell, |line| line.clone_into(&mut left)).unwrap();
-        assert!(succeeds(command("kill").arg(left)), "it was still there");
+        let (left, _) = text_and_status(shell).unwrap();
+        assert!(
+            succeeds(command("kill").arg(left.trim())),
+            "it was still there"
+        );
+    }
+
+    #[test]
+    fn output_of_both_kinds_is_in_order() {
+        let mut shell = command("sh");
+        shell.args(["-c", "echo out; echo err >&2; echo last; exit 1"]);
+        let (text, status) = text_and_status(shell).unwrap();
+        assert_eq!(
+            (text.as_str(), status.code()),
+            ("out\nerr\nlast\n", Some(1))
+        );
+    }
+
+    #[test]
+    fn jobs_side_by_side_all_run_and_all_failures_are_told() {
+        let jobs = ["true", "false", "true", "no-such-program", "true"];
+        let ran = Mutex::new(0);
+        let failure = side_by_side(&jobs, |job| {
+            *lock(&ran) += 1;
+            run(&mut command(job))
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains("`false`: exit status: 1"), "{text}");
+        assert!(text.contains("no-such-program"), "{text}");
+        assert_eq!(*lock(&ran), jobs.len());
+    }
+
+    #[test]
+    fn no_job_is_started_after_ctrl_c() {
+        let lanes = thread::available_parallelism().map_or(2, usize::from);
+        let jobs: Vec<_> = (0..100 * lanes).collect();
+        let ran = Mutex::new(0);
+        let outcome = side_by_side(&jobs, |_| {
+            *lock(&ran) += 1;
+            Err(Failure::Interrupted)
+        });
+        assert!(matches!(outcome, Err(Failure::Interrupted)));
+        assert!(*lock(&ran) <= lanes, "{}", lock(&ran));
     }
 
     #[test]

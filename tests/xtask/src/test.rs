@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cargo_test;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
@@ -11,12 +10,13 @@ use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup::{self, Tool};
 use crate::soundness;
 use crate::times::{self, Times};
+use crate::workspace;
 
 /// How much runs of what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Every check and test, each scenario of the lab over one provider, so much
-    /// simulation and fuzzing as fits into a short time.
+    /// Every check and test, with programs as tests are built, each scenario of the lab
+    /// over one provider, so much simulation and fuzzing as fits into a short time.
     Short,
     /// Everything, with the programs that users get.
     All,
@@ -25,7 +25,7 @@ pub(crate) enum Extent {
 impl Extent {
     fn profile(self) -> Profile {
         match self {
-            Self::Short => Profile::Fast,
+            Self::Short => Profile::Dev,
             Self::All => Profile::Release,
         }
     }
@@ -63,7 +63,11 @@ const STEPS: &[Step] = &[
         about: "style, who may depend on whom, licences, links",
         tools: &[],
         needs: None,
-        run: |_| cargo_test::run("--locked -p nvmeof-tidy"),
+        run: |_| {
+            run::run(&mut run::cargo(
+                "test -p nvmeof-tidy --locked --no-fail-fast",
+            ))
+        },
     },
     Step {
         name: "clippy",
@@ -92,16 +96,42 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "build",
+        about: "programs and tests",
+        tools: &[setup::RDMA],
+        needs: None,
+        run: |extent| {
+            workspace::build()?;
+            match extent {
+                // They are among everything.
+                Extent::Short => Ok(()),
+                Extent::All => run::run(&mut Profile::Release.build("")),
+            }
+        },
+    },
+    Step {
         name: "unit",
         about: "unit, property and conformance tests of every crate",
         tools: &[&[setup::STRACE], setup::RDMA],
-        needs: None,
+        needs: Some("build"),
         run: |_| {
-            cargo_test::run(
-                "--workspace --locked --exclude nvmeof-world --exclude nvmeof-e2e \
-                 --exclude nvmeof-tidy",
-            )
+            let elsewhere = ["nvmeof-world", "nvmeof-e2e", "nvmeof-tidy"];
+            let mut failures = Failures::default();
+            failures.add(workspace::test(
+                |package| !elsewhere.contains(&package),
+                &[],
+            ))?;
+            let mut examples = run::cargo("test --workspace --doc --locked --no-fail-fast");
+            failures.add(run::run(&mut examples))?;
+            failures.into_outcome()
         },
+    },
+    Step {
+        name: "sim",
+        about: "World: both sides in virtual time, many seeds",
+        tools: &[],
+        needs: Some("build"),
+        run: simulation,
     },
     Step {
         name: "asan",
@@ -116,20 +146,6 @@ const STEPS: &[Step] = &[
         tools: &[],
         needs: None,
         run: |_| soundness::miri(),
-    },
-    Step {
-        name: "sim",
-        about: "World: both sides in virtual time, many seeds",
-        tools: &[],
-        needs: None,
-        run: simulation,
-    },
-    Step {
-        name: "build",
-        about: "the programs, optimised",
-        tools: &[setup::RDMA],
-        needs: None,
-        run: |extent| run::run(&mut extent.profile().build("")),
     },
     Step {
         name: "e2e",
@@ -247,7 +263,7 @@ fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
     for (name, end) in &ends {
         println!("{}", row(name, end));
     }
-    println!("{:21} {:>9}", "all", seconds(begun.elapsed()));
+    println!("{:21} {:>9}", "all", run::seconds(begun.elapsed()));
     failures.into_outcome()
 }
 
@@ -277,10 +293,6 @@ fn progress(
     format!("step {step} of {steps}, {elapsed} so far{expected}")
 }
 
-fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f64())
-}
-
 /// What does not say how to repeat it is repeated with its whole step.
 fn repeatable(failure: Failure, step: &Step) -> Failure {
     let text = format!("{}: {}", step.name, failure.text());
@@ -300,7 +312,7 @@ fn row(name: &str, end: &End) -> String {
         End::Ok(took) => ("ok", took),
         End::Failed(took) => ("FAILED", took),
     };
-    format!("{name:12} {word:8} {:>9}", seconds(*took))
+    format!("{name:12} {word:8} {:>9}", run::seconds(*took))
 }
 
 fn fmt() -> Outcome {
@@ -319,7 +331,7 @@ fn simulation(extent: Extent) -> Outcome {
         Extent::Short => &[],
         Extent::All => &[("NVMEOF_SEEDS", "10000"), ("NVMEOF_CROWDS", "1")],
     };
-    cargo_test::run_with("--locked -p nvmeof-world", more)
+    workspace::test(|package| package == "nvmeof-world", more)
 }
 
 fn end_to_end(extent: Extent) -> Outcome {
@@ -331,7 +343,10 @@ fn end_to_end(extent: Extent) -> Outcome {
     run::run(&mut profile.build("-p nvmeof-bench"))?;
     fio_engine::build(None, profile)?;
     let programs = profile.folder().display().to_string();
-    cargo_test::run_with("--locked -p nvmeof-e2e", &[("NVMEOF_BIN_DIR", &programs)])
+    workspace::test(
+        |package| package == "nvmeof-e2e",
+        &[("NVMEOF_BIN_DIR", &programs)],
+    )
 }
 
 #[cfg(test)]
