@@ -62,6 +62,9 @@ pub struct OutcomeOut {
     /// The edits as they were made, with what they left out filled in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edits: Vec<Edit>,
+    /// Changes made at run time that are dropped, because the document takes their place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Edit>,
     /// Whether it survives the process.
     pub saved: bool,
     /// What the administrator should know.

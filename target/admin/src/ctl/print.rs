@@ -183,6 +183,7 @@ pub(super) fn changes(document: &DocumentOut) -> String {
 pub(super) fn planned(outcome: &OutcomeOut) -> String {
     let mut lines = Lines::default();
     lines.changes("would change", outcome);
+    lines.dropped("would drop", outcome);
     lines.warnings(outcome);
     lines.text
 }
@@ -190,6 +191,7 @@ pub(super) fn planned(outcome: &OutcomeOut) -> String {
 pub(super) fn changed(outcome: &OutcomeOut) -> String {
     let mut lines = Lines::default();
     lines.changes("changed", outcome);
+    lines.dropped("dropped", outcome);
     lines.lost(&outcome.disconnected);
     lines.warnings(outcome);
     lines.text
@@ -232,6 +234,13 @@ impl Lines {
             .chunk_by(|a, b| its_subsystem(a) == its_subsystem(b))
         {
             self.changes_of_one(changes);
+        }
+    }
+
+    /// Changes made at run time that a document replaces.
+    fn dropped(&mut self, verb: &str, outcome: &OutcomeOut) {
+        for edit in &outcome.dropped {
+            self.add(0, &format!("{verb} the run-time change: {edit}"));
         }
     }
 
@@ -314,6 +323,8 @@ fn wrapped_at(indent: usize, text: &str) -> String {
 
 #[cfg(test)]
 mod print_tests {
+    use nvmeof_target_api::Edit;
+
     use super::*;
 
     #[test]
@@ -344,6 +355,22 @@ mod print_tests {
              namespace 2 is added\nother: namespace 1 is added\n"
         );
         assert_eq!(planned(&outcome), expected);
+    }
+
+    #[test]
+    fn run_time_changes_that_a_document_drops_are_listed() {
+        let dropped = vec![Edit::SubsystemRemove {
+            nqn: "nqn.2026-11.org.example:disk".into(),
+        }];
+        let outcome = OutcomeOut {
+            dropped,
+            ..OutcomeOut::default()
+        };
+        let plan = planned(&outcome);
+        let expected = "nothing would change\nwould drop the run-time change: ";
+        assert!(plan.starts_with(expected), "{plan}");
+        let made = changed(&outcome);
+        assert!(made.contains("dropped the run-time change: "), "{made}");
     }
 
     #[test]

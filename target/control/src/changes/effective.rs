@@ -98,6 +98,13 @@ impl Base {
 }
 
 impl Effective {
+    /// Warnings for the edits that were put aside, except those of `known`.
+    pub(super) fn put_aside(&self, known: &[Aside]) -> Vec<String> {
+        let is_new = |one: &&Aside| known.iter().all(|other| other.edit != one.edit);
+        let aside = self.aside.iter().filter(is_new);
+        aside.map(|one| format!("put aside: {one}")).collect()
+    }
+
     /// Makes `edits` on `base`, one after the other; those that do not fit are
     /// put aside, and so are those of `resting`, of which that is known.
     ///

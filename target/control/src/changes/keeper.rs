@@ -13,13 +13,13 @@ use super::lock::Lock;
 use super::resize;
 use super::state::State;
 use super::waking::told;
-use super::{ChangeError, Outcome, settings};
+use super::{ChangeError, Outcome, Planned, settings};
 use nvmeof_atomic_file::{Files, Pending};
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::Edit;
 use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
-use nvmeof_target_manage::{Manager, Plan};
+use nvmeof_target_manage::Manager;
 
 /// What is served, and the way to change it so that it stays. Changes come one
 /// after the other, from whatever threads.
@@ -185,22 +185,21 @@ impl Keeper {
         &self.manager
     }
 
-    /// What [`apply`](Self::apply) of this document would change, and what of it
-    /// would be left out.
+    /// What [`apply`](Self::apply) of this document would change.
     ///
     /// # Errors
     /// [`ConfigError`] names document, line and key.
-    pub(crate) fn plan(
-        &self,
-        name: &str,
-        text: String,
-    ) -> Result<(Plan, Vec<String>), ConfigError> {
+    pub(crate) fn plan(&self, name: &str, text: String) -> Result<Planned, ConfigError> {
         let (_changing, kept) = self.change();
-        let left_out = kept.left_out(Path::new(name), &text)?;
+        let warnings = kept.left_out(Path::new(name), &text)?;
         let state = State::applied(name.to_owned(), text);
         let base = Base::of(&state, Arc::clone(&kept.base.file))?;
         let effective = Effective::of(&base, &[], &[])?;
-        Ok((self.manager.plan(&effective.config)?, left_out))
+        Ok(Planned {
+            plan: self.manager.plan(&effective.config)?,
+            dropped: kept.state.edits.clone(),
+            warnings,
+        })
     }
 
     /// Serves this document from now on, in the place of the administrator's
@@ -214,6 +213,7 @@ impl Keeper {
         let state = State::applied(name, text);
         let base = Base::of(&state, Arc::clone(&kept.base.file))?;
         let mut outcome = self.serve(base, state, Vec::new())?;
+        outcome.dropped.clone_from(&kept.state.edits);
         outcome.warnings.extend(left_out);
         Ok(outcome)
     }
@@ -235,11 +235,11 @@ impl Keeper {
     ///
     /// # Errors
     /// [`ChangeError`] as it would be.
-    pub(crate) fn plan_reload(&self) -> Result<Plan, ChangeError> {
+    pub(crate) fn plan_reload(&self) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        let (plan, _) = self.plan_waking(&base, &state, &[], &kept.resting)?;
-        Ok(plan)
+        let (planned, _) = self.plan_waking(&base, &state, &[], &kept.resting)?;
+        Ok(planned)
     }
 
     fn read_again(&self, kept: &Kept) -> Result<(Base, State), ConfigError> {
@@ -261,19 +261,19 @@ impl Keeper {
         made.map_or_else(|| Ok(Outcome::default()), |((), outcome)| outcome)
     }
 
-    /// What [`edit_all`](Self::edit_all) would change, and what would become of edits
-    /// that were put aside.
+    /// What [`edit_all`](Self::edit_all) would change.
     ///
     /// # Errors
     /// [`ChangeError`] as it would be.
-    pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<(Plan, Vec<String>), ChangeError> {
+    pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let edited = kept.edited(edits)?;
         let waking = kept.waking(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
-        let (plan, wakes) = self.plan_waking(base, state, &edited.resting, &waking)?;
+        let (mut planned, wakes) = self.plan_waking(base, state, &edited.resting, &waking)?;
         let made = waking.iter().map(|one| &one.edit).filter(|_| wakes);
-        Ok((plan, told(&edited.forgotten, made)))
+        planned.warnings.extend(told(&edited.forgotten, made));
+        Ok(planned)
     }
 
     /// Gives edits up that are put aside.
@@ -398,11 +398,7 @@ impl Keeper {
             None => None,
         };
         let report = self.manager.apply(&effective.config)?;
-        let mut warnings: Vec<_> = effective
-            .aside
-            .iter()
-            .map(|one| format!("put aside: {one}"))
-            .collect();
+        let mut warnings = effective.put_aside(&[]);
         let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
@@ -426,9 +422,9 @@ impl Keeper {
         });
         Ok(Outcome {
             report,
-            edits: Vec::new(),
             saved,
             warnings,
+            ..Outcome::default()
         })
     }
 

@@ -33,7 +33,18 @@ use std::sync::Arc;
 use nvmeof_target_core::Disconnected;
 
 use nvmeof_target_config::ConfigError;
-use nvmeof_target_manage::{ApplyError, Report};
+use nvmeof_target_manage::{ApplyError, Plan, Report};
+
+/// What a change would do.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    /// The differences to what is served.
+    pub(crate) plan: Plan,
+    /// Run-time changes that it would drop.
+    pub(crate) dropped: Vec<Edit>,
+    /// What else the administrator should know.
+    pub(crate) warnings: Vec<String>,
+}
 
 /// What came of a change.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +53,8 @@ pub struct Outcome {
     pub report: Report,
     /// The edits as they were made, with what they left out filled in.
     pub edits: Vec<Edit>,
+    /// Run-time changes that it dropped.
+    pub dropped: Vec<Edit>,
     /// Whether it survives the process.
     pub saved: bool,
     /// Why it does not, and what else the administrator should know.
@@ -53,6 +66,9 @@ impl Outcome {
     pub fn tell(&self, what: &str) {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
+        }
+        for edit in &self.dropped {
+            tracing::warn!("{what}: run-time change dropped: {edit}");
         }
         tell_lost(&format!("{what}: disconnected"), &self.report.disconnected);
         for remark in &self.report.remarks {

@@ -347,16 +347,28 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
     let daemon = scene.start();
     let _ = daemon.edit(add("ram:2M")).unwrap();
     let whole = scene.text(&[(7, "ram:1M")], "allow_any_host = true");
-    let (planned, left_out) = daemon.keeper.plan("other.toml", whole.clone()).unwrap();
-    assert_eq!((planned.changes.len(), daemon.nsids()), (3, vec![1, 2]));
-    assert!(left_out.is_empty(), "{left_out:?}");
+    let planned = daemon.keeper.plan("other.toml", whole.clone()).unwrap();
+    let changes = planned.plan.to_string();
+    assert_eq!(
+        (planned.plan.changes.len(), daemon.nsids()),
+        (3, vec![1, 2])
+    );
+    assert!(
+        changes.lines().all(|line| line.contains(" would be ")),
+        "{changes}"
+    );
+    assert_eq!(planned.warnings, [""; 0]);
+    // The namespace that was added at run time.
+    assert_eq!(planned.dropped, daemon.keeper.show().edits);
+    assert_eq!(planned.dropped.len(), 1);
     let bad = whole.replace("ram:1M", "ram:what");
     let error = daemon.keeper.apply("other.toml".into(), bad).unwrap_err();
     assert!(
         error.to_string().starts_with("other.toml:13: path: "),
         "{error}"
     );
-    let _ = daemon.keeper.apply("other.toml".into(), whole).unwrap();
+    let applied = daemon.keeper.apply("other.toml".into(), whole).unwrap();
+    assert_eq!(applied.dropped, planned.dropped);
     let _ = daemon.edit(add("ram:2M")).unwrap();
     assert_eq!(daemon.nsids(), [1, 7]);
     drop(daemon);
@@ -368,9 +380,10 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
     assert_eq!(daemon.nsids(), [1, 7], "nothing is done");
     let outcome = daemon.keeper.reload().unwrap();
     let told = |changes: &[Change]| changes.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(told(&planned.changes), told(&outcome.report.changes));
-    assert!(!planned.changes.is_empty());
-    assert_eq!(daemon.keeper.plan_reload().unwrap().changes, []);
+    assert_eq!(told(&planned.plan.changes), told(&outcome.report.changes));
+    assert!(!planned.plan.changes.is_empty());
+    assert_eq!(planned.warnings, outcome.warnings);
+    assert_eq!(daemon.keeper.plan_reload().unwrap().plan.changes, []);
     assert_eq!((daemon.nsids(), outcome.warnings.len()), (vec![1], 1));
     assert_eq!(daemon.keeper.show().applied, None);
 }

@@ -332,6 +332,8 @@ impl Outcome {
         Self {
             report,
             edits: made.edits,
+            // Only a document drops what was changed before it.
+            dropped: Vec::new(),
             saved: self.saved,
             warnings,
         }

@@ -2,6 +2,7 @@
 
 use super::ChangeError;
 use super::Outcome;
+use super::Planned;
 use super::effective::{Base, Effective};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
@@ -9,7 +10,6 @@ use super::together::Edited;
 use nvmeof_target_api::Aside;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
-use nvmeof_target_manage::Plan;
 
 /// What became of edits that were put aside.
 pub(super) fn told<'a>(
@@ -57,10 +57,14 @@ impl Keeper {
         state: &State,
         resting: &[Aside],
         waking: &[Aside],
-    ) -> Result<(Plan, bool), ConfigError> {
+    ) -> Result<(Planned, bool), ConfigError> {
         let plan = |resting: &[Aside]| {
             let effective = Effective::of(base, &state.edits, resting)?;
-            self.manager().plan(&effective.config)
+            Ok::<_, ConfigError>(Planned {
+                plan: self.manager().plan(&effective.config)?,
+                dropped: Vec::new(),
+                warnings: effective.put_aside(&self.kept().effective.aside),
+            })
         };
         match plan(resting) {
             Err(_) if !waking.is_empty() => Ok((plan(&[resting, waking].concat())?, false)),

@@ -198,7 +198,7 @@ mod tests {
             std::fs::write(FILE, &now).unwrap();
         }
         let committed = std::fs::read_to_string(FILE).unwrap();
-        let hint = "NVMEOF_WRITE=1 cargo test -p nvmeof-target openapi writes it anew";
+        let hint = "NVMEOF_WRITE=1 cargo test -p nvmeof-target-control openapi writes it anew";
         assert!(
             committed == now,
             "docs/openapi.json is not what the routes say: {hint}"

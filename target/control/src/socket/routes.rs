@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::turns::Turn;
 use super::{Shared, openapi};
-use crate::changes::{ChangeError, Edit, Keeper, Outcome, Resize, Stalled};
+use crate::changes::{ChangeError, Edit, Keeper, Outcome, Planned, Resize, Stalled};
 use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
 use nvmeof_target_api::NamespaceState;
@@ -25,7 +25,7 @@ use nvmeof_target_api::{
     ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
     OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
-use nvmeof_target_manage::{Drained, Plan};
+use nvmeof_target_manage::Drained;
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);
@@ -96,8 +96,7 @@ pub(super) async fn plan(
     Body(document): Body<DocumentIn>,
 ) -> Answer<OutcomeOut> {
     in_turn(shared, move |keeper| {
-        let (planned, left_out) = keeper.plan(&document.name, document.text)?;
-        Ok(planned_out(&planned, left_out))
+        Ok(planned_out(keeper.plan(&document.name, document.text)?))
     })
     .await
 }
@@ -134,10 +133,7 @@ pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<Ou
     responses((status = 200, body = OutcomeOut), Refusals)
 )]
 pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
-    in_turn(shared, |keeper| {
-        Ok(planned_out(&keeper.plan_reload()?, Vec::new()))
-    })
-    .await
+    in_turn(shared, |keeper| Ok(planned_out(keeper.plan_reload()?))).await
 }
 
 /// Changes single things: all of them, or nothing changes. A subsystem with its
@@ -155,8 +151,7 @@ pub(super) async fn edits(
 ) -> Answer<OutcomeOut> {
     if plan {
         return in_turn(shared, move |keeper| {
-            let (planned, warnings) = keeper.plan_edit(edits)?;
-            Ok(planned_out(&planned, warnings))
+            Ok(planned_out(keeper.plan_edit(edits)?))
         })
         .await;
     }
@@ -328,10 +323,11 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     }
 }
 
-fn planned_out(plan: &Plan, warnings: Vec<String>) -> OutcomeOut {
+fn planned_out(planned: Planned) -> OutcomeOut {
     OutcomeOut {
-        changes: plan.to_json_list(),
-        warnings,
+        changes: planned.plan.to_json_list(),
+        dropped: planned.dropped,
+        warnings: planned.warnings,
         ..OutcomeOut::default()
     }
 }
@@ -350,6 +346,7 @@ fn told(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut,
         changes: outcome.report.to_json_list(),
         disconnected: outcome.report.disconnected.iter().map(Into::into).collect(),
         edits: outcome.edits,
+        dropped: outcome.dropped,
         saved: outcome.saved,
         warnings: remarks.chain(outcome.warnings).collect(),
     })

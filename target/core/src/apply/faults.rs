@@ -69,7 +69,7 @@ fn preferred_sizes_are_those_of_the_present_storage() {
     };
     let line = change.to_string();
     assert!(
-        line.ends_with("namespace 1 has another preferred size"),
+        line.ends_with("namespace 1 is changed: preferred size"),
         "{line}"
     );
     let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 1);

@@ -292,9 +292,9 @@ fn changes_read_as_sentences() {
     assert_eq!(
         lines,
         [
-            format!("subsystem {DISK} has another serial"),
-            format!("{DISK}: namespace 1 has 1024000 bytes, 512000 before"),
-            format!("{DISK}: namespace 2 has another readonly"),
+            format!("subsystem {DISK} is changed: serial"),
+            format!("{DISK}: namespace 1 is resized from 512000 to 1024000 bytes"),
+            format!("{DISK}: namespace 2 is changed: readonly"),
             format!("{DISK}: namespace 3 is removed"),
             format!("subsystem {CLOSED} is removed"),
         ]
@@ -315,15 +315,15 @@ fn changes_read_as_sentences() {
     assert_eq!(
         lines,
         [
-            format!("subsystem {DISK} has another serial"),
-            format!("subsystem {DISK} has another model"),
-            format!("{DISK}: namespace 1 has 1024000 bytes, 512000 before"),
-            format!("{DISK}: namespace 1 has another path"),
-            format!("{DISK}: namespace 1 has another uuid"),
-            format!("{DISK}: namespace 1 has another readonly"),
-            format!("{DISK}: namespace 2 has another path"),
+            format!("subsystem {DISK} is changed: serial"),
+            format!("subsystem {DISK} is changed: model"),
+            format!("{DISK}: namespace 1 is resized from 512000 to 1024000 bytes"),
+            format!("{DISK}: namespace 1 is changed: path"),
+            format!("{DISK}: namespace 1 is changed: uuid"),
+            format!("{DISK}: namespace 1 is changed: readonly"),
+            format!("{DISK}: namespace 2 is changed: path"),
             format!("{DISK}: namespace 3 is disabled"),
-            format!("{DISK}: namespace 3 has another ana_group"),
+            format!("{DISK}: namespace 3 is changed: ana_group"),
         ]
     );
     let changes = build(&[]).difference(&build(&[closed()]));
@@ -332,7 +332,7 @@ fn changes_read_as_sentences() {
         lines,
         [
             format!("subsystem {CLOSED} is added"),
-            format!("{CLOSED}: host nqn.2026-11.org.example:friend may connect"),
+            format!("{CLOSED}: host nqn.2026-11.org.example:friend is allowed to connect"),
             format!("{CLOSED}: namespace 1 is added"),
         ]
     );

@@ -125,7 +125,7 @@ mod tests {
         let size = |trsvcid| model.in_capsule_at(&at(trsvcid));
         assert_eq!([size(4420), size(4421), size(9)], [512, 8192, 8192]);
         let lines = difference(&model, [bytes(512), bytes(0)]);
-        assert_eq!(lines, ["port 127.0.0.1:4421 has another in_capsule"]);
+        assert_eq!(lines, ["port 127.0.0.1:4421 is changed: in_capsule"]);
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!([depth(4420), depth(4421), depth(9)], [32, 256, 256]);
         assert_eq!(model.queue_depth_at(None), 256);
         let lines = difference(&model, [entries(32), entries(2)]);
-        assert_eq!(lines, ["port 127.0.0.1:4421 has another queue_depth"]);
+        assert_eq!(lines, ["port 127.0.0.1:4421 is changed: queue_depth"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use nvmeof_wire::log::ana::AnaState;
 
 use super::{Model, Namespace, Port, Subsystem, discovery};
 
-/// One difference between two models. Displays as a line for people.
+/// One difference between two models. Displays as a line for people: "namespace 7 is added".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// What changed.
@@ -305,26 +305,52 @@ fn storage(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
     }
 }
 
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Change {
+    /// Displays the change as one that was not made: "namespace 7 would be added".
+    pub fn planned(&self) -> impl fmt::Display + '_ {
+        fmt::from_fn(|f| self.write(f, "would be"))
+    }
+
+    /// `be` is the verb between subject and change: "is" or "would be".
+    fn write(&self, f: &mut fmt::Formatter<'_>, be: &str) -> fmt::Result {
         let Self { subject, kind } = self;
         match (subject, kind) {
-            (Subject::Host { .. }, ChangeKind::Added) => write!(f, "{subject} may connect"),
-            (Subject::Host { .. }, _) => write!(f, "{subject} may not connect any more"),
-            (_, ChangeKind::Added) => write!(f, "{subject} is added"),
-            (_, ChangeKind::Removed) => write!(f, "{subject} is removed"),
+            (Subject::Host { .. }, ChangeKind::Added) => {
+                write!(f, "{subject} {be} allowed to connect")
+            }
+            (Subject::Host { .. }, _) => {
+                write!(f, "{subject} {be} no longer allowed to connect")
+            }
+            (_, ChangeKind::Added) => write!(f, "{subject} {be} added"),
+            (_, ChangeKind::Removed) => write!(f, "{subject} {be} removed"),
             (_, ChangeKind::Resized { from, to }) => {
-                write!(f, "{subject} has {to} bytes, {from} before")
+                write!(f, "{subject} {be} resized from {from} to {to} bytes")
             }
-            (_, ChangeKind::Faulted) => write!(f, "{subject} is faulted: its storage is gone"),
-            (_, ChangeKind::Recovered) => write!(f, "{subject} is there again"),
-            (_, ChangeKind::Enabled) => write!(f, "{subject} is enabled"),
-            (_, ChangeKind::Disabled) => write!(f, "{subject} is disabled"),
+            (_, ChangeKind::Faulted) => {
+                write!(
+                    f,
+                    "{subject} {be} faulted: its backing store is not available"
+                )
+            }
+            (_, ChangeKind::Recovered) => {
+                write!(
+                    f,
+                    "{subject} {be} recovered: its backing store is available"
+                )
+            }
+            (_, ChangeKind::Enabled) => write!(f, "{subject} {be} enabled"),
+            (_, ChangeKind::Disabled) => write!(f, "{subject} {be} disabled"),
             (_, ChangeKind::State { from, to }) => {
-                write!(f, "{subject} is {to}, {from} before")
+                write!(f, "{subject} {be} changed from {from} to {to}")
             }
-            (_, ChangeKind::Changed { key }) => write!(f, "{subject} has another {key}"),
+            (_, ChangeKind::Changed { key }) => write!(f, "{subject} {be} changed: {key}"),
         }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, "is")
     }
 }
 

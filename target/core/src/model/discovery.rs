@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "the discovery subsystem has another nqn",
+                "the discovery subsystem is changed: nqn",
                 "the referral to 10.0.0.2:4420 is removed",
                 "the referral to 10.0.0.3:4420 is added",
             ]

@@ -42,14 +42,17 @@ impl Plan {
     /// The changes of [`to_json`](Self::to_json).
     #[must_use]
     pub fn to_json_list(&self) -> Vec<Value> {
-        all(&self.changes)
+        let changes = self.changes.iter();
+        changes
+            .map(|one| change(one, &one.planned().to_string()))
+            .collect()
     }
 
     /// An object with `changes`, each of which has a `subject` with its names,
-    /// a `change`, and a `text` for people.
+    /// a `change`, and a `text` for people: "namespace 7 would be added".
     #[must_use]
     pub fn to_json(&self) -> Value {
-        json!({ "changes": all(&self.changes) })
+        json!({ "changes": self.to_json_list() })
     }
 }
 
@@ -57,10 +60,11 @@ impl Report {
     /// The changes of [`to_json`](Self::to_json).
     #[must_use]
     pub fn to_json_list(&self) -> Vec<Value> {
-        all(&self.changes)
+        let changes = self.changes.iter();
+        changes.map(|one| change(one, &one.to_string())).collect()
     }
 
-    /// As [`Plan::to_json`], and `disconnected` and `remarks`.
+    /// As [`Plan::to_json`] with changes that were made, and `disconnected` and `remarks`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let lost = self.disconnected.iter().map(|one| {
@@ -72,18 +76,14 @@ impl Report {
             })
         });
         json!({
-            "changes": all(&self.changes),
+            "changes": self.to_json_list(),
             "disconnected": lost.collect::<Vec<_>>(),
             "remarks": self.remarks,
         })
     }
 }
 
-fn all(changes: &[Change]) -> Vec<Value> {
-    changes.iter().map(change).collect()
-}
-
-fn change(change: &Change) -> Value {
+fn change(change: &Change, text: &str) -> Value {
     let subject = match &change.subject {
         Subject::Port { address } => json!({ "port": address }),
         Subject::Discovery => json!({ "discovery": "nqn" }),
@@ -118,14 +118,14 @@ fn change(change: &Change) -> Value {
     json!({
         "subject": subject,
         "change": kind,
-        "text": change.to_string(),
+        "text": text,
     })
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for change in &self.changes {
-            writeln!(f, "{change}")?;
+            writeln!(f, "{}", change.planned())?;
         }
         Ok(())
     }

@@ -13,7 +13,8 @@ fn settings_are_those_of_the_file_whatever_is_applied() {
     let daemon = scene.start();
     let other = scene.text(&[(7, "ram:1M")], "allow_any_host = true");
     let other = with(&other, "[limits]\nio_queues = 3\n[reactor]\ndrain_s = 1");
-    let (_, planned) = daemon.keeper.plan("other.toml", other.clone()).unwrap();
+    let planned = daemon.keeper.plan("other.toml", other.clone()).unwrap();
+    let planned = planned.warnings;
     let outcome = daemon.keeper.apply("other.toml".into(), other).unwrap();
     assert_eq!(outcome.warnings, planned);
     let told = |word: &str| {
@@ -89,9 +90,9 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
         let told = warnings.iter().any(|one| one.contains("forgotten"));
         assert!(told, "{warnings:?}");
     };
-    let (planned, warnings) = daemon.keeper.plan_edit(vec![two.clone()]).unwrap();
-    assert_eq!(planned.changes.len(), 1);
-    forgotten(&warnings);
+    let planned = daemon.keeper.plan_edit(vec![two.clone()]).unwrap();
+    assert_eq!(planned.plan.changes.len(), 1);
+    forgotten(&planned.warnings);
     forgotten(&daemon.edit(two).unwrap().warnings);
     assert_eq!(
         (daemon.nsids(), bytes_of(&daemon, 2)),
@@ -112,8 +113,8 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
 fn a_new_namespace_takes_no_number_that_one_may_have_again() {
     let scene = Scene::new();
     let (daemon, file) = with_one_aside(&scene);
-    let (_, planned) = daemon.keeper.plan_edit(vec![add("ram:2M")]).unwrap();
-    assert_eq!(planned, Vec::<String>::new());
+    let planned = daemon.keeper.plan_edit(vec![add("ram:2M")]).unwrap();
+    assert_eq!(planned.warnings, Vec::<String>::new());
     let outcome = daemon.edit(add("ram:2M")).unwrap();
     assert_eq!(daemon.nsids(), [1, 3]);
     assert!(
@@ -185,7 +186,7 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     };
     // One that is being closed can be taken up again.
     wait_until_closed(&c);
-    let (_, planned) = daemon.keeper.plan_edit(again()).unwrap();
+    let planned = daemon.keeper.plan_edit(again()).unwrap().warnings;
     let made = planned.iter().filter(|one| one.contains("made again"));
     assert_eq!(made.count(), 3, "{planned:?}");
     std::fs::remove_file(&c).unwrap();

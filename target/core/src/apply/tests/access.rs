@@ -49,7 +49,7 @@ fn a_state_changes_for_those_who_came_by_that_port() {
     let lines: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
-        ["port 127.0.0.1:4420: ANA group 2 is inaccessible, optimized before"]
+        ["port 127.0.0.1:4420: ANA group 2 is changed from optimized to inaccessible"]
     );
     assert_eq!(events(&mut first), [AsyncEvent::ANA_CHANGED]);
     assert_eq!(events(&mut second), []);
@@ -87,7 +87,7 @@ fn a_namespace_that_changes_its_group_is_told_twice() {
     let applied = apply_with(&target, &ports, &[moved]);
     assert_eq!(
         applied.changes[0].to_string(),
-        format!("{DISK}: namespace 4 has another ana_group")
+        format!("{DISK}: namespace 4 is changed: ana_group")
     );
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut host), [4]);
@@ -136,7 +136,7 @@ fn a_host_hears_of_namespaces_that_it_sees() {
     assert_eq!(applied.disconnected, []);
     assert_eq!(
         applied.changes[0].to_string(),
-        format!("{DISK}: namespace 1 has another hosts")
+        format!("{DISK}: namespace 1 is changed: hosts")
     );
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut host), [1]);

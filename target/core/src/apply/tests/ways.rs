@@ -104,7 +104,7 @@ fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
     assert_eq!(by_first.close_cause(), None);
     assert!(by_second.close_cause().is_some());
     let change = applied.changes[0].to_string();
-    assert!(change.contains("has another subsystems"), "{change}");
+    assert!(change.contains("is changed: subsystems"), "{change}");
 }
 
 #[test]

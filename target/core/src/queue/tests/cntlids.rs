@@ -106,7 +106,7 @@ fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
     let applied = apply(&target, &[giving(DISK, 20, 29)]);
     assert!(applied.disconnected.is_empty(), "{applied:?}");
     let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
-    let another = |key| format!("subsystem {DISK} has another {key}");
+    let another = |key| format!("subsystem {DISK} is changed: {key}");
     assert_eq!(told, ["cntlid_min", "cntlid_max"].map(another));
     // It goes on, gets queues, and its number stays taken.
     assert_eq!(admin.csts() & 1, 1);
@@ -114,7 +114,7 @@ fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
     assert_eq!(controller_of(&target, DISK).1, 20);
     let applied = apply(&target, &[giving(DISK, 20, 21)]);
     let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("subsystem {DISK} has another cntlid_max")]);
+    assert_eq!(told, [format!("subsystem {DISK} is changed: cntlid_max")]);
     let _ = apply(&target, &[giving(DISK, 1, 3)]);
     let [_two, _three] = [2, 3].map(|expected| {
         let (host, cntlid) = controller_of(&target, DISK);

@@ -128,7 +128,10 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
     std::fs::remove_file(&path).unwrap();
     assert!(enable(&daemon, 1).unwrap_err().contains("no such file"));
     daemon.file("a.img", 2 << 20);
-    assert_eq!(enable(&daemon, 1).unwrap(), ["namespace 1 is there again"]);
+    assert_eq!(
+        enable(&daemon, 1).unwrap(),
+        ["namespace 1 is recovered: its backing store is available"]
+    );
     assert_eq!(daemon.state(1), NamespaceState::Ready);
     assert_eq!(daemon.served()[0], (1, 2 << 20));
     assert!(locked(&path) && daemon.manager.faults().is_empty());
@@ -182,7 +185,10 @@ fn another_file_under_its_name_comes_only_when_that_is_said() {
     assert!(report.remarks[0].contains("another file"), "{report:?}");
     assert_eq!(daemon.state(1), NamespaceState::Faulted);
     assert!(!locked(&path));
-    assert_eq!(enable(&daemon, 1).unwrap(), ["namespace 1 is there again"]);
+    assert_eq!(
+        enable(&daemon, 1).unwrap(),
+        ["namespace 1 is recovered: its backing store is available"]
+    );
 }
 
 #[test]
@@ -196,7 +202,10 @@ fn applying_the_same_brings_it_back() {
         assert_eq!(daemon.state(1), NamespaceState::Faulted);
         // At once: its own old lock is waited for.
         let changes = daemon.apply(&a).unwrap();
-        assert_eq!(changes, ["namespace 1 is there again"]);
+        assert_eq!(
+            changes,
+            ["namespace 1 is recovered: its backing store is available"]
+        );
         assert_eq!(daemon.state(1), NamespaceState::Ready);
     }
     // What is faulted can be removed, and its number goes with it.
