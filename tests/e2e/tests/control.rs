@@ -299,7 +299,7 @@ fn a_document_is_planned_and_applied_as_a_whole() {
     let line = |verb: &str| format!("{verb} {}", other.display());
     let planned = ctl(&setup, &line("plan")).ok();
     let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
-    assert!(planned.contains("namespace 9 is added"), "{planned}");
+    assert!(planned.contains("namespace 9 would be added"), "{planned}");
     assert!(planned.lines().all(|line| line.len() <= 80), "{planned}");
     assert_eq!(nsids(&target), [1]);
     ctl(&setup, &line("apply")).ok();

@@ -332,13 +332,13 @@ fn each_change_can_be_planned() {
     let target = setup.start();
     let before = ask(&setup, "status");
     for (line, words) in [
-        ("namespace add ram:1M --plan", "namespace 2 is added"),
-        ("namespace --plan remove 1", "namespace 1 is removed"),
+        ("namespace add ram:1M --plan", "namespace 2 would be added"),
+        ("namespace --plan remove 1", "namespace 1 would be removed"),
         ("namespace set 1 ana_group=3 --plan", "namespace 1"),
-        (&format!("host allow --only {friend} --plan"), "may"),
-        (&format!("subsystem remove {NQN} --plan"), "is removed"),
+        (&format!("host allow --only {friend} --plan"), "would be"),
+        (&format!("subsystem remove {NQN} --plan"), "would be removed"),
         (&format!("subsystem add {friend} --plan"), friend),
-        ("port add unix:/x --plan", "port unix:/x is added"),
+        ("port add unix:/x --plan", "port unix:/x would be added"),
         ("referral add 10.0.0.9:4420 --plan", "10.0.0.9:4420"),
         ("ana set 1 inaccessible --plan", "inaccessible"),
     ] {

@@ -79,7 +79,7 @@ fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
     assert!(line.contains("0 bytes"), "{line}");
     image(&setup.image_path(2), 2, 4 * MIB);
     target.signal(Signal::SIGHUP);
-    target.wait_for_log("namespace 2 is there again");
+    target.wait_for_log("namespace 2 is recovered");
     let warning = target.nvmeof("smart-log").json()["critical_warning"].clone();
     assert_eq!(warning, 0);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));

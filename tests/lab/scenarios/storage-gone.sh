@@ -88,7 +88,7 @@ make_disk
 sleep 1
 state_is faulted || fail "what has the name of the disk was served without a word"
 ctl namespace enable 2
-target_logged 'namespace 2 is there again' || fail "the log does not say that it is back"
+target_logged 'namespace 2 is recovered' || fail "the log does not say that it is back"
 state_is ready || fail "namespace 2 is not back"
 expect_eq "faults at the end" 1 "$(faults)"
 expect_eq "critical warnings at the end" 0 "$(warnings)"

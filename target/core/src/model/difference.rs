@@ -307,6 +307,7 @@ fn storage(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
 
 impl Change {
     /// Displays the change as one that was not made: "namespace 7 would be added".
+    #[must_use]
     pub fn planned(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| self.write(f, "would be"))
     }
