@@ -15,14 +15,12 @@
 #![forbid(unsafe_code)]
 
 mod address;
-#[cfg(feature = "conformance")]
-pub mod conformance;
+mod boxed;
 mod error;
 mod event;
 mod explain;
 mod inline;
 mod key;
-pub mod layer;
 mod params;
 mod provider;
 mod sparingly;

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use nvmeof_rdma::layer::Dice;
+use nvmeof_rdma_layers::Dice;
 
 use super::*;
 use crate::fault::codes;

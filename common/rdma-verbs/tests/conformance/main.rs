@@ -22,8 +22,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::conformance::{End, Fabric, Leeway};
 use nvmeof_rdma::{Address, Limits, Provider};
+use nvmeof_rdma_conformance::{End, Fabric, Leeway};
 use nvmeof_rdma_verbs::{DeviceKind, VerbsConfig, device_for_local};
 
 struct Device {
@@ -137,4 +137,4 @@ impl Fabric for Device {
     }
 }
 
-nvmeof_rdma::conformance_suite!([device()]);
+nvmeof_rdma_conformance::conformance_suite!([device()]);

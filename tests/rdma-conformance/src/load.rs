@@ -1,9 +1,9 @@
 //! Cases: much at once, much in a row, and nothing at all.
 
-use super::End::{A, B};
-use super::pattern::fill;
-use super::rig::Rig;
-use crate::{QpConfig, RemoteSlice, Rights};
+use crate::End::{A, B};
+use crate::pattern::fill;
+use crate::rig::Rig;
+use nvmeof_rdma::{QpConfig, RemoteSlice, Rights};
 
 /// Hundreds of large writes while the peer does nothing at all; then it wakes
 /// and all of them arrive, in order.

@@ -1,10 +1,9 @@
-//! The suite that every provider runs: one test for each promise of
-//! [`Provider`].
+//! The conformance suite of RDMA providers: one case for each promise of [`Provider`].
 //!
 //! A provider's crate implements [`Fabric`] and has one line:
 //!
 //! ```ignore
-//! nvmeof_rdma::conformance_suite!([TcpFabric::new()]);
+//! nvmeof_rdma_conformance::conformance_suite!([TcpFabric::new()]);
 //! ```
 //!
 //! The expression gives all fabrics that each case runs on, one after the
@@ -12,6 +11,10 @@
 //! for what it checks. Around every case the [`Rig`] checks what always holds:
 //! each work request comes back once, in order, with its buffer, and `Closed`
 //! is the last event of a queue pair.
+//!
+//! This crate has no tests of its own and knows no provider: each provider's crate runs
+//! the suite from its `tests/`.
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -48,7 +51,7 @@ pub use pattern::check as check_pattern;
 pub use rig::{Link, Rig};
 pub use side::End;
 
-use crate::{Address, Provider};
+use nvmeof_rdma::{Address, Provider};
 
 /// Where two providers meet, and the time that passes there.
 pub trait Fabric {
@@ -233,7 +236,7 @@ macro_rules! conformance_suite {
                 use super::super::*;
                 $(#[test]
                 fn $case() {
-                    $crate::conformance::run($fabrics, $crate::conformance::$group::$case);
+                    $crate::run($fabrics, $crate::$group::$case);
                 })*
             })*
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nvmeof_memory::Buf;
 
-use crate::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
+use nvmeof_rdma::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
 
 /// The books of one provider.
 #[derive(Debug, Default)]

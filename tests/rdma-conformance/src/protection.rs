@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::End::{A, B};
-use super::pattern::{check, check_all};
-use super::rig::{Link, Rig};
-use crate::{
+use crate::End::{A, B};
+use crate::pattern::{check, check_all};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{
     CloseReason, ExposeError, Inline, Outcome, RemoteKey, RemoteSlice, Rights, Work, WorkKind,
 };
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region, RegionId};
 
-use crate::{
+use nvmeof_rdma::{
     CloseReason, Event, Fault, Outcome, PostError, Provider, QpConfig, QpId, Received, Refused,
     SharedReceives, SrqId, Tag,
 };

@@ -1,9 +1,9 @@
 //! Cases: RDMA Writes and Reads that are in order.
 
-use super::End::{A, B};
-use super::pattern::{check, check_all, fill};
-use super::rig::{Link, Rig};
-use crate::{Outcome, QpConfig, RemoteSlice, Rights, Work, WorkKind};
+use crate::End::{A, B};
+use crate::pattern::{check, check_all, fill};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{Outcome, QpConfig, RemoteSlice, Rights, Work, WorkKind};
 
 const SIZES: [usize; 7] = [0, 1, 100, 4096, 65_537, 1 << 20, (5 << 20) + 1];
 

@@ -1,8 +1,8 @@
 //! Cases: requests for connections that nobody answered yet.
 
-use super::End::{A, B};
-use super::rig::{Link, Rig, private};
-use crate::{Event, QpId};
+use crate::End::{A, B};
+use crate::rig::{Link, Rig, private};
+use nvmeof_rdma::{Event, QpId};
 
 /// A request whose peer went away ends in `Closed`, answered or not.
 pub fn a_peer_that_gives_up_ends_its_request(rig: &mut Rig<'_>) {
@@ -41,7 +41,7 @@ pub fn requests_may_be_disconnected(rig: &mut Rig<'_>) {
     }
 }
 
-/// At no time more than [`Limits::max_pending`](crate::Limits::max_pending)
+/// At no time more than [`Limits::max_pending`](nvmeof_rdma::Limits::max_pending)
 /// requests wait for an answer, and whoever is not let in is told.
 pub fn requests_that_wait_are_bounded(rig: &mut Rig<'_>) {
     let most = rig[B].provider().limits().max_pending as usize;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::End::{A, B};
-use super::rig::{Link, Rig, private};
-use crate::{Address, CloseReason, ConnectError, Event, ListenError, PrivateData, QpConfig};
+use crate::End::{A, B};
+use crate::rig::{Link, Rig, private};
+use nvmeof_rdma::{Address, CloseReason, ConnectError, Event, ListenError, PrivateData, QpConfig};
 
 /// Each side sees what the other said, from its start.
 pub fn private_data_travels_both_ways(rig: &mut Rig<'_>) {
@@ -64,7 +64,7 @@ pub fn a_rejection_carries_private_data(rig: &mut Rig<'_>) {
     rig.assert_alive(link);
 }
 
-fn rejected(rig: &mut Rig<'_>, qp: crate::QpId) -> Vec<u8> {
+fn rejected(rig: &mut Rig<'_>, qp: nvmeof_rdma::QpId) -> Vec<u8> {
     let event = rig.event(A, "Rejected", |event| {
         (matches!(event, Event::Rejected { .. }) && event.qp() == qp).then_some(())
     });

@@ -1,9 +1,9 @@
 //! Cases: sends and receives.
 
-use super::End::{A, B};
-use super::pattern::{check, check_all};
-use super::rig::{Link, Rig};
-use crate::{Inline, Outcome, Work};
+use crate::End::{A, B};
+use crate::pattern::{check, check_all};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{Inline, Outcome, Work};
 
 /// Messages of one connection arrive in the order they were sent, each in the
 /// next receive.
@@ -75,7 +75,7 @@ pub fn only_what_is_in_view_is_sent_and_filled(rig: &mut Rig<'_>) {
     let sink = rig[B].buf_at(100, 300);
     rig[B].try_recv(link.b, 1, sink).unwrap();
     let mut source = rig[A].buf_at(1000, 200);
-    super::pattern::fill(&mut source, 9);
+    crate::pattern::fill(&mut source, 9);
     let work = Work::Send {
         head: Inline::empty(),
         body: Some(source),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 
-use crate::{
+use nvmeof_rdma::{
     Address, Completion, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId,
     Outcome, PostError, PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice,
     Rights, Tag, Work,

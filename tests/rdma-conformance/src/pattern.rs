@@ -1,6 +1,6 @@
 //! Bytes that tell where they belong, and random lengths.
 
-use crate::layer::Dice;
+use nvmeof_rdma_layers::Dice;
 
 /// A length up to `most`: often short, sometimes anything, sometimes an edge.
 pub(super) fn length(dice: &mut Dice, most: usize) -> usize {

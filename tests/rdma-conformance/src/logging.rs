@@ -8,9 +8,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::End::{A, B};
-use super::rig::{Link, Rig};
-use crate::{CloseReason, Rights, Whose};
+use crate::End::{A, B};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{CloseReason, Rights, Whose};
 
 /// A line of the log: its fields, of which `message` is the text.
 type Line = BTreeMap<&'static str, String>;

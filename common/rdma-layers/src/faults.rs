@@ -1,6 +1,6 @@
 //! What a faulty provider does wrong, and when.
 
-use super::OneIn;
+use crate::OneIn;
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

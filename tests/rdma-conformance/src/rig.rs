@@ -3,14 +3,14 @@
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use super::pattern::check;
-use super::side::{End, Side};
-use super::{Fabric, Leeway};
-use crate::layer::TraceLog;
-use crate::{
+use crate::pattern::check;
+use crate::side::{End, Side};
+use crate::{Fabric, Leeway};
+use nvmeof_rdma::{
     Address, CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData,
     Provider, QpConfig, QpId, Received, Tag,
 };
+use nvmeof_rdma_layers::TraceLog;
 
 /// How often nothing may happen in a row before what is awaited is given up:
 /// half a minute where each pause is a millisecond.

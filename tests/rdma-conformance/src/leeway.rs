@@ -1,7 +1,7 @@
 //! Where a device keeps less than the letter of the contract, and what it
 //! keeps instead.
 
-use crate::RemoteKey;
+use nvmeof_rdma::RemoteKey;
 
 /// What a fabric over hardware, or over drivers that play hardware, does
 /// otherwise. Software providers have no leeway: [`Leeway::NONE`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
-use crate::{
+use nvmeof_rdma::{
     Address, Answer, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
     SrqId, Tag, Work,
@@ -319,8 +319,8 @@ impl Display for EventLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::stub::{QP, Stub, pool};
-    use crate::{CloseReason, Inline};
+    use crate::stub::{QP, Stub, pool};
+    use nvmeof_rdma::{CloseReason, Inline};
 
     #[test]
     fn calls_refusals_and_events_are_written_down() {

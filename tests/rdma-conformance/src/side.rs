@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 
-use super::ledger::{Ledger, WorkSign};
-use super::pattern;
-use crate::layer::{Trace, TraceLog};
-use crate::{
+use crate::ledger::{Ledger, WorkSign};
+use crate::pattern;
+use nvmeof_rdma::{
     Answer, Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
     RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
 };
+use nvmeof_rdma_layers::{Trace, TraceLog};
 
 /// Which of the two providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
-use super::End::{A, B};
-use super::rig::{Link, Rig};
-use crate::{CloseReason, Event, Outcome, PostError, SharedReceives, SrqId};
+use crate::End::{A, B};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{CloseReason, Event, Outcome, PostError, SharedReceives, SrqId};
 
 /// Receives that a queue of these cases has room for, at least.
 const ENTRIES: u32 = 16;
@@ -257,7 +257,7 @@ pub fn few_shared_receives_serve_many(rig: &mut Rig<'_>) {
             assert_eq!(received.outcome, Outcome::Success);
             let index = links.iter().position(|link| link.b == received.qp);
             let count = &mut seen[index.unwrap()];
-            super::check_pattern(&received.buf[..received.len], *count);
+            crate::check_pattern(&received.buf[..received.len], *count);
             *count += 1;
             rig[B].shared(shared.srq, next_tag, 512);
             next_tag += 1;

@@ -1,9 +1,9 @@
 //! What the random mix does: one action at a time, within the rules.
 
-use super::pattern::{fill, length};
-use super::rig::Rig;
-use super::soak::{Conn, DEPTH, LONGEST, Message, Sink, Soak, Source, WINDOW};
-use crate::{RemoteSlice, Rights, Work};
+use crate::pattern::{fill, length};
+use crate::rig::Rig;
+use crate::soak::{Conn, DEPTH, LONGEST, Message, Sink, Soak, Source, WINDOW};
+use nvmeof_rdma::{RemoteSlice, Rights, Work};
 
 impl Soak {
     /// Does one random thing on `conn`.

@@ -1,9 +1,9 @@
 //! Cases: data and the message that tells of them, posted together.
 
-use super::End::{A, B};
-use super::pattern::{check, fill};
-use super::rig::{Link, Rig};
-use crate::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind};
+use crate::End::{A, B};
+use crate::pattern::{check, fill};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind};
 
 /// Bytes of the message, as many as a completion queue entry has.
 const HEAD: usize = 16;

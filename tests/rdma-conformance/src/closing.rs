@@ -1,9 +1,9 @@
 //! Cases: the end of connections.
 
-use super::End::{A, B};
-use super::pattern::{check, check_all};
-use super::rig::{Rig, private};
-use crate::{CloseReason, ExposeError, PostError, Rights};
+use crate::End::{A, B};
+use crate::pattern::{check, check_all};
+use crate::rig::{Rig, private};
+use nvmeof_rdma::{CloseReason, ExposeError, PostError, Rights};
 
 /// Receives, sends, writes and reads that are outstanding come back, then
 /// `Closed`, at both sides, whoever disconnects.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region};
 
-use super::{Dice, Faults, Injected, OneIn};
-use crate::{
+use crate::{Dice, Faults, Injected, OneIn};
+use nvmeof_rdma::{
     Address, Answer, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig,
     QpId, Refused, RemoteSlice, Rights, SrqId, Tag, Work,
 };
@@ -209,8 +209,8 @@ impl<P: Provider> Provider for Faulty<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Inline;
-    use crate::layer::stub::{QP, Stub, pool};
+    use crate::stub::{QP, Stub, pool};
+    use nvmeof_rdma::Inline;
 
     fn message() -> Work {
         Work::Send {

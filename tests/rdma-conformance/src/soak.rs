@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::End::{self, A, B};
-use super::Leeway;
-use super::pattern::check;
-use super::rig::{Link, Rig};
-use crate::layer::Dice;
-use crate::{CloseReason, Completion, Event, QpConfig, Received, RemoteKey, RemoteSlice, WorkKind};
+use crate::End::{self, A, B};
+use crate::Leeway;
+use crate::pattern::check;
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{
+    CloseReason, Completion, Event, QpConfig, Received, RemoteKey, RemoteSlice, WorkKind,
+};
+use nvmeof_rdma_layers::Dice;
 
 /// Connections at once.
 const LINKS: usize = 3;

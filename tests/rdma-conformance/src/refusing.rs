@@ -2,10 +2,10 @@
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
-use super::End::{A, B};
-use super::pattern::check;
-use super::rig::{Rig, private};
-use crate::{
+use crate::End::{A, B};
+use crate::pattern::check;
+use crate::rig::{Rig, private};
+use nvmeof_rdma::{
     ConnectError, ExposeError, Inline, Limits, Outcome, PostError, QpConfig, Rights, Work,
 };
 
