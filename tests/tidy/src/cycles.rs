@@ -26,9 +26,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("common/rdma-verbs", &["listening", "provider"]),
-    ("common/rdma-shm", &["borrowed", "config"]),
-    ("common/rdma-shm", &["channel", "grant"]),
-    ("common/rdma-shm", &["inbound", "outbound"]),
     (
         "target/core",
         &[
