@@ -15,7 +15,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
@@ -30,7 +29,7 @@ use crate::conn::{Conn, MOST_QPS, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Letter, Mailbox};
-use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion};
+use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion, set_nonblocking};
 use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
@@ -133,17 +132,11 @@ fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
     Ok(config)
 }
 
-/// Has reads of a descriptor return at once.
-pub(crate) fn never_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(())
-}
-
 impl Verbs {
     fn new(config: VerbsConfig, group: Arc<Group>, number: usize) -> Result<Self, VerbsError> {
         let channel = EventChannel::new().map_err(machine::unavailable)?;
         let set_up = || -> io::Result<(Arc<Mailbox>, Epoll)> {
-            never_wait(channel.fd())?;
+            set_nonblocking(channel.fd())?;
             let mailbox = Mailbox::new(number, Arc::clone(&channel))?;
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let watch = |fd: BorrowedFd<'_>, token| {

@@ -20,13 +20,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("common/uring", &["fixed", "lent", "start"]),
     ("common/uring", &["polled", "ring"]),
     (
-        "common/rdma-verbs",
-        &[
-            "adapter", "aside", "conn", "estate", "mailbox", "shared", "siw",
-        ],
-    ),
-    ("common/rdma-verbs", &["listening", "provider"]),
-    (
         "target/core",
         &[
             "action",
