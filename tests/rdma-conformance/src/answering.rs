@@ -44,7 +44,7 @@ pub fn an_answer_is_data_and_then_a_message(rig: &mut Rig<'_>) {
         answer.invalidate = invalidates.then_some(slice.key);
         rig[A].answer(link.a, tag, answer).expect("it is taken");
         let message = rig.message(B, link.b, tag, HEAD);
-        let named = rig.leeway().named(invalidates.then_some(slice.key));
+        let named = rig.deviations().named(invalidates.then_some(slice.key));
         assert_eq!(message.invalidated, named);
         check(&rig[B].withdraw(slice.key), tag);
         all_done(rig, link);

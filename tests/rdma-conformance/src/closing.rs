@@ -30,10 +30,10 @@ pub fn everything_comes_back_before_closed(rig: &mut Rig<'_>) {
             assert_eq!(rig.closed(end, link.at(end)), CloseReason::Local);
             let other = end.other();
             let reason = rig.closed(other, link.at(other));
-            let silent = rig.leeway().silent_faults;
+            let silent = rig.deviations().silent_faults;
             let unsaid = silent && matches!(reason, CloseReason::Network { .. });
             assert!(reason == CloseReason::Peer || unsaid, "{reason}");
-            // That everything came back first is in the books of the rig.
+            // That everything came back first is checked by the rig.
             rig[A].inbox.clear();
             rig[B].inbox.clear();
             check(&rig[B].withdraw(source.key), 1);
@@ -119,7 +119,7 @@ pub fn a_peer_that_vanishes_is_noticed(rig: &mut Rig<'_>) {
         let reason = rig.closed(A, qp);
         let expected = match reason {
             CloseReason::Network { .. } | CloseReason::Peer => true,
-            CloseReason::Rejected => qp == waiting && rig.leeway().rejects_for_the_dead,
+            CloseReason::Rejected => qp == waiting && rig.deviations().rejects_for_the_dead,
             _ => false,
         };
         assert!(expected, "{reason}");

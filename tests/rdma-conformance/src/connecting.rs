@@ -23,8 +23,8 @@ pub fn private_data_travels_both_ways(rig: &mut Rig<'_>) {
 /// below can do.
 pub fn full_private_data_travels_both_ways(rig: &mut Rig<'_>) {
     let all: Vec<u8> = (1..=196).collect();
-    let leeway = rig.leeway();
-    let [asked, accepted, refused] = leeway.private_data.map(|most| &all[..most]);
+    let deviations = rig.deviations();
+    let [asked, accepted, refused] = deviations.private_data.map(|most| &all[..most]);
     let request_data = PrivateData::new(asked).unwrap();
     let (addr, config) = (rig.listening(), rig.config());
     for accept in [true, false] {
@@ -32,20 +32,20 @@ pub fn full_private_data_travels_both_ways(rig: &mut Rig<'_>) {
         let provider = rig[A].provider();
         let a = provider.connect(addr, &config, &request_data, now);
         let a = a.unwrap();
-        rig[A].ledger.open(a);
+        rig[A].outstanding.open(a);
         let request = rig.request(B);
-        assert!(leeway.same(&request.private_data, asked), "{request:?}");
+        assert!(deviations.same(&request.private_data, asked), "{request:?}");
         rig[B].prepare(request.qp, &config);
         if accept {
             let data = PrivateData::new(accepted).unwrap();
             rig[B].provider().accept(request.qp, &data).unwrap();
             let got = rig.established(A, a);
-            assert!(leeway.same(&got, accepted), "{got:?}");
+            assert!(deviations.same(&got, accepted), "{got:?}");
         } else {
             let data = PrivateData::new(refused).unwrap();
             rig[B].provider().reject(request.qp, &data).unwrap();
             let got = rejected(rig, a);
-            assert!(leeway.same(&got, refused), "{got:?}");
+            assert!(deviations.same(&got, refused), "{got:?}");
         }
     }
 }

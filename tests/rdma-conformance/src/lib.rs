@@ -27,11 +27,11 @@
 pub mod answering;
 pub mod closing;
 pub mod connecting;
-mod ledger;
-mod leeway;
+mod deviations;
 pub mod load;
 pub mod logging;
 pub mod one_sided;
+mod outstanding;
 mod pattern;
 pub mod pending;
 pub mod protection;
@@ -46,7 +46,7 @@ mod soak_actions;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use leeway::Leeway;
+pub use deviations::Deviations;
 pub use pattern::check as check_pattern;
 pub use rig::{Link, Rig};
 pub use side::End;
@@ -72,8 +72,8 @@ pub trait Fabric {
     }
 
     /// Where the devices below keep less than the letter of the contract.
-    fn leeway(&self) -> Leeway {
-        Leeway::NONE
+    fn deviations(&self) -> Deviations {
+        Deviations::NONE
     }
 
     /// Where the random numbers of a case start; a simulation's own seed.

@@ -215,7 +215,7 @@ pub fn all_kinds_complete_in_order(rig: &mut Rig<'_>) {
             }
         }
     }
-    // Order, tags and kinds are in the books of the rig.
+    // The rig checks order, tags and kinds.
     for tag in 0..60 {
         let completion = rig.completion(A, link.a);
         assert_eq!(completion.outcome, Outcome::Success);

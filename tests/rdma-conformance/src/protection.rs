@@ -30,7 +30,7 @@ fn breach(
     rig[B].recv(link.b, 1, 64);
     let remote = forge(rig, link, slice);
     attack(rig, link, kind, remote);
-    if kind == WorkKind::Send && rig.leeway().invalid_keys_pass {
+    if kind == WorkKind::Send && rig.deviations().invalid_keys_pass {
         let reason = rig.closed(B, link.b);
         assert!(matches!(reason, CloseReason::PeerFault(_)), "B: {reason}");
         rig.closed(A, link.a);
@@ -169,7 +169,7 @@ pub fn invalidated_keys_are_faults(rig: &mut Rig<'_>) {
             rig[B].recv(link.b, 5, 64);
             invalidate(rig, link, slice.key);
             let received = rig.received(B, link.b);
-            let named = rig.leeway().named(Some(slice.key));
+            let named = rig.deviations().named(Some(slice.key));
             assert_eq!(received.invalidated, named);
             // The receive that the breach itself must not reach is behind.
             rig.success(A, link.a, 3);
@@ -200,7 +200,7 @@ pub fn rights_are_kept(rig: &mut Rig<'_>) {
         (WorkKind::Write, Rights::empty()),
         (WorkKind::Read, Rights::empty()),
     ] {
-        if kind == WorkKind::Read && rig.leeway().reads_need_no_right {
+        if kind == WorkKind::Read && rig.deviations().reads_need_no_right {
             continue;
         }
         breach(rig, kind, rights, |_, _, slice| slice);
@@ -228,7 +228,7 @@ pub fn a_send_may_invalidate_a_key(rig: &mut Rig<'_>) {
     rig[A].write(link.a, 2, LEN, first);
     invalidate(rig, link, first.key);
     let received = rig.received(B, link.b);
-    let named = rig.leeway().named(Some(first.key));
+    let named = rig.deviations().named(Some(first.key));
     assert_eq!((received.len, received.invalidated), (4, named));
     let window = rig[B].withdraw(first.key);
     assert_eq!(window.view(), START..START + LEN);
@@ -267,7 +267,7 @@ pub fn invalidating_for_another_queue_pair_is_a_fault(rig: &mut Rig<'_>) {
         assert!(!rig.received(B, link.b).outcome.is_success());
         slice
     });
-    if !rig.leeway().invalid_keys_pass {
+    if !rig.deviations().invalid_keys_pass {
         rig[A].read(owner.a, 1, LEN, foreign);
         check_all(&rig.success(A, owner.a, 1).buf.unwrap(), 0xEE);
     }
@@ -330,7 +330,7 @@ pub fn withdrawing_under_a_read_is_safe(rig: &mut Rig<'_>) {
         let completion = rig.completion(A, link.a);
         if !completion.outcome.is_success() {
             rig.closed(A, link.a);
-        } else if !rig.leeway().answers_after_withdraw {
+        } else if !rig.deviations().answers_after_withdraw {
             check(&completion.buf.unwrap(), 4);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::pattern::check;
 use crate::side::{End, Side};
-use crate::{Fabric, Leeway};
+use crate::{Deviations, Fabric};
 use nvmeof_rdma::{
     Address, CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData,
     Provider, QpConfig, QpId, Received, Tag,
@@ -81,7 +81,7 @@ impl<'f> Rig<'f> {
     pub fn new(fabric: &'f mut dyn Fabric) -> Self {
         let (a, b) = fabric.pair();
         let log = TraceLog::new(TRACE_LINES);
-        let in_order = fabric.leeway().opens_in_order;
+        let in_order = fabric.deviations().opens_in_order;
         let side = |provider, name| Side::new(provider, name, log.clone(), in_order);
         Self {
             a: side(a, "A"),
@@ -95,7 +95,7 @@ impl<'f> Rig<'f> {
     /// Closes what is open and checks that nothing was lost.
     pub fn finish(mut self) {
         for end in [End::A, End::B] {
-            for qp in self[end].ledger.open_qps() {
+            for qp in self[end].outstanding.open_qps() {
                 if self[end].provider_ref().is_some() {
                     self[end].disconnect(qp);
                 }
@@ -106,7 +106,7 @@ impl<'f> Rig<'f> {
                 continue;
             }
             self.wait("all queue pairs are closed", |rig| {
-                rig[end].ledger.open_qps().is_empty().then_some(())
+                rig[end].outstanding.open_qps().is_empty().then_some(())
             });
         }
         self.settle();
@@ -126,14 +126,14 @@ impl<'f> Rig<'f> {
 
     /// Where the devices below keep less than the letter of the contract.
     #[must_use]
-    pub fn leeway(&self) -> Leeway {
-        self.fabric.leeway()
+    pub fn deviations(&self) -> Deviations {
+        self.fabric.deviations()
     }
 
     /// Checks that the side at `end` broke no rule, its peer did, and that
     /// both know, as far as their devices tell.
     pub(super) fn assert_peer_fault(&mut self, end: End, link: Link) {
-        let silent = self.leeway().silent_faults;
+        let silent = self.deviations().silent_faults;
         let good_bye = |reason: &CloseReason| {
             silent && matches!(reason, CloseReason::Peer | CloseReason::Network { .. })
         };
@@ -402,7 +402,7 @@ impl<'f> Rig<'f> {
         let side = &mut self[end];
         let qp = side.provider().connect(addr, config, &private(text), now);
         let qp = qp.expect("connecting is tried");
-        side.ledger.open(qp);
+        side.outstanding.open(qp);
         qp
     }
 

@@ -118,7 +118,7 @@ pub fn the_solicited_flag_arrives(rig: &mut Rig<'_>) {
         };
         rig[A].post(link.a, 1, work);
         let told = rig.received(B, link.b).solicited;
-        let untold = rig.leeway().solicited_untold && !told;
+        let untold = rig.deviations().solicited_untold && !told;
         assert!(told == solicited || untold, "{told}");
     }
 }
@@ -155,7 +155,7 @@ pub fn a_message_without_a_receive_is_a_fault(rig: &mut Rig<'_>) {
     rig[A].send(link.a, 1, 64);
     rig[A].send(link.a, 2, 64);
     rig.message(B, link.b, 1, 64);
-    if rig.leeway().sends_wait {
+    if rig.deviations().sends_wait {
         rig.settle();
         assert!(rig[A].outstanding_work(link.a) > 0, "it waits");
         rig[B].recv(link.b, 2, 64);

@@ -1,11 +1,11 @@
-//! One of the two providers, with its memory and its books.
+//! One of the two providers, with its memory and its outstanding work.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 
-use crate::ledger::{Ledger, WorkSign};
+use crate::outstanding::{Outstanding, WorkSign};
 use crate::pattern;
 use nvmeof_rdma::{
     Answer, Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
@@ -39,7 +39,7 @@ pub struct Side {
     provider: Option<Trace<Box<dyn Provider>>>,
     memory: Classes,
     buffers: usize,
-    pub(super) ledger: Ledger,
+    pub(super) outstanding: Outstanding,
     pub(super) inbox: VecDeque<Event>,
     exposed: BTreeSet<RemoteKey>,
     /// Exposed memory opens a little later.
@@ -88,7 +88,7 @@ impl Side {
             provider: Some(provider),
             buffers: memory.available(),
             memory,
-            ledger: Ledger::default(),
+            outstanding: Outstanding::default(),
             inbox: VecDeque::new(),
             exposed: BTreeSet::new(),
             opens_in_order,
@@ -96,7 +96,7 @@ impl Side {
         }
     }
 
-    /// The provider, for calls that keep no books.
+    /// The provider, for calls that post nothing.
     pub fn provider(&mut self) -> &mut dyn Provider {
         self.provider.as_mut().expect("the provider is still there")
     }
@@ -159,7 +159,7 @@ impl Side {
         let place = (buf.addr(), buf.len());
         let result = self.provider().post_recv(qp, Tag(tag), buf);
         match &result {
-            Ok(()) => self.ledger.posted_recv(qp, Tag(tag), place),
+            Ok(()) => self.outstanding.posted_recv(qp, Tag(tag), place),
             Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
         }
         result
@@ -175,7 +175,7 @@ impl Side {
     /// there are any. Its peer may send more messages than are received.
     pub fn share(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
         let shared = self.provider().share_receives(qp, 1, entries)?;
-        self.ledger.draws(qp, shared.srq);
+        self.outstanding.draws(qp, shared.srq);
         Some(shared)
     }
 
@@ -187,7 +187,7 @@ impl Side {
         let place = (buf.addr(), buf.len());
         let result = self.provider().post_shared_recv(srq, Tag(tag), buf);
         match &result {
-            Ok(()) => self.ledger.posted_shared(srq, Tag(tag), place),
+            Ok(()) => self.outstanding.posted_shared(srq, Tag(tag), place),
             Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
         }
         result
@@ -203,7 +203,7 @@ impl Side {
     /// Shared receives that did not come back yet.
     #[must_use]
     pub fn outstanding_shared(&self, srq: SrqId) -> usize {
-        self.ledger.outstanding_shared(srq)
+        self.outstanding.shared(srq)
     }
 
     /// Posts work.
@@ -215,7 +215,7 @@ impl Side {
         let given = (work.kind(), work.len());
         let result = self.provider().post(qp, Tag(tag), work);
         match &result {
-            Ok(()) => self.ledger.posted_work(qp, Tag(tag), &sign),
+            Ok(()) => self.outstanding.posted_work(qp, Tag(tag), &sign),
             Err(refused) => assert_eq!((refused.back.kind(), refused.back.len()), given),
         }
         result
@@ -229,13 +229,13 @@ impl Side {
     /// Posts an answer.
     ///
     /// # Errors
-    /// What the provider says. Half of it may come back nevertheless, so the ledger
+    /// What the provider says. Half of it may come back nevertheless, so `outstanding`
     /// takes it for refused: nothing of it may be under way.
     pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
         let sign = WorkSign::of_answer(&answer);
         let result = self.provider().post_answer(qp, Tag(tag), answer);
         if result.is_ok() {
-            self.ledger.posted_answer(qp, Tag(tag), &sign);
+            self.outstanding.posted_answer(qp, Tag(tag), &sign);
         }
         result
     }
@@ -325,19 +325,19 @@ impl Side {
     /// Whether `Closed` was reported for `qp`.
     #[must_use]
     pub fn is_closed(&self, qp: QpId) -> bool {
-        self.ledger.is_closed(qp)
+        self.outstanding.is_closed(qp)
     }
 
     /// Sends, writes and reads that did not come back yet.
     #[must_use]
     pub fn outstanding_work(&self, qp: QpId) -> usize {
-        self.ledger.outstanding_work(qp)
+        self.outstanding.work(qp)
     }
 
     /// Receives that did not come back yet.
     #[must_use]
     pub fn outstanding_recvs(&self, qp: QpId) -> usize {
-        self.ledger.outstanding_recvs(qp)
+        self.outstanding.recvs(qp)
     }
 
     /// Keys that were exposed and not withdrawn.
@@ -380,7 +380,7 @@ impl Side {
         let progress = provider.poll(now, &mut events);
         assert!(progress || events.is_empty(), "poll hides what it reports");
         for event in events {
-            self.ledger.event(&event);
+            self.outstanding.event(&event);
             self.inbox.push_back(event);
         }
         progress

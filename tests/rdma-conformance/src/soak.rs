@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::Deviations;
 use crate::End::{self, A, B};
-use crate::Leeway;
 use crate::pattern::check;
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{
@@ -201,7 +201,7 @@ impl Soak {
                         Self::received(rig, conn, end, &received);
                     }
                     (Event::Completion(completion), Some(conn)) => {
-                        Self::completed(conn, end, completion, &rig.leeway());
+                        Self::completed(conn, end, completion, &rig.deviations());
                     }
                     (Event::Ending { .. }, Some(conn)) => assert!(conn.ending, "at {end:?}"),
                     (Event::Closed { reason, .. }, Some(conn)) => {
@@ -223,7 +223,7 @@ impl Soak {
         let message = way.messages.pop_front().expect("a message was sent");
         assert_eq!(received.len, message.len);
         check(&received.buf[..received.len], message.seed);
-        let named = rig.leeway().named(message.invalidate);
+        let named = rig.deviations().named(message.invalidate);
         assert_eq!(received.invalidated, named);
         if message.retires {
             let sink = way.sink.take().expect("there is a sink");
@@ -232,9 +232,9 @@ impl Soak {
         }
     }
 
-    fn completed(conn: &mut Conn, end: End, completion: Completion, leeway: &Leeway) {
+    fn completed(conn: &mut Conn, end: End, completion: Completion, deviations: &Deviations) {
         // Its source may be withdrawn by now.
-        let late = leeway.answers_after_withdraw && conn.ending;
+        let late = deviations.answers_after_withdraw && conn.ending;
         let success = completion.outcome.is_success();
         assert!(success || conn.ending, "{completion:?}");
         if completion.kind != WorkKind::Read {
@@ -243,7 +243,7 @@ impl Soak {
         let way = conn.way_from(end);
         let (start, len) = way.reads.pop_front().expect("a read was posted");
         let source = way.source.as_ref().expect("there is a source");
-        let torn = leeway.tears_read(source.slice.addr + start as u64, len);
+        let torn = deviations.tears_read(source.slice.addr + start as u64, len);
         if success && !late && !torn {
             let read = completion.buf.expect("a read has a buffer");
             assert!(read[..] == source.content[start..start + len], "read data");

@@ -4,9 +4,9 @@
 use nvmeof_rdma::RemoteKey;
 
 /// What a fabric over hardware, or over drivers that play hardware, does
-/// otherwise. Software providers have no leeway: [`Leeway::NONE`].
+/// otherwise. Software providers have no deviations: [`Deviations::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leeway {
+pub struct Deviations {
     /// Most bytes of private data in a request, an accept and a reject.
     pub private_data: [usize; 3],
     /// Private data may arrive with zeros behind it.
@@ -40,7 +40,7 @@ pub struct Leeway {
     pub answers_after_withdraw: bool,
 }
 
-impl Leeway {
+impl Deviations {
     /// The letter of the contract.
     pub const NONE: Self = Self {
         private_data: [196; 3],

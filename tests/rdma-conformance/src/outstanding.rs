@@ -6,9 +6,9 @@ use nvmeof_memory::Buf;
 
 use nvmeof_rdma::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
 
-/// The books of one provider.
+/// What is outstanding at one provider.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct Outstanding {
     qps: BTreeMap<QpId, Account>,
     /// Shared receives that did not come back, by tag and place.
     shared: BTreeSet<(SrqId, Tag, (u64, usize))>,
@@ -42,7 +42,7 @@ fn place(buf: &Buf) -> (u64, usize) {
     (buf.addr(), buf.len())
 }
 
-impl Ledger {
+impl Outstanding {
     /// A queue pair that nobody knew before.
     pub(super) fn open(&mut self, qp: QpId) {
         let known = self.qps.insert(qp, Account::default());
@@ -70,7 +70,7 @@ impl Ledger {
     }
 
     /// Shared receives that did not come back yet.
-    pub(super) fn outstanding_shared(&self, srq: SrqId) -> usize {
+    pub(super) fn shared(&self, srq: SrqId) -> usize {
         let of = self.shared.iter().filter(|(one, ..)| *one == srq);
         of.count()
     }
@@ -113,11 +113,11 @@ impl Ledger {
         self.qps.get(&qp).is_some_and(|account| account.closed)
     }
 
-    pub(super) fn outstanding_recvs(&self, qp: QpId) -> usize {
+    pub(super) fn recvs(&self, qp: QpId) -> usize {
         self.qps.get(&qp).map_or(0, |account| account.recvs.len())
     }
 
-    pub(super) fn outstanding_work(&self, qp: QpId) -> usize {
+    pub(super) fn work(&self, qp: QpId) -> usize {
         self.qps.get(&qp).map_or(0, |account| account.work.len())
     }
 
@@ -126,7 +126,7 @@ impl Ledger {
         account.unwrap_or_else(|| panic!("{qp:?} was never given out"))
     }
 
-    /// Books an event and checks it against what was posted.
+    /// Records an event and checks it against what was posted.
     pub(super) fn event(&mut self, event: &Event) {
         if let Event::ConnectRequest(request) = event {
             self.open(request.qp);
