@@ -19,8 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    Sparingly, SrqId, Steering, Tag, Whose, Work,
+    PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
+    SharedReceives, SrqId, Steering, Tag, Whose, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -74,7 +74,7 @@ pub struct Verbs {
     /// When descriptors were looked at last; `None`: look at once.
     looked: Option<Duration>,
     now: Duration,
-    log: Sparingly,
+    log: RateLimiter,
     group: Arc<Group>,
     mailbox: Arc<Mailbox>,
     channel: Arc<EventChannel>,
@@ -175,7 +175,7 @@ impl Verbs {
             found: Vec::new(),
             looked: None,
             now: Duration::ZERO,
-            log: Sparingly::default(),
+            log: RateLimiter::default(),
             group,
             mailbox,
             channel,

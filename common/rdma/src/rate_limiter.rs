@@ -1,11 +1,11 @@
-//! How often something about peers is written to the log.
+//! Rate limit of log messages about peers.
 
 use std::time::Duration;
 
 /// Lets a few of many similar messages through, so that peers cannot fill the
 /// log.
 #[derive(Debug)]
-pub struct Sparingly {
+pub struct RateLimiter {
     /// Messages a second.
     most: u32,
     second: u64,
@@ -16,14 +16,14 @@ pub struct Sparingly {
 /// Messages of one kind a second.
 const A_SECOND: u32 = 10;
 
-impl Default for Sparingly {
+impl Default for RateLimiter {
     /// Ten a second.
     fn default() -> Self {
         Self::of(A_SECOND)
     }
 }
 
-impl Sparingly {
+impl RateLimiter {
     /// Lets `most` messages a second through.
     #[must_use]
     pub fn of(most: u32) -> Self {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn ten_a_second_and_the_rest_is_counted() {
-        let mut log = Sparingly::default();
+        let mut log = RateLimiter::default();
         let now = Duration::from_secs(1);
         let said = (0..25).filter(|_| log.ask(now).is_some()).count();
         assert_eq!(said, 10);
