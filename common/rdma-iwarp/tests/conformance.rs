@@ -7,10 +7,10 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::conformance::{End, Fabric};
-use nvmeof_rdma::layer::{Faults, Faulty, OneIn};
 use nvmeof_rdma::{Address, Provider, UnixPath};
+use nvmeof_rdma_conformance::{End, Fabric};
 use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_rdma_layers::{Faults, Faulty, OneIn};
 use tempfile::TempDir;
 
 struct Loopback {
@@ -110,12 +110,12 @@ impl Fabric for Loopback {
 mod tcp {
     use super::{Faults, late, tcp};
 
-    nvmeof_rdma::conformance_suite!(bare, [tcp([false, false]), tcp([true, false])]);
-    nvmeof_rdma::conformance_suite!(
+    nvmeof_rdma_conformance::conformance_suite!(bare, [tcp([false, false]), tcp([true, false])]);
+    nvmeof_rdma_conformance::conformance_suite!(
         faulty_without_faults,
         [tcp([false, false]).with(Faults::default())]
     );
-    nvmeof_rdma::conformance_suite!(
+    nvmeof_rdma_conformance::conformance_suite!(
         delayed,
         [false, true].map(|crc| tcp([crc, false]).with(late()))
     );
@@ -124,10 +124,10 @@ mod tcp {
 mod unix {
     use super::{Faults, late, unix};
 
-    nvmeof_rdma::conformance_suite!(bare, [unix([false, false]), unix([true, false])]);
-    nvmeof_rdma::conformance_suite!(
+    nvmeof_rdma_conformance::conformance_suite!(bare, [unix([false, false]), unix([true, false])]);
+    nvmeof_rdma_conformance::conformance_suite!(
         faulty_without_faults,
         [unix([false, false]).with(Faults::default())]
     );
-    nvmeof_rdma::conformance_suite!(delayed, [unix([false, false]).with(late())]);
+    nvmeof_rdma_conformance::conformance_suite!(delayed, [unix([false, false]).with(late())]);
 }

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::unistd::geteuid;
 use nvmeof_memory::{Foreign, ForeignRegion, RegionId, SharedError, WeakRegion};
 
-use crate::config::ROOT;
-
 /// Memory of peers that is mapped by the providers that have a clone of this. What is
 /// mapped is what a peer can make us populate: a read into a hole of its memory makes a
 /// page there, which counts as ours.
@@ -38,6 +36,9 @@ struct Owned {
     len: usize,
     region: WeakRegion,
 }
+
+/// User ID of root.
+pub(crate) const ROOT: u32 = 0;
 
 /// Of the whole, the part for all processes of a user who is neither ours nor root.
 const PART: usize = 4;

@@ -9,7 +9,6 @@ use std::sync::atomic::{Ordering, fence};
 use nvmeof_memory::{ForeignRegion, Lender, Shared, SharedError, marking};
 use nvmeof_rdma::Fault;
 
-use crate::grant::{self, PLACES};
 use crate::record::Record;
 use crate::ring::{Consumer, MAX_RING, MIN_RING, Place, Producer};
 
@@ -54,7 +53,7 @@ pub(crate) struct Channel {
 pub(crate) enum ChannelError {
     #[error("rings of {0} bytes: it must be a power of two from {MIN_RING} to {MAX_RING}")]
     Ring(u64),
-    #[error("room for {0} grants: it must be 0 or {PLACES}")]
+    #[error("room for {0} grants: it must be 0 or {GRANT_SLOTS}")]
     Grants(u32),
     #[error(transparent)]
     Memory(#[from] SharedError),
@@ -252,12 +251,12 @@ impl Channel {
 
     /// Where the mark of a key is.
     fn marked_at(&self, key: u32) -> usize {
-        self.marks + 8 * grant::place(key)
+        self.marks + 8 * grant_slot(key)
     }
 
     /// Where it is said which key of that place was taken back last.
     fn revoked_at(&self, key: u32) -> usize {
-        self.marks + 8 * (PLACES + grant::place(key))
+        self.marks + 8 * (GRANT_SLOTS + grant_slot(key))
     }
 }
 
@@ -266,9 +265,21 @@ fn revoked(key: u32) -> u64 {
     1 << 32 | u64::from(key)
 }
 
+/// Slots for grants on a connection that has any: a key has the one that its low bits
+/// name. Keys are numbered in turn, so that as many as there are slots without those
+/// that rest do not meet.
+pub(crate) const GRANT_SLOTS: usize = 2048;
+
+const _: () = assert!(GRANT_SLOTS.is_power_of_two());
+
+/// The slot of a key: its lowest 8 bits say how often the others were used.
+pub(crate) fn grant_slot(key: u32) -> usize {
+    (key >> 8) as usize & (GRANT_SLOTS - 1)
+}
+
 /// Grants for which a connection has room, if it has any.
 #[allow(clippy::cast_possible_truncation, reason = "a small number")]
-pub(crate) const MOST_GRANTS: u32 = PLACES as u32;
+pub(crate) const MOST_GRANTS: u32 = GRANT_SLOTS as u32;
 
 /// Bytes of memory for two rings and so many grants.
 fn total(ring: usize, grants: u32) -> usize {

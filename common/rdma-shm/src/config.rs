@@ -7,13 +7,12 @@ use std::time::Duration;
 use nix::unistd::geteuid;
 use nvmeof_rdma::Limits;
 
-use crate::borrowed::Borrowed;
+use crate::borrowed::{Borrowed, ROOT};
 use crate::channel::MOST_GRANTS;
 use crate::ring::{MAX_RING, MIN_RING};
 
 /// Where the sockets of services are: only root makes folders there.
 pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
-pub(crate) const ROOT: u32 = 0;
 
 /// To whom we give our memory, to use it in place: on connections that we make.
 /// Whoever has it can read and write all of the pools that are registered, so

@@ -12,10 +12,11 @@ use nvmeof_rdma_soft::KeyTable;
 use crate::channel::Channel;
 use crate::given::Given;
 use crate::grant::Taken;
-use crate::inbound::{Inbound, Receiver, count};
+use crate::inbound::{Inbound, Receiver};
 use crate::link::Link;
 use crate::message::{Message, Terms, WAKE_UP};
 use crate::outbound::Outbound;
+use crate::record::count;
 
 /// What a connection is doing.
 ///

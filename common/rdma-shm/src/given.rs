@@ -3,7 +3,7 @@
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::QpId;
 
-use crate::grant::{PLACES, place};
+use crate::channel::{GRANT_SLOTS, grant_slot};
 
 /// The regions of a provider, and its keys that peers were granted.
 #[derive(Debug, Default)]
@@ -52,9 +52,9 @@ impl Given {
     /// Takes the place of `key`. False when another one has it.
     pub(crate) fn give(&mut self, key: u32, owner: QpId) -> bool {
         if self.keys.is_empty() {
-            self.keys.resize(PLACES, None);
+            self.keys.resize(GRANT_SLOTS, None);
         }
-        match self.keys.get_mut(place(key)) {
+        match self.keys.get_mut(grant_slot(key)) {
             Some(free @ None) => {
                 *free = Some(Key { key, owner });
                 true
@@ -65,14 +65,14 @@ impl Given {
 
     /// To whom `key` is granted.
     pub(crate) fn owner(&self, key: u32) -> Option<QpId> {
-        let found = (*self.keys.get(place(key))?)?;
+        let found = (*self.keys.get(grant_slot(key))?)?;
         (found.key == key).then_some(found.owner)
     }
 
     /// The peer does not use `key` any more.
     pub(crate) fn take_back(&mut self, key: u32) {
         if self.owner(key).is_some()
-            && let Some(place) = self.keys.get_mut(place(key))
+            && let Some(place) = self.keys.get_mut(grant_slot(key))
         {
             *place = None;
         }

@@ -8,25 +8,16 @@ use std::sync::Arc;
 use nvmeof_memory::{Buf, ForeignRegion, Lender, SharedError};
 use nvmeof_rdma::{Fault, RemoteKey, RemoteSlice, Rights};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, GRANT_SLOTS, grant_slot};
 use crate::fault::{codes, fault};
 use crate::record::Record;
 
-/// Grants that a connection can have at once: a key has the place that its low
-/// bits name. Keys are numbered in turn, so that as many as there are places
-/// without those that rest do not meet.
-pub(crate) const PLACES: usize = 2048;
 /// Regions that a peer may share.
 pub(crate) const REGIONS: usize = 16;
 /// What the first byte of exposed memory is called.
 const FIRST: u64 = 1 << 20;
 
-const _: () = assert!(PLACES.is_power_of_two() && REGIONS <= 1 << 8);
-
-/// The place of a key: its lowest 8 bits say how often the others were used.
-pub(crate) fn place(key: u32) -> usize {
-    (key >> 8) as usize & (PLACES - 1)
-}
+const _: () = assert!(REGIONS <= 1 << 8);
 
 /// A key opens `len` bytes from byte `start` of a shared region on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,10 +147,10 @@ impl Taken {
     /// The peer granted something.
     pub(crate) fn grant(&mut self, record: &Record) {
         if self.grants.is_empty() {
-            self.grants.resize(PLACES, NOTHING);
+            self.grants.resize(GRANT_SLOTS, NOTHING);
         }
         let grant = Grant::parse(record);
-        if let Some(place) = self.grants.get_mut(place(grant.key)) {
+        if let Some(place) = self.grants.get_mut(grant_slot(grant.key)) {
             *place = grant;
         }
     }
@@ -172,7 +163,7 @@ impl Taken {
         rights: Rights,
         channel: &Channel,
     ) -> Option<Buf> {
-        let number = place(remote.key.0);
+        let number = grant_slot(remote.key.0);
         let grant = self.grants.get(number)?;
         let start = grant.find(remote, rights)?;
         let lender = self.regions.get(grant.region())?.as_ref()?;
@@ -183,7 +174,7 @@ impl Taken {
 
     /// The peer hears that `key` is invalid.
     pub(crate) fn forget(&mut self, RemoteKey(key): RemoteKey) {
-        if let Some(grant) = self.grants.get_mut(place(key))
+        if let Some(grant) = self.grants.get_mut(grant_slot(key))
             && grant.key == key
         {
             *grant = NOTHING;
@@ -193,7 +184,7 @@ impl Taken {
     /// Whether memory of `key` is in use.
     #[inline]
     pub(crate) fn uses(&self, RemoteKey(key): RemoteKey, channel: &Channel) -> bool {
-        let grant = self.grants.get(place(key));
+        let grant = self.grants.get(grant_slot(key));
         grant.is_some_and(|grant| grant.key == key && grant.len > 0) && channel.is_marked(key)
     }
 }

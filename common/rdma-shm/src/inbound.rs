@@ -12,7 +12,7 @@ use crate::fault::{codes, fault, key_fault};
 use crate::given::Given;
 use crate::grant::Taken;
 use crate::outbound::Outbound;
-use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, wrong};
+use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, count, wrong};
 
 /// Records and bytes that one call takes, so that other connections get their
 /// turn.
@@ -195,9 +195,4 @@ impl Receiver<'_> {
 /// no more of them than we allow.
 fn is_idle(record: &Record) -> bool {
     record.len < SOME && !record.has(LAST) && record.kind != Kind::Read
-}
-
-/// A length of a record as a length of memory.
-pub(crate) fn count(len: u32) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }

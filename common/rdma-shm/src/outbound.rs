@@ -12,8 +12,7 @@ use nvmeof_rdma_soft::KeyTable;
 use crate::channel::Channel;
 use crate::fault::{codes, fault};
 use crate::grant::{Grant, Taken};
-use crate::inbound::count;
-use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SEGMENT, SOLICITED};
+use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SEGMENT, SOLICITED, count};
 
 /// Records that one call puts, and bytes that it copies to where they belong,
 /// so that other connections get their turn.

@@ -18,7 +18,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, Sparingly,
+    PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
     Steering, Tag, Whose, Work,
 };
 use nvmeof_rdma_soft::group::Door;
@@ -69,9 +69,9 @@ struct Core {
     /// What calls other than poll made happen.
     later: Vec<Event>,
     /// Of peers that no owner knows of yet.
-    log: Sparingly,
+    log: RateLimiter,
     /// Of how payload goes over new connections.
-    ways: Sparingly,
+    ways: RateLimiter,
     now: Duration,
 }
 
@@ -103,9 +103,9 @@ impl Shm {
             deadlines: BTreeSet::new(),
             paused: None,
             later: Vec::new(),
-            log: Sparingly::default(),
+            log: RateLimiter::default(),
             // One for each queue, and hosts connect all of theirs within a moment.
-            ways: Sparingly::of(100),
+            ways: RateLimiter::of(100),
             now: Duration::ZERO,
             config,
         };

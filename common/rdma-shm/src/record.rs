@@ -13,6 +13,11 @@ pub(crate) const GRAIN: usize = 64;
 /// one side fills the ring while the other empties it.
 pub(crate) const SEGMENT: usize = 16 << 10;
 
+/// A length of a record as a length of memory.
+pub(crate) fn count(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

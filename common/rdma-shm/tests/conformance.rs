@@ -7,9 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::conformance::{End, Fabric};
-use nvmeof_rdma::layer::{Faults, Faulty, OneIn};
 use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_conformance::{End, Fabric};
+use nvmeof_rdma_layers::{Faults, Faulty, OneIn};
 use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
 use tempfile::TempDir;
 
@@ -93,7 +93,7 @@ impl Fabric for OneHost {
     }
 }
 
-nvmeof_rdma::conformance_suite!(
+nvmeof_rdma_conformance::conformance_suite!(
     bare,
     [
         one_host(512 << 10, Duration::from_micros(50), Give::SameUser),
@@ -105,11 +105,11 @@ nvmeof_rdma::conformance_suite!(
 
 // The layer keeps every promise of what is inside, memory that is lent included,
 // and events that come late break none.
-nvmeof_rdma::conformance_suite!(
+nvmeof_rdma_conformance::conformance_suite!(
     faulty_without_faults,
     [Give::SameUser, Give::Never].map(|give| faulty(give, Faults::default()))
 );
-nvmeof_rdma::conformance_suite!(
+nvmeof_rdma_conformance::conformance_suite!(
     delayed,
     [Give::SameUser, Give::Never].map(|give| {
         let faults = Faults {

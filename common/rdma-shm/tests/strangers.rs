@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use nvmeof_memory::{Pages, Pool, PoolLayout, Shared};
-use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
     CloseReason, Event, Inline, Provider, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
+use nvmeof_rdma_layers::Dice;
 use socket2::Socket;
 use stranger::*;
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use nvmeof_rdma::layer::Dice;
+use nvmeof_rdma_layers::Dice;
 
 /// A number in `range`.
 pub(crate) fn size(dice: &mut Dice, range: &RangeInclusive<usize>) -> usize {

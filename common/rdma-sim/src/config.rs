@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use nvmeof_rdma::layer::OneIn;
+use nvmeof_rdma_layers::OneIn;
 
 /// How a simulated network behaves when nothing is wrong.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use nvmeof_rdma::layer::Dice;
+use nvmeof_rdma_layers::Dice;
 use nvmeof_rdma_soft::{StreamEvent, StreamId};
 
 use crate::SimConfig;

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use fabric::SimFabric;
-use nvmeof_rdma::conformance::End::B;
-use nvmeof_rdma::conformance::Rig;
-use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{CloseReason, Event};
+use nvmeof_rdma_conformance::End::B;
+use nvmeof_rdma_conformance::Rig;
+use nvmeof_rdma_layers::Dice;
 use nvmeof_rdma_sim::SimStreams;
 use nvmeof_rdma_soft::{StreamId, Streams};
 

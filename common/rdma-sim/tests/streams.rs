@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use nvmeof_rdma::ListenError;
-use nvmeof_rdma::layer::OneIn;
+use nvmeof_rdma_layers::OneIn;
 use nvmeof_rdma_sim::{SimChances, SimConfig, SimNet, SimStreams, Trouble};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 

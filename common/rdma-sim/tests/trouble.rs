@@ -12,10 +12,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use fabric::{SimFabric, ip};
-use nvmeof_rdma::conformance::End::{A, B};
-use nvmeof_rdma::conformance::{Link, Rig, check_pattern};
-use nvmeof_rdma::layer::{OneIn, Trace, TraceLog};
 use nvmeof_rdma::{CloseReason, Event, Provider, QpId, Rights, Work, WorkKind};
+use nvmeof_rdma_conformance::End::{A, B};
+use nvmeof_rdma_conformance::{Link, Rig, check_pattern};
+use nvmeof_rdma_layers::{OneIn, Trace, TraceLog};
 use nvmeof_rdma_sim::{SimChances, SimNet, Trouble};
 
 /// Runs `test` on the networks of some seeds. The seeds of which the rest by

@@ -13,8 +13,8 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
-    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, Refused, RemoteKey,
-    RemoteSlice, Rights, Sparingly, Tag, Whose, Work,
+    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, RateLimiter, Refused,
+    RemoteKey, RemoteSlice, Rights, Tag, Whose, Work,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -52,7 +52,7 @@ pub struct SoftRdma<S> {
     stream_events: Vec<StreamEvent>,
     scratch: Vec<u8>,
     /// Of peers that no owner knows of yet.
-    log: Sparingly,
+    log: RateLimiter,
     now: Duration,
 }
 
@@ -75,7 +75,7 @@ impl<S: Streams> SoftRdma<S> {
             later: Vec::new(),
             stream_events: Vec::new(),
             scratch: vec![0; SCRATCH],
-            log: Sparingly::default(),
+            log: RateLimiter::default(),
             now: Duration::ZERO,
             config,
         }

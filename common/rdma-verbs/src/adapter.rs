@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nvmeof_memory::Region;
 use nvmeof_rdma::SrqId;
@@ -15,7 +14,7 @@ use crate::shared::Shared;
 use crate::siw::{self, Blocker};
 use crate::sys::{
     CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, Drawn, MemoryWindow,
-    ProtectionDomain, SharedReceiveQueue,
+    ProtectionDomain, SharedReceiveQueue, set_nonblocking,
 };
 use crate::windows::Windows;
 
@@ -77,10 +76,8 @@ impl Adapter {
         let context = Context::of(key)?;
         let attr = context.attr()?;
         let channel = CompletionChannel::new(&context)?;
-        let never_wait = FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
-        fcntl(channel.fd(), never_wait)?;
-        let never_wait = FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
-        fcntl(context.async_fd(), never_wait)?;
+        set_nonblocking(channel.fd())?;
+        set_nonblocking(context.async_fd())?;
         let blocker = if attr.vendor_id == siw::VENDOR {
             Some(siw::block(key, &channel)?)
         } else {

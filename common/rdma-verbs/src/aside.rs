@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use nvmeof_rdma::explain;
 
-use crate::mailbox::lock;
+use crate::lock::lock;
 
 /// Calls at a time; more wait for one of these to end.
 const THREADS: usize = 16;

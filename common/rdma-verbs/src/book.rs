@@ -7,8 +7,12 @@
 //! data, not the completions).
 
 use std::collections::VecDeque;
+use std::io;
 
-use nvmeof_rdma::{CloseReason, Outcome};
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{CloseReason, Outcome, RemoteKey, Tag, WorkKind};
+
+use crate::sys::MemoryRegion;
 
 /// Work requests that were posted and did not come back yet.
 #[derive(Debug)]
@@ -28,6 +32,53 @@ struct Entry<T> {
     /// Done by a completion of its own only.
     alone: bool,
     end: Option<Outcome>,
+}
+
+/// A receive that did not come back.
+#[derive(Debug)]
+pub(crate) struct RecvItem {
+    pub(crate) tag: Tag,
+    pub(crate) buf: Buf,
+    /// What its completion said: length of the message, and the key of ours
+    /// that it invalidated.
+    pub(crate) len: usize,
+    pub(crate) invalidated: Option<RemoteKey>,
+}
+
+/// Something on a send queue that did not come back.
+#[derive(Debug)]
+pub(crate) enum SendItem {
+    /// The caller's work.
+    Work {
+        tag: Tag,
+        kind: WorkKind,
+        /// What an iWARP peer may write to answer a read: gone before the
+        /// buffer goes back.
+        sink: Option<MemoryRegion>,
+        buf: Option<Buf>,
+        /// Registered copy of a message's head, kept as long as the device
+        /// may read it.
+        _head: Option<Buf>,
+    },
+    /// A window is bound.
+    Bind(RemoteKey),
+    /// A window is closed.
+    Invalidate(RemoteKey),
+    /// A silent peer is asked for a sign.
+    Nudge,
+}
+
+impl SendItem {
+    /// Takes what an iWARP peer wrote to out of its reach.
+    ///
+    /// # Errors
+    /// When the device does not do that.
+    pub(crate) fn close_sink(&mut self) -> io::Result<()> {
+        match self {
+            Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
+            Self::Bind(_) | Self::Invalidate(_) | Self::Nudge => Ok(()),
+        }
+    }
 }
 
 /// Bits of a number that a completion carries.

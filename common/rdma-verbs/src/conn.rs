@@ -1,23 +1,19 @@
 //! Queue pairs: their state, their names, and the table of them.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, RemoteKey,
-    Tag, Whose, WorkKind,
+    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, Whose,
 };
 
 use crate::adapter::AdapterId;
 use crate::aside::Calling;
-use crate::book::{Book, NUMBER_BITS};
-use crate::domain::Domain;
+use crate::book::{Book, NUMBER_BITS, RecvItem, SendItem};
 use crate::estate::Estate;
-use crate::heads::Heads;
-use crate::sys::{CmId, MemoryRegion, RecvChain, SendChain};
+use crate::link::Link;
+use crate::sys::CmId;
 
 /// What a queue pair is doing.
 ///
@@ -75,53 +71,6 @@ impl Phase {
     }
 }
 
-/// A receive that did not come back.
-#[derive(Debug)]
-pub(crate) struct RecvItem {
-    pub(crate) tag: Tag,
-    pub(crate) buf: Buf,
-    /// What its completion said: length of the message, and the key of ours
-    /// that it invalidated.
-    pub(crate) len: usize,
-    pub(crate) invalidated: Option<RemoteKey>,
-}
-
-/// Something on a send queue that did not come back.
-#[derive(Debug)]
-pub(crate) enum SendItem {
-    /// The caller's work.
-    Work {
-        tag: Tag,
-        kind: WorkKind,
-        /// What an iWARP peer may write to answer a read: gone before the
-        /// buffer goes back.
-        sink: Option<MemoryRegion>,
-        buf: Option<Buf>,
-        /// Registered copy of a message's head, kept as long as the device
-        /// may read it.
-        _head: Option<Buf>,
-    },
-    /// A window is bound.
-    Bind(RemoteKey),
-    /// A window is closed.
-    Invalidate(RemoteKey),
-    /// A silent peer is asked for a sign.
-    Nudge,
-}
-
-impl SendItem {
-    /// Takes what an iWARP peer wrote to out of its reach.
-    ///
-    /// # Errors
-    /// When the device does not do that.
-    pub(crate) fn close_sink(&mut self) -> io::Result<()> {
-        match self {
-            Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
-            Self::Bind(_) | Self::Invalidate(_) | Self::Nudge => Ok(()),
-        }
-    }
-}
-
 /// How a queue pair was stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopped {
@@ -137,38 +86,6 @@ pub(crate) struct Draw {
     pub(crate) of: AdapterId,
     /// Messages its peer may send before one is answered.
     pub(crate) recvs: u32,
-}
-
-/// What a queue pair takes of a device that others share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
-    pub(crate) adapter: AdapterId,
-    /// Number of the completion queue, and the room claimed there.
-    pub(crate) queue: usize,
-    pub(crate) claimed: u32,
-}
-
-/// A queue pair with its device.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) room: Room,
-    /// Number of the queue pair.
-    pub(crate) qp_number: u32,
-    /// Bytes a send may carry in itself.
-    pub(crate) inline: usize,
-    /// Places of the send queue that are not the caller's.
-    pub(crate) extra: u32,
-    /// Longest message in bytes.
-    pub(crate) max_message: u32,
-    pub(crate) iwarp: bool,
-    /// The device is Linux siw.
-    pub(crate) siw: bool,
-    /// Room for heads of messages that do not fit in the request.
-    pub(crate) heads: Heads,
-    /// Its own protection domain, where it has one.
-    pub(crate) domain: Option<Domain>,
-    pub(crate) send_chain: SendChain,
-    pub(crate) recv_chain: RecvChain,
 }
 
 /// One queue pair.

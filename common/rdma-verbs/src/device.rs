@@ -10,8 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::VerbsError;
 use crate::machine::{CLASS, contexts};
-use crate::provider::never_wait;
-use crate::sys::{CmEventKind, CmId, Context, EventChannel, PortAttr};
+use crate::sys::{CmEventKind, CmId, Context, EventChannel, PortAttr, set_nonblocking};
 
 /// What a device speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +81,7 @@ pub fn device_towards(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError
         return Ok(None);
     }
     let channel = EventChannel::new().map_err(call("opening the RDMA connection manager"))?;
-    never_wait(channel.fd()).map_err(call("opening the RDMA connection manager"))?;
+    set_nonblocking(channel.fd()).map_err(call("opening the RDMA connection manager"))?;
     let id = CmId::new(&channel, 0).map_err(call("making an RDMA connection identifier"))?;
     if let Err(error) = id.resolve_addr(addr, ROUTE_MS) {
         tracing::debug!(%addr, "no RDMA device on the way: {error}");

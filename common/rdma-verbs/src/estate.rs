@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvmeof_rdma::explain;
 
-use crate::conn::{Link, Room};
+use crate::link::{Link, Room};
 use crate::mailbox::Mailbox;
 use crate::sys::{CmId, EventChannel};
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use nvmeof_rdma::Steering;
 
-use crate::mailbox::{Mailbox, Request, lock};
-use crate::sys::{CmEvent, CmEventKind, CmId, CmIdKey, EventChannel};
+use crate::lock::lock;
+use crate::mailbox::{Mailbox, Request};
+use crate::sys::{CmEvent, CmEventKind, CmId, CmIdKey, EventChannel, set_nonblocking};
 
 /// How often a listener that lost its device tries to get it back.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
@@ -42,7 +43,7 @@ struct Listener {
 impl Group {
     pub(crate) fn new(steering: Steering) -> io::Result<Arc<Self>> {
         let channel = EventChannel::new()?;
-        crate::provider::never_wait(channel.fd())?;
+        set_nonblocking(channel.fd())?;
         Ok(Arc::new(Self {
             listeners: Mutex::default(),
             channel,

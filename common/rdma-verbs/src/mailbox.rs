@@ -3,12 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_rdma::{Counted, PrivateData, QpId};
 
-use crate::conn::Room;
+use crate::link::Room;
+use crate::lock::lock;
 use crate::sys::{AsyncNote, CmId, ContextKey, EventChannel};
 
 /// Something for one provider, from another thread.
@@ -146,9 +147,4 @@ pub(crate) fn tell_others(reader: &Arc<Mailbox>, device: ContextKey, note: Async
     for other in others.iter().filter(|other| !Arc::ptr_eq(other, reader)) {
         other.put(Letter::Note(device, note));
     }
-}
-
-/// Nothing that is done under these locks can leave a mess behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,13 +15,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    Sparingly, SrqId, Steering, Tag, Whose, Work,
+    PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
+    SharedReceives, SrqId, Steering, Tag, Whose, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -30,7 +29,7 @@ use crate::conn::{Conn, MOST_QPS, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Letter, Mailbox};
-use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion};
+use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion, set_nonblocking};
 use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
@@ -75,7 +74,7 @@ pub struct Verbs {
     /// When descriptors were looked at last; `None`: look at once.
     looked: Option<Duration>,
     now: Duration,
-    log: Sparingly,
+    log: RateLimiter,
     group: Arc<Group>,
     mailbox: Arc<Mailbox>,
     channel: Arc<EventChannel>,
@@ -133,17 +132,11 @@ fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
     Ok(config)
 }
 
-/// Has reads of a descriptor return at once.
-pub(crate) fn never_wait(fd: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(())
-}
-
 impl Verbs {
     fn new(config: VerbsConfig, group: Arc<Group>, number: usize) -> Result<Self, VerbsError> {
         let channel = EventChannel::new().map_err(machine::unavailable)?;
         let set_up = || -> io::Result<(Arc<Mailbox>, Epoll)> {
-            never_wait(channel.fd())?;
+            set_nonblocking(channel.fd())?;
             let mailbox = Mailbox::new(number, Arc::clone(&channel))?;
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             let watch = |fd: BorrowedFd<'_>, token| {
@@ -182,7 +175,7 @@ impl Verbs {
             found: Vec::new(),
             looked: None,
             now: Duration::ZERO,
-            log: Sparingly::default(),
+            log: RateLimiter::default(),
             group,
             mailbox,
             channel,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag, explain};
 
-use crate::conn::RecvItem;
+use crate::book::RecvItem;
 use crate::domain::Domain;
 use crate::sys::{RecvChain, SharedReceiveQueue};
 

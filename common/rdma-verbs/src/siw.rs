@@ -16,7 +16,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::mailbox::lock;
+use crate::lock::lock;
 use crate::sys::{CompletionChannel, CompletionQueue, ContextKey, Payload, Segment, SendOp};
 
 /// `SIW_VENDOR_ID`.

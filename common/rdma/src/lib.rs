@@ -15,17 +15,16 @@
 #![forbid(unsafe_code)]
 
 mod address;
-#[cfg(feature = "conformance")]
-pub mod conformance;
+mod boxed;
 mod error;
 mod event;
 mod explain;
+mod id;
 mod inline;
 mod key;
-pub mod layer;
 mod params;
 mod provider;
-mod sparingly;
+mod rate_limiter;
 mod steering;
 mod whose;
 mod work;
@@ -36,11 +35,12 @@ pub use address::{
 pub use error::{CloseReason, ConnectError, ExposeError, Fault, ListenError, PostError, Refused};
 pub use event::{Completion, ConnectRequest, Event, Received};
 pub use explain::{describe, explain};
+pub use id::{ListenerId, QpId, SrqId, Tag};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};
-pub use provider::{ACCEPT_PACE, ListenerId, Progress, Provider, QpId, SrqId, Tag};
-pub use sparingly::Sparingly;
+pub use provider::{ACCEPT_PACE, Progress, Provider};
+pub use rate_limiter::RateLimiter;
 pub use steering::{Counted, Lightened, Steering};
 pub use whose::Whose;
 pub use work::{Answer, Outcome, Work, WorkKind};

@@ -6,18 +6,10 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, PostError, PrivateData,
-    QpConfig, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, Whose, Work,
+    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    PrivateData, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId,
+    Tag, Whose, Work,
 };
-
-/// A queue pair: slot and generation, so that the name of one that is gone
-/// never means another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QpId(pub u64);
-
-/// A listener: slot and generation, like [`QpId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerId(pub u64);
 
 /// While commands of others are served, at most one connection is accepted in this time. To
 /// set one up and to take it down costs as much as some hundred commands: without a pace,
@@ -26,14 +18,6 @@ pub struct ListenerId(pub u64);
 /// The owner of a provider paces the answers to [`Event::ConnectRequest`]. A provider paces
 /// what it does before that where it is much: software iWARP accepts TCP connections.
 pub const ACCEPT_PACE: Duration = Duration::from_millis(1);
-
-/// A shared receive queue: never named again when it is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SrqId(pub u64);
-
-/// The caller's own name for a work request, handed back untouched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tag(pub u64);
 
 /// How far data of a queue pair have got. Both numbers only grow; what they begin
 /// with means nothing.

@@ -25,7 +25,7 @@ use nvmeof_initiator::{
 use nvmeof_initiator_core::blocks::flush;
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::Provider;
-use nvmeof_rdma::layer::{Faults, Faulty, Injected};
+use nvmeof_rdma_layers::{Faults, Faulty, Injected};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_wire::opcode::io as opcode;

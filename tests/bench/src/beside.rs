@@ -5,11 +5,11 @@ use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvmeof_initiator::rdma::layer::Dice;
 use nvmeof_initiator::{
     Address, Buf, ConnectOptions, Controller, Error, Host, HostConfig, Namespace, Nqn, Transport,
     UsageError, WriteOptions,
 };
+use nvmeof_rdma_layers::Dice;
 use tokio::runtime::Builder;
 
 use crate::tally::Tally;

@@ -64,6 +64,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-rdma-layers",
+        ours: &["nvmeof-memory", "nvmeof-rdma"],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-rdma-soft",
         ours: &["nvmeof-memory", "nvmeof-rdma"],
         system: false,
@@ -96,7 +101,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-rdma-sim",
-        ours: &["nvmeof-memory", "nvmeof-rdma", "nvmeof-rdma-soft"],
+        ours: &[
+            "nvmeof-memory",
+            "nvmeof-rdma",
+            "nvmeof-rdma-layers",
+            "nvmeof-rdma-soft",
+        ],
         system: false,
     },
     Rule {
@@ -235,7 +245,6 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma-iwarp",
             "nvmeof-rdma-shm",
             "nvmeof-rdma-verbs",
-            "nvmeof-rdma-sim",
             "nvmeof-initiator-core",
         ],
         system: true,
@@ -469,6 +478,16 @@ mod tests {
         ] {
             let linked = linked(name);
             for other in others {
+                assert!(!linked.contains(other), "{name} reaches {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn programs_link_no_wrappers_and_no_simulation() {
+        for name in ["nvmeof-target", "nvmeof-cli", "nvmeof-fio"] {
+            let linked = linked(name);
+            for other in ["nvmeof-rdma-layers", "nvmeof-rdma-sim"] {
                 assert!(!linked.contains(other), "{name} reaches {other}");
             }
         }

@@ -19,17 +19,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("common/memory", &["buf", "lender", "pool", "shared"]),
     ("common/uring", &["fixed", "lent", "start"]),
     ("common/uring", &["polled", "ring"]),
-    ("common/rdma", &["event", "params", "provider"]),
-    (
-        "common/rdma-verbs",
-        &[
-            "adapter", "aside", "conn", "estate", "mailbox", "shared", "siw",
-        ],
-    ),
-    ("common/rdma-verbs", &["listening", "provider"]),
-    ("common/rdma-shm", &["borrowed", "config"]),
-    ("common/rdma-shm", &["channel", "grant"]),
-    ("common/rdma-shm", &["inbound", "outbound"]),
     (
         "target/core",
         &[

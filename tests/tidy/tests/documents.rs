@@ -265,6 +265,6 @@ fn every_line_that_a_peer_provokes_is_limited() {
     are(
         &unlimited,
         &known,
-        "limit them (PeerLog, Sparingly), with the field left_out",
+        "limit them (PeerLog, RateLimiter), with the field left_out",
     );
 }

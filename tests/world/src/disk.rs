@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
-use nvmeof_rdma::layer::{Dice, OneIn};
+use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_target_engine::{Storage, StorageError};
 

@@ -7,8 +7,8 @@ use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, Io
 use nvmeof_initiator::polled::{SubmitError, Work};
 use nvmeof_initiator_core::{Names, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Classes};
-use nvmeof_rdma::layer::{Dice, Faults, Faulty};
 use nvmeof_rdma::{Address, Provider, Refused};
+use nvmeof_rdma_layers::{Dice, Faults, Faulty};
 use nvmeof_wire::Nqn;
 
 use crate::medium::Medium;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::layer::{Dice, Faults, OneIn};
+use nvmeof_rdma_layers::{Dice, Faults, OneIn};
 use nvmeof_rdma_sim::{SimChances, SimConfig};
 use nvmeof_target_core::Limits;
 

@@ -8,7 +8,7 @@ use nvmeof_initiator::polled::{Done, SubmitError, Work};
 use nvmeof_initiator_core::blocks::{self, put_ranges};
 use nvmeof_initiator_core::{Blocks, Operation, Range as DsmRange};
 use nvmeof_memory::Buf;
-use nvmeof_rdma::layer::{Dice, OneIn};
+use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_wire::Status;
 
 mod scratch;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nvmeof_initiator::polled::Done;
 use nvmeof_memory::{ClassSpec, Pages};
-use nvmeof_rdma::layer::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_layers::{Dice, Faults, Faulty, Sharing};
 use nvmeof_rdma_sim::SimNet;
 use nvmeof_target_core::{AnaGroup, Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_target_engine::ReactorConfig;

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use nvmeof_rdma::layer::Dice;
+use nvmeof_rdma_layers::Dice;
 
 use super::*;
 use crate::fault::codes;
@@ -169,7 +169,7 @@ impl Channel {
         let ring = self.out_size();
         let number = dice.below(2);
         let at = match dice.below(5) {
-            4 => self.marks + dice.below(2 * PLACES) * 8,
+            4 => self.marks + dice.below(2 * GRANT_SLOTS) * 8,
             0 => dice.below(6) * APART,
             1 => dice.below(self.memory.len() / 8) * 8,
             _ => {

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_rdma::layer::Dice;
 use nvmeof_rdma::{
     Address, CloseReason, Event, Inline, Outcome, Peer, PrivateData, Provider, QpConfig, QpId,
     RemoteSlice, Rights, Tag, Work,
 };
+use nvmeof_rdma_layers::Dice;
 
 use super::*;
 

@@ -9,8 +9,10 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::aside::Calling;
-use crate::conn::{Conn, Link, Phase, RecvItem, Room, SendItem, Stopped, of_peer};
+use crate::book::{RecvItem, SendItem};
+use crate::conn::{Conn, Phase, Stopped, of_peer};
 use crate::estate::Estate;
+use crate::link::{Link, Room};
 use crate::sys::{CmId, CmIdKey, Context};
 use crate::words::{found_by, of_device, stopped_by_request};
 

@@ -16,7 +16,8 @@ use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights
 use super::Verbs;
 use super::queueing::{chain, domain_of};
 use crate::adapter::AdapterId;
-use crate::conn::{Phase, SendItem, of_peer};
+use crate::book::SendItem;
+use crate::conn::{Phase, of_peer};
 use crate::domain::Domain;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::{KeyMap, next_key};

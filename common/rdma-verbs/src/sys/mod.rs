@@ -17,6 +17,10 @@ mod memory;
 mod raw;
 mod srq;
 
+use std::os::fd::BorrowedFd;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
 pub(crate) use chain::{INLINE, Payload, RecvChain, Segment, SendChain, SendOp, SendRequest};
 pub(crate) use channel::{CmEvent, CmEventKind, EventChannel};
 pub(crate) use cm::{CmId, CmIdKey, ConnectParams, QpParts, QpSizes};
@@ -30,6 +34,12 @@ pub(crate) use srq::{Drawn, SharedReceiveQueue, SrqKey};
 /// Whether the libraries are there.
 pub(crate) fn available() -> Result<(), Missing> {
     library::functions().map(|_| ())
+}
+
+/// Has reads of a descriptor of a library return at once.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
 }
 
 /// What a call that returned -1 or null said.

@@ -2,9 +2,9 @@
 
 use std::io::ErrorKind;
 
-use nvmeof_rdma::conformance::End::{A, B};
-use nvmeof_rdma::conformance::{check_pattern, run};
 use nvmeof_rdma::{CloseReason, Rights};
+use nvmeof_rdma_conformance::End::{A, B};
+use nvmeof_rdma_conformance::{check_pattern, run};
 use nvmeof_rdma_verbs::DeviceKind;
 
 use super::{Device, device};

@@ -22,8 +22,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma::conformance::{End, Fabric, Leeway};
 use nvmeof_rdma::{Address, Limits, Provider};
+use nvmeof_rdma_conformance::{Deviations, End, Fabric};
 use nvmeof_rdma_verbs::{DeviceKind, VerbsConfig, device_for_local};
 
 struct Device {
@@ -94,18 +94,18 @@ impl Fabric for Device {
         SocketAddr::new(self.addr, 0).into()
     }
 
-    fn leeway(&self) -> Leeway {
-        let any = Leeway {
+    fn deviations(&self) -> Deviations {
+        let any = Deviations {
             solicited_untold: true,
             rejects_for_the_dead: true,
-            ..Leeway::NONE
+            ..Deviations::NONE
         };
         // Devices in software have names that say so, unless somebody gave
         // them others.
         let siw = self.name.starts_with("siw");
         let rxe = self.name.starts_with("rxe");
         match self.kind {
-            DeviceKind::Iwarp => Leeway {
+            DeviceKind::Iwarp => Deviations {
                 silent_faults: true,
                 invalidated_untold: siw,
                 reads_need_no_right: siw,
@@ -113,7 +113,7 @@ impl Fabric for Device {
                 answers_after_withdraw: siw,
                 ..any
             },
-            _ => Leeway {
+            _ => Deviations {
                 private_data: [56, 196, 148],
                 padded: true,
                 sends_wait: true,
@@ -137,4 +137,4 @@ impl Fabric for Device {
     }
 }
 
-nvmeof_rdma::conformance_suite!([device()]);
+nvmeof_rdma_conformance::conformance_suite!([device()]);

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use nvmeof_rdma::conformance::{End::A, Rig, run};
 use nvmeof_rdma::{CloseReason, Event, Limits, PrivateData, Provider, QpConfig, QpId};
+use nvmeof_rdma_conformance::{End::A, Rig, run};
 use nvmeof_rdma_verbs::{DeviceKind, Verbs, VerbsConfig};
 
 use super::device;

@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Pool};
-use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, Sparingly};
+use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
     CloseCause, Disconnected, News, Order, PortSeat, Queue as Core, Why, Writers,
 };
@@ -97,9 +97,9 @@ pub(crate) struct Resources {
     pub(crate) timer: Option<Duration>,
     /// Where backing stores that fail are reported.
     pub(crate) failures: Option<Failures>,
-    pub(crate) disk_log: Sparingly,
+    pub(crate) disk_log: RateLimiter,
     /// For commands that wait long.
-    pub(crate) wait_log: Sparingly,
+    pub(crate) wait_log: RateLimiter,
     /// For what anybody can cause who reaches us.
     pub(crate) connect_log: PeerLog,
 }

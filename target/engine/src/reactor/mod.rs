@@ -44,7 +44,7 @@ use drain::Stage;
 pub(crate) use fair::AwaitingBuffers;
 use let_go::LetGo;
 pub(crate) use locks::Locked;
-use nvmeof_rdma::Sparingly;
+use nvmeof_rdma::RateLimiter;
 use orders::Leaving;
 use queues::Queues;
 use relief::Relief;
@@ -175,8 +175,8 @@ impl<S: Storage> Reactor<S> {
             calls: Vec::new(),
             timer: None,
             failures: None,
-            disk_log: Sparingly::default(),
-            wait_log: Sparingly::default(),
+            disk_log: RateLimiter::default(),
+            wait_log: RateLimiter::default(),
             connect_log: PeerLog::default(),
         };
         Ok(Self {

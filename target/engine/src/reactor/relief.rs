@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nvmeof_rdma::Sparingly;
+use nvmeof_rdma::RateLimiter;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct Relief {
     at: Option<Duration>,
-    log: Sparingly,
+    log: RateLimiter,
 }
 
 /// Hosts with transfers of which nothing moves. One that has moved data before may have

@@ -44,8 +44,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nvmeof_memory::{ClassSpec, Pages};
-use nvmeof_rdma::layer::Sharing;
 use nvmeof_rdma::{Address, Provider};
+use nvmeof_rdma_layers::Sharing;
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{

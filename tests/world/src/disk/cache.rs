@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nvmeof_backend::{Losses, Op};
-use nvmeof_rdma::layer::{Dice, OneIn};
+use nvmeof_rdma_layers::{Dice, OneIn};
 
 use crate::plan::DiskShape;
 

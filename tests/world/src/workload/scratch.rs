@@ -9,7 +9,7 @@ use nvmeof_initiator_core::blocks::{self, put_ranges};
 use nvmeof_initiator_core::copy::COPY_ENTRY_LEN;
 use nvmeof_initiator_core::{Blocks, CopyPart, Operation, Range as DsmRange};
 use nvmeof_memory::Buf;
-use nvmeof_rdma::layer::{Dice, OneIn};
+use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_wire::Status;
 
 use super::{Answered, Ask, Kind, Pending, Prepared};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::layer::OneIn;
+use nvmeof_rdma_layers::OneIn;
 use nvmeof_rdma_sim::{SimChances, Trouble};
 use nvmeof_target_engine::Mail;
 

@@ -26,8 +26,8 @@ impl Late {
 }
 
 impl Provider for Late {
-    nvmeof_rdma::forward!(inner: limits name register listen unlisten connect set_whose local_addr
-        peer_may_invalidate prepare accept reject post_recv post expose withdraw
+    nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect set_whose
+        local_addr peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
 
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {

@@ -185,7 +185,7 @@ struct Told {
 }
 
 impl Provider for Told {
-    nvmeof_rdma::forward!(inner: limits name register listen unlisten connect local_addr
+    nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect local_addr
         peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::layer::{Faults, Faulty, Injected, Sharing};
 use nvmeof_rdma::{Provider, QpId};
+use nvmeof_rdma_layers::{Faults, Faulty, Injected, Sharing};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::Request;

@@ -1,0 +1,122 @@
+//! Cases: what is said in the log.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::End::{A, B};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{CloseReason, Rights, Whose};
+
+/// A line of the log: its fields, of which `message` is the text.
+type Line = BTreeMap<&'static str, String>;
+
+/// Keeps every line that crates of providers write.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<Line>>>);
+
+struct Fields<'a>(&'a mut Line);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("nvmeof_rdma")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::new();
+        event.record(&mut Fields(&mut line));
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Whose each queue pair is here.
+fn whose() -> Whose {
+    Whose::of_host(
+        "nqn.2026-11.org.example:host",
+        "nqn.2026-11.org.example:disk",
+        3,
+    )
+}
+
+/// Connects A to B, and says whose both ends are as soon as that can be said.
+fn link(rig: &mut Rig<'_>) -> Link {
+    let config = rig.config();
+    let a = rig.call();
+    rig[A].provider().set_whose(a, whose());
+    let b = rig.request(B).qp;
+    rig[B].provider().set_whose(b, whose());
+    rig.accept(B, b, &config, "");
+    rig.established(A, a);
+    rig.established(B, b);
+    Link { a, b }
+}
+
+/// Whatever happens to a connection: each line about its peer says whose it is, from
+/// when that is known.
+pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), || {
+        // It ends in good order, and because somebody broke a rule.
+        let good = link(rig);
+        rig.assert_alive(good);
+        rig[A].disconnect(good.a);
+        assert_eq!(rig.closed(A, good.a), CloseReason::Local);
+        rig.closed(B, good.b);
+        let bad = link(rig);
+        let memory = rig[B].buf(64);
+        let slice = rig[B].expose(bad.b, memory, Rights::REMOTE_READ);
+        rig[A].write(bad.a, 1, 64, slice);
+        rig.closed(A, bad.a);
+        rig.closed(B, bad.b);
+        rig[B].withdraw(slice.key);
+        // The peer goes, of one that stands and of one that waits for an answer.
+        let standing = link(rig);
+        let waiting = rig.call();
+        rig[A].provider().set_whose(waiting, whose());
+        let asked = rig.request(B).qp;
+        rig[B].provider().set_whose(asked, whose());
+        rig[B].vanish();
+        rig.closed(A, standing.a);
+        rig.closed(A, waiting);
+    });
+    let lines = lines.0.lock().unwrap();
+    let about_a_peer: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains_key("peer"))
+        .collect();
+    assert!(
+        !about_a_peer.is_empty(),
+        "nothing is said of any peer: {lines:#?}"
+    );
+    for line in about_a_peer {
+        for (field, value) in [
+            ("host", format!("{:?}", whose().host().unwrap())),
+            ("subsystem", format!("{:?}", whose().subsystem().unwrap())),
+            ("queue", "3".to_owned()),
+        ] {
+            assert_eq!(line.get(field), Some(&value), "{field}: {line:#?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Cases: a peer reaches what was exposed to it, and nothing else.
+
+use std::collections::BTreeSet;
+
+use crate::End::{A, B};
+use crate::pattern::{check, check_all};
+use crate::rig::{Link, Rig};
+use nvmeof_rdma::{
+    CloseReason, ExposeError, Inline, Outcome, RemoteKey, RemoteSlice, Rights, Work, WorkKind,
+};
+
+/// Where the window starts in its buffer, and its length.
+const START: usize = 512;
+const LEN: usize = 1024;
+const BOTH: Rights = Rights::all();
+
+/// Exposes a window of B, lets A do `kind` upon what `forge` makes of its
+/// slice, and checks that A got nothing, that nothing changed, that both sides
+/// closed, and that another connection lives on.
+fn breach(
+    rig: &mut Rig<'_>,
+    kind: WorkKind,
+    rights: Rights,
+    forge: impl Fn(&mut Rig<'_>, Link, RemoteSlice) -> RemoteSlice,
+) {
+    let (other, link) = (rig.link(), rig.link());
+    let window = rig[B].buf_at(START, LEN);
+    let before = rig[B].exposed().clone();
+    let slice = rig[B].expose(link.b, window, rights);
+    rig[B].recv(link.b, 1, 64);
+    let remote = forge(rig, link, slice);
+    attack(rig, link, kind, remote);
+    if kind == WorkKind::Send && rig.deviations().invalid_keys_pass {
+        let reason = rig.closed(B, link.b);
+        assert!(matches!(reason, CloseReason::PeerFault(_)), "B: {reason}");
+        rig.closed(A, link.a);
+    } else {
+        assert_fault(rig, link);
+    }
+    let exposed: Vec<RemoteKey> = rig[B].exposed().difference(&before).copied().collect();
+    for key in exposed {
+        assert_untouched(rig[B].withdraw(key));
+    }
+    rig.assert_alive(other);
+}
+
+/// Does what must fail, and a message that must not be seen any more.
+fn attack(rig: &mut Rig<'_>, link: Link, kind: WorkKind, remote: RemoteSlice) {
+    let len = remote.len as usize;
+    match kind {
+        WorkKind::Write => rig[A].write(link.a, 1, len, remote),
+        WorkKind::Read => rig[A].read(link.a, 1, len, remote),
+        WorkKind::Send => return,
+    }
+    rig[A].send(link.a, 2, 32);
+    if kind == WorkKind::Read {
+        let completion = rig.completion(A, link.a);
+        assert!(!completion.outcome.is_success(), "a read of {remote:?}");
+        check_all(&completion.buf.unwrap(), 0xEE);
+    }
+    if kind == WorkKind::Write {
+        let outcome = rig.received(B, link.b).outcome;
+        assert_eq!(outcome, Outcome::Flushed, "the message after the write");
+    }
+}
+
+fn assert_fault(rig: &mut Rig<'_>, link: Link) {
+    rig.assert_peer_fault(B, link);
+}
+
+fn assert_untouched(mut window: nvmeof_memory::Buf) {
+    assert_eq!(window.view(), START..START + LEN, "view as exposed");
+    window.set_view(0..2 * START + LEN).unwrap();
+    check_all(&window, 0xEE);
+}
+
+/// The pieces of address space that touch the outside of `slice`.
+fn outside(slice: RemoteSlice) -> Vec<RemoteSlice> {
+    let (start, len) = (slice.addr, slice.len);
+    let at = |addr, len| RemoteSlice { addr, len, ..slice };
+    vec![
+        at(start - 1, 1),
+        at(start - 1, 2),
+        at(start - 1, len),
+        at(start + u64::from(len), 1),
+        at(start + u64::from(len) - 1, 2),
+        at(start + 1, len),
+        at(start, len + 1),
+        at(start - 8, len + 16),
+        at(start + (1 << 32), 8),
+        at(0, 8),
+    ]
+}
+
+fn all_outside(rig: &mut Rig<'_>, kind: WorkKind) {
+    let cases = outside(RemoteSlice {
+        key: RemoteKey(0),
+        addr: 1 << 20,
+        len: 1,
+    });
+    for number in 0..cases.len() {
+        breach(rig, kind, BOTH, |_, _, slice| outside(slice)[number]);
+    }
+}
+
+/// One byte before, one past the end, and more.
+pub fn writes_outside_are_faults(rig: &mut Rig<'_>) {
+    all_outside(rig, WorkKind::Write);
+}
+
+/// One byte before, one past the end, and more.
+pub fn reads_outside_are_faults(rig: &mut Rig<'_>) {
+    all_outside(rig, WorkKind::Read);
+}
+
+/// Address plus length beyond 64 bits is outside, not at the start again.
+pub fn addresses_do_not_wrap(rig: &mut Rig<'_>) {
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        for (addr, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 100, 1000)] {
+            breach(rig, kind, BOTH, |_, _, slice| RemoteSlice {
+                addr,
+                len,
+                ..slice
+            });
+        }
+    }
+}
+
+/// Keys that were never given out open nothing.
+pub fn unknown_keys_are_faults(rig: &mut Rig<'_>) {
+    type Change = fn(u32) -> u32;
+    let changes: [Change; 5] = [
+        |key| key ^ 1,
+        |key| key ^ (1 << 8),
+        |key| key ^ (1 << 31),
+        |_| 0,
+        |_| u32::MAX,
+    ];
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        for change in changes {
+            breach(rig, kind, BOTH, |_, _, slice| RemoteSlice {
+                key: RemoteKey(change(slice.key.0)),
+                ..slice
+            });
+        }
+    }
+}
+
+/// After `withdraw` the key opens nothing, whatever took its place.
+pub fn withdrawn_keys_are_faults(rig: &mut Rig<'_>) {
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        breach(rig, kind, BOTH, |rig, link, slice| {
+            let window = rig[B].withdraw(slice.key);
+            let again = rig[B].try_withdraw(slice.key).map(|_| ());
+            assert_eq!(again, Err(ExposeError::UnknownKey));
+            let new = rig[B].expose(link.b, window, BOTH);
+            RemoteSlice {
+                key: slice.key,
+                ..new
+            }
+        });
+    }
+}
+
+/// After a message invalidated it the key opens nothing.
+pub fn invalidated_keys_are_faults(rig: &mut Rig<'_>) {
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        breach(rig, kind, BOTH, |rig, link, slice| {
+            rig[B].recv(link.b, 5, 64);
+            invalidate(rig, link, slice.key);
+            let received = rig.received(B, link.b);
+            let named = rig.deviations().named(Some(slice.key));
+            assert_eq!(received.invalidated, named);
+            // The receive that the breach itself must not reach is behind.
+            rig.success(A, link.a, 3);
+            slice
+        });
+    }
+}
+
+/// A key opens memory on its own connection only.
+pub fn keys_of_other_queue_pairs_are_faults(rig: &mut Rig<'_>) {
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        let owner = rig.link();
+        let window = rig[B].buf_at(START, LEN);
+        let foreign = rig[B].expose(owner.b, window, BOTH);
+        breach(rig, kind, BOTH, |_, _, _| foreign);
+        // On its own connection it still does.
+        rig[A].read(owner.a, 1, LEN, foreign);
+        check_all(&rig.success(A, owner.a, 1).buf.unwrap(), 0xEE);
+        assert_untouched(rig[B].withdraw(foreign.key));
+    }
+}
+
+/// What may be read may not be written, and the other way round.
+pub fn rights_are_kept(rig: &mut Rig<'_>) {
+    for (kind, rights) in [
+        (WorkKind::Write, Rights::REMOTE_READ),
+        (WorkKind::Read, Rights::REMOTE_WRITE),
+        (WorkKind::Write, Rights::empty()),
+        (WorkKind::Read, Rights::empty()),
+    ] {
+        if kind == WorkKind::Read && rig.deviations().reads_need_no_right {
+            continue;
+        }
+        breach(rig, kind, rights, |_, _, slice| slice);
+    }
+}
+
+fn invalidate(rig: &mut Rig<'_>, link: Link, key: RemoteKey) {
+    let work = Work::Send {
+        head: Inline::new(b"done").unwrap(),
+        body: None,
+        invalidate: Some(key),
+        solicited: false,
+    };
+    rig[A].post(link.a, 3, work);
+}
+
+/// The receive names the key, the buffer comes back by `withdraw`, and other
+/// keys are not touched.
+pub fn a_send_may_invalidate_a_key(rig: &mut Rig<'_>) {
+    let link = rig.link();
+    let (first, second) = (rig[B].buf_at(START, LEN), rig[B].buf(LEN));
+    let first = rig[B].expose(link.b, first, BOTH);
+    let second = rig[B].expose(link.b, second, BOTH);
+    rig[B].recv(link.b, 1, 64);
+    rig[A].write(link.a, 2, LEN, first);
+    invalidate(rig, link, first.key);
+    let received = rig.received(B, link.b);
+    let named = rig.deviations().named(Some(first.key));
+    assert_eq!((received.len, received.invalidated), (4, named));
+    let window = rig[B].withdraw(first.key);
+    assert_eq!(window.view(), START..START + LEN);
+    check(&window, 2);
+    rig[A].write(link.a, 4, LEN, second);
+    rig[B].recv(link.b, 5, 64);
+    rig[A].send(link.a, 6, 5);
+    assert_eq!(rig.message(B, link.b, 6, 5).invalidated, None);
+    check(&rig[B].withdraw(second.key), 4);
+}
+
+/// A key that was never given out, or withdrawn already, cannot be
+/// invalidated.
+pub fn invalidating_what_is_not_there_is_a_fault(rig: &mut Rig<'_>) {
+    for withdrawn in [false, true] {
+        breach(rig, WorkKind::Send, BOTH, |rig, link, slice| {
+            let mut key = RemoteKey(slice.key.0 ^ 0x100);
+            if withdrawn {
+                key = slice.key;
+                assert_untouched(rig[B].withdraw(key));
+            }
+            invalidate(rig, link, key);
+            assert!(!rig.received(B, link.b).outcome.is_success());
+            slice
+        });
+    }
+}
+
+/// The owner of a key is the connection it was made for.
+pub fn invalidating_for_another_queue_pair_is_a_fault(rig: &mut Rig<'_>) {
+    let owner = rig.link();
+    let window = rig[B].buf_at(START, LEN);
+    let foreign = rig[B].expose(owner.b, window, BOTH);
+    breach(rig, WorkKind::Send, BOTH, |rig, link, slice| {
+        invalidate(rig, link, foreign.key);
+        assert!(!rig.received(B, link.b).outcome.is_success());
+        slice
+    });
+    if !rig.deviations().invalid_keys_pass {
+        rig[A].read(owner.a, 1, LEN, foreign);
+        check_all(&rig.success(A, owner.a, 1).buf.unwrap(), 0xEE);
+    }
+    assert_untouched(rig[B].withdraw(foreign.key));
+}
+
+/// When `withdraw` returns, no byte changes any more, even in the middle of a
+/// write.
+pub fn withdrawing_stops_a_write_half_way(rig: &mut Rig<'_>) {
+    for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
+        let link = rig.link();
+        let len = 100_000;
+        let window = rig[B].buf(len);
+        let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
+        for tag in 0..20 {
+            rig[A].write(link.a, tag, len, slice);
+        }
+        for _ in 0..turns {
+            rig.step();
+        }
+        let window = rig[B].withdraw(slice.key);
+        let before = window.to_vec();
+        // Whether the connection ends depends on whether anything was left.
+        rig.settle();
+        assert!(window[..] == before[..], "written after withdraw");
+        drop(window);
+        if rig[B].is_closed(link.b) {
+            assert_fault(rig, link);
+        } else {
+            rig[A].inbox.clear();
+            rig.assert_alive(link);
+        }
+        rig[A].inbox.clear();
+    }
+}
+
+/// `withdraw` gives memory back only when no read of it is being answered: a
+/// read that succeeds has the bytes of before.
+pub fn withdrawing_under_a_read_is_safe(rig: &mut Rig<'_>) {
+    for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
+        let link = rig.link();
+        let len = 1 << 20;
+        let window = rig[B].filled(len, 4);
+        let slice = rig[B].expose(link.b, window, Rights::REMOTE_READ);
+        rig[A].read(link.a, 1, len, slice);
+        for _ in 0..turns {
+            rig.step();
+        }
+        let mut window = match rig[B].try_withdraw(slice.key) {
+            Ok(window) => window,
+            Err(error) => {
+                assert_eq!(error, ExposeError::Busy);
+                rig[B].disconnect(link.b);
+                rig.closed(B, link.b);
+                rig[B].withdraw(slice.key)
+            }
+        };
+        check(&window, 4);
+        window.fill(0x55);
+        let completion = rig.completion(A, link.a);
+        if !completion.outcome.is_success() {
+            rig.closed(A, link.a);
+        } else if !rig.deviations().answers_after_withdraw {
+            check(&completion.buf.unwrap(), 4);
+        }
+    }
+}
+
+/// A key that was withdrawn does not mean something else soon after.
+pub fn keys_are_not_used_again_soon(rig: &mut Rig<'_>) {
+    let link = rig.link();
+    let mut seen = BTreeSet::new();
+    for _ in 0..1000 {
+        let buf = rig[B].buf(16);
+        let slice = rig[B].expose(link.b, buf, BOTH);
+        assert!(seen.insert(slice.key), "{:?} came again", slice.key);
+        rig[B].withdraw(slice.key);
+    }
+}

@@ -1,0 +1,466 @@
+//! Two providers, time, and waiting for what has to happen.
+
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use crate::pattern::check;
+use crate::side::{End, Side};
+use crate::{Deviations, Fabric};
+use nvmeof_rdma::{
+    Address, CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData,
+    Provider, QpConfig, QpId, Received, Tag,
+};
+use nvmeof_rdma_layers::TraceLog;
+
+/// How often nothing may happen in a row before what is awaited is given up:
+/// half a minute where each pause is a millisecond.
+const PATIENCE: u32 = 30_000;
+/// Times that something may happen just before somebody goes to sleep.
+const RESTS: u32 = 10;
+/// How often nothing happens in a row when everything is at rest.
+const QUIET: u32 = 20;
+/// Lines of trace that are printed when a case fails.
+const TRACE_LINES: usize = 120;
+
+/// Two providers that reach each other.
+pub struct Rig<'f> {
+    fabric: &'f mut dyn Fabric,
+    a: Side,
+    b: Side,
+    log: TraceLog,
+    listening: Option<(ListenerId, Address)>,
+}
+
+/// A connection that stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// The queue pair of the side that connected.
+    pub a: QpId,
+    /// The queue pair of the side that listened.
+    pub b: QpId,
+}
+
+impl Link {
+    /// The queue pair at `end`.
+    #[must_use]
+    pub fn at(&self, end: End) -> QpId {
+        match end {
+            End::A => self.a,
+            End::B => self.b,
+        }
+    }
+}
+
+impl Index<End> for Rig<'_> {
+    type Output = Side;
+
+    fn index(&self, end: End) -> &Side {
+        match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        }
+    }
+}
+
+impl IndexMut<End> for Rig<'_> {
+    fn index_mut(&mut self, end: End) -> &mut Side {
+        match end {
+            End::A => &mut self.a,
+            End::B => &mut self.b,
+        }
+    }
+}
+
+/// Private data from text.
+pub(super) fn private(text: &str) -> PrivateData {
+    PrivateData::new(text.as_bytes()).unwrap()
+}
+
+impl<'f> Rig<'f> {
+    /// Takes the two providers of `fabric` and registers memory with them.
+    pub fn new(fabric: &'f mut dyn Fabric) -> Self {
+        let (a, b) = fabric.pair();
+        let log = TraceLog::new(TRACE_LINES);
+        let in_order = fabric.deviations().opens_in_order;
+        let side = |provider, name| Side::new(provider, name, log.clone(), in_order);
+        Self {
+            a: side(a, "A"),
+            b: side(b, "B"),
+            fabric,
+            log,
+            listening: None,
+        }
+    }
+
+    /// Closes what is open and checks that nothing was lost.
+    pub fn finish(mut self) {
+        for end in [End::A, End::B] {
+            for qp in self[end].outstanding.open_qps() {
+                if self[end].provider_ref().is_some() {
+                    self[end].disconnect(qp);
+                }
+            }
+        }
+        for end in [End::A, End::B] {
+            if self[end].provider_ref().is_none() {
+                continue;
+            }
+            self.wait("all queue pairs are closed", |rig| {
+                rig[end].outstanding.open_qps().is_empty().then_some(())
+            });
+        }
+        self.settle();
+        for end in [End::A, End::B] {
+            if self[end].provider_ref().is_some() {
+                self[end].withdraw_all();
+            }
+            self[end].assert_all_back();
+        }
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.fabric.now()
+    }
+
+    /// Where the devices below keep less than the letter of the contract.
+    #[must_use]
+    pub fn deviations(&self) -> Deviations {
+        self.fabric.deviations()
+    }
+
+    /// Checks that the side at `end` broke no rule, its peer did, and that
+    /// both know, as far as their devices tell.
+    pub(super) fn assert_peer_fault(&mut self, end: End, link: Link) {
+        let silent = self.deviations().silent_faults;
+        let good_bye = |reason: &CloseReason| {
+            silent && matches!(reason, CloseReason::Peer | CloseReason::Network { .. })
+        };
+        let reason = self.closed(end, link.at(end));
+        let told = matches!(reason, CloseReason::PeerFault(_)) || good_bye(&reason);
+        assert!(told, "{end:?}: {reason}");
+        let other = end.other();
+        let reason = self.closed(other, link.at(other));
+        let told = matches!(reason, CloseReason::Terminated(_)) || good_bye(&reason);
+        assert!(told, "{other:?}: {reason}");
+    }
+
+    /// Whether the providers serve Unix sockets.
+    #[must_use]
+    pub fn serves_unix(&self) -> bool {
+        self.fabric.serves_unix()
+    }
+
+    /// An address the provider at `end` can listen on, with port 0.
+    #[must_use]
+    pub fn free_addr(&self, end: End) -> Address {
+        self.fabric.addr(end)
+    }
+
+    /// Submits and polls at both sides; returns whether anything happened.
+    pub fn turn(&mut self) -> bool {
+        let a = self.turn_at(End::A);
+        self.turn_at(End::B) || a
+    }
+
+    /// Submits and polls at one side.
+    pub fn turn_at(&mut self, end: End) -> bool {
+        let now = self.now();
+        self[end].turn(now)
+    }
+
+    /// Lets time pass; with `timers` also when nothing but a time-out is due.
+    fn pause(&mut self, ends: &[End], timers: bool) -> bool {
+        let sides = ends.iter().map(|end| match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        });
+        let present: Vec<&dyn Provider> = sides.filter_map(Side::provider_ref).collect();
+        let fds: Vec<_> = present.iter().filter_map(|one| one.wait_fd()).collect();
+        let due = present.iter().filter_map(|one| one.next_deadline()).min();
+        self.fabric.pause(&fds, due.filter(|_| timers))
+    }
+
+    /// Whether the descriptor of `end` becomes readable within a while. Always
+    /// where there is none.
+    pub fn wakes(&mut self, end: End) -> bool {
+        let side = match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        };
+        let Some(fd) = side.provider_ref().and_then(Provider::wait_fd) else {
+            return true;
+        };
+        (0..PATIENCE).any(|_| self.fabric.pause(&[fd], None))
+    }
+
+    /// Has `end` go to sleep as soon as there is nothing to do, without a pause before.
+    pub fn goes_to_sleep(&mut self, end: End) {
+        for _ in 0..RESTS {
+            while self.turn_at(end) {}
+            let now = self.now();
+            if self[end].rest().is_none_or(|until| until > now) {
+                return;
+            }
+        }
+        panic!("{end:?} always finds something to do");
+    }
+
+    /// Whether the descriptor of `end` stays silent. Always where there is
+    /// none.
+    pub fn rests(&mut self, end: End) -> bool {
+        let side = match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        };
+        let Some(fd) = side.provider_ref().and_then(Provider::wait_fd) else {
+            return true;
+        };
+        !(0..QUIET).any(|_| self.fabric.pause(&[fd], None))
+    }
+
+    /// Turns both sides once, or lets time pass if there is nothing to do.
+    pub fn step(&mut self) {
+        if !self.turn() {
+            self.pause(&[End::A, End::B], true);
+        }
+    }
+
+    /// Where the random numbers of a case start.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.fabric.seed()
+    }
+
+    /// Turns both sides until `done` gives something.
+    pub fn wait<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let mut idle = 0;
+        loop {
+            let progress = self.turn();
+            if let Some(found) = done(self) {
+                return found;
+            }
+            if progress {
+                idle = 0;
+            } else {
+                idle += 1;
+                self.pause(&[End::A, End::B], true);
+            }
+            assert!(idle < PATIENCE, "waited in vain until {what}");
+        }
+    }
+
+    /// Turns both sides until nothing is under way. Time-outs do not fire.
+    pub fn settle(&mut self) {
+        self.settle_at(&[End::A, End::B]);
+    }
+
+    /// Turns some sides until nothing is under way.
+    pub fn settle_at(&mut self, ends: &[End]) {
+        let mut quiet = 0;
+        let mut turns = 0u32;
+        while quiet < QUIET {
+            let mut progress = false;
+            for end in ends {
+                progress |= self.turn_at(*end);
+            }
+            if progress || self.pause(ends, false) {
+                quiet = 0;
+            } else {
+                quiet += 1;
+            }
+            turns += 1;
+            assert!(turns < 10_000_000, "it never comes to rest");
+        }
+    }
+
+    /// Takes what happened next at `end`, if anything did.
+    pub fn take_event(&mut self, end: End) -> Option<Event> {
+        self[end].inbox.pop_front()
+    }
+
+    /// Waits for the first event at `end` that `pick` wants and takes it out.
+    pub fn event<T>(&mut self, end: End, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Event {
+        let text = format!("{what} at {end:?}");
+        self.wait(&text, |rig| {
+            let inbox = &mut rig[end].inbox;
+            let at = inbox.iter().position(|event| pick(event).is_some())?;
+            inbox.remove(at)
+        })
+    }
+
+    /// Waits for a request for a connection.
+    pub fn request(&mut self, end: End) -> ConnectRequest {
+        let event = self.event(end, "a connect request", |event| {
+            matches!(event, Event::ConnectRequest(_)).then_some(())
+        });
+        let Event::ConnectRequest(request) = event else {
+            unreachable!("picked")
+        };
+        request
+    }
+
+    /// Waits until `qp` stands; returns what the peer said.
+    pub fn established(&mut self, end: End, qp: QpId) -> PrivateData {
+        let event = self.event(end, "Established", |event| match event {
+            Event::Established { qp: of, .. } => (*of == qp).then_some(()),
+            Event::Closed { qp: of, reason } if *of == qp => {
+                panic!("{qp:?} at {end:?} closed instead: {reason}")
+            }
+            _ => None,
+        });
+        let Event::Established { private_data, .. } = event else {
+            unreachable!("picked")
+        };
+        private_data
+    }
+
+    /// Waits until a receive of `qp` comes back.
+    pub fn received(&mut self, end: End, qp: QpId) -> Received {
+        let event = self.event(end, "a receive", |event| {
+            (matches!(event, Event::Received(_)) && event.qp() == qp).then_some(())
+        });
+        let Event::Received(received) = event else {
+            unreachable!("picked")
+        };
+        received
+    }
+
+    /// Waits for a message of `len` bytes of pattern `seed`.
+    pub fn message(&mut self, end: End, qp: QpId, seed: u64, len: usize) -> Received {
+        let received = self.received(end, qp);
+        assert_eq!(received.outcome, Outcome::Success);
+        assert_eq!(received.len, len, "length of message {seed}");
+        check(&received.buf[..len], seed);
+        received
+    }
+
+    /// Waits until work of `qp` comes back.
+    pub fn completion(&mut self, end: End, qp: QpId) -> Completion {
+        let event = self.event(end, "a completion", |event| {
+            (matches!(event, Event::Completion(_)) && event.qp() == qp).then_some(())
+        });
+        let Event::Completion(completion) = event else {
+            unreachable!("picked")
+        };
+        completion
+    }
+
+    /// Waits until work of `qp` is done.
+    pub fn success(&mut self, end: End, qp: QpId, tag: u64) -> Completion {
+        let completion = self.completion(end, qp);
+        assert_eq!(completion.outcome, Outcome::Success);
+        assert_eq!(completion.tag.0, tag);
+        completion
+    }
+
+    /// Waits until `qp` is closed.
+    pub fn closed(&mut self, end: End, qp: QpId) -> CloseReason {
+        let event = self.event(end, "Closed", |event| {
+            (matches!(event, Event::Closed { .. }) && event.qp() == qp).then_some(())
+        });
+        let Event::Closed { reason, .. } = event else {
+            unreachable!("picked")
+        };
+        reason
+    }
+
+    /// Sizes that every provider has.
+    pub fn config(&self) -> QpConfig {
+        let limits = self.a.provider_ref().map(Provider::limits);
+        let most = limits.map_or(1, |limits| limits.max_reads);
+        QpConfig {
+            recvs: 64,
+            sends: 64,
+            reads_out: most.min(4),
+            reads_in: most.min(4),
+            exposes: 64,
+        }
+    }
+
+    /// The address at which B listens, from the first call on.
+    pub fn listening(&mut self) -> Address {
+        if let Some((_, addr)) = self.listening {
+            return addr;
+        }
+        let wanted = self.free_addr(End::B);
+        let listening = self.b.provider().listen(wanted).expect("B listens");
+        self.listening = Some(listening);
+        listening.1
+    }
+
+    /// The listener of [`listening`](Self::listening).
+    pub fn listener(&mut self) -> ListenerId {
+        self.listening();
+        self.listening.expect("B listens").0
+    }
+
+    /// Starts to connect from `end`.
+    pub fn connect(&mut self, end: End, addr: Address, config: &QpConfig, text: &str) -> QpId {
+        let now = self.now();
+        let side = &mut self[end];
+        let qp = side.provider().connect(addr, config, &private(text), now);
+        let qp = qp.expect("connecting is tried");
+        side.outstanding.open(qp);
+        qp
+    }
+
+    /// Starts to connect from A to B.
+    pub fn call(&mut self) -> QpId {
+        let (addr, config) = (self.listening(), self.config());
+        self.connect(End::A, addr, &config, "")
+    }
+
+    /// Prepares and accepts a request at `end`.
+    pub fn accept(&mut self, end: End, qp: QpId, config: &QpConfig, text: &str) {
+        self[end].prepare(qp, config);
+        let result = self[end].provider().accept(qp, &private(text));
+        result.expect("a request is accepted");
+    }
+
+    /// Connects A to B.
+    pub fn link(&mut self) -> Link {
+        let config = self.config();
+        self.link_with(&config, &config)
+    }
+
+    /// Connects A to B with sizes for each.
+    pub fn link_with(&mut self, a: &QpConfig, b: &QpConfig) -> Link {
+        let addr = self.listening();
+        let active = self.connect(End::A, addr, a, "");
+        let passive = self.request(End::B).qp;
+        self.accept(End::B, passive, b, "");
+        self.established(End::A, active);
+        self.established(End::B, passive);
+        Link {
+            a: active,
+            b: passive,
+        }
+    }
+
+    /// Checks that a message goes from A to B. Completions before it that
+    /// nobody took stay.
+    pub fn assert_alive(&mut self, link: Link) {
+        const TAG: u64 = 0xA11;
+        self[End::B].recv(link.b, TAG, 256);
+        self[End::A].send(link.a, TAG, 200);
+        self.message(End::B, link.b, TAG, 200);
+        let own = |event: &Event| match event {
+            Event::Completion(one) if (one.qp, one.tag) == (link.a, Tag(TAG)) => Some(()),
+            _ => None,
+        };
+        self.event(End::A, "the message is sent", own);
+    }
+}
+
+impl Drop for Rig<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the last lines of the trace:");
+            for line in self.log.lines() {
+                println!("{line}");
+            }
+        }
+    }
+}

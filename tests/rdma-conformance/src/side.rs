@@ -1,0 +1,388 @@
+//! One of the two providers, with its memory and its outstanding work.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
+
+use crate::outstanding::{Outstanding, WorkSign};
+use crate::pattern;
+use nvmeof_rdma::{
+    Answer, Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
+    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
+};
+use nvmeof_rdma_layers::{Trace, TraceLog};
+
+/// Which of the two providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that connects, in most cases.
+    A,
+    /// The one that listens, in most cases.
+    B,
+}
+
+impl End {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// One provider with its memory. Everything posted through it is checked when
+/// it comes back.
+pub struct Side {
+    provider: Option<Trace<Box<dyn Provider>>>,
+    memory: Classes,
+    buffers: usize,
+    pub(super) outstanding: Outstanding,
+    pub(super) inbox: VecDeque<Event>,
+    exposed: BTreeSet<RemoteKey>,
+    /// Exposed memory opens a little later.
+    opens_in_order: bool,
+    now: Duration,
+}
+
+/// Where exposed memory opens a little later: how long nothing more happens
+/// when it is open.
+const OPENS_WITHIN: Duration = Duration::from_millis(5);
+/// And how long it takes at most.
+const OPENS_AT_LAST: Duration = Duration::from_millis(200);
+
+const SIZES: [ClassSpec; 4] = [
+    ClassSpec {
+        len: 8 << 10,
+        count: 600,
+    },
+    ClassSpec {
+        len: 128 << 10,
+        count: 128,
+    },
+    ClassSpec {
+        len: 1 << 20,
+        count: 8,
+    },
+    ClassSpec {
+        len: 6 << 20,
+        count: 4,
+    },
+];
+
+impl Side {
+    pub(super) fn new(
+        provider: Box<dyn Provider>,
+        name: &str,
+        log: TraceLog,
+        opens_in_order: bool,
+    ) -> Self {
+        let memory = Classes::new(&SIZES, Pages::Shareable).expect("memory for the suite");
+        let mut provider = Trace::new(provider, name, log);
+        for region in memory.regions() {
+            provider.register(region).expect("memory is registered");
+        }
+        Self {
+            provider: Some(provider),
+            buffers: memory.available(),
+            memory,
+            outstanding: Outstanding::default(),
+            inbox: VecDeque::new(),
+            exposed: BTreeSet::new(),
+            opens_in_order,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// The provider, for calls that post nothing.
+    pub fn provider(&mut self) -> &mut dyn Provider {
+        self.provider.as_mut().expect("the provider is still there")
+    }
+
+    pub(super) fn provider_ref(&self) -> Option<&dyn Provider> {
+        let provider = self.provider.as_ref()?;
+        Some(provider)
+    }
+
+    /// Gets ready for sleeping. Returns until when, if there is an end; it may be over.
+    pub(super) fn rest(&mut self) -> Option<Duration> {
+        let provider = self.provider.as_mut()?;
+        provider.rest();
+        provider.next_deadline()
+    }
+
+    /// Drops the provider as if its process had died.
+    pub fn vanish(&mut self) {
+        self.provider = None;
+        self.inbox.clear();
+        self.exposed.clear();
+    }
+
+    /// Checks that all buffers are back, and that there are none elsewhere.
+    pub fn assert_all_back(&mut self) {
+        self.inbox.clear();
+        assert_eq!(self.memory.available(), self.buffers, "buffers were lost");
+    }
+
+    /// A registered buffer of `len` bytes, all 0xEE beyond and before.
+    pub fn buf(&self, len: usize) -> Buf {
+        self.buf_at(0, len)
+    }
+
+    /// A registered buffer with `len` bytes in view that start at `start` of
+    /// the piece; every byte is 0xEE.
+    pub fn buf_at(&self, start: usize, len: usize) -> Buf {
+        let buf = self.memory.take(start + len);
+        let mut buf = buf.unwrap_or_else(|| panic!("no buffer of {len} bytes is left"));
+        buf.reset_view();
+        // Pieces are large; what is around the view is what matters.
+        let around = (start + len + 4096).min(buf.len());
+        buf[..around].fill(0xEE);
+        buf.set_view(start..start + len).unwrap();
+        buf
+    }
+
+    /// A registered buffer of `len` bytes of pattern `seed`.
+    pub fn filled(&self, len: usize, seed: u64) -> Buf {
+        let mut buf = self.buf(len);
+        pattern::fill(&mut buf, seed);
+        buf
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_recv(&mut self, qp: QpId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let place = (buf.addr(), buf.len());
+        let result = self.provider().post_recv(qp, Tag(tag), buf);
+        match &result {
+            Ok(()) => self.outstanding.posted_recv(qp, Tag(tag), place),
+            Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
+        }
+        result
+    }
+
+    /// Posts a receive of `len` bytes, which has to succeed.
+    pub fn recv(&mut self, qp: QpId, tag: u64, len: usize) {
+        let buf = self.buf(len);
+        self.try_recv(qp, tag, buf).expect("a receive is taken");
+    }
+
+    /// Has a requested queue pair draw from a shared receive queue, where
+    /// there are any. Its peer may send more messages than are received.
+    pub fn share(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
+        let shared = self.provider().share_receives(qp, 1, entries)?;
+        self.outstanding.draws(qp, shared.srq);
+        Some(shared)
+    }
+
+    /// Posts a shared receive.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_shared(&mut self, srq: SrqId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
+        let place = (buf.addr(), buf.len());
+        let result = self.provider().post_shared_recv(srq, Tag(tag), buf);
+        match &result {
+            Ok(()) => self.outstanding.posted_shared(srq, Tag(tag), place),
+            Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
+        }
+        result
+    }
+
+    /// Posts a shared receive of `len` bytes, which has to succeed.
+    pub fn shared(&mut self, srq: SrqId, tag: u64, len: usize) {
+        let buf = self.buf(len);
+        let posted = self.try_shared(srq, tag, buf);
+        posted.expect("a shared receive is taken");
+    }
+
+    /// Shared receives that did not come back yet.
+    #[must_use]
+    pub fn outstanding_shared(&self, srq: SrqId) -> usize {
+        self.outstanding.shared(srq)
+    }
+
+    /// Posts work.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_post(&mut self, qp: QpId, tag: u64, work: Work) -> Result<(), Refused<Work>> {
+        let sign = WorkSign::of(&work);
+        let given = (work.kind(), work.len());
+        let result = self.provider().post(qp, Tag(tag), work);
+        match &result {
+            Ok(()) => self.outstanding.posted_work(qp, Tag(tag), &sign),
+            Err(refused) => assert_eq!((refused.back.kind(), refused.back.len()), given),
+        }
+        result
+    }
+
+    /// Posts work, which has to succeed.
+    pub fn post(&mut self, qp: QpId, tag: u64, work: Work) {
+        self.try_post(qp, tag, work).expect("work is taken");
+    }
+
+    /// Posts an answer.
+    ///
+    /// # Errors
+    /// What the provider says. Half of it may come back nevertheless, so `outstanding`
+    /// takes it for refused: nothing of it may be under way.
+    pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
+        let sign = WorkSign::of_answer(&answer);
+        let result = self.provider().post_answer(qp, Tag(tag), answer);
+        if result.is_ok() {
+            self.outstanding.posted_answer(qp, Tag(tag), &sign);
+        }
+        result
+    }
+
+    /// Sends `len` bytes of pattern `tag`, the first of them in the head.
+    pub fn send(&mut self, qp: QpId, tag: u64, len: usize) {
+        let work = self.message(tag, len);
+        self.post(qp, tag, work);
+    }
+
+    /// A message of `len` bytes of pattern `seed`, up to 64 of them in the
+    /// head and the rest in the body.
+    pub fn message(&self, seed: u64, len: usize) -> Work {
+        let body = (len > 0).then(|| self.filled(len, seed));
+        let mut bytes = [0; 64];
+        let head = len.min(64);
+        pattern::fill(&mut bytes[..head], seed);
+        let body = body.filter(|_| len > head).map(|mut body| {
+            body.set_view(head..len).unwrap();
+            body
+        });
+        Work::Send {
+            head: Inline::new(&bytes[..head]).unwrap(),
+            body,
+            invalidate: None,
+            solicited: false,
+        }
+    }
+
+    /// Writes `len` bytes of pattern `tag` to `remote`.
+    pub fn write(&mut self, qp: QpId, tag: u64, len: usize, remote: RemoteSlice) {
+        let local = self.filled(len, tag);
+        self.post(qp, tag, Work::Write { local, remote });
+    }
+
+    /// Reads `len` bytes from `remote`.
+    pub fn read(&mut self, qp: QpId, tag: u64, len: usize, remote: RemoteSlice) {
+        let local = self.buf(len);
+        self.post(qp, tag, Work::Read { local, remote });
+    }
+
+    /// Exposes `buf`, which has to succeed.
+    pub fn expose(&mut self, qp: QpId, buf: Buf, rights: Rights) -> RemoteSlice {
+        let len = buf.len();
+        let slice = self.provider().expose(qp, buf, rights);
+        let slice = slice.expect("a buffer is exposed");
+        assert_eq!(slice.len as usize, len, "all that is in view is exposed");
+        assert!(self.exposed.insert(slice.key), "{:?} twice", slice.key);
+        if self.opens_in_order {
+            self.let_it_open();
+        }
+        slice
+    }
+
+    /// Turns until the device did what was asked of it: first something
+    /// happens, then nothing for a while.
+    fn let_it_open(&mut self) {
+        let start = Instant::now();
+        let before = self.now;
+        let mut quiet_since = None;
+        while start.elapsed() < OPENS_AT_LAST {
+            if self.turn(before + start.elapsed()) {
+                quiet_since = Some(Instant::now());
+            } else if quiet_since.is_some_and(|since| since.elapsed() > OPENS_WITHIN) {
+                break;
+            }
+        }
+    }
+
+    /// Withdraws a key.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn try_withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+        let result = self.provider().withdraw(key);
+        if result.is_ok() {
+            assert!(self.exposed.remove(&key), "{key:?} was not exposed");
+        }
+        result
+    }
+
+    /// Withdraws a key, which has to succeed.
+    pub fn withdraw(&mut self, key: RemoteKey) -> Buf {
+        self.try_withdraw(key).expect("a key is withdrawn")
+    }
+
+    /// Whether `Closed` was reported for `qp`.
+    #[must_use]
+    pub fn is_closed(&self, qp: QpId) -> bool {
+        self.outstanding.is_closed(qp)
+    }
+
+    /// Sends, writes and reads that did not come back yet.
+    #[must_use]
+    pub fn outstanding_work(&self, qp: QpId) -> usize {
+        self.outstanding.work(qp)
+    }
+
+    /// Receives that did not come back yet.
+    #[must_use]
+    pub fn outstanding_recvs(&self, qp: QpId) -> usize {
+        self.outstanding.recvs(qp)
+    }
+
+    /// Keys that were exposed and not withdrawn.
+    pub(super) fn exposed(&self) -> &BTreeSet<RemoteKey> {
+        &self.exposed
+    }
+
+    pub(super) fn withdraw_all(&mut self) {
+        for key in std::mem::take(&mut self.exposed) {
+            let _ = self.provider().withdraw(key).expect("a key is withdrawn");
+        }
+    }
+
+    /// Disconnects `qp`.
+    pub fn disconnect(&mut self, qp: QpId) {
+        self.provider().disconnect(qp);
+    }
+
+    /// Prepares `qp`, which has to succeed.
+    pub fn prepare(&mut self, qp: QpId, config: &QpConfig) {
+        let result = self.provider().prepare(qp, config);
+        result.expect("a request is prepared");
+    }
+
+    /// What a refused post of an empty message says.
+    pub fn refusal(&mut self, qp: QpId) -> Option<PostError> {
+        let work = self.message(0, 0);
+        self.try_post(qp, 0, work).err().map(|refused| refused.why)
+    }
+
+    /// Submits and polls once; returns whether anything happened.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let Some(provider) = &mut self.provider else {
+            return false;
+        };
+        provider.submit(now);
+        let mut events = Vec::new();
+        let progress = provider.poll(now, &mut events);
+        assert!(progress || events.is_empty(), "poll hides what it reports");
+        for event in events {
+            self.outstanding.event(&event);
+            self.inbox.push_back(event);
+        }
+        progress
+    }
+}
