@@ -22,22 +22,26 @@ mod hints;
 pub mod layer;
 mod losses;
 mod null;
+mod numbers;
 mod polling;
 mod probe;
 mod ram;
 mod request;
 mod resize;
+mod storage;
 mod syncs;
 
 pub use backend::{Backend, Io};
-pub use claim::{Claim, Storage, WeakClaim, identity};
-pub use disks::{DiskId, Disks};
+pub use claim::{Claim, StorageId, WeakClaim, identity};
+pub use disks::{Disks, StorageOpenError};
 pub use error::{CloseError, IoError, IoErrorKind, OpenError};
 pub use geometry::Geometry;
 pub use hints::Hints;
 pub use losses::{Losses, Lost, counted, flush_begins, stamp};
+pub use numbers::Numbers;
 pub use polling::NoPolling;
 pub use request::{Done, Op, Refused, Request, Why};
 pub use resize::ResizeError;
+pub use storage::{Storage, StorageError};
 // Of the interface above.
 pub use nvmeof_backend_spec::{BlockSize, NoAnswer, Spec};

@@ -140,12 +140,12 @@ mod tests {
     use nvmeof_uring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{Storage, stamp};
+    use crate::{StorageId, stamp};
 
     fn storage(number: u64) -> (Arc<Losses>, Waker) {
         let ring = Ring::new(RingConfig::default()).unwrap();
         let name = format!("/disks/sync{number}").into();
-        (Losses::of(&name, Storage::File(number)), ring.waker())
+        (Losses::of(&name, StorageId::File(number)), ring.waker())
     }
 
     #[test]

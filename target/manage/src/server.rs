@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nvmeof_backend::Claim;
+use nvmeof_backend::{Claim, Disks, StorageError, StorageOpenError};
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
@@ -16,8 +16,7 @@ use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusua
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_target_engine::{
-    Clock, Counters, Failures, Mail, Mailbox, NotEnded, OpenDisks, Reactor, ReactorConfig,
-    Stopping, StorageError, StorageOpenError,
+    Clock, Counters, Failures, Mail, Mailbox, NotEnded, Reactor, ReactorConfig, Stopping,
 };
 use nvmeof_uring::RingConfig;
 
@@ -434,13 +433,13 @@ fn spawn(
 /// Builds the reactor on its own thread, to which its ring belongs. Memory is
 /// taken where it is touched first, so the thread goes to its processor before
 /// there is any.
-fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
+fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     let seat = start.seat;
     processors::take(seat).map_err(|error| ServeError::Start {
         what: "reactor.cores",
         why: format!("{seat}: {error}; it was there a moment ago"),
     })?;
-    let disks = OpenDisks::open_numbered(start.claims, start.ring)
+    let disks = Disks::with(start.ring, start.claims)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(
         start.config,

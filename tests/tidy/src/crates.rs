@@ -143,7 +143,6 @@ const RULES: &[Rule] = &[
             "nvmeof-rdma",
             "nvmeof-target-address",
             "nvmeof-target-core",
-            "nvmeof-uring",
             "nvmeof-wire",
         ],
         system: true,

@@ -28,6 +28,7 @@ mod waits;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
@@ -38,7 +39,6 @@ use crate::failures::Failures;
 use crate::peer_log::PeerLog;
 use crate::reactor::{AwaitingBuffers, Backlog, Locked};
 use crate::stock::Stock;
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::Turns;
 use account::Account;

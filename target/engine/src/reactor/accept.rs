@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, Whose,
@@ -15,7 +16,6 @@ use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
-use crate::storage::Storage;
 use crate::tag::Place;
 use nvmeof_target_address::port_address;
 

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, IoError, Refused, Why};
+use nvmeof_backend::{Done, IoError, Refused, Storage, StorageError, Why};
 
 use super::Reactor;
-use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Tag};
 
 impl<S: Storage> Reactor<S> {

@@ -7,10 +7,9 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Op, Request};
+use nvmeof_backend::{Done, Op, Request, Storage};
 
 use super::Reactor;
-use crate::storage::Storage;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
 

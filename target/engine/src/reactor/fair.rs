@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
 use crate::queue::Seconds;
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::{HostId, Turns};
 

@@ -10,8 +10,9 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
-use crate::storage::Storage;
 
 /// How far that is.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_target_core::LockMember;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::Waiting;
-use crate::storage::Storage;
 
 /// What this reactor has to do with locks.
 pub(crate) struct Locked {

@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::Done;
+use nvmeof_backend::{Done, Storage, StorageError};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
@@ -34,7 +34,6 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
 use crate::queue::{Accounts, Io, QueuePair, Receives, Resources, Seconds, SharedQueues};
 use crate::stock::Stock;
-use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
 use accept::Requests;

@@ -7,13 +7,12 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Done, Op, OpenError, Request};
+use nvmeof_backend::{Claim, Done, Op, OpenError, Request, Storage};
 use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{Disconnected, Why};
 
 use super::{Listening, Reactor};
 use crate::mailbox::Order;
-use crate::storage::Storage;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
 

@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_rdma::RateLimiter;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
 use crate::queue::{KINDS, Shortage, Stalled, Standing};
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::HostId;
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
 use crate::sight::Sight;
-use crate::storage::Storage;
 
 impl<S: Storage> Reactor<S> {
     /// Whether hosts and ports are charged just what they hold: for tests, since it
