@@ -40,8 +40,8 @@ impl Accounts {
         left: impl Iterator<Item = &'a Left>,
     ) -> Result<(), String> {
         let mut sums = Sums::default();
-        for edge in queues {
-            edge.add_to(&mut sums)?;
+        for queue_pair in queues {
+            queue_pair.add_to(&mut sums)?;
         }
         for one in left {
             for held in one.held() {

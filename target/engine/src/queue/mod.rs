@@ -200,9 +200,9 @@ pub const SENDS_PER_COMMAND: u32 = 2;
 /// A line in the log about a connected queue: it names who is at the other end,
 /// by address and by name, and what they are connected to.
 macro_rules! of_peer {
-    ($level:ident, $edge:expr, $($text:tt)+) => {{
-        let (host, subsystem, cntlid) = $edge.core.association().unwrap_or_default();
-        let (peer, queue) = ($edge.link.peer, $edge.core.qid());
+    ($level:ident, $queue_pair:expr, $($text:tt)+) => {{
+        let (host, subsystem, cntlid) = $queue_pair.core.association().unwrap_or_default();
+        let (peer, queue) = ($queue_pair.link.peer, $queue_pair.core.qid());
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }

@@ -31,8 +31,8 @@ impl<S: Storage> Reactor<S> {
         }
         // Of a queue that is gone only the buffer is left, which goes back to
         // its pool here.
-        let there = self.with_queue(tag.queue, now, |edge, io| {
-            edge.executed(tag.slot, done, io);
+        let there = self.with_queue(tag.queue, now, |queue_pair, io| {
+            queue_pair.executed(tag.slot, done, io);
         });
         if there.is_none() {
             self.queues.executed(tag.queue, tag.slot);
