@@ -426,10 +426,10 @@ impl QueuePair {
     #[cold]
     pub(super) fn returned(&mut self, slot: Place, had_buffer: bool) {
         if had_buffer
-            && let Some(job) = self.slots.get(slot)
-            && job.lent != Lent::Capsule
+            && let Some(command) = self.slots.get(slot)
+            && command.lent != Lent::Capsule
         {
-            job.data.end(self.account.as_ref());
+            command.data.end(self.account.as_ref());
         }
     }
 }
