@@ -86,7 +86,7 @@ impl QueuePair {
             let Some(command) = self.slots.get(slot) else {
                 continue;
             };
-            let waits = command.hungry.is_some()
+            let waits = command.deferred.is_some()
                 || io.resources.backlog.has(tag)
                 || io
                     .resources
@@ -122,10 +122,10 @@ impl QueuePair {
         // a Verify or a Copy it is aborted all the same: Base 2.1, 5.1.1 does not ask
         // that nothing was done, and the rest may be long.
         let may_have_begun = matches!(
-            &command.hungry,
+            &command.deferred,
             Some(Action::Execute(op)) if !matches!(op.kind, IoKind::Fetch { .. })
         ) && !command.request.is_one_operation();
-        let waits = !may_have_begun && command.hungry.take().is_some();
+        let waits = !may_have_begun && command.deferred.take().is_some();
         if waits && std::mem::take(&mut command.reads) {
             self.reads.left += 1;
         }

@@ -38,7 +38,7 @@ impl QueuePair {
             return false;
         };
         if let Some(command) = self.slots.get(slot)
-            && let Some(action) = command.hungry.take()
+            && let Some(action) = command.deferred.take()
         {
             let lacks = command.lacks(&action);
             let account = self.account.as_ref();
@@ -52,7 +52,7 @@ impl QueuePair {
                 provided = provide(command, first, account, io);
             }
             if provided != Provided::Yes {
-                command.hungry = Some(action);
+                command.deferred = Some(action);
                 self.note_full(provided, io);
                 self.note_shortage(provided, lacks, io);
                 return false;

@@ -226,7 +226,7 @@ impl QueuePair {
             }
         };
         if locked {
-            command.hungry = Some(Action::Execute(*op));
+            command.deferred = Some(Action::Execute(*op));
             io.resources
                 .locked
                 .waiting
@@ -247,7 +247,7 @@ impl QueuePair {
         let Some(command) = self.slots.get(slot) else {
             return;
         };
-        let Some(action) = command.hungry.take() else {
+        let Some(action) = command.deferred.take() else {
             return;
         };
         if io.resources.locked.member.is_idle() {

@@ -206,7 +206,7 @@ impl QueuePair {
     #[cold]
     fn wait(&mut self, slot: Place, action: Action) {
         if let Some(command) = self.slots.get(slot) {
-            command.hungry = Some(action);
+            command.deferred = Some(action);
         }
     }
 
@@ -294,7 +294,7 @@ impl QueuePair {
             if let Some(action) = self
                 .slots
                 .get(slot)
-                .and_then(|command| command.hungry.take())
+                .and_then(|command| command.deferred.take())
             {
                 self.perform(slot, action, io);
             }

@@ -104,7 +104,7 @@ impl QueuePair {
             return true;
         };
         // Without it, the command was aborted.
-        let Some(action) = command.hungry.take() else {
+        let Some(action) = command.deferred.take() else {
             return true;
         };
         let second = command.lacks_second(command.lacks(&action));
@@ -112,7 +112,7 @@ impl QueuePair {
             && !self.take_second(slot, len, io)
         {
             if let Some(command) = self.slots.get(slot) {
-                command.hungry = Some(action);
+                command.deferred = Some(action);
             }
             return false;
         }

@@ -46,8 +46,8 @@ pub(super) struct Command {
     pub(super) misaligned: bool,
     /// Which buffer is somewhere else.
     pub(super) lent: Lent,
-    /// What waits for a buffer, or for an RDMA Read that may be begun.
-    pub(super) hungry: Option<Action>,
+    /// The action that waits: for a buffer, a lock, or an RDMA Read that may be posted.
+    pub(super) deferred: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
     pub(super) turn: Option<u64>,
     /// What may be lost of what the disk writes for it.
@@ -224,7 +224,7 @@ impl Slots {
             let command = &slot.command;
             let before = command.turn.is_some_and(|turn| turn < lock);
             slot.taken
-                && (command.hungry.is_none() || before)
+                && (command.deferred.is_none() || before)
                 && command.request.may_write(is_it, bytes)
                 && !passes(Place { index, generation })
         })
@@ -251,7 +251,7 @@ impl Slots {
         let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
         // What waits for something did not get to its disk.
         let begun =
-            all.filter(|(_, slot)| slot.command.hungry.is_none() && slot.command.began <= until);
+            all.filter(|(_, slot)| slot.command.deferred.is_none() && slot.command.began <= until);
         let changing = begun.filter_map(|(index, slot)| {
             let generation = slot.generation;
             let (disk, bytes) = slot.command.request.changing()?;
@@ -368,7 +368,7 @@ impl Command {
         drop(self.spare.end(account));
         self.misaligned = false;
         self.lent = Lent::None;
-        self.hungry = None;
+        self.deferred = None;
         self.turn = None;
         self.risk = None;
         self.came = None;

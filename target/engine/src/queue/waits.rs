@@ -113,7 +113,7 @@ impl QueuePair {
             return WaitsFor::Disk;
         };
         let tag = self.tag(slot).0;
-        match &command.hungry {
+        match &command.deferred {
             Some(Action::Pull { .. } | Action::PullBehind { .. }) if !command.reads => {
                 WaitsFor::RdmaRead
             }
