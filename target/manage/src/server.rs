@@ -185,11 +185,9 @@ impl Opened {
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
-        let mut means = Means {
-            steering: Steering::new(count),
-            // Those that come later take one as well.
-            files: files::share(config, count, pool.served().count(), &ports),
-        };
+        // Those that come later take one as well.
+        let files = files::share(config, count, pool.served().count(), &ports);
+        let mut means = Means::new(count, files);
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
@@ -278,7 +276,7 @@ impl Server {
             reactors: counting,
             ledger,
             providers: providers.clone(),
-            borrowed: config.shm().borrowed.clone(),
+            borrowed: means.borrowed.clone(),
         };
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let manager = Arc::new(Manager::new(

@@ -158,7 +158,6 @@ const RULES: &[Rule] = &[
             "nvmeof-backend-spec",
             "nvmeof-polling",
             "nvmeof-rdma",
-            "nvmeof-rdma-shm",
             "nvmeof-target-address",
             "nvmeof-target-core",
             "nvmeof-wire",
