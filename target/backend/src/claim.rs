@@ -11,12 +11,12 @@ use nvmeof_uring::Ring;
 
 use crate::blocking::{OPENING, Opened};
 use crate::file::FileDisk;
-use crate::losses::Losses;
+use crate::losses::{Begun, Losses};
 use crate::null::NullDisk;
-use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
-use crate::syncs::Begun;
-use crate::{Backend, BlockSize, Geometry, Hints, OpenError, Spec, probe};
+use crate::{
+    Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
+};
 use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second
@@ -50,26 +50,6 @@ struct Claimed {
     losses: Arc<Losses>,
     /// To the file, whatever size it has.
     questions: Arc<Questions>,
-}
-
-/// Which file or device it is: the same after a mount or when it is opened again,
-/// another when a file takes the place of another under its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StorageId {
-    /// A file, by its number in its file system.
-    File(u64),
-    /// A block device, by its number and its size in bytes.
-    Device(u64, u64),
-}
-
-impl StorageId {
-    /// Whether the same file or device may have been both, with another size.
-    pub(crate) fn is_of(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Device(this, _), Self::Device(that, _)) => this == that,
-            (this, that) => this == that,
-        }
-    }
 }
 
 enum Source {

@@ -4,12 +4,14 @@
 //! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
 //! for those who wrote and did not ask.
 
+mod syncs;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::StorageId;
-use crate::syncs::Syncs;
+use syncs::Syncs;
+pub(crate) use syncs::{Begun, LostMeanwhile, Synced};
 
 /// A count that only grows. It goes on when the same file or device is opened again.
 ///
@@ -52,6 +54,26 @@ pub struct Lost {
     pub storage: u64,
     /// How often.
     pub count: u64,
+}
+
+/// Which file or device it is: the same after a mount or when it is opened again,
+/// another when a file takes the place of another under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageId {
+    /// A file, by its number in its file system.
+    File(u64),
+    /// A block device, by its number and its size in bytes.
+    Device(u64, u64),
+}
+
+impl StorageId {
+    /// Whether the same file or device may have been both, with another size.
+    pub(crate) fn is_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Device(this, _), Self::Device(that, _)) => this == that,
+            (this, that) => this == that,
+        }
+    }
 }
 
 /// One that is counted on if it is opened again.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_uring::Waker;
 
-use crate::losses::{Losses, flush_begins};
+use super::{Losses, flush_begins};
 
 /// Those of one storage.
 #[derive(Debug, Default)]
