@@ -11,12 +11,12 @@ use nvmeof_uring::Ring;
 
 use crate::blocking::{OPENING, Opened};
 use crate::file::FileDisk;
-use crate::losses::Losses;
+use crate::losses::{Begun, Losses};
 use crate::null::NullDisk;
-use crate::polling::{self, NoPolling};
 use crate::ram::{RamDisk, RamStore};
-use crate::syncs::Begun;
-use crate::{Backend, BlockSize, Geometry, Hints, OpenError, Spec, probe};
+use crate::{
+    Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
+};
 use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second
@@ -46,30 +46,10 @@ struct Claimed {
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
-    storage: Option<Storage>,
+    storage: Option<StorageId>,
     losses: Arc<Losses>,
     /// To the file, whatever size it has.
     questions: Arc<Questions>,
-}
-
-/// Which file or device it is: the same after a mount or when it is opened again,
-/// another when a file takes the place of another under its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
-    /// A file, by its number in its file system.
-    File(u64),
-    /// A block device, by its number and its size in bytes.
-    Device(u64, u64),
-}
-
-impl Storage {
-    /// Whether the same file or device may have been both, with another size.
-    pub(crate) fn is_of(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Device(this, _), Self::Device(that, _)) => this == that,
-            (this, that) => this == that,
-        }
-    }
 }
 
 enum Source {
@@ -265,7 +245,7 @@ impl Claim {
 
     /// Which file or device it is; `None` for memory, and where nothing tells.
     #[must_use]
-    pub fn storage(&self) -> Option<Storage> {
+    pub fn storage(&self) -> Option<StorageId> {
         self.inner.storage
     }
 
@@ -373,12 +353,12 @@ fn unresponsive(path: &Path) -> OpenError {
 }
 
 /// Which file or device that is, if anything tells.
-fn storage_of(file: &File, geometry: &Geometry) -> Option<Storage> {
+fn storage_of(file: &File, geometry: &Geometry) -> Option<StorageId> {
     let metadata = file.metadata().ok()?;
     Some(if metadata.file_type().is_block_device() {
-        Storage::Device(metadata.rdev(), geometry.size)
+        StorageId::Device(metadata.rdev(), geometry.size)
     } else {
-        Storage::File(metadata.ino())
+        StorageId::File(metadata.ino())
     })
 }
 

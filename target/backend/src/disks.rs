@@ -1,22 +1,19 @@
 //! The disks of one reactor, over its one io_uring.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use nvmeof_memory::Region;
 use nvmeof_uring as uring;
 use nvmeof_uring::{Registered, Ring, RingConfig, RingError};
 
 use crate::error::CloseError;
-use crate::{Backend, Claim, Done, Geometry, Io, OpenError, Refused, Request, Why};
+use crate::numbers::{index_bits, index_of};
+use crate::storage::{Storage, StorageError};
+use crate::{Backend, Claim, Done, Geometry, Io, Losses, OpenError, Refused, Request, Why};
 
-/// An open disk of one [`Disks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DiskId {
-    index: u32,
-    generation: u32,
-}
-
-/// The disks of one reactor. Belongs to the thread that made it.
+/// The disks of one reactor, by their [numbers](crate::Numbers). Belongs to the thread that
+/// made it.
 ///
 /// A turn is: [`poll`](Self::poll) for what is done, [`submit`](Self::submit)
 /// what is new, [`kick`](Self::kick) once. When there is nothing else to do and
@@ -26,17 +23,31 @@ pub struct DiskId {
 /// their buffers.
 pub struct Disks {
     ring: Ring,
-    disks: Vec<Place>,
+    /// By the [index](index_of) in their numbers.
+    disks: Vec<Option<OpenDisk>>,
     /// Done outside of `poll`, whose next call it comes out of.
     ready: Vec<Done>,
     /// What was reaped last, empty between calls: kept for its memory.
     reaped: Vec<uring::Done>,
+    /// Whether the log says that memory is not registered.
+    warned: bool,
 }
 
-#[derive(Default)]
-struct Place {
-    generation: u32,
-    backend: Option<Box<dyn Backend>>,
+struct OpenDisk {
+    number: u32,
+    claim: Claim,
+    backend: Box<dyn Backend>,
+}
+
+/// Disks could not be opened for a reactor.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageOpenError {
+    /// No ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// One of the disks.
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 impl Disks {
@@ -50,16 +61,34 @@ impl Disks {
             disks: Vec::new(),
             ready: Vec::new(),
             reaped: Vec::new(),
+            warned: false,
         })
     }
 
-    /// Registers the memory that buffers come from, as far as limits allow.
-    /// See [`Ring::register_regions`].
+    /// Makes the ring and opens `claims` under those numbers.
+    ///
+    /// # Errors
+    /// [`StorageOpenError`].
+    pub fn with(
+        config: RingConfig,
+        claims: impl IntoIterator<Item = (u32, Claim)>,
+    ) -> Result<Self, StorageOpenError> {
+        let mut this = Self::new(config)?;
+        for (number, claim) in claims {
+            this.open(number, &claim)?;
+        }
+        Ok(this)
+    }
+
+    /// Registers the memory that buffers come from, as far as limits allow; the first
+    /// regions matter most. See [`Ring::register_regions`].
     pub fn register_regions<'a>(
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
     ) -> Registered {
-        self.ring.register_regions(regions)
+        let registered = self.ring.register_regions(regions);
+        self.warned = registered.left_out > 0;
+        registered
     }
 
     /// The ring, to look at: its mode, what is in flight.
@@ -68,12 +97,12 @@ impl Disks {
         &self.ring
     }
 
-    /// Opens what `claim` is for.
+    /// Opens what `claim` is for under a number that no open disk has.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(&mut self, claim: &Claim) -> Result<DiskId, OpenError> {
-        self.open_wrapped(claim, |backend| backend)
+    pub fn open(&mut self, number: u32, claim: &Claim) -> Result<(), OpenError> {
+        self.open_wrapped(number, claim, |backend| backend)
     }
 
     /// Opens what `claim` is for and puts layers on top of it.
@@ -82,50 +111,59 @@ impl Disks {
     /// [`OpenError`].
     pub fn open_wrapped(
         &mut self,
+        number: u32,
         claim: &Claim,
         wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
-    ) -> Result<DiskId, OpenError> {
+    ) -> Result<(), OpenError> {
         let backend = wrap(claim.open(&mut self.ring)?);
-        let free = self.disks.iter().position(|it| it.backend.is_none());
-        let at = free.unwrap_or(self.disks.len());
-        if at == self.disks.len() {
-            self.disks.push(Place::default());
+        let at = index_of(number);
+        if self.disks.len() <= at {
+            self.disks.resize_with(at + 1, || None);
         }
-        let (Ok(index), Some(place)) = (u32::try_from(at), self.disks.get_mut(at)) else {
-            unreachable!("nobody opens four thousand million disks");
-        };
-        place.backend = Some(backend);
-        let generation = place.generation;
-        Ok(DiskId { index, generation })
+        if let Some(place) = self.disks.get_mut(at) {
+            debug_assert!(place.is_none(), "numbers are given once");
+            *place = Some(OpenDisk {
+                number,
+                claim: claim.clone(),
+                backend,
+            });
+        }
+        Ok(())
     }
 
     /// Closes a disk that has nothing in flight.
     ///
     /// # Errors
     /// [`CloseError`]; the disk stays open.
-    pub fn close(&mut self, id: DiskId) -> Result<(), CloseError> {
-        let place = self.disks.get_mut(id.index as usize);
-        let Some(place) = place.filter(|place| place.generation == id.generation) else {
+    pub fn close(&mut self, number: u32) -> Result<(), CloseError> {
+        let Some(place) = self.disks.get_mut(index_of(number)) else {
             return Err(CloseError::NotOpen);
         };
-        let Some(backend) = &mut place.backend else {
+        let Some(open) = place.as_mut().filter(|open| open.number == number) else {
             return Err(CloseError::NotOpen);
         };
-        if backend.in_flight() > 0 {
-            return Err(CloseError::Busy(backend.in_flight()));
+        if open.backend.in_flight() > 0 {
+            return Err(CloseError::Busy(open.backend.in_flight()));
         }
-        backend.close(&mut self.ring)?;
-        place.backend = None;
-        place.generation = place.generation.wrapping_add(1);
+        open.backend.close(&mut self.ring)?;
+        *place = None;
         Ok(())
+    }
+
+    #[inline]
+    fn get(&self, number: u32) -> Option<&OpenDisk> {
+        let open = self.disks.get(index_of(number))?.as_ref();
+        open.filter(|open| open.number == number)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &OpenDisk> {
+        self.disks.iter().flatten()
     }
 
     /// What the disk looks like, `None` when it is not open.
     #[must_use]
-    pub fn geometry(&self, id: DiskId) -> Option<&Geometry> {
-        let place = self.disks.get(id.index as usize)?;
-        let backend = place.backend.as_ref()?;
-        (place.generation == id.generation).then(|| backend.geometry())
+    pub fn geometry(&self, number: u32) -> Option<&Geometry> {
+        self.get(number).map(|open| open.backend.geometry())
     }
 
     /// Takes a request. What is wrong with it, if anything, is its result. Gives
@@ -136,21 +174,21 @@ impl Disks {
     /// [`Refused`] with the request, when there is no room or no such disk.
     pub fn submit(
         &mut self,
-        id: DiskId,
+        number: u32,
         request: Request,
     ) -> Result<Option<Done>, Refused<Request>> {
-        let place = self.disks.get_mut(id.index as usize);
-        let place = place.filter(|place| place.generation == id.generation);
-        let Some(backend) = place.and_then(|place| place.backend.as_mut()) else {
+        let at = index_of(number);
+        let open = self.disks.get_mut(at).and_then(Option::as_mut);
+        let Some(open) = open.filter(|open| open.number == number) else {
             let why = Why::NotOpen;
             return Err(Refused { why, back: request });
         };
         let mut io = Io {
             ring: &mut self.ring,
-            disk: id.index,
+            disk: index_bits(number),
             done: &mut self.ready,
         };
-        backend.submit(request, &mut io)
+        open.backend.submit(request, &mut io)
     }
 
     /// Hands what was submitted to the kernel now, in one system call. `poll`
@@ -183,8 +221,8 @@ impl Disks {
                 continue;
             };
             event.tag = u64::from(slot);
-            let place = self.disks.get_mut(disk as usize);
-            let Some(backend) = place.and_then(|place| place.backend.as_mut()) else {
+            let open = self.disks.get_mut(disk as usize).and_then(Option::as_mut);
+            let Some(open) = open else {
                 tracing::error!(disk, slot, "an operation ended on a disk that is closed");
                 continue;
             };
@@ -193,10 +231,10 @@ impl Disks {
                 disk,
                 done: out,
             };
-            backend.complete(event, &mut io);
+            open.backend.complete(event, &mut io);
         }
-        for (disk, place) in (0u32..).zip(&mut self.disks) {
-            let Some(backend) = &mut place.backend else {
+        for (disk, open) in (0u32..).zip(&mut self.disks) {
+            let Some(open) = open else {
                 continue;
             };
             let mut io = Io {
@@ -204,7 +242,7 @@ impl Disks {
                 disk,
                 done: out,
             };
-            backend.poll(&mut io);
+            open.backend.poll(&mut io);
         }
         Ok(out.len() > before)
     }
@@ -217,25 +255,15 @@ impl Disks {
     /// [`RingError::Enter`].
     pub fn may_sleep(&mut self) -> Result<bool, RingError> {
         self.ring.submit()?;
-        let mut open = self.disks.iter().filter_map(|it| it.backend.as_ref());
-        let waiting = !self.ready.is_empty() || open.any(|backend| backend.waiting());
+        let waiting = !self.ready.is_empty() || self.all().any(|open| open.backend.waiting());
         Ok(!waiting && self.ring.arm())
     }
 
     /// Requests taken whose [`Done`] has not come out.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        let open = self.disks.iter().filter_map(|it| it.backend.as_ref());
-        open.map(|backend| backend.in_flight()).sum::<usize>() + self.ready.len()
-    }
-
-    /// Requests taken by one disk whose [`Done`] has not come out.
-    #[must_use]
-    pub fn in_flight_on(&self, id: DiskId) -> usize {
-        let place = self.disks.get(id.index as usize);
-        let place = place.filter(|place| place.generation == id.generation);
-        let backend = place.and_then(|place| place.backend.as_ref());
-        backend.map_or(0, |backend| backend.in_flight())
+        let all = self.all().map(|open| open.backend.in_flight());
+        all.sum::<usize>() + self.ready.len()
     }
 
     /// After [`may_sleep`](Self::may_sleep) said so, becomes readable when
@@ -243,5 +271,82 @@ impl Disks {
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.ring.wait_fd()
+    }
+
+    /// Warns once that memory of hosts is used without being registered.
+    #[inline]
+    fn warn_of_unregistered_memory(&mut self) {
+        if !self.warned
+            && let Some(why) = self.ring.lent_left_out()
+        {
+            self.warned = true;
+            tracing::warn!(
+                "memory that hosts on this machine lend is not registered with io_uring: disk \
+                 I/O with it works, but the kernel maps its pages again for each request, which \
+                 costs some processor time; {why}"
+            );
+        }
+    }
+}
+
+impl Storage for Disks {
+    fn disks(&self) -> Vec<u32> {
+        self.all().map(|open| open.number).collect()
+    }
+
+    fn open(&mut self, disk: u32, claim: &Claim) -> Result<(), OpenError> {
+        Self::open(self, disk, claim)
+    }
+
+    fn close(&mut self, disk: u32) -> bool {
+        match Self::close(self, disk) {
+            Ok(()) | Err(CloseError::NotOpen) => true,
+            Err(CloseError::Busy(_)) => false,
+            Err(error @ CloseError::Ring(_)) => {
+                tracing::error!(disk, %error, "a disk cannot be closed");
+                false
+            }
+        }
+    }
+
+    fn buffer_alignment(&self, disk: u32) -> u32 {
+        let geometry = self.geometry(disk);
+        geometry.map_or(1, |geometry| geometry.buffer_alignment)
+    }
+
+    fn identity(&self, disk: u32) -> u64 {
+        let open = self.get(disk);
+        open.map_or(u64::MAX, |open| open.claim.identity())
+    }
+
+    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
+        let losses = self.get(disk)?.claim.losses();
+        (losses.now().storage != 0).then(|| Arc::clone(losses))
+    }
+
+    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
+        Self::submit(self, disk, request)
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
+        Self::poll(self, done)?;
+        self.warn_of_unregistered_memory();
+        Ok(())
+    }
+
+    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+        Ok(Self::may_sleep(self)?)
+    }
+
+    fn outstanding(&self) -> Vec<(String, usize)> {
+        let all = self.all().map(|open| {
+            let count = open.backend.in_flight();
+            (open.claim.name().to_owned(), count)
+        });
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(Self::wait_fd(self))
     }
 }

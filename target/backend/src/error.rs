@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nvmeof_uring::{FileTableFull, RingError};
+use nvmeof_uring::{FileTableFull, PolledError, RingError};
 
 use crate::NoAnswer;
-use crate::polling::NoPolling;
 
 /// A request failed. Names the disk and the place, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -336,6 +335,32 @@ pub enum CloseError {
     /// The ring.
     #[error(transparent)]
     Ring(#[from] RingError),
+}
+
+/// Why a disk's device cannot be polled.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPolling {
+    /// It has none.
+    #[error("it lies in memory; name a block device or a file on one")]
+    Memory,
+    /// Only direct I/O goes to the device.
+    #[error("it is not read and written directly (O_DIRECT), which the log says more about")]
+    Buffered,
+    /// The device has no queues without interrupts.
+    #[error(
+        "its device has no queues for that (queue/io_poll in its folder of /sys/dev/block is not \
+         1); load the driver with some (nvme.poll_queues=2 on the kernel's command line)"
+    )]
+    Device,
+    /// The file system or the kernel does not pass it on.
+    #[error("a test read said {0}; use the block device itself, or another file system")]
+    Refused(Errno),
+    /// There is no memory to try with.
+    #[error("there is no memory for a test read")]
+    Buffer,
+    /// The ring for it.
+    #[error(transparent)]
+    Ring(#[from] PolledError),
 }
 
 #[cfg(test)]

@@ -15,12 +15,11 @@ use nvmeof_uring::{Begins, FileId, PolledError, Ring, WriteMode, close_elsewhere
 use slab::Slab;
 
 use crate::blocking::Opened;
-use crate::losses::Losses;
-use crate::polling::NoPolling;
+use crate::losses::{Begun, Losses, LostMeanwhile};
 use crate::probe;
-use crate::syncs::{Begun, LostMeanwhile};
 use crate::{
-    Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, OpenError, Refused, Request, Why,
+    Backend, Done, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, Refused, Request,
+    Why,
 };
 use flushing::Flushing;
 use job::{Job, Next, Step};

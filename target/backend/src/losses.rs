@@ -4,12 +4,14 @@
 //! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
 //! for those who wrote and did not ask.
 
+mod syncs;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Storage;
-use crate::syncs::Syncs;
+use syncs::Syncs;
+pub(crate) use syncs::{Begun, LostMeanwhile, Synced};
 
 /// A count that only grows. It goes on when the same file or device is opened again.
 ///
@@ -54,10 +56,30 @@ pub struct Lost {
     pub count: u64,
 }
 
+/// Which file or device it is: the same after a mount or when it is opened again,
+/// another when a file takes the place of another under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageId {
+    /// A file, by its number in its file system.
+    File(u64),
+    /// A block device, by its number and its size in bytes.
+    Device(u64, u64),
+}
+
+impl StorageId {
+    /// Whether the same file or device may have been both, with another size.
+    pub(crate) fn is_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Device(this, _), Self::Device(that, _)) => this == that,
+            (this, that) => this == that,
+        }
+    }
+}
+
 /// One that is counted on if it is opened again.
 struct Known {
     name: Arc<str>,
-    storage: Storage,
+    storage: StorageId,
     losses: Arc<Losses>,
 }
 
@@ -117,7 +139,7 @@ impl Losses {
     }
 
     /// Of that file or device, under that name.
-    pub(crate) fn of(name: &Arc<str>, storage: Storage) -> Arc<Self> {
+    pub(crate) fn of(name: &Arc<str>, storage: StorageId) -> Arc<Self> {
         // Nothing is left half done when a holder panics.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         forget(&mut known);
@@ -270,7 +292,7 @@ mod tests {
     #[test]
     fn what_was_lost_is_known_when_it_is_opened_again() {
         let [name, other] = ["/disks/a", "/disks/b"].map(Arc::<str>::from);
-        let file = Storage::File(0xa_0000_0001);
+        let file = StorageId::File(0xa_0000_0001);
         let losses = Losses::of(&name, file);
         assert_eq!(losses.now().count, 0);
         losses.add();
@@ -280,9 +302,9 @@ mod tests {
         assert_eq!(Losses::of(&name, file).now(), before);
         for another in [
             Losses::of(&other, file),
-            Losses::of(&name, Storage::File(0xa_0000_0002)),
-            Losses::of(&name, Storage::Device(0xa_0000_0001, 512)),
-            Losses::of(&name, Storage::Device(0xa_0000_0002, 512)),
+            Losses::of(&name, StorageId::File(0xa_0000_0002)),
+            Losses::of(&name, StorageId::Device(0xa_0000_0001, 512)),
+            Losses::of(&name, StorageId::Device(0xa_0000_0002, 512)),
             Losses::of_memory(),
         ] {
             assert_eq!(another.now().count, 0);
@@ -290,7 +312,7 @@ mod tests {
         }
         assert!(counted().contains(&before.storage));
         // A device that has another size by now.
-        let [smaller, larger] = [512, 1024].map(|size| Storage::Device(0xa_0000_0003, size));
+        let [smaller, larger] = [512, 1024].map(|size| StorageId::Device(0xa_0000_0003, size));
         let losses = Losses::of(&name, smaller);
         losses.add();
         assert_eq!(Losses::of(&name, larger).now(), losses.now());

@@ -8,33 +8,7 @@ use nix::sys::stat::{major, minor};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::{PolledError, Ring, RingConfig, RingError};
 
-use crate::Geometry;
-
-/// Why a disk's device cannot be polled.
-#[derive(Debug, thiserror::Error)]
-pub enum NoPolling {
-    /// It has none.
-    #[error("it lies in memory; name a block device or a file on one")]
-    Memory,
-    /// Only direct I/O goes to the device.
-    #[error("it is not read and written directly (O_DIRECT), which the log says more about")]
-    Buffered,
-    /// The device has no queues without interrupts.
-    #[error(
-        "its device has no queues for that (queue/io_poll in its folder of /sys/dev/block is not \
-         1); load the driver with some (nvme.poll_queues=2 on the kernel's command line)"
-    )]
-    Device,
-    /// The file system or the kernel does not pass it on.
-    #[error("a test read said {0}; use the block device itself, or another file system")]
-    Refused(Errno),
-    /// There is no memory to try with.
-    #[error("there is no memory for a test read")]
-    Buffer,
-    /// The ring for it.
-    #[error(transparent)]
-    Ring(#[from] PolledError),
-}
+use crate::{Geometry, NoPolling};
 
 /// Reads a block of `file` that way.
 pub(crate) fn check(file: &File, geometry: &Geometry) -> Result<(), NoPolling> {

@@ -9,9 +9,10 @@ const BLOCK: usize = 4096;
 
 fn read(disks: &mut Disks, spec: &Spec, tag: u64, buf: Buf) -> Option<Done> {
     let claim = Claim::take(spec, None).unwrap();
-    let id = disks.open(&claim).unwrap();
+    let number = u32::try_from(tag).unwrap();
+    disks.open(number, &claim).unwrap();
     let op = Op::Read { offset: 0, buf };
-    disks.submit(id, Request { tag, op }).unwrap()
+    disks.submit(number, Request { tag, op }).unwrap()
 }
 
 fn buf() -> Buf {
@@ -69,7 +70,7 @@ fn a_turn_over_several_disks_is_few_system_calls() {
     };
     let pool = Pool::new(layout, Pages::Normal).unwrap();
     assert_eq!(disks.register_regions([pool.region()]).left_out, 0);
-    let open = |number| {
+    let open = |number: u32| {
         let path = dir.path().join(format!("{number}.img"));
         std::fs::File::create(&path)
             .unwrap()
@@ -79,7 +80,9 @@ fn a_turn_over_several_disks_is_few_system_calls() {
             path,
             readonly: false,
         };
-        disks.open(&Claim::take(&spec, None).unwrap()).unwrap()
+        let claim = Claim::take(&spec, None).unwrap();
+        disks.open(number, &claim).unwrap();
+        number
     };
     let ids: Vec<_> = (0..3).map(open).collect();
     let mut done = Vec::new();
@@ -130,7 +133,9 @@ fn disks_that_hang_leave_room_in_the_ring_for_another() {
             path,
             readonly: false,
         };
-        disks.open(&Claim::take(&spec, None).unwrap()).unwrap()
+        let claim = Claim::take(&spec, None).unwrap();
+        disks.open(number, &claim).unwrap();
+        number
     };
     let ids: Vec<_> = (0..4).map(&mut open).collect();
     let pool = PoolLayout {

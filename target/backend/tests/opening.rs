@@ -4,7 +4,7 @@
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nvmeof_backend::{BlockSize, Claim, Disks, OpenError, Spec};
+use nvmeof_backend::{BlockSize, Claim, CloseError, Disks, Numbers, OpenError, Spec};
 use nvmeof_uring::RingConfig;
 
 fn spec(path: &Path, readonly: bool) -> Spec {
@@ -110,13 +110,13 @@ fn a_file_is_served_once_unless_nobody_writes() {
 
     // Disks keep the claim: it ends with the last of them.
     let mut disks = Disks::new(RingConfig::default()).unwrap();
-    let disk = disks.open(&first).unwrap();
+    disks.open(0, &first).unwrap();
     drop(first.clone());
     drop(first);
     refused(&path, &["locked"]);
-    disks.close(disk).unwrap();
+    disks.close(0).unwrap();
     let again = take(&path).unwrap();
-    disks.open(&again).unwrap();
+    disks.open(0, &again).unwrap();
     drop(again);
     drop(disks);
 
@@ -135,13 +135,19 @@ fn the_ring_has_places_for_so_many_files() {
         ..RingConfig::default()
     };
     let mut disks = Disks::new(config).unwrap();
-    let disk = disks.open(&claim).unwrap();
-    let error = disks.open(&claim).unwrap_err();
+    let mut numbers = Numbers::default();
+    let [disk, another] = [0; 2].map(|_| numbers.take().unwrap());
+    disks.open(disk, &claim).unwrap();
+    let error = disks.open(another, &claim).unwrap_err();
     says(error, &["disk.img", "all 1 places", "fewer namespaces"]);
     disks.close(disk).unwrap();
-    let next = disks.open(&claim).unwrap();
+    numbers.free(disk);
+    // It has the same place.
+    let next = numbers.take().unwrap();
+    disks.open(next, &claim).unwrap();
     assert_ne!(next, disk);
     assert!(disks.geometry(disk).is_none() && disks.geometry(next).is_some());
+    assert!(matches!(disks.close(disk), Err(CloseError::NotOpen)));
 }
 
 #[test]
@@ -170,8 +176,8 @@ fn a_claim_goes_to_every_reactor() {
     let other = claim.clone();
     let reactor = std::thread::spawn(move || {
         let mut disks = Disks::new(RingConfig::default()).unwrap();
-        let disk = disks.open(&other).unwrap();
-        disks.geometry(disk).unwrap().clone()
+        disks.open(0, &other).unwrap();
+        disks.geometry(0).unwrap().clone()
     });
     assert_eq!(&reactor.join().unwrap(), claim.geometry());
 }
@@ -214,8 +220,8 @@ fn a_file_of_another_size_is_another_claim_with_the_same_lock() {
     );
     assert!(larger.resized().unwrap().is_none());
     let mut disks = Disks::new(RingConfig::default()).unwrap();
-    let id = disks.open(&larger).unwrap();
-    assert_eq!(disks.geometry(id).unwrap().size, 16384);
+    disks.open(0, &larger).unwrap();
+    assert_eq!(disks.geometry(0).unwrap().size, 16384);
     drop((claim, larger));
     refused(&path, &["locked"]);
     drop(disks);

@@ -24,7 +24,7 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
     let free = std::os::fd::AsRawFd::as_raw_fd(&file.try_clone().unwrap());
     setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(free).unwrap(), hard).unwrap();
     let told = claim.resized();
-    let opened = disks.open(&claim);
+    let opened = disks.open(0, &claim);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     let size = told.unwrap().unwrap().geometry().size;
     assert_eq!(size, 2 << 20, "that takes no descriptor");
@@ -34,7 +34,7 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
         "{error}"
     );
     assert!(error.is_passing());
-    disks.open(&claim).unwrap();
+    disks.open(0, &claim).unwrap();
     // What is wrong with the storage itself does not pass.
     file.set_len(0).unwrap();
     assert!(!claim.resized().err().unwrap().is_passing());

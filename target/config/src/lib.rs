@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use nvmeof_polling::PollingConfig;
 use nvmeof_rdma::Address;
-use nvmeof_rdma_shm::ShmConfig;
 use nvmeof_target_core::{
     Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
     PortSpec, Preferred, SubsystemSpec, derived,
@@ -48,6 +47,7 @@ use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use relative::{RELATIVE, is_relative};
+pub use shm::ShmSettings;
 pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
@@ -60,7 +60,7 @@ pub struct Config {
     raw: RawConfig,
     /// Of each port.
     choices: Vec<Choice>,
-    shm: ShmConfig,
+    shm: ShmSettings,
     control: ControlConfig,
     metrics: MetricsConfig,
     /// Names that do not have the form which the specification asks for.
@@ -184,7 +184,7 @@ impl Config {
             origin,
             raw,
             choices: Vec::new(),
-            shm: ShmConfig::default(),
+            shm: ShmSettings::default(),
             control: ControlConfig::default(),
             metrics: MetricsConfig::default(),
             unusual_names: BTreeSet::new(),
@@ -193,7 +193,7 @@ impl Config {
         this.choices = this.read_choices()?;
         let sqpoll = this.raw.storage.get_ref().sqpoll();
         sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
-        let shm = this.raw.shm.get_ref().to_config();
+        let shm = this.raw.shm.get_ref().to_settings();
         this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
         let metrics = this.raw.metrics.get_ref().to_config();
         this.metrics = metrics.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
@@ -266,9 +266,9 @@ impl Config {
         &self.choices
     }
 
-    /// How processes of this host are met.
+    /// How hosts on this machine connect over shared memory.
     #[must_use]
-    pub fn shm(&self) -> &ShmConfig {
+    pub fn shm(&self) -> &ShmSettings {
         &self.shm
     }
 

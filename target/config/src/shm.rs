@@ -5,13 +5,33 @@ use std::path::PathBuf;
 
 use nix::unistd::User;
 use nvmeof_rdma::explain;
-use nvmeof_rdma_shm::{ShmConfig, own_folder};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::provider::Wrong;
 use super::size::Size;
+
+/// How hosts on this machine connect over shared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmSettings {
+    /// Folder of the sockets. `None` is the usual one of this user.
+    pub folder: Option<PathBuf>,
+    /// Users who may connect besides this one and root.
+    pub users: Vec<u32>,
+    /// Bytes of memory of hosts that are mapped at most.
+    pub lent_memory: usize,
+}
+
+impl Default for ShmSettings {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            users: Vec::new(),
+            lent_memory: 1 << 30,
+        }
+    }
+}
 
 /// Shared memory with hosts on this machine.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -46,10 +66,10 @@ enum RawUser {
 impl RawShm {
     /// # Errors
     /// [`Wrong`] says what would be right.
-    pub(crate) fn to_config(&self) -> Result<ShmConfig, Wrong> {
+    pub(crate) fn to_settings(&self) -> Result<ShmSettings, Wrong> {
         let folder = match &self.folder {
-            None => own_folder(),
-            Some(folder) if folder.get_ref().is_absolute() => folder.get_ref().clone(),
+            None => None,
+            Some(folder) if folder.get_ref().is_absolute() => Some(folder.get_ref().clone()),
             Some(folder) => {
                 let what = format!(
                     "shm.folder = {:?}: must be a path that starts with /",
@@ -67,11 +87,15 @@ impl RawShm {
                 what,
             })?);
         }
-        let mut config = ShmConfig::listening(folder, &users);
+        let mut settings = ShmSettings {
+            folder,
+            users,
+            ..ShmSettings::default()
+        };
         if let Some(lent) = &self.lent_memory {
-            config.mapped = lent_memory(lent)?;
+            settings.lent_memory = lent_memory(lent)?;
         }
-        Ok(config)
+        Ok(settings)
     }
 }
 

@@ -199,8 +199,8 @@ enabled = false
     assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
     assert_eq!(running.shared_receives, 512);
     let shm = config.shm();
-    assert_eq!(shm.folder, Path::new("/run/elsewhere"));
-    assert_eq!((shm.users.last(), shm.mode), (Some(&54_321), 0o666));
+    assert_eq!(shm.folder.as_deref(), Some(Path::new("/run/elsewhere")));
+    assert_eq!(shm.users, [0, 54_321]);
     let polling = PollingConfig {
         longest: Duration::from_micros(7),
         learns: false,
@@ -536,6 +536,6 @@ fn the_defaults_of_the_reference_are_the_defaults() {
     assert_eq!(said.limits(), silent.limits());
     assert_eq!(said.running(), silent.running());
     assert_eq!(said.socket_mode(), silent.socket_mode());
-    assert_eq!(format!("{:?}", said.shm()), format!("{:?}", silent.shm()));
+    assert_eq!(said.shm(), silent.shm());
     assert!(block.contains("queue_depth = 256"), "{block}");
 }

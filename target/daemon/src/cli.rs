@@ -12,7 +12,7 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signalfd::SignalFd;
 use nvmeof_manual::Manual;
-use nvmeof_rdma::{Address, Steering, explain};
+use nvmeof_rdma::{Address, explain};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
 use serde_json::{Value, json};
@@ -345,10 +345,8 @@ impl CheckConfig {
         remarks.extend(processors::sqpoll_remark(&config, &seats));
         // Held to the end, as `serve` would.
         let disks = open_present(&config)?;
-        let mut means = Means {
-            steering: Steering::new(1),
-            files: files::share(&config, 1, disks.len(), &ports),
-        };
+        let files = files::share(&config, 1, disks.len(), &ports);
+        let mut means = Means::new(1, files);
         let listening = ports::listen(&config, ports.clone(), &mut means)?;
         let errors = disks.iter().filter_map(|disk| disk.as_ref().err());
         let mut waiting: Vec<_> = errors.map(ToString::to_string).collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::storage::Storage;
+use nvmeof_backend::Storage;
 
 /// How long reactors are waited for after their last turn while the kernel has operations.
 const OUTSTANDING: Duration = Duration::from_secs(2);
@@ -132,7 +132,7 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::OpenDisks;
+    use nvmeof_backend::Disks;
     use nvmeof_uring::RingConfig;
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         assert!(patience.lasts(after(100), false, &stopping, 2));
         assert!(patience.lasts(after(100), true, &stopping, 2));
         assert!(patience.lasts(after(129), true, &stopping, 2));
-        let idle = OpenDisks::open(&[], RingConfig::default()).unwrap();
+        let idle = Disks::new(RingConfig::default()).unwrap();
         stopping.is_over(&idle);
         assert!(!patience.lasts(after(130), true, &stopping, 2), "one hangs");
         stopping.is_over(&idle);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_backend::{Storage, StorageError};
 use nvmeof_polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 
 use crate::counters::{Counters, Spent};
-use crate::storage::{Storage, StorageError};
 use crate::{Reactor, Turn};
 
 /// The time of all reactors: since the start of the program.

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nvmeof_backend::Claim;
+use nvmeof_backend::{Claim, Disks, StorageError, StorageOpenError};
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
@@ -16,8 +16,7 @@ use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusua
 use nvmeof_target_core::metrics::Ledger;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_target_engine::{
-    Clock, Counters, Failures, Mail, Mailbox, NotEnded, OpenDisks, Reactor, ReactorConfig,
-    Stopping, StorageError, StorageOpenError,
+    Clock, Counters, Failures, Mail, Mailbox, NotEnded, Reactor, ReactorConfig, Stopping,
 };
 use nvmeof_uring::RingConfig;
 
@@ -186,11 +185,9 @@ impl Opened {
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
-        let mut means = Means {
-            steering: Steering::new(count),
-            // Those that come later take one as well.
-            files: files::share(config, count, pool.served().count(), &ports),
-        };
+        // Those that come later take one as well.
+        let files = files::share(config, count, pool.served().count(), &ports);
+        let mut means = Means::new(count, files);
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
@@ -279,7 +276,7 @@ impl Server {
             reactors: counting,
             ledger,
             providers: providers.clone(),
-            borrowed: config.shm().borrowed.clone(),
+            borrowed: means.borrowed.clone(),
         };
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let manager = Arc::new(Manager::new(
@@ -434,13 +431,13 @@ fn spawn(
 /// Builds the reactor on its own thread, to which its ring belongs. Memory is
 /// taken where it is touched first, so the thread goes to its processor before
 /// there is any.
-fn assemble(start: Start) -> Result<Reactor<OpenDisks>, StartFailure> {
+fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     let seat = start.seat;
     processors::take(seat).map_err(|error| ServeError::Start {
         what: "reactor.cores",
         why: format!("{seat}: {error}; it was there a moment ago"),
     })?;
-    let disks = OpenDisks::open_numbered(start.claims, start.ring)
+    let disks = Disks::with(start.ring, start.claims)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(
         start.config,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
     HOST, NQN, Run, Setup, Target, binary, copy_of, ctl, eventually, fds, is_root, managed,
-    over_socket, pattern, reactors_on_one_cpu, same_bytes, works,
+    over_socket, pattern, reactors_on_one_cpu, same_bytes, sample, works,
 };
 use tempfile::TempDir;
 
@@ -62,6 +62,8 @@ fn a_port_through_shared_memory_comes_while_others_work() {
         providers.all(|name| text.contains(&format!("provider=\"{name}\"")))
     };
     assert!(eventually(|| counted().then_some(())).is_some());
+    let (_, text) = over_socket(&setup, "/metrics");
+    assert!(sample(&text, "nvmeof_target_lent_memory_bytes", &[]) > 0.0);
     ctl(&setup, "port remove 2").ok();
     assert_eq!(at_work.end().status, Some(1));
     target.must_be_well();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Spec};
+use nvmeof_backend::{Claim, Disks, Spec};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
@@ -18,7 +18,7 @@ use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 use nvmeof_target_core::{
     Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target, Traddr,
 };
-use nvmeof_target_engine::{Mailbox, OpenDisks, Reactor, ReactorConfig, sleep};
+use nvmeof_target_engine::{Mailbox, Reactor, ReactorConfig, sleep};
 use nvmeof_uring::{RingConfig, RingCounts};
 
 use crate::{Pipes, Side};
@@ -62,7 +62,7 @@ pub enum Submit {
 /// A target with one namespace and an initiator with one I/O queue, or several.
 pub struct Stage {
     medium: Medium,
-    reactor: Reactor<OpenDisks>,
+    reactor: Reactor<Disks>,
     /// The target knows each by another name.
     hosts: Vec<Host>,
     now: Duration,
@@ -197,7 +197,7 @@ impl Stage {
 
     /// What the target's disks asked of io_uring.
     pub fn ring_counts(&mut self) -> RingCounts {
-        self.reactor.storage_mut().ring_counts()
+        self.reactor.storage_mut().ring().counts()
     }
 
     /// Has the target sleep if it would, but not for long.
@@ -240,7 +240,7 @@ impl Host {
     /// Connects one, with a queue and buffers for all its entries.
     fn connect(
         medium: &Medium,
-        reactor: &mut Reactor<OpenDisks>,
+        reactor: &mut Reactor<Disks>,
         number: usize,
         now: &mut Duration,
     ) -> Self {
@@ -348,11 +348,11 @@ fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Dur
 
 /// One turn of the target's loop.
 #[inline(never)]
-fn target_turn(reactor: &mut Reactor<OpenDisks>, now: Duration) {
+fn target_turn(reactor: &mut Reactor<Disks>, now: Duration) {
     black_box(turn(reactor, now));
 }
 
-fn turn(reactor: &mut Reactor<OpenDisks>, now: Duration) -> bool {
+fn turn(reactor: &mut Reactor<Disks>, now: Duration) -> bool {
     reactor.turn(now).unwrap().did_work
 }
 
@@ -394,7 +394,7 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
     AdminQueue::connect(provider, medium.address(), config, now).unwrap()
 }
 
-fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
+fn reactor(medium: &Medium, disk: &Spec) -> Reactor<Disks> {
     let namespace = NamespaceSpec {
         nsid: 1,
         blocks: BLOCKS,
@@ -426,7 +426,7 @@ fn reactor(medium: &Medium, disk: &Spec) -> Reactor<OpenDisks> {
     };
     let model = Model::build(limits, &[port], &[subsystem]).unwrap();
     let claim = Claim::take(disk, None).unwrap();
-    let disks = OpenDisks::open(&[claim], RingConfig::default()).unwrap();
+    let disks = Disks::with(RingConfig::default(), [(0, claim)]).unwrap();
     let mailbox = Mailbox::new().unwrap();
     let peers = Arc::from([mailbox.clone()]);
     let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();

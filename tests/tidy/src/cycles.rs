@@ -40,11 +40,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "target",
         ],
     ),
-    ("target/backend", &["claim", "file", "losses", "syncs"]),
-    (
-        "target/backend",
-        &["error", "geometry", "polling", "request"],
-    ),
     ("target/engine", &["queue", "reactor"]),
     ("initiator/client", &["controller", "host", "namespace"]),
 ];

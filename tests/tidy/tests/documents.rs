@@ -109,7 +109,6 @@ const WRITTEN: &[&str] = &[
     "target/engine/src/queue/receives.rs",
     "target/engine/src/queue/room.rs",
     "target/engine/src/reactor",
-    "target/engine/src/storage.rs",
     "target/manage/src",
 ];
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
+use nvmeof_backend::{
+    Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Storage, StorageError, Why,
+    flush_begins,
+};
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
-use nvmeof_target_engine::{Storage, StorageError};
 
 use crate::plan::DiskShape;
 use cache::Disk;

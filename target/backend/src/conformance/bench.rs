@@ -6,7 +6,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
 use super::Wrap;
-use crate::{Claim, DiskId, Disks, Done, IoError, Op, Request, Why};
+use crate::{Claim, Disks, Done, IoError, Op, Request, Why};
 
 /// What a disk does with what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Bench {
     /// The reactor.
     pub disks: Disks,
     /// The disk.
-    pub disk: DiskId,
+    pub disk: u32,
     /// What it does with what is written.
     pub keeps: Keeps,
     /// Bytes of a block.
@@ -65,7 +65,8 @@ impl Bench {
         };
         let pool = Pool::new(layout, Pages::Normal).unwrap();
         disks.register_regions([pool.region()]);
-        let disk = disks.open_wrapped(claim, wrap).unwrap();
+        let disk = 0;
+        disks.open_wrapped(disk, claim, wrap).unwrap();
         let geometry = disks.geometry(disk).unwrap();
         assert_eq!(geometry, claim.geometry());
         Self {

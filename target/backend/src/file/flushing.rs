@@ -5,7 +5,7 @@ use nvmeof_uring::{Waker, Why};
 
 use super::job::Next;
 use super::{FileDisk, LostMeanwhile};
-use crate::syncs::{Begun, Synced};
+use crate::losses::{Begun, Synced};
 use crate::{Io, IoErrorKind};
 
 /// Stands for it in the ring: no request has this slot.

@@ -62,9 +62,9 @@ fn who_may_share_memory_is_checked() {
         &["shm.folder", "here", "/"],
     );
     assert_names(&refused("mode = 1"), 2, &["mode"]);
-    // By itself it is for this user and root.
+    // By default it is for this user and root.
     let config = parse(GOOD).unwrap();
-    assert_eq!(config.shm().mode, 0o600);
+    assert!(config.shm().users.is_empty());
 }
 
 #[test]

@@ -68,8 +68,8 @@ impl QueuePair {
             return false;
         }
         let waited = self.take_from_rows(slot) || self.take_unbegun(slot, io);
-        if waited && let Some(job) = self.slots.get(slot) {
-            let action = self.core.abort(&mut job.request);
+        if waited && let Some(command) = self.slots.get(slot) {
+            let action = self.core.abort(&mut command.request);
             self.end_waiting(slot, &action, io);
         }
         waited
@@ -83,17 +83,17 @@ impl QueuePair {
                 continue;
             }
             let tag = self.tag(slot).0;
-            let Some(job) = self.slots.get(slot) else {
+            let Some(command) = self.slots.get(slot) else {
                 continue;
             };
-            let waits = job.hungry.is_some()
+            let waits = command.deferred.is_some()
                 || io.resources.backlog.has(tag)
                 || io
                     .resources
                     .locked
                     .waiting
                     .for_earlier_writes(self.place, slot);
-            if waits && let Some(action) = self.core.end_removed(&mut job.request) {
+            if waits && let Some(action) = self.core.end_removed(&mut command.request) {
                 self.take_from_rows(slot);
                 self.take_from_backlog(slot, |_| true, io);
                 self.end_waiting(slot, &action, io);
@@ -115,18 +115,18 @@ impl QueuePair {
     /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
     /// over places that wait for nothing.
     fn take_from_rows(&mut self, slot: Place) -> bool {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return false;
         };
         // What has several operations may have had some of them. Between two pieces of
         // a Verify or a Copy it is aborted all the same: Base 2.1, 5.1.1 does not ask
         // that nothing was done, and the rest may be long.
         let may_have_begun = matches!(
-            &job.hungry,
+            &command.deferred,
             Some(Action::Execute(op)) if !matches!(op.kind, IoKind::Fetch { .. })
-        ) && !job.request.is_one_operation();
-        let waits = !may_have_begun && job.hungry.take().is_some();
-        if waits && std::mem::take(&mut job.reads) {
+        ) && !command.request.is_one_operation();
+        let waits = !may_have_begun && command.deferred.take().is_some();
+        if waits && std::mem::take(&mut command.reads) {
             self.reads.left += 1;
         }
         waits
@@ -153,8 +153,8 @@ impl QueuePair {
             return false;
         };
         self.on_disk = self.on_disk.saturating_sub(1);
-        if let Some(job) = self.slots.get(slot) {
-            drop(job.take_back(request.op.into_buf(), self.account.as_ref()));
+        if let Some(command) = self.slots.get(slot) {
+            drop(command.take_back(request.op.into_buf(), self.account.as_ref()));
         }
         self.rare.lingering.is_over(slot);
         true
@@ -162,7 +162,10 @@ impl QueuePair {
 
     /// The command is answered later, by an order: nothing is kept for it.
     pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
-        let capsule = self.slots.get(slot).and_then(|job| job.capsule.take());
+        let capsule = self
+            .slots
+            .get(slot)
+            .and_then(|command| command.capsule.take());
         self.free(slot);
         self.receive_again(capsule, io);
     }

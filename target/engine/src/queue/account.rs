@@ -19,7 +19,7 @@ use nvmeof_wire::Nqn;
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
-use super::slots::{Job, Lacks};
+use super::slots::{Command, Lacks};
 use super::trust::{Crowd, Kept, Mark, Origin, Origins, Record, Standing};
 use super::{Io, QueuePair, Source};
 use crate::reactor::all_admin_capsules;
@@ -71,7 +71,7 @@ pub(super) struct Holding {
     capsules: Cell<u32>,
 }
 
-/// Buffers that one job asks for at once: the numbers of their kinds.
+/// Buffers that one command asks for at once: the numbers of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Charge([u8; 2]);
 
@@ -544,31 +544,36 @@ impl QueuePair {
     }
 }
 
-/// Takes the buffers that the job lacks. Nothing is taken when they cannot be had
+/// Takes the buffers that the command lacks. Nothing is taken when they cannot be had
 /// now, or the host with that account holds its part of them.
 #[inline]
 pub(super) fn provide(
-    job: &mut Job,
+    command: &mut Command,
     lacks: Lacks,
     account: Option<&Account>,
     io: &mut Io<'_>,
 ) -> Provided {
     match account {
         Some(account) if io.resources.accounts.are_several() => {
-            provide_part(job, lacks, account, io)
+            provide_part(command, lacks, account, io)
         }
-        _ if job.provide(lacks, &mut io.resources.buffers) => Provided::Yes,
+        _ if command.provide(lacks, &mut io.resources.buffers) => Provided::Yes,
         _ => Provided::NotNow,
     }
 }
 
 /// As [`provide`], where there are several hosts.
-fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>) -> Provided {
+fn provide_part(
+    command: &mut Command,
+    lacks: Lacks,
+    account: &Account,
+    io: &mut Io<'_>,
+) -> Provided {
     let (data, spare) = (lacks.data.is_some(), lacks.spare.is_some());
     if !data && !spare {
         return Provided::Yes;
     }
-    if !job.provide(lacks, &mut io.resources.buffers) {
+    if !command.provide(lacks, &mut io.resources.buffers) {
         // Not even one that is free would be for it, perhaps.
         let classes = io.resources.buffers.classes();
         let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
@@ -581,12 +586,15 @@ fn provide_part(job: &mut Job, lacks: Lacks, account: &Account, io: &mut Io<'_>)
             .unwrap_or(Provided::NotNow);
     }
     let taken = [
-        job.data.get().filter(|_| data),
-        job.spare.get().filter(|_| spare),
+        command.data.get().filter(|_| data),
+        command.spare.get().filter(|_| spare),
     ];
     let more = Charge::of(taken, io.resources.buffers.classes());
     let allowed = io.resources.accounts.allow(account, more);
-    for (taken, buf, is_data) in [(data, &mut job.data, true), (spare, &mut job.spare, false)] {
+    for (taken, buf, is_data) in [
+        (data, &mut command.data, true),
+        (spare, &mut command.spare, false),
+    ] {
         match allowed {
             Ok(()) if taken => buf.charge(account, io.resources.buffers.classes(), is_data),
             Err(_) if taken => drop(buf.end(None)),

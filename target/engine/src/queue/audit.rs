@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::QueuePair;
 use super::account::{Account, Accounts, Held, Holding, KINDS, Left};
-use super::slots::{Job, Lent};
+use super::slots::{Command, Lent};
 use super::trust::Mark;
 
 /// Buffers of each kind, then capsules.
@@ -40,8 +40,8 @@ impl Accounts {
         left: impl Iterator<Item = &'a Left>,
     ) -> Result<(), String> {
         let mut sums = Sums::default();
-        for edge in queues {
-            edge.add_to(&mut sums)?;
+        for queue_pair in queues {
+            queue_pair.add_to(&mut sums)?;
         }
         for one in left {
             for held in one.held() {
@@ -68,8 +68,8 @@ impl QueuePair {
             return Ok(());
         };
         sums.add(account, KINDS, self.capsules);
-        for job in self.slots.jobs() {
-            for mark in job.check()? {
+        for command in self.slots.commands() {
+            for mark in command.check()? {
                 sums.add(account, mark.kind(), 1);
             }
         }
@@ -77,7 +77,7 @@ impl QueuePair {
     }
 }
 
-impl Job {
+impl Command {
     /// The marks that its buffers are charged under: none without its buffer, here or
     /// lent.
     fn check(&self) -> Result<impl Iterator<Item = Mark>, String> {

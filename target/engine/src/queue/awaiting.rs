@@ -37,22 +37,22 @@ impl QueuePair {
         let Some(slot) = self.awaiting.commands.front().copied() else {
             return false;
         };
-        if let Some(job) = self.slots.get(slot)
-            && let Some(action) = job.hungry.take()
+        if let Some(command) = self.slots.get(slot)
+            && let Some(action) = command.deferred.take()
         {
-            let lacks = job.lacks(&action);
+            let lacks = command.lacks(&action);
             let account = self.account.as_ref();
-            let mut provided = provide(job, lacks, account, io);
+            let mut provided = provide(command, lacks, account, io);
             if provided != Provided::Yes && lacks.both() {
                 // One at a time: those that take one each would go before it for ever.
                 let first = Lacks {
                     spare: None,
                     ..lacks
                 };
-                provided = provide(job, first, account, io);
+                provided = provide(command, first, account, io);
             }
             if provided != Provided::Yes {
-                job.hungry = Some(action);
+                command.deferred = Some(action);
                 self.note_full(provided, io);
                 self.note_shortage(provided, lacks, io);
                 return false;

@@ -4,7 +4,7 @@ use nvmeof_backend::{IoError, IoErrorKind, Op};
 use nvmeof_memory::Buf;
 use nvmeof_target_core::{Data, Executed, IoKind, IoOp};
 
-use super::slots::{Job, Lent};
+use super::slots::{Command, Lent};
 use super::{Io, QueuePair, of_peer};
 use crate::tag::Place;
 
@@ -22,33 +22,33 @@ impl QueuePair {
     }
 }
 
-/// The disk operation with the buffer it needs, taken out of the job.
-pub(super) fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
+/// The disk operation with the buffer it needs, taken out of the command.
+pub(super) fn lend(command: &mut Command, op: &IoOp) -> Option<Op> {
     let (offset, len, fua) = (op.offset, op.len, op.fua);
     Some(match op.kind {
         IoKind::Read => {
-            job.lent = Lent::Data;
-            let buf = job.data.lend()?;
+            command.lent = Lent::Data;
+            let buf = command.data.lend()?;
             Op::Read { offset, buf }
         }
         IoKind::Compare => {
-            job.lent = Lent::Spare;
-            let buf = job.spare.lend()?;
+            command.lent = Lent::Spare;
+            let buf = command.spare.lend()?;
             Op::Read { offset, buf }
         }
         IoKind::Fetch { .. } => {
-            job.lent = Lent::Piece;
-            let mut buf = job.spare.lend()?;
+            command.lent = Lent::Piece;
+            let mut buf = command.spare.lend()?;
             buf.set_len(usize::try_from(len).ok()?).ok()?;
             Op::Read { offset, buf }
         }
         IoKind::Store => {
-            job.lent = Lent::Piece;
-            let buf = job.spare.lend()?;
+            command.lent = Lent::Piece;
+            let buf = command.spare.lend()?;
             Op::Write { offset, buf, fua }
         }
         IoKind::Write => {
-            let buf = lend_data(job)?;
+            let buf = lend_data(command)?;
             Op::Write { offset, buf, fua }
         }
         IoKind::Flush | IoKind::FlushOwn | IoKind::Settle => Op::Flush,
@@ -64,34 +64,38 @@ pub(super) fn lend(job: &mut Job, op: &IoOp) -> Option<Op> {
 
 /// The data of a write: the buffer they were pulled into, or the part of the
 /// capsule that holds them.
-fn lend_data(job: &mut Job) -> Option<Buf> {
-    match job.request.data() {
+fn lend_data(command: &mut Command) -> Option<Buf> {
+    match command.request.data() {
         // The one copy there is: data in the middle of a capsule, for a disk
         // that wants them aligned. Hosts put them at its start.
-        Data::Capsule(range) if job.misaligned => {
-            job.lent = Lent::Data;
-            let from = job.capsule.as_ref()?.get(range.clone())?;
-            let mut buf = job.data.lend()?;
+        Data::Capsule(range) if command.misaligned => {
+            command.lent = Lent::Data;
+            let from = command.capsule.as_ref()?.get(range.clone())?;
+            let mut buf = command.data.lend()?;
             buf.copy_from_slice(from);
             Some(buf)
         }
         Data::Capsule(range) => {
-            job.lent = Lent::Capsule;
-            let mut buf = job.capsule.take()?;
+            command.lent = Lent::Capsule;
+            let mut buf = command.capsule.take()?;
             buf.set_view(range.clone()).ok()?;
             Some(buf)
         }
         Data::Remote(_) | Data::List { .. } => {
-            job.lent = Lent::Data;
-            job.data.lend()
+            command.lent = Lent::Data;
+            command.data.lend()
         }
         Data::None => None,
     }
 }
 
-/// The data of a job's request, wherever they are.
-pub(super) fn data_of(job: &Job) -> &[u8] {
-    bytes_of(job.request.data(), job.capsule.as_deref(), job.data.get())
+/// The data of a command's request, wherever they are.
+pub(super) fn data_of(command: &Command) -> &[u8] {
+    bytes_of(
+        command.request.data(),
+        command.capsule.as_deref(),
+        command.data.get(),
+    )
 }
 
 /// Nothing of data in the host's own memory, by which nothing is decided.
@@ -129,8 +133,8 @@ impl QueuePair {
         slot: Place,
         io: &mut Io<'_>,
     ) -> Executed {
-        if let Some(job) = self.slots.get(slot) {
-            self.core.failed_at(&mut job.request, error.offset);
+        if let Some(command) = self.slots.get(slot) {
+            self.core.failed_at(&mut command.request, error.offset);
         }
         if let (Some(disk), Some(failures)) = (disk, &io.resources.failures) {
             failures.tell(disk, error);

@@ -53,10 +53,10 @@ impl QueuePair {
         if let Some(status) = self.core.take_unfused() {
             self.fail_first(status, io);
         }
-        let Some(job) = self.slots.get(slot).filter(|_| fusing) else {
+        let Some(command) = self.slots.get(slot).filter(|_| fusing) else {
             return;
         };
-        if !job.request.is_second_half() {
+        if !command.request.is_second_half() {
             self.rare.pairs.push(Pair {
                 first: slot,
                 second: None,
@@ -106,8 +106,8 @@ impl QueuePair {
     }
 
     fn fail_half(&mut self, slot: Place, status: Status, io: &mut Io<'_>) {
-        if let Some(job) = self.slots.get(slot)
-            && let Action::Respond(response) = self.core.fail(&mut job.request, status)
+        if let Some(command) = self.slots.get(slot)
+            && let Action::Respond(response) = self.core.fail(&mut command.request, status)
         {
             self.respond(slot, &response, io);
         }
@@ -141,23 +141,24 @@ impl QueuePair {
     }
 
     fn turn(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
-        let job = self.slots.get(slot)?;
-        Some(self.core.step(io.now, &mut job.request, Event::Turn))
+        let command = self.slots.get(slot)?;
+        Some(self.core.step(io.now, &mut command.request, Event::Turn))
     }
 
     /// Data in the middle of a capsule are moved to where a disk takes them
     /// from: behind the command.
     fn align(&mut self, slot: Place) {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return;
         };
-        if let (Data::Capsule(range), Some(capsule)) = (job.request.data(), &mut job.capsule)
+        if let (Data::Capsule(range), Some(capsule)) =
+            (command.request.data(), &mut command.capsule)
             && range.start != SQE_LEN
         {
             let range = range.clone();
             if range.end <= capsule.len() {
                 capsule.copy_within(range, SQE_LEN);
-                job.request.data_behind();
+                command.request.data_behind();
             }
         }
     }
@@ -196,7 +197,7 @@ impl QueuePair {
     /// somebody else's. It is tried again when locks change.
     #[cold]
     pub(super) fn is_locked_out(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return false;
         };
         let storage = io.storage.identity(op.disk);
@@ -218,21 +219,21 @@ impl QueuePair {
                     io.resources.locked.member.blocks(
                         storage,
                         &op.bytes(),
-                        job.began,
-                        &mut job.turn,
+                        command.began,
+                        &mut command.turn,
                     )
                 }
             }
         };
         if locked {
-            job.hungry = Some(Action::Execute(*op));
+            command.deferred = Some(Action::Execute(*op));
             io.resources
                 .locked
                 .waiting
                 .locked_out
                 .push_back((self.place, slot));
         } else {
-            job.turn = None;
+            command.turn = None;
         }
         locked
     }
@@ -243,14 +244,14 @@ impl QueuePair {
         if self.state == State::Closing {
             return;
         }
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return;
         };
-        let Some(action) = job.hungry.take() else {
+        let Some(action) = command.deferred.take() else {
             return;
         };
         if io.resources.locked.member.is_idle() {
-            job.turn = None;
+            command.turn = None;
         }
         self.perform(slot, action, io);
         self.settle(io);
@@ -288,11 +289,11 @@ impl QueuePair {
     /// capsule, where there is room for as much as they may be.
     pub(super) fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-        let capsule = self.slots.get(slot).and_then(|job| {
-            let pieces = job.pieces();
-            let mut capsule = job.capsule.take()?;
-            job.lent = Lent::Capsule;
-            job.on_wire = Some(io.now);
+        let capsule = self.slots.get(slot).and_then(|command| {
+            let pieces = command.pieces();
+            let mut capsule = command.capsule.take()?;
+            command.lent = Lent::Capsule;
+            command.on_wire = Some(io.now);
             capsule.set_view(SQE_LEN..SQE_LEN + len).ok()?;
             Some((capsule, pieces))
         });

@@ -16,12 +16,12 @@ impl QueuePair {
     pub(super) fn read_in_place(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
         if op.kind == IoKind::Read
             && self.shares_memory()
-            && let Some(job) = self.slots.get(slot)
-            && job.data.is_none()
-            && let Data::Remote(remote) = job.request.data()
+            && let Some(command) = self.slots.get(slot)
+            && command.data.is_none()
+            && let Data::Remote(remote) = command.request.data()
         {
             let mapped = map(*remote, op, Rights::REMOTE_WRITE, self.link.qp, io);
-            return job.data.put(mapped);
+            return command.data.put(mapped);
         }
         false
     }
@@ -34,15 +34,15 @@ impl QueuePair {
         if !self.shares_memory() {
             return None;
         }
-        let job = self.slots.get(slot)?;
-        if job.data.is_none()
-            && let Data::Remote(remote) = job.request.data()
-            && let Some(op) = job.request.write()
+        let command = self.slots.get(slot)?;
+        if command.data.is_none()
+            && let Data::Remote(remote) = command.request.data()
+            && let Some(op) = command.request.write()
         {
             let mapped = map(*remote, op, Rights::REMOTE_READ, self.link.qp, io);
-            if job.data.put(mapped) {
+            if command.data.put(mapped) {
                 let event = Event::Pulled(&[]);
-                return Some(self.core.step(io.now, &mut job.request, event));
+                return Some(self.core.step(io.now, &mut command.request, event));
             }
         }
         None

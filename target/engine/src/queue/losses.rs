@@ -168,8 +168,8 @@ impl QueuePair {
 
     /// The command in `slot`, a Flush, goes to its first disk or the next one.
     pub(super) fn flush_came(&mut self, slot: Place) {
-        if let Some(job) = self.slots.get(slot) {
-            job.came.get_or_insert_with(flush_begins);
+        if let Some(command) = self.slots.get(slot) {
+            command.came.get_or_insert_with(flush_begins);
         }
     }
 
@@ -219,8 +219,8 @@ impl QueuePair {
     /// had no buffer: of a Flush that it failed, if an earlier one did for somebody else
     /// and took with it what this host wrote.
     pub(super) fn flushed(&mut self, slot: Place, outcome: Executed, io: &Io<'_>) -> Executed {
-        let job = self.slots.get(slot);
-        let flush = job.and_then(|job| Some((job.request.flushes()?, job.came?)));
+        let command = self.slots.get(slot);
+        let flush = command.and_then(|command| Some((command.request.flushes()?, command.came?)));
         let Some((disk, came)) = flush else {
             return outcome;
         };

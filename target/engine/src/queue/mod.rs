@@ -28,6 +28,7 @@ mod waits;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
@@ -38,7 +39,6 @@ use crate::failures::Failures;
 use crate::peer_log::PeerLog;
 use crate::reactor::{AwaitingBuffers, Backlog, Locked};
 use crate::stock::Stock;
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::Turns;
 use account::Account;
@@ -200,9 +200,9 @@ pub const SENDS_PER_COMMAND: u32 = 2;
 /// A line in the log about a connected queue: it names who is at the other end,
 /// by address and by name, and what they are connected to.
 macro_rules! of_peer {
-    ($level:ident, $edge:expr, $($text:tt)+) => {{
-        let (host, subsystem, cntlid) = $edge.core.association().unwrap_or_default();
-        let (peer, queue) = ($edge.link.peer, $edge.core.qid());
+    ($level:ident, $queue_pair:expr, $($text:tt)+) => {{
+        let (host, subsystem, cntlid) = $queue_pair.core.association().unwrap_or_default();
+        let (peer, queue) = ($queue_pair.link.peer, $queue_pair.core.qid());
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }
@@ -426,10 +426,10 @@ impl QueuePair {
     #[cold]
     pub(super) fn returned(&mut self, slot: Place, had_buffer: bool) {
         if had_buffer
-            && let Some(job) = self.slots.get(slot)
-            && job.lent != Lent::Capsule
+            && let Some(command) = self.slots.get(slot)
+            && command.lent != Lent::Capsule
         {
-            job.data.end(self.account.as_ref());
+            command.data.end(self.account.as_ref());
         }
     }
 }

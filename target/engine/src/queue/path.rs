@@ -17,7 +17,7 @@ use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Re
 
 use super::account::{Provided, provide};
 use super::disk::{bytes_of, data_of, difference, lend};
-use super::slots::{Job, Lacks, Lent};
+use super::slots::{Command, Lacks, Lent};
 use super::{Capsule, Io, QueuePair, RECEIVE, SharedQueues, State, in_place};
 use crate::tag::{Place, Tag};
 
@@ -71,19 +71,19 @@ impl QueuePair {
     pub(super) fn begin(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let Capsule { buf, len, .. } = capsule;
         let room = self.make_room(io);
-        let Some((slot, job)) = self.slots.take() else {
+        let Some((slot, command)) = self.slots.take() else {
             return self.bug("a command was begun without a slot", io);
         };
         let bytes = buf.get(..len).unwrap_or_default();
-        job.began = io.now;
-        let action = self.core.begin(io.now, bytes, &mut job.request);
-        if let (Action::Execute(op), Data::Capsule(range)) = (&action, job.request.data()) {
+        command.began = io.now;
+        let action = self.core.begin(io.now, bytes, &mut command.request);
+        if let (Action::Execute(op), Data::Capsule(range)) = (&action, command.request.data()) {
             let alignment = io.storage.buffer_alignment(op.disk);
             let start = buf.addr().wrapping_add(range.start as u64);
-            job.misaligned = !in_place::is_aligned(start, alignment);
+            command.misaligned = !in_place::is_aligned(start, alignment);
         }
-        let fusing = job.request.is_fusing();
-        job.capsule = Some(buf);
+        let fusing = command.request.is_fusing();
+        command.capsule = Some(buf);
         self.take_room(room, io);
         if fusing || !self.rare.pairs.is_empty() {
             self.begin_beside_pairs(slot, fusing, io);
@@ -132,13 +132,14 @@ impl QueuePair {
                     if !self.has_buffers(slot, &action, io) {
                         return self.wait(slot, action);
                     }
-                    let Some(job) = self.slots.get(slot) else {
+                    let Some(command) = self.slots.get(slot) else {
                         return;
                     };
-                    let Some(data) = job.data.get_mut() else {
+                    let Some(data) = command.data.get_mut() else {
                         return self.bug("no buffer to produce into", io);
                     };
-                    self.core.step(io.now, &mut job.request, Event::Room(data))
+                    self.core
+                        .step(io.now, &mut command.request, Event::Room(data))
                 }
                 Action::Keep(keeping) => return self.keep(slot, keeping, io),
                 Action::Hold => return self.hold(slot, io),
@@ -150,16 +151,16 @@ impl QueuePair {
     /// Whether there is an RDMA Read that the command may begin; if not, it is its
     /// turn when there is one.
     fn has_read(&mut self, slot: Place) -> bool {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return true;
         };
-        if !job.reads {
+        if !command.reads {
             let Some(left) = self.reads.left.checked_sub(1) else {
                 self.reads.waiting.push_back(slot);
                 return false;
             };
             self.reads.left = left;
-            job.reads = true;
+            command.reads = true;
         }
         true
     }
@@ -168,22 +169,22 @@ impl QueuePair {
     /// there are.
     #[inline]
     fn has_buffers(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return true;
         };
-        let lacks = job.lacks(action);
+        let lacks = command.lacks(action);
         if lacks == Lacks::NOTHING {
             return true;
         }
         if lacks.data.is_none()
-            && let Some(len) = job.lacks_second(lacks)
+            && let Some(len) = command.lacks_second(lacks)
         {
             return self.has_second(slot, len, io);
         }
         // Whoever came first gets the next buffer.
         let first = !io.resources.awaiting.has_queues() && self.awaiting.commands.is_empty();
         let provided = match first {
-            true => provide(job, lacks, self.account.as_ref(), io),
+            true => provide(command, lacks, self.account.as_ref(), io),
             false => Provided::NotNow,
         };
         if provided == Provided::Yes {
@@ -191,7 +192,7 @@ impl QueuePair {
         }
         // A Copy between two pieces holds the buffer with its list of sources. Those
         // before it may wait for one of that kind, so it goes before them.
-        let holds_one = lacks.spare.is_some() && !job.data.is_none();
+        let holds_one = lacks.spare.is_some() && !command.data.is_none();
         self.note_full(provided, io);
         match holds_one {
             true => self.awaiting.commands.push_front(slot),
@@ -204,15 +205,15 @@ impl QueuePair {
     /// `action` has to wait for what it has no part of yet.
     #[cold]
     fn wait(&mut self, slot: Place, action: Action) {
-        if let Some(job) = self.slots.get(slot) {
-            job.hungry = Some(action);
+        if let Some(command) = self.slots.get(slot) {
+            command.deferred = Some(action);
         }
     }
 
     pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
-        let local = self.slots.get(slot).and_then(|job| {
-            job.on_wire = Some(io.now);
-            Some((job.data.lend()?, job.pieces()))
+        let local = self.slots.get(slot).and_then(|command| {
+            command.on_wire = Some(io.now);
+            Some((command.data.lend()?, command.pieces()))
         });
         let Some((local, pieces)) = local else {
             return self.bug("no buffer to pull into", io);
@@ -254,32 +255,32 @@ impl QueuePair {
 
     fn go_on_pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         let room = self.make_room(io);
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return;
         };
-        job.on_wire = None;
-        if std::mem::take(&mut job.reads) {
+        command.on_wire = None;
+        if std::mem::take(&mut command.reads) {
             self.reads.left += 1;
         }
-        let place = match std::mem::take(&mut job.lent) {
+        let place = match std::mem::take(&mut command.lent) {
             Lent::Capsule => {
-                job.capsule = buf;
-                job.capsule.as_mut()
+                command.capsule = buf;
+                command.capsule.as_mut()
             }
             _ => {
-                job.data.arrived(self.account.as_ref());
-                job.data.restore(buf)
+                command.data.arrived(self.account.as_ref());
+                command.data.restore(buf)
             }
         };
         let Some(data) = place else {
             return self.bug("pulled without a buffer", io);
         };
-        if job.request.is_fusing() {
+        if command.request.is_fusing() {
             data.reset_view();
         }
         let action = self
             .core
-            .step(io.now, &mut job.request, Event::Pulled(data));
+            .step(io.now, &mut command.request, Event::Pulled(data));
         self.take_room(room, io);
         self.perform(slot, action, io);
     }
@@ -290,7 +291,11 @@ impl QueuePair {
             && !self.is_closing()
             && let Some(slot) = self.reads.waiting.pop_front()
         {
-            if let Some(action) = self.slots.get(slot).and_then(|job| job.hungry.take()) {
+            if let Some(action) = self
+                .slots
+                .get(slot)
+                .and_then(|command| command.deferred.take())
+            {
                 self.perform(slot, action, io);
             }
         }
@@ -324,9 +329,9 @@ impl QueuePair {
         }
         let queue = self.place;
         let tag = Tag { queue, slot }.to_bits();
-        let job = self.slots.get(slot)?;
-        job.risk = risk;
-        let Some(lent) = lend(job, op) else {
+        let command = self.slots.get(slot)?;
+        command.risk = risk;
+        let Some(lent) = lend(command, op) else {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
@@ -374,8 +379,8 @@ impl QueuePair {
         let outcome = match &done.result {
             Ok(()) => Executed::Ok,
             Err(error) => {
-                let job = self.slots.get(slot);
-                let disk = job.and_then(|job| job.request.disk());
+                let command = self.slots.get(slot);
+                let disk = command.and_then(|command| command.request.disk());
                 self.failure_of(error, disk, slot, io)
             }
         };
@@ -401,28 +406,28 @@ impl QueuePair {
         if buf.is_none() {
             outcome = self.flushed(slot, outcome, io);
         }
-        let mut job = self.slots.get(slot)?;
+        let mut command = self.slots.get(slot)?;
         if outcome == Executed::Ok
-            && let Some(risk) = job.risk.take()
+            && let Some(risk) = command.risk.take()
         {
             self.wrote(risk, io);
-            job = self.slots.get(slot)?;
+            command = self.slots.get(slot)?;
         }
         let account = self.account.as_ref();
-        let lent = job.lent;
-        if let Some(on_disk) = job.take_back(buf, account)
+        let lent = command.lent;
+        if let Some(on_disk) = command.take_back(buf, account)
             && outcome == Executed::Ok
-            && let Some(differs) = difference(data_of(job), &on_disk)
+            && let Some(differs) = difference(data_of(command), &on_disk)
         {
             outcome = Executed::Miscompare;
-            self.core.failed_after(&mut job.request, differs);
+            self.core.failed_after(&mut command.request, differs);
         }
-        let Job {
+        let Command {
             request,
             capsule,
             data,
             ..
-        } = &mut *job;
+        } = &mut *command;
         let data = match lent {
             // What the disk read or wrote whole is nothing that the core looks at.
             Lent::Data | Lent::Capsule => &[],
@@ -434,7 +439,7 @@ impl QueuePair {
         if lent == Lent::Piece
             && !(io.resources.awaiting.is_empty() && self.awaiting.commands.is_empty())
         {
-            job.pause(&action, account);
+            command.pause(&action, account);
         }
         Some(action)
     }
@@ -455,24 +460,24 @@ impl QueuePair {
         io: &mut Io<'_>,
     ) {
         let account = self.account.as_ref();
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return;
         };
         if counted {
-            let took = io.now.saturating_sub(job.began);
-            self.core.count(&job.request, response, took);
+            let took = io.now.saturating_sub(command.began);
+            self.core.count(&command.request, response, took);
         }
-        drop(job.spare.end(account));
-        job.on_wire = Some(io.now);
-        let pieces = job.pieces();
-        let capsule = job.capsule.take();
+        drop(command.spare.end(account));
+        command.on_wire = Some(io.now);
+        let pieces = command.pieces();
+        let capsule = command.capsule.take();
         // Data that go to the host count until it has them.
         let data = match response.push {
             Some(_) => {
-                job.lent = Lent::Data;
-                job.data.lend()
+                command.lent = Lent::Data;
+                command.data.lend()
             }
-            None => job.data.end(account),
+            None => command.data.end(account),
         };
         self.receive_again(capsule, io);
         // The host's own memory holds its data already; before the answer it is
@@ -571,8 +576,8 @@ impl QueuePair {
     /// The host has the data of the command in `slot`.
     pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
         io.resources.buffers.put_back(buf);
-        if let Some(job) = self.slots.get(slot) {
-            job.data.sent(self.account.as_ref());
+        if let Some(command) = self.slots.get(slot) {
+            command.data.sent(self.account.as_ref());
         }
     }
 

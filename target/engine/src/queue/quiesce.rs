@@ -139,11 +139,11 @@ impl QueuePair {
             return;
         };
         let kept = matches!(keeping.outcome(), Some(Ok(())));
-        let Some(job) = self.slots.get(*slot) else {
+        let Some(command) = self.slots.get(*slot) else {
             return;
         };
         let event = Event::Kept { kept };
-        let action = self.core.step(io.now, &mut job.request, event);
+        let action = self.core.step(io.now, &mut command.request, event);
         self.perform(*slot, action, io);
         self.settle(io);
     }

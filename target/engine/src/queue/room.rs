@@ -95,10 +95,10 @@ impl QueuePair {
     /// already: nobody but the host itself lacks a buffer by that.
     pub(super) fn pull_connect(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
-        let capsule = self.slots.get(slot).and_then(|job| {
-            let mut capsule = job.capsule.take()?;
-            job.lent = Lent::Capsule;
-            job.on_wire = Some(io.now);
+        let capsule = self.slots.get(slot).and_then(|command| {
+            let mut capsule = command.capsule.take()?;
+            command.lent = Lent::Capsule;
+            command.on_wire = Some(io.now);
             capsule.set_len(len).ok()?;
             Some(capsule)
         });

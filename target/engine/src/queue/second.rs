@@ -10,7 +10,7 @@
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
 
 use super::account::{Provided, provide};
-use super::slots::{Job, Lacks};
+use super::slots::{Command, Lacks};
 use super::{Io, QueuePair, State};
 use crate::tag::Place;
 use crate::turns::{HostId, Turns};
@@ -56,7 +56,7 @@ impl Seconds {
     }
 }
 
-impl Job {
+impl Command {
     /// Bytes of the second buffer, if it lacks that one and holds another that is not
     /// shorter.
     #[cold]
@@ -83,15 +83,15 @@ impl QueuePair {
     }
 
     fn take_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return true;
         };
         let lacks = Lacks {
             spare: Some(len),
             ..Lacks::NOTHING
         };
-        provide(job, lacks, self.account.as_ref(), io) == Provided::Yes
-            || job.spare.put(io.resources.awaiting.seconds.take(len))
+        provide(command, lacks, self.account.as_ref(), io) == Provided::Yes
+            || command.spare.put(io.resources.awaiting.seconds.take(len))
     }
 
     /// It is the turn of the command in `slot` to get its second buffer. False when there
@@ -100,19 +100,19 @@ impl QueuePair {
         if self.state == State::Closing {
             return true;
         }
-        let Some(job) = self.slots.get(slot) else {
+        let Some(command) = self.slots.get(slot) else {
             return true;
         };
         // Without it, the command was aborted.
-        let Some(action) = job.hungry.take() else {
+        let Some(action) = command.deferred.take() else {
             return true;
         };
-        let second = job.lacks_second(job.lacks(&action));
+        let second = command.lacks_second(command.lacks(&action));
         if let Some(len) = second
             && !self.take_second(slot, len, io)
         {
-            if let Some(job) = self.slots.get(slot) {
-                job.hungry = Some(action);
+            if let Some(command) = self.slots.get(slot) {
+                command.deferred = Some(action);
             }
             return false;
         }

@@ -26,12 +26,12 @@ struct Slot {
     generation: u16,
     taken: bool,
     /// Never moved: what is in a place that is free holds nothing.
-    job: Job,
+    command: Command,
 }
 
 /// One command and the buffers it holds.
 #[derive(Debug, Default)]
-pub(super) struct Job {
+pub(super) struct Command {
     /// Says nothing for an answer to a command that was held.
     pub(super) request: Request,
     /// What the command came in, unless it is lent to the disk.
@@ -46,8 +46,8 @@ pub(super) struct Job {
     pub(super) misaligned: bool,
     /// Which buffer is somewhere else.
     pub(super) lent: Lent,
-    /// What waits for a buffer, or for an RDMA Read that may be begun.
-    pub(super) hungry: Option<Action>,
+    /// The action that waits: for a buffer, a lock, or an RDMA Read that may be posted.
+    pub(super) deferred: Option<Action>,
     /// When it is its turn to write, if it waits for a lock.
     pub(super) turn: Option<u64>,
     /// What may be lost of what the disk writes for it.
@@ -62,7 +62,7 @@ pub(super) struct Job {
     pub(super) on_wire: Option<Duration>,
 }
 
-/// Bytes of the buffers that a job has to get before it goes on.
+/// Bytes of the buffers that a command has to get before it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lacks {
     /// Of that for its data.
@@ -98,7 +98,7 @@ pub(super) struct Changing {
     pub(super) began: Duration,
 }
 
-/// Which buffer of a job the disk has, or a Connect's data are pulled into.
+/// Which buffer of a command the disk has, or a Connect's data are pulled into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Lent {
     #[default]
@@ -127,29 +127,29 @@ impl Slots {
         self.free.extend((from..count).rev());
     }
 
-    /// Takes a free place; its job holds nothing. Ask
+    /// Takes a free place; its command holds nothing. Ask
     /// [`is_full`](Self::is_full) first.
-    pub(super) fn take(&mut self) -> Option<(Place, &mut Job)> {
+    pub(super) fn take(&mut self) -> Option<(Place, &mut Command)> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(index))?;
         slot.taken = true;
         let generation = slot.generation;
-        Some((Place { index, generation }, &mut slot.job))
+        Some((Place { index, generation }, &mut slot.command))
     }
 
-    /// The job in that place, unless it is another by now.
-    pub(super) fn get(&mut self, place: Place) -> Option<&mut Job> {
+    /// The command in that place, unless it is another by now.
+    pub(super) fn get(&mut self, place: Place) -> Option<&mut Command> {
         let slot = self.slots.get_mut(usize::from(place.index))?;
-        (slot.taken && slot.generation == place.generation).then_some(&mut slot.job)
+        (slot.taken && slot.generation == place.generation).then_some(&mut slot.command)
     }
 
     /// As [`get`](Self::get), to look at it.
-    pub(super) fn peek(&self, place: Place) -> Option<&Job> {
+    pub(super) fn peek(&self, place: Place) -> Option<&Command> {
         let slot = self.slots.get(usize::from(place.index))?;
-        (slot.taken && slot.generation == place.generation).then_some(&slot.job)
+        (slot.taken && slot.generation == place.generation).then_some(&slot.command)
     }
 
-    /// Ends the job in that place: its buffers go back to their pools, and `account`
+    /// Ends the command in that place: its buffers go back to their pools, and `account`
     /// counts them no more.
     #[inline]
     pub(super) fn free(&mut self, place: Place, account: Option<&Account>) {
@@ -165,29 +165,32 @@ impl Slots {
             return;
         };
         if with_data {
-            slot.job.data.arrived(account);
+            slot.command.data.arrived(account);
         }
-        slot.job.clear(account);
+        slot.command.clear(account);
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(place.index);
     }
 
-    /// The queue is gone: `account` counts nothing of its jobs any more but the
+    /// The queue is gone: `account` counts nothing of its commands any more but the
     /// buffers that disks have, which are returned.
     pub(super) fn hand_over(&mut self, account: &Account) -> Vec<(Place, Held)> {
         let all = (0u16..).zip(&mut self.slots);
         let lent = all.filter_map(|(index, slot)| {
-            let job = &mut slot.job;
-            let held = match job.lent {
+            let command = &mut slot.command;
+            let held = match command.lent {
                 // The provider had it, and gave it back.
-                _ if job.on_wire.is_some() => None,
+                _ if command.on_wire.is_some() => None,
                 Lent::None => None,
                 Lent::Capsule => Some(Held::Capsule),
-                Lent::Data => job.data.hand_over().map(Held::Data),
-                Lent::Spare | Lent::Piece => job.spare.hand_over().map(Held::Data),
+                Lent::Data => command.data.hand_over().map(Held::Data),
+                Lent::Spare | Lent::Piece => command.spare.hand_over().map(Held::Data),
             };
-            drop((job.data.end(Some(account)), job.spare.end(Some(account))));
+            drop((
+                command.data.end(Some(account)),
+                command.spare.end(Some(account)),
+            ));
             let generation = slot.generation;
             Some((Place { index, generation }, held?))
         });
@@ -198,7 +201,7 @@ impl Slots {
     pub(super) fn find(&mut self, cid: u16) -> Option<Place> {
         let mut all = (0u16..).zip(&self.slots);
         let (index, slot) = all.find(|(_, slot)| {
-            let request = &slot.job.request;
+            let request = &slot.command.request;
             slot.taken && request.cid() == cid && !request.is_over()
         })?;
         let generation = slot.generation;
@@ -218,11 +221,11 @@ impl Slots {
         let mut all = (0u16..).zip(&self.slots);
         all.any(|(index, slot)| {
             let generation = slot.generation;
-            let job = &slot.job;
-            let before = job.turn.is_some_and(|turn| turn < lock);
+            let command = &slot.command;
+            let before = command.turn.is_some_and(|turn| turn < lock);
             slot.taken
-                && (job.hungry.is_none() || before)
-                && job.request.may_write(is_it, bytes)
+                && (command.deferred.is_none() || before)
+                && command.request.may_write(is_it, bytes)
                 && !passes(Place { index, generation })
         })
     }
@@ -235,8 +238,8 @@ impl Slots {
             return None;
         }
         let taken = self.slots.iter().filter(|slot| slot.taken);
-        let write = taken.filter(|slot| slot.job.request.will_write(is_it));
-        write.map(|slot| slot.job.began).min()
+        let write = taken.filter(|slot| slot.command.request.will_write(is_it));
+        write.map(|slot| slot.command.began).min()
     }
 
     /// What disks may be changing for the commands that were begun until `until`.
@@ -247,11 +250,12 @@ impl Slots {
         }
         let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
         // What waits for something did not get to its disk.
-        let begun = all.filter(|(_, slot)| slot.job.hungry.is_none() && slot.job.began <= until);
+        let begun =
+            all.filter(|(_, slot)| slot.command.deferred.is_none() && slot.command.began <= until);
         let changing = begun.filter_map(|(index, slot)| {
             let generation = slot.generation;
-            let (disk, bytes) = slot.job.request.changing()?;
-            let began = slot.job.began;
+            let (disk, bytes) = slot.command.request.changing()?;
+            let began = slot.command.began;
             let place = Place { index, generation };
             Some((place, Changing { disk, bytes, began }))
         });
@@ -264,8 +268,8 @@ impl Slots {
         // Most queues have nothing in work.
         if self.in_use() > 0 {
             let taken = self.slots.iter().filter(|slot| slot.taken);
-            for slot in taken.filter(|slot| !slot.job.request.is_over()) {
-                *counts.entry(slot.job.request.nsid()).or_default() += 1;
+            for slot in taken.filter(|slot| !slot.command.request.is_over()) {
+                *counts.entry(slot.command.request.nsid()).or_default() += 1;
             }
         }
         counts
@@ -285,23 +289,23 @@ impl Slots {
     pub(super) fn uses(&self, disk: u32) -> bool {
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken
-            .map(|slot| &slot.job.request)
+            .map(|slot| &slot.command.request)
             .any(|request| request.disk() == Some(disk))
     }
 
     /// Commands in work that were begun for that disk.
     pub(super) fn of_disk(&self, disk: u32) -> Vec<Place> {
-        self.find_all(|job| job.request.disk() == Some(disk))
+        self.find_all(|command| command.request.disk() == Some(disk))
     }
 
     /// Commands in work of which `wanted` says yes.
-    pub(super) fn find_all(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Place> {
+    pub(super) fn find_all(&self, wanted: impl Fn(&Command) -> bool) -> Vec<Place> {
         // Most queues have nothing in work.
         if self.in_use() == 0 {
             return Vec::new();
         }
         let all = (0u16..).zip(&self.slots);
-        let wanted = all.filter(|(_, slot)| slot.taken && wanted(&slot.job));
+        let wanted = all.filter(|(_, slot)| slot.taken && wanted(&slot.command));
         let places = wanted.map(|(index, slot)| Place {
             index,
             generation: slot.generation,
@@ -309,9 +313,9 @@ impl Slots {
         places.collect()
     }
 
-    /// All jobs, also of places that are free.
-    pub(super) fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.slots.iter().map(|slot| &slot.job)
+    /// All commands, also of places that are free.
+    pub(super) fn commands(&self) -> impl Iterator<Item = &Command> {
+        self.slots.iter().map(|slot| &slot.command)
     }
 
     /// The oldest of those that wait for the host to give data, and of those that wait
@@ -323,19 +327,19 @@ impl Slots {
             return all;
         }
         let transfers = self.slots.iter().zip(0_u64..).filter(|(slot, _)| {
-            let pushes = slot.job.lent == Lent::Data;
-            slot.taken && slot.job.on_wire.is_some() && (slot.job.reads || pushes)
+            let pushes = slot.command.lent == Lent::Data;
+            slot.taken && slot.command.on_wire.is_some() && (slot.command.reads || pushes)
         });
         for (slot, at) in transfers {
             let number = u64::from(slot.generation) << 16 | at;
-            let one = slot.job.on_wire.map(|since| (since, number));
-            let oldest = if slot.job.reads {
+            let one = slot.command.on_wire.map(|since| (since, number));
+            let oldest = if slot.command.reads {
                 &mut all.pull
             } else {
                 &mut all.push
             };
             *oldest = one.into_iter().chain(*oldest).min();
-            if let Some(mark) = slot.job.data.mark() {
+            if let Some(mark) = slot.command.data.mark() {
                 all.kind = all.kind.max(Some(mark.kind()));
                 all.standing = Some(mark.standing());
             }
@@ -351,11 +355,11 @@ impl Slots {
             return None;
         }
         let taken = self.slots.iter().filter(|slot| slot.taken);
-        taken.filter_map(|slot| slot.job.on_wire).min()
+        taken.filter_map(|slot| slot.command.on_wire).min()
     }
 }
 
-impl Job {
+impl Command {
     /// Lets go of everything. The request may stay: it is over, and the next
     /// one is begun in its place.
     fn clear(&mut self, account: Option<&Account>) {
@@ -364,7 +368,7 @@ impl Job {
         drop(self.spare.end(account));
         self.misaligned = false;
         self.lent = Lent::None;
-        self.hungry = None;
+        self.deferred = None;
         self.turn = None;
         self.risk = None;
         self.came = None;
@@ -409,7 +413,7 @@ impl Job {
         }
     }
 
-    /// What `action` needs and the job has not.
+    /// What `action` needs and the command has not.
     #[inline]
     pub(super) fn lacks(&self, action: &Action) -> Lacks {
         let (data, spare) = match action {

@@ -12,9 +12,9 @@ use crate::reactor::earlier;
 /// A line in the log about a connection, as of [`of_peer!`], unless its peer had too many
 /// lately: a host can provoke any number of them.
 macro_rules! limited {
-    ($level:ident, $edge:expr, $log:expr, $now:expr, $($text:tt)+) => {
-        if let Some(left_out) = $log.ask($edge.link.peer, $now) {
-            of_peer!($level, $edge, left_out, $($text)+);
+    ($level:ident, $queue_pair:expr, $log:expr, $now:expr, $($text:tt)+) => {
+        if let Some(left_out) = $log.ask($queue_pair.link.peer, $now) {
+            of_peer!($level, $queue_pair, left_out, $($text)+);
         }
     };
 }

@@ -59,13 +59,13 @@ impl QueuePair {
         };
         let from = looked.checked_sub(LONGEST);
         let crossed = |began| began <= until && from.is_none_or(|from| began > from);
-        let begun = self.slots.find_all(|job| crossed(job.began));
+        let begun = self.slots.find_all(|command| crossed(command.began));
         let begun = begun.into_iter().filter_map(|slot| {
-            let job = self.slots.peek(slot)?;
+            let command = self.slots.peek(slot)?;
             Some((
-                job.request.cid(),
-                job.request.nsid(),
-                job.request.opcode(),
+                command.request.cid(),
+                command.request.nsid(),
+                command.request.opcode(),
                 Some(slot),
             ))
         });
@@ -109,17 +109,17 @@ impl QueuePair {
         if let Some(reason) = io.resources.locked.waiting.reason(self.place, slot) {
             return reason;
         }
-        let Some(job) = self.slots.peek(slot) else {
+        let Some(command) = self.slots.peek(slot) else {
             return WaitsFor::Disk;
         };
         let tag = self.tag(slot).0;
-        match &job.hungry {
-            Some(Action::Pull { .. } | Action::PullBehind { .. }) if !job.reads => {
+        match &command.deferred {
+            Some(Action::Pull { .. } | Action::PullBehind { .. }) if !command.reads => {
                 WaitsFor::RdmaRead
             }
             Some(_) => WaitsFor::Buffer,
-            None if job.on_wire.is_some() => WaitsFor::Host,
-            None if self.is_half(slot) && job.lent == Lent::None => WaitsFor::OtherHalf,
+            None if command.on_wire.is_some() => WaitsFor::Host,
+            None if self.is_half(slot) && command.lent == Lent::None => WaitsFor::OtherHalf,
             None if io.resources.backlog.has(tag) => WaitsFor::DiskQueue,
             None => WaitsFor::Disk,
         }

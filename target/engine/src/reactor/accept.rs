@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, Whose,
@@ -15,7 +16,6 @@ use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor, earlier};
 use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
-use crate::storage::Storage;
 use crate::tag::Place;
 use nvmeof_target_address::port_address;
 
@@ -175,9 +175,18 @@ impl<S: Storage> Reactor<S> {
         let queues = &mut self.queues;
         let mut open = Vec::new();
         self.unconnected.retain(|place| {
-            let unconnected = queues.get(*place).filter(|edge| !edge.is_connected());
-            if unconnected.as_ref().is_some_and(|edge| !edge.is_closing()) {
-                open.extend(unconnected.as_ref().map(|edge| (*place, edge.source())));
+            let unconnected = queues
+                .get(*place)
+                .filter(|queue_pair| !queue_pair.is_connected());
+            if unconnected
+                .as_ref()
+                .is_some_and(|queue_pair| !queue_pair.is_closing())
+            {
+                open.extend(
+                    unconnected
+                        .as_ref()
+                        .map(|queue_pair| (*place, queue_pair.source())),
+                );
             }
             unconnected.is_some()
         });
@@ -193,12 +202,12 @@ impl<S: Storage> Reactor<S> {
             && let Some(queue) = oldest_of_most(&open)
         {
             self.target.hits().add(Limit::Unconnected);
-            self.with_queue(queue, now, |edge, io| {
+            self.with_queue(queue, now, |queue_pair, io| {
                 let why = format!(
                     "more than {most} connections sent no Connect, and this is the oldest of \
                      the peer with the most of them (limits.unconnected)"
                 );
-                edge.abandon(&why, io);
+                queue_pair.abandon(&why, io);
             });
         }
         Ok(())
@@ -236,7 +245,7 @@ impl<S: Storage> Reactor<S> {
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
-        let Some(edge) = place.and_then(|place| self.queues.get(place)) else {
+        let Some(queue_pair) = place.and_then(|place| self.queues.get(place)) else {
             let _ = at.reject(qp, &PrivateData::empty());
             return;
         };
@@ -246,11 +255,11 @@ impl<S: Storage> Reactor<S> {
             && let Some(receives) = shared.join(provider, receives)
         {
             // Those are of one size, whichever port a queue came by.
-            edge.share(receives, self.capsule_len, shared);
+            queue_pair.share(receives, self.capsule_len, shared);
         }
         let accepted = at.prepare(qp, &config).and_then(|()| {
             for buf in capsules {
-                edge.post_recv(buf, &mut **at, shared)?;
+                queue_pair.post_recv(buf, &mut **at, shared)?;
             }
             at.accept(qp, &PrivateData::new(accept.as_bytes()).unwrap_or_default())
         });
@@ -258,7 +267,7 @@ impl<S: Storage> Reactor<S> {
             Ok(()) => {
                 self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
-                let due = earlier(edge.next_deadline(), Some(now + LOOK_AFTER));
+                let due = earlier(queue_pair.next_deadline(), Some(now + LOOK_AFTER));
                 self.resources.timer = earlier(self.resources.timer, due);
             }
             Err(why) => {
@@ -269,7 +278,7 @@ impl<S: Storage> Reactor<S> {
                     &mut self.resources.connect_log,
                     now,
                 );
-                edge.turn_away();
+                queue_pair.turn_away();
             }
         }
     }

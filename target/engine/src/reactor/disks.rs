@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, IoError, Refused, Why};
+use nvmeof_backend::{Done, IoError, Refused, Storage, StorageError, Why};
 
 use super::Reactor;
-use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Tag};
 
 impl<S: Storage> Reactor<S> {
@@ -32,8 +31,8 @@ impl<S: Storage> Reactor<S> {
         }
         // Of a queue that is gone only the buffer is left, which goes back to
         // its pool here.
-        let there = self.with_queue(tag.queue, now, |edge, io| {
-            edge.executed(tag.slot, done, io);
+        let there = self.with_queue(tag.queue, now, |queue_pair, io| {
+            queue_pair.executed(tag.slot, done, io);
         });
         if there.is_none() {
             self.queues.executed(tag.queue, tag.slot);

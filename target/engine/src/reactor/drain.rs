@@ -7,10 +7,9 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Op, Request};
+use nvmeof_backend::{Done, Op, Request, Storage};
 
 use super::Reactor;
-use crate::storage::Storage;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
 
@@ -64,7 +63,7 @@ impl<S: Storage> Reactor<S> {
         self.listen_nowhere();
         let until = now + self.config.drain;
         self.stage = Stage::Draining { until };
-        self.each_queue(now, |edge, io| edge.drain(io));
+        self.each_queue(now, |queue_pair, io| queue_pair.drain(io));
     }
 
     pub(super) fn listen_nowhere(&mut self) {
@@ -82,8 +81,8 @@ impl<S: Storage> Reactor<S> {
             Stage::Draining { until } if now >= until => {
                 let until = now + self.config.drain;
                 self.stage = Stage::Closing { until };
-                self.each_queue(now, |edge, io| {
-                    edge.abandon("the time to finish commands is up", io);
+                self.each_queue(now, |queue_pair, io| {
+                    queue_pair.abandon("the time to finish commands is up", io);
                 });
             }
             // The provider said nothing of them: leave them behind.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
 use crate::queue::Seconds;
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::{HostId, Turns};
 
@@ -92,7 +93,7 @@ impl<S: Storage> Reactor<S> {
         while begun < IN_TURN
             && let Some(place) = self.resources.due.pop()
         {
-            let more = self.with_queue(place, now, |edge, io| edge.begin_due(io));
+            let more = self.with_queue(place, now, |queue_pair, io| queue_pair.begin_due(io));
             begun += more.unwrap_or_default();
             self.resources.due.pass();
         }
@@ -188,7 +189,9 @@ impl<S: Storage> Reactor<S> {
         let Some((queue, slot)) = self.resources.awaiting.seconds.turns().pop() else {
             return false;
         };
-        let fed = self.with_queue(queue, now, |edge, io| edge.feed_second(slot, io));
+        let fed = self.with_queue(queue, now, |queue_pair, io| {
+            queue_pair.feed_second(slot, io)
+        });
         if fed == Some(false) {
             let seconds = &mut self.resources.awaiting.seconds;
             seconds.turns().put_back((queue, slot));
@@ -206,7 +209,8 @@ impl<S: Storage> Reactor<S> {
                 break;
             };
             let others = all.of_first();
-            let fed = self.with_queue(queue, now, |edge, io| edge.feed(io)) == Some(true);
+            let fed =
+                self.with_queue(queue, now, |queue_pair, io| queue_pair.feed(io)) == Some(true);
             // It is listed again when a command of it still waits.
             let all = turns(&mut self.resources.awaiting);
             let stays = all.of_first() > others;

@@ -10,8 +10,9 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
-use crate::storage::Storage;
 
 /// How far that is.
 #[derive(Debug, Default)]
@@ -60,7 +61,7 @@ impl<S: Storage> Reactor<S> {
         if self.let_go.stage == Stage::Serving {
             let until = now + self.config.drain;
             self.let_go.stage = Stage::Finishing { until };
-            self.each_queue(now, |edge, io| edge.drain(io));
+            self.each_queue(now, |queue_pair, io| queue_pair.drain(io));
         }
     }
 
@@ -72,8 +73,8 @@ impl<S: Storage> Reactor<S> {
             }
             Stage::Finishing { until } if now >= until => {
                 self.let_go.stage = Stage::Closing;
-                self.each_queue(now, |edge, io| {
-                    edge.abandon("the time to finish commands is up", io);
+                self.each_queue(now, |queue_pair, io| {
+                    queue_pair.abandon("the time to finish commands is up", io);
                 });
             }
             _ => {}

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_target_core::LockMember;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
 use crate::queue::Waiting;
-use crate::storage::Storage;
 
 /// What this reactor has to do with locks.
 pub(crate) struct Locked {
@@ -58,12 +58,14 @@ impl<S: Storage> Reactor<S> {
         self.resources.locked.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
         for _ in 0..self.resources.locked.waiting.locked_out.len() {
             if let Some((queue, slot)) = self.resources.locked.waiting.locked_out.pop_front() {
-                self.with_queue(queue, now, |edge, io| edge.try_again(slot, io));
+                self.with_queue(queue, now, |queue_pair, io| queue_pair.try_again(slot, io));
             }
         }
         if self.resources.locked.member.version() != before {
             for settled in self.resources.locked.waiting.take_settled() {
-                self.with_queue(settled.queue, now, |edge, io| edge.settled(&settled, io));
+                self.with_queue(settled.queue, now, |queue_pair, io| {
+                    queue_pair.settled(&settled, io);
+                });
             }
         }
         // Others may be asleep. That they are told what they know does no harm.
@@ -76,7 +78,7 @@ impl<S: Storage> Reactor<S> {
     /// Commands go on that waited until what they asked for is kept.
     pub(super) fn go_on_kept(&mut self, now: Duration) {
         for kept in self.resources.locked.waiting.take_kept() {
-            self.with_queue(kept.queue, now, |edge, io| edge.kept(&kept, io));
+            self.with_queue(kept.queue, now, |queue_pair, io| queue_pair.kept(&kept, io));
         }
     }
 }

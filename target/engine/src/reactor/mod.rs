@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::Done;
+use nvmeof_backend::{Done, Storage, StorageError};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
@@ -34,7 +34,6 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
 use crate::queue::{Accounts, Io, QueuePair, Receives, Resources, Seconds, SharedQueues};
 use crate::stock::Stock;
-use crate::storage::{Storage, StorageError};
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
 use accept::Requests;
@@ -418,8 +417,8 @@ impl<S: Storage> Reactor<S> {
             match event {
                 Event::Completion(completion) => {
                     let tag = Tag::from_bits(completion.tag.0);
-                    if let Some(edge) = queues.get(tag.queue) {
-                        edge.completed(completion, &mut io);
+                    if let Some(queue_pair) = queues.get(tag.queue) {
+                        queue_pair.completed(completion, &mut io);
                     }
                 }
                 Event::Received(received) => {
@@ -433,8 +432,8 @@ impl<S: Storage> Reactor<S> {
                         };
                         queue = drew;
                     }
-                    if let Some(edge) = queues.get(queue) {
-                        edge.received(received, &mut io);
+                    if let Some(queue_pair) = queues.get(queue) {
+                        queue_pair.received(received, &mut io);
                     }
                 }
                 event => return Some(event),
@@ -451,8 +450,8 @@ impl<S: Storage> Reactor<S> {
             Event::Closed { qp, reason } => {
                 self.end(provider, qp, now);
                 self.requests.forget(provider, qp);
-                if let Some(edge) = self.queues.remove(provider, qp) {
-                    self.closed(provider, edge, &reason, now);
+                if let Some(queue_pair) = self.queues.remove(provider, qp) {
+                    self.closed(provider, queue_pair, &reason, now);
                 }
             }
             // What comes back is served.
@@ -472,18 +471,18 @@ impl<S: Storage> Reactor<S> {
     fn closed(
         &mut self,
         provider: usize,
-        mut edge: QueuePair,
+        mut queue_pair: QueuePair,
         reason: &CloseReason,
         now: Duration,
     ) {
-        let receives = std::mem::replace(&mut edge.receives, Receives::Own);
+        let receives = std::mem::replace(&mut queue_pair.receives, Receives::Own);
         self.resources.shared.leave(&receives);
-        self.resources.locked.waiting.forget(&edge);
+        self.resources.locked.waiting.forget(&queue_pair);
         if self.counters.closed(reason) {
-            edge.broke();
+            queue_pair.broke();
         }
         // Gives back its buffers, of which others may be short.
-        if edge.closed(reason, now, &mut self.resources.connect_log) {
+        if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
             self.resources.news |= News::POLL_ALL;
         }
         self.resources.accounts.tidy(now);
@@ -529,16 +528,16 @@ impl<S: Storage> Reactor<S> {
         let looked = std::mem::replace(&mut self.looked, now);
         let mut stalled = 0;
         for place in self.queues.places() {
-            self.with_queue(place, now, |edge, io| {
-                edge.poll(io);
-                edge.give_up_lone_half(io);
-                edge.keep_out_of_slow(io);
-                stalled += edge.report_stalled(looked, io);
-                let waits = edge.longest_on_wire();
+            self.with_queue(place, now, |queue_pair, io| {
+                queue_pair.poll(io);
+                queue_pair.give_up_lone_half(io);
+                queue_pair.keep_out_of_slow(io);
+                stalled += queue_pair.report_stalled(looked, io);
+                let waits = queue_pair.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
-                    edge.abandon("the host did not take or give the data of a command", io);
+                    queue_pair.abandon("the host did not take or give the data of a command", io);
                 }
-                io.resources.timer = earlier(io.resources.timer, edge.next_deadline());
+                io.resources.timer = earlier(io.resources.timer, queue_pair.next_deadline());
             });
         }
         self.counters.stalled(stalled);

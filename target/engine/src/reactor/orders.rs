@@ -7,13 +7,12 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Done, Op, OpenError, Request};
+use nvmeof_backend::{Claim, Done, Op, OpenError, Request, Storage};
 use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{Disconnected, Why};
 
 use super::{Listening, Reactor};
 use crate::mailbox::Order;
-use crate::storage::Storage;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::HostId;
 
@@ -114,12 +113,12 @@ impl<S: Storage> Reactor<S> {
             if let Some(provider) = self.providers.get_mut(provider) {
                 provider.unlisten(listener);
             }
-            self.each_queue(now, |edge, io| {
-                if edge.link.provider != provider || edge.link.listener != listener {
+            self.each_queue(now, |queue_pair, io| {
+                if queue_pair.link.provider != provider || queue_pair.link.listener != listener {
                     return;
                 }
-                lost.extend(edge.lost(Why::PortRemoved));
-                edge.abandon("its port was removed", io);
+                lost.extend(queue_pair.lost(Why::PortRemoved));
+                queue_pair.abandon("its port was removed", io);
             });
         }
         lost
@@ -163,7 +162,7 @@ impl<S: Storage> Reactor<S> {
         leaving.retain_mut(|one| match one.stage {
             Stage::InUse { next } if now >= next => {
                 if self.is_used(one.disk) {
-                    self.each_queue(now, |edge, io| edge.end_removed(one.disk, io));
+                    self.each_queue(now, |queue_pair, io| queue_pair.end_removed(one.disk, io));
                     let next = now + LOOK_AGAIN;
                     one.stage = Stage::InUse { next };
                 } else {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_target_core::News;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
-use crate::storage::Storage;
 
 impl<S: Storage> Reactor<S> {
     /// Queues of those reactors have something to do.

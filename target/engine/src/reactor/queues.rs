@@ -23,7 +23,7 @@ pub(super) struct Queues {
 #[derive(Default)]
 struct Entry {
     generation: u16,
-    edge: Option<QueuePair>,
+    queue_pair: Option<QueuePair>,
     /// Says of an admin queue that little is sent over it.
     lightened: Option<Lightened>,
     /// Operations that disks still have of the last user of the place. Until
@@ -58,9 +58,10 @@ impl Queues {
         let entry = self.entries.get_mut(usize::from(index))?;
         let generation = entry.generation;
         let place = Place { index, generation };
-        let edge = make(place);
-        self.by_qp.insert((edge.link.provider, edge.link.qp), place);
-        entry.edge = Some(edge);
+        let queue_pair = make(place);
+        self.by_qp
+            .insert((queue_pair.link.provider, queue_pair.link.qp), place);
+        entry.queue_pair = Some(queue_pair);
         Some(place)
     }
 
@@ -69,7 +70,7 @@ impl Queues {
         if entry.generation != place.generation {
             return None;
         }
-        entry.edge.as_mut()
+        entry.queue_pair.as_mut()
     }
 
     /// Little is sent over the queue at `place`.
@@ -88,19 +89,19 @@ impl Queues {
     pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<QueuePair> {
         let place = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(place.index))?;
-        let mut edge = entry.edge.take()?;
+        let mut queue_pair = entry.queue_pair.take()?;
         entry.lightened = None;
         entry.generation = entry.generation.wrapping_add(1);
-        entry.on_disk = edge.on_disk;
-        let left = edge.close_account();
+        entry.on_disk = queue_pair.on_disk;
+        let left = queue_pair.close_account();
         if entry.on_disk > 0 {
-            entry.locks = edge.take_locks();
+            entry.locks = queue_pair.take_locks();
             entry.left = left;
         }
         if entry.on_disk == 0 {
             self.free.push_back(place.index);
         }
-        Some(edge)
+        Some(queue_pair)
     }
 
     /// A disk operation of a queue that is gone ended, which was for the command
@@ -130,8 +131,8 @@ impl Queues {
         is_it: &impl Fn(u32) -> bool,
         bytes: &Range<u64>,
     ) -> bool {
-        self.entries.iter().any(|entry| match &entry.edge {
-            Some(edge) => edge.may_write(lock, is_it, bytes),
+        self.entries.iter().any(|entry| match &entry.queue_pair {
+            Some(queue_pair) => queue_pair.may_write(lock, is_it, bytes),
             None => entry
                 .lingering()
                 .is_some_and(|left| left.may_write(is_it, bytes)),
@@ -141,10 +142,13 @@ impl Queues {
     /// When the oldest command was begun that will write to a disk of which `is_it`
     /// says that it is the one.
     pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
-        let each = self.entries.iter().filter_map(|entry| match &entry.edge {
-            Some(edge) => edge.oldest_write(is_it),
-            None => entry.lingering().and_then(|left| left.oldest(is_it)),
-        });
+        let each = self
+            .entries
+            .iter()
+            .filter_map(|entry| match &entry.queue_pair {
+                Some(queue_pair) => queue_pair.oldest_write(is_it),
+                None => entry.lingering().and_then(|left| left.oldest(is_it)),
+            });
         each.min()
     }
 
@@ -155,15 +159,18 @@ impl Queues {
         impl Iterator<Item = &QueuePair>,
         impl Iterator<Item = &Left>,
     ) {
-        let edges = self.entries.iter().filter_map(|entry| entry.edge.as_ref());
+        let queue_pairs = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.queue_pair.as_ref());
         let left = self.entries.iter().filter_map(|entry| entry.left.as_ref());
-        (edges, left)
+        (queue_pairs, left)
     }
 
     /// Places that are taken now.
     pub(super) fn places(&self) -> Vec<Place> {
         let all = (0u16..).zip(&self.entries);
-        all.filter(|(_, entry)| entry.edge.is_some())
+        all.filter(|(_, entry)| entry.queue_pair.is_some())
             .map(|(index, entry)| Place {
                 index,
                 generation: entry.generation,
@@ -173,8 +180,11 @@ impl Queues {
 
     /// Whether a command in work was begun for that disk.
     pub(super) fn use_disk(&self, disk: u32) -> bool {
-        let mut edges = self.entries.iter().filter_map(|entry| entry.edge.as_ref());
-        edges.any(|edge| edge.uses(disk))
+        let mut queue_pairs = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.queue_pair.as_ref());
+        queue_pairs.any(|queue_pair| queue_pair.uses(disk))
     }
 
     pub(super) fn len(&self) -> usize {

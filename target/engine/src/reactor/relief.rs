@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
 use nvmeof_rdma::RateLimiter;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
 use crate::queue::{KINDS, Shortage, Stalled, Standing};
-use crate::storage::Storage;
 use crate::tag::Place;
 use crate::turns::HostId;
 
@@ -114,7 +114,9 @@ impl<S: Storage> Reactor<S> {
             }
             self.target.hits().add(Limit::StalledTransfer);
             let left_out = self.relief.log.ask(now);
-            self.with_queue(place, now, |edge, io| edge.give_up(&stalled, left_out, io));
+            self.with_queue(place, now, |queue_pair, io| {
+                queue_pair.give_up(&stalled, left_out, io);
+            });
         }
     }
 
@@ -124,12 +126,12 @@ impl<S: Storage> Reactor<S> {
         let (mut short, mut unproven, mut suspect, mut most) = (Vec::new(), 0, 0, 1);
         let waiting: Vec<Place> = self.resources.awaiting.iter().copied().collect();
         for place in waiting {
-            if let Some(edge) = self.queues.get(place)
-                && let Some(shortage) = edge.shortage()
+            if let Some(queue_pair) = self.queues.get(place)
+                && let Some(shortage) = queue_pair.shortage()
             {
                 if shortage.is_of(Standing::Unproven) {
                     unproven += 1;
-                    most = edge.most_unproven();
+                    most = queue_pair.most_unproven();
                 }
                 suspect += u32::from(shortage.is_of(Standing::Suspect));
                 short.push(shortage);
@@ -146,7 +148,7 @@ impl<S: Storage> Reactor<S> {
     fn stalled(&mut self, now: Duration) -> Vec<(Place, Stalled)> {
         let mut all = Vec::new();
         for place in self.queues.places() {
-            let stalled = self.with_queue(place, now, |edge, io| edge.stalled(io));
+            let stalled = self.with_queue(place, now, |queue_pair, io| queue_pair.stalled(io));
             all.extend(stalled.flatten().map(|stalled| (place, stalled)));
         }
         all.sort_by_key(|(_, one)| (one.standing, one.moved, Reverse(one.time)));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nvmeof_backend::Storage;
+
 use super::Reactor;
 use crate::sight::Sight;
-use crate::storage::Storage;
 
 impl<S: Storage> Reactor<S> {
     /// Whether hosts and ports are charged just what they hold: for tests, since it
@@ -28,7 +29,7 @@ impl<S: Storage> Reactor<S> {
     /// How it is now.
     pub(super) fn sight(&mut self, now: Duration) -> Sight {
         let mut queues = Vec::with_capacity(self.queues.len());
-        self.each_queue(now, |edge, _| queues.push(edge.sight()));
+        self.each_queue(now, |queue_pair, _| queues.push(queue_pair.sight()));
         Sight {
             queues,
             waiting_for_buffers: self.resources.awaiting.len(),

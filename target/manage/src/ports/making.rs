@@ -6,11 +6,11 @@ use std::io;
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Provider, Steering, explain};
 use nvmeof_rdma_iwarp::IwarpConfig;
-use nvmeof_rdma_shm::{Shm, ShmConfig};
+use nvmeof_rdma_shm::{Borrowed, Shm, ShmConfig, own_folder};
 
 use super::devices;
 use super::listen::Ready;
-use nvmeof_target_config::{Config, ConfigError, ProviderName};
+use nvmeof_target_config::{Config, ConfigError, ProviderName, ShmSettings};
 use nvmeof_target_engine::SENDS_PER_COMMAND;
 
 /// One kind of provider for all reactors. They are a group: each of them
@@ -25,16 +25,28 @@ pub(crate) struct Member<L = Ready> {
 pub struct Means {
     /// Spreads connections over reactors, each of which has a provider of its
     /// own.
-    pub steering: Steering,
+    pub(crate) steering: Steering,
     /// Connections of each reactor that are descriptors: as many as no provider
     /// has yet.
-    pub files: u32,
+    pub(crate) files: u32,
+    /// The memory of hosts that is mapped, by all providers.
+    pub(crate) borrowed: Borrowed,
 }
 
 /// A host has an admin queue and one for I/O at least.
 const QUEUES_OF_A_HOST: u32 = 2;
 
 impl Means {
+    /// For so many reactors, each with so many connections that are descriptors.
+    #[must_use]
+    pub fn new(reactors: usize, files: u32) -> Self {
+        Self {
+            steering: Steering::new(reactors),
+            files,
+            borrowed: Borrowed::default(),
+        }
+    }
+
     /// Makes the providers of these names, which share the descriptors.
     ///
     /// # Errors
@@ -47,7 +59,7 @@ impl Means {
         let software = names.iter().filter(|name| name.is_software()).count();
         let share = self.files / u32::try_from(software.max(1)).unwrap_or(u32::MAX);
         let make = |name: &ProviderName| {
-            let made = Member::new(*name, &self.steering, share.max(1), config);
+            let made = Member::new(*name, self, share.max(1), config);
             made.map_err(|why| (*name, why))
         };
         let made = names.iter().map(make).collect::<Result<Vec<_>, _>>()?;
@@ -74,7 +86,7 @@ impl Means {
                     .to_owned(),
             );
         }
-        Member::new(name, &self.steering, files, config)
+        Member::new(name, self, files, config)
     }
 
     /// So many descriptors are for connections of a provider that runs now.
@@ -85,19 +97,18 @@ impl Means {
 
 impl Member {
     /// With `files` connections of each reactor at most that are descriptors.
-    fn new(
-        name: ProviderName,
-        steering: &Steering,
-        files: u32,
-        config: &Config,
-    ) -> Result<Self, String> {
+    fn new(name: ProviderName, means: &Means, files: u32, config: &Config) -> Result<Self, String> {
+        let steering = &means.steering;
         let lacks = |error: io::Error| format!("epoll: {}", explain(&error));
         let providers = match name {
             ProviderName::Iwarp => {
                 iwarp_providers(steering, files, config.socket_mode()).map_err(lacks)?
             }
             ProviderName::Verbs => devices::verbs_providers(steering)?,
-            ProviderName::Shm => shm_providers(steering, files, config.shm()).map_err(lacks)?,
+            ProviderName::Shm => {
+                let config = shm_config(config.shm(), &means.borrowed);
+                shm_providers(steering, files, config).map_err(lacks)?
+            }
         };
         Ok(Self::of(name, providers))
     }
@@ -168,12 +179,21 @@ fn iwarp_providers(
     Ok(boxed(members))
 }
 
+/// What the provider is given for `settings`; `borrowed` is what all of them have mapped.
+pub(crate) fn shm_config(settings: &ShmSettings, borrowed: &Borrowed) -> ShmConfig {
+    let folder = settings.folder.clone().unwrap_or_else(own_folder);
+    ShmConfig {
+        mapped: settings.lent_memory,
+        borrowed: borrowed.clone(),
+        ..ShmConfig::listening(folder, &settings.users)
+    }
+}
+
 fn shm_providers(
     steering: &Steering,
     files: u32,
-    config: &ShmConfig,
+    mut config: ShmConfig,
 ) -> io::Result<Vec<Box<dyn Provider>>> {
-    let mut config = config.clone();
     config.limits.max_qps = config.limits.max_qps.min(files);
     let members = Shm::group(&config, steering)?;
     Ok(boxed(members))

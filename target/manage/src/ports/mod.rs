@@ -20,7 +20,7 @@ pub(crate) use devices::addresses;
 pub use listen::{Listening, listen};
 pub(crate) use listen::{Listens, Ready, broken, listen_at, of_provider};
 pub use making::Means;
-pub(crate) use making::Member;
+pub(crate) use making::{Member, shm_config};
 use nvmeof_target_address::port_address;
 use nvmeof_target_config::{ProviderName, port_spec};
 pub use plan::plan;

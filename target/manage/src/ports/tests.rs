@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nvmeof_rdma::Steering;
+use nvmeof_rdma_shm::Borrowed;
 use nvmeof_rdma_sim::{SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::Fabric;
@@ -20,7 +20,7 @@ use super::devices::Devices;
 use super::listen::listen_with;
 use super::plan::{plan_with, unused_with};
 use super::*;
-use nvmeof_target_config::{Config, ConfigError};
+use nvmeof_target_config::{Config, ConfigError, ShmSettings};
 
 /// A machine with RDMA devices at some of its addresses.
 struct Fake {
@@ -322,10 +322,21 @@ fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Liste
 }
 
 fn means(reactors: usize) -> Means {
-    Means {
-        steering: Steering::new(reactors),
-        files: 100,
-    }
+    Means::new(reactors, 100)
+}
+
+#[test]
+fn shm_config_opens_sockets_for_other_users() {
+    let settings = |users: &[u32]| ShmSettings {
+        folder: Some("/run/elsewhere".into()),
+        users: users.to_vec(),
+        lent_memory: 4096,
+    };
+    let own = shm_config(&settings(&[]), &Borrowed::default());
+    assert_eq!((own.mode, own.mapped), (0o600, 4096));
+    assert_eq!(own.folder, Path::new("/run/elsewhere"));
+    let other = shm_config(&settings(&[54_321]), &Borrowed::default());
+    assert_eq!((other.mode, other.users.last()), (0o666, Some(&54_321)));
 }
 
 /// At the start providers share them, later they get what is left.

@@ -1,9 +1,10 @@
 //! What a running daemon cannot change: it was decided when its memory was
 //! taken and its threads were started.
 
-use nvmeof_rdma_shm::ShmConfig;
+use nvmeof_rdma_shm::{Borrowed, ShmConfig};
 use nvmeof_target_core::Limits;
 
+use crate::ports::shm_config;
 use nvmeof_target_address as zone;
 use nvmeof_target_config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
 
@@ -28,7 +29,7 @@ impl Fixed {
         Self {
             limits: config.limits(),
             running: config.running(),
-            shm: config.shm().clone(),
+            shm: shm_config(config.shm(), &Borrowed::default()),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
             metrics: config.metrics().clone(),
@@ -211,7 +212,6 @@ fn shm(old: &ShmConfig, new: &ShmConfig) -> Vec<&'static str> {
     differing([
         ("folder", old.folder != new.folder),
         ("users", old.users != new.users),
-        ("mode", old.mode != new.mode),
         ("lent_memory", old.mapped != new.mapped),
     ])
 }

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use nvmeof_backend::{Claim, Geometry, Spec, Storage, WeakClaim};
-
+use nvmeof_backend::{Claim, Geometry, Numbers, Spec, StorageId, WeakClaim};
+use nvmeof_target_config::{Config, ConfigError, Wanted};
 use nvmeof_target_core::NamespaceState;
 
 use super::reactors::Closing;
 use super::remembered::Remembered;
 use crate::open::{Served, disk_error, take};
 use crate::waits::Waits;
-use nvmeof_target_config::{Config, ConfigError, Wanted};
-use nvmeof_target_engine::Numbers;
 
 /// Disks by the order of the namespaces, and those that are being closed.
 pub(crate) struct Pool {
@@ -57,7 +55,7 @@ pub(crate) struct Lost {
     /// As it was.
     pub(super) geometry: Geometry,
     /// Which file or device it was.
-    pub(super) storage: Option<Storage>,
+    pub(super) storage: Option<StorageId>,
     /// What happened last.
     pub(super) why: String,
     pub(super) since: SystemTime,

@@ -120,8 +120,8 @@ fn a_queue_whose_connection_ends_begins_nothing_more() {
     assert!(in_flight(&mut bench) == 1 && locks.is_idle());
     let now = bench.net.now();
     for place in bench.reactor.queues.places() {
-        let edge = bench.reactor.queues.get(place);
-        let qp = edge.map(|edge| edge.link.qp).unwrap();
+        let queue_pair = bench.reactor.queues.get(place);
+        let qp = queue_pair.map(|queue_pair| queue_pair.link.qp).unwrap();
         bench.reactor.handle(0, Event::Ending { qp }, now);
     }
     assert!(!locks.is_idle());
@@ -148,8 +148,11 @@ fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
     assert!(in_flight(&mut bench) == 1 && locks.is_idle());
     let now = bench.net.now();
     for place in bench.reactor.queues.places() {
-        let edge = bench.reactor.queues.get(place);
-        if let Some(qp) = edge.filter(|edge| edge.is_admin()).map(|edge| edge.link.qp) {
+        let queue_pair = bench.reactor.queues.get(place);
+        if let Some(qp) = queue_pair
+            .filter(|queue_pair| queue_pair.is_admin())
+            .map(|queue_pair| queue_pair.link.qp)
+        {
             bench.reactor.handle(0, Event::Ending { qp }, now);
         }
     }

@@ -1,6 +1,7 @@
 //! What a disk loses is told to all hosts that wrote.
 
 use nix::errno::Errno;
+use nvmeof_backend::Storage as _;
 use nvmeof_rdma::{Provider, QpId};
 use nvmeof_wire::fabrics::{Connect, PropertyAccess};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
@@ -13,7 +14,6 @@ use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
-use crate::storage::Storage as _;
 
 fn flush(bench: &mut Bench, host: &mut Host, qp: QpId, nsid: u32) -> Status {
     let sqe = Sqe {

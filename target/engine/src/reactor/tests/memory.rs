@@ -4,9 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Why, flush_begins};
-
-use crate::storage::{Storage, StorageError};
+use nvmeof_backend::{
+    Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Storage, StorageError, Why,
+    flush_begins,
+};
 
 pub(in super::super) struct MemoryDisks {
     pub(in super::super) disks: Vec<Vec<u8>>,

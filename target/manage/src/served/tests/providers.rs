@@ -1,6 +1,6 @@
 //! Ports over providers that no port had when the target started.
 
-use nvmeof_rdma::{ListenerId, Steering};
+use nvmeof_rdma::ListenerId;
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
@@ -59,10 +59,7 @@ fn a_port_may_bring_a_provider_that_no_port_had_yet() {
 #[test]
 fn one_that_came_later_listens_in_its_turn() {
     let names = vec![ProviderName::Iwarp, ProviderName::Shm, ProviderName::Verbs];
-    let means = Means {
-        steering: Steering::new(0),
-        files: 0,
-    };
+    let means = Means::new(0, 0);
     let reactors = Reactors::new([].into(), Providers::new(names), means, Vec::new());
     let turns: Vec<_> = reactors.numbered().collect();
     let verbs = (2, ProviderName::Verbs);

@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nvmeof_rdma::Steering;
-
 use super::*;
 use crate::open::open_present;
 use crate::ports::{self, Means, Providers};
@@ -34,10 +32,7 @@ pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox)
     let target = Target::new(model_of(&config, pool.served(), &specs).unwrap());
     let mailbox = Mailbox::new().unwrap();
     let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
-    let means = Means {
-        steering: Steering::new(1),
-        files: 64,
-    };
+    let means = Means::new(1, 64);
     let providers = Providers::new(vec![ProviderName::Iwarp]);
     let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
     let reactors = reactors.with_patience(patience);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_uring::Waker;
 
-use crate::losses::{Losses, flush_begins};
+use super::{Losses, flush_begins};
 
 /// Those of one storage.
 #[derive(Debug, Default)]
@@ -140,12 +140,12 @@ mod tests {
     use nvmeof_uring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{Storage, stamp};
+    use crate::{StorageId, stamp};
 
     fn storage(number: u64) -> (Arc<Losses>, Waker) {
         let ring = Ring::new(RingConfig::default()).unwrap();
         let name = format!("/disks/sync{number}").into();
-        (Losses::of(&name, Storage::File(number)), ring.waker())
+        (Losses::of(&name, StorageId::File(number)), ring.waker())
     }
 
     #[test]

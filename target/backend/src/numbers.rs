@@ -1,8 +1,7 @@
 //! Numbers of disks, the same on every reactor.
 //!
-//! A number is a place in each reactor's table of disks, and how often that
-//! place was given to another disk before: what is late for one disk never
-//! reaches the next.
+//! A number is an index in each reactor's table of disks and a generation, which counts the
+//! disks that had this index before: what is late for one disk never reaches the next.
 
 /// Numbers that are taken, and those to come.
 #[derive(Clone, Debug, Default)]
@@ -16,11 +15,17 @@ struct Place {
     generation: u16,
 }
 
-/// The place that the number of a disk means.
+/// The index in the table of a reactor.
 #[inline]
-pub(crate) fn place_of(number: u32) -> usize {
+pub(crate) fn index_of(number: u32) -> usize {
     // 16 bits fit.
-    (number & 0xffff) as usize
+    index_bits(number) as usize
+}
+
+/// The same for the tags of operations.
+#[inline]
+pub(crate) fn index_bits(number: u32) -> u32 {
+    number & 0xffff
 }
 
 impl Numbers {
@@ -40,7 +45,7 @@ impl Numbers {
 
     /// No reactor has the disk open any more.
     pub fn free(&mut self, number: u32) {
-        if let Some(place) = self.places.get_mut(place_of(number)) {
+        if let Some(place) = self.places.get_mut(index_of(number)) {
             place.taken = false;
             place.generation = place.generation.wrapping_add(1);
         }
@@ -58,7 +63,7 @@ mod tests {
         assert_eq!(first, [0, 1, 2]);
         numbers.free(1);
         let again = numbers.take().unwrap();
-        assert_eq!((again, place_of(again)), (1 << 16 | 1, 1));
+        assert_eq!((again, index_of(again)), (1 << 16 | 1, 1));
         assert_eq!(numbers.take(), Some(3));
     }
 
