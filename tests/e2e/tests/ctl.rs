@@ -336,7 +336,10 @@ fn each_change_can_be_planned() {
         ("namespace --plan remove 1", "namespace 1 would be removed"),
         ("namespace set 1 ana_group=3 --plan", "namespace 1"),
         (&format!("host allow --only {friend} --plan"), "would be"),
-        (&format!("subsystem remove {NQN} --plan"), "would be removed"),
+        (
+            &format!("subsystem remove {NQN} --plan"),
+            "would be removed",
+        ),
         (&format!("subsystem add {friend} --plan"), friend),
         ("port add unix:/x --plan", "port unix:/x would be added"),
         ("referral add 10.0.0.9:4420 --plan", "10.0.0.9:4420"),

@@ -120,7 +120,12 @@ fn a_file_that_grows_under_a_host_is_larger_for_it() {
     reload(&setup, &target, &text);
     assert_eq!(size(), 2 * before);
     // By the reload, or a moment before it.
-    assert_eq!(target.lines(&["namespace 1 is resized from ", "bytes"]).len(), 1);
+    assert_eq!(
+        target
+            .lines(&["namespace 1 is resized from ", "bytes"])
+            .len(),
+        1
+    );
     goes_on(&target, &mut bench);
     target.write(1, before, &pattern(7, MIB));
     same_bytes(&target.read(1, before, Some(2048)), &pattern(7, MIB));
