@@ -1,9 +1,10 @@
 //! The data path of the target: reactors, queue pairs, and what they share.
 //!
-//! A [`Reactor`] is the loop of one core: RDMA providers on one side, [`Storage`] on the
-//! other, the target's core in between. It decides nothing about NVMe, which is
-//! `nvmeof-target-core`'s, and moves no byte of data itself: it hands buffers from one side
-//! to the other. Others give it orders through its [`Mailbox`].
+//! A [`Reactor`] is the loop of one core: RDMA providers on one side, backing stores
+//! ([`Storage`](nvmeof_backend::Storage)) on the other, the target's core in between. It
+//! decides nothing about NVMe, which is `nvmeof-target-core`'s, and moves no byte of data
+//! itself: it hands buffers from one side to the other. Others give it orders through its
+//! [`Mailbox`].
 #![forbid(unsafe_code)]
 
 mod counters;
