@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::Trouble;
 
-/// What goes into the guest: package, kind and name of a target of cargo, and the name in
-/// the guest. The tests are those that need RDMA devices.
-const WANTED: &[(&str, &str, &str, &str)] = &[
-    ("nvmeof-target", "bin", "nvmeof-target", "nvmeof-target"),
-    ("nvmeof-cli", "bin", "nvmeof", "nvmeof"),
-    ("nvmeof-rdma-verbs", "test", "conformance", "conformance"),
+/// What goes into the guest: package, kind and name of a target of cargo. The tests are
+/// those that need RDMA devices.
+const WANTED: &[(&str, &str, &str)] = &[
+    ("nvmeof-target", "bin", "nvmeof-target"),
+    ("nvmeof-cli", "bin", "nvmeof"),
+    ("nvmeof-rdma-verbs", "test", "conformance"),
 ];
 
 /// The package whose examples go there as well.
@@ -42,10 +42,10 @@ pub(crate) fn build(root: &Path, profile: &str, folder: &Path) -> Result<Vec<Pat
     let mut programs = Vec::new();
     for arguments in commands {
         for executable in executables(root, &arguments)? {
-            let Some(name) = executable.name_in_guest() else {
+            if !executable.is_wanted() {
                 continue;
-            };
-            let mut path = executable.path;
+            }
+            let Executable { name, mut path, .. } = executable;
             if path.file_name().is_none_or(|file| *file != *name) {
                 // Cargo's own name for a test changes with each compiler.
                 let renamed = folder.join(name);
@@ -88,14 +88,10 @@ impl Executable {
         })
     }
 
-    /// What it is called in the guest, if it goes there.
-    fn name_in_guest(&self) -> Option<String> {
+    /// Whether it goes into the guest, by its name.
+    fn is_wanted(&self) -> bool {
         let own = (&*self.package, &*self.kind, &*self.name);
-        if (own.0, own.1) == (EXAMPLES, "example") {
-            return Some(self.name.clone());
-        }
-        let found = WANTED.iter().find(|it| (it.0, it.1, it.2) == own);
-        found.map(|it| it.3.to_owned())
+        (own.0, own.1) == (EXAMPLES, "example") || WANTED.contains(&own)
     }
 }
 
@@ -240,7 +236,8 @@ mod tests {
         };
         let guest = |line: String| {
             let executable = Executable::in_message(&line.replace('\n', ""))?;
-            Some((executable.name_in_guest()?, executable.path))
+            let is_wanted = executable.is_wanted();
+            is_wanted.then_some((executable.name, executable.path))
         };
         let path = r#""/b/x""#;
         for (package, kind, name, is_test) in [
