@@ -164,10 +164,25 @@ pub struct WaitingOut {
 /// A port.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct PortOut {
+    /// Port ID: its number in the discovery log.
+    pub id: u16,
     /// Its address in use.
     pub address: String,
     /// What serves it.
     pub providers: String,
+    /// ANA groups with a state; all others are optimized.
+    pub ana_groups: Vec<AnaGroupOut>,
+    /// Subsystems that are reached by it; none at all stands for all.
+    pub subsystems: Option<Vec<String>>,
+}
+
+/// An ANA group on a port.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct AnaGroupOut {
+    /// Its number.
+    pub group: u32,
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`.
+    pub state: String,
 }
 
 /// A subsystem.
@@ -186,6 +201,8 @@ pub struct SubsystemOut {
 pub struct NamespaceOut {
     /// Its number.
     pub nsid: u32,
+    /// The file or block device, `ram:SIZE` or `null:SIZE`, as configured.
+    pub path: String,
     /// Its size in bytes; 0 where it is switched off, and not known.
     pub bytes: u64,
     /// Bytes of a logical block.
@@ -200,6 +217,8 @@ pub struct NamespaceOut {
     pub unlinked: Option<String>,
     /// Its group for asymmetric namespace access.
     pub ana_group: u32,
+    /// The state of that group; none at all: it differs between ports.
+    pub ana_state: Option<String>,
     /// Hosts that it is there for; none at all stands for all that may connect.
     pub hosts: Option<Vec<String>>,
 }

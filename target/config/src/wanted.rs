@@ -95,16 +95,26 @@ impl Config {
         self.error_at(at, &format!("iopoll: {what}"))
     }
 
-    /// The namespaces that are enabled in order, each with the name of its
-    /// subsystem.
-    fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
+    /// The path of each namespace as it is written, with the name of its subsystem and
+    /// its number.
+    pub fn paths(&self) -> impl Iterator<Item = ((&str, u32), &str)> {
+        let all = self.all_namespaces();
+        all.map(|(nqn, raw)| ((nqn, *raw.nsid.get_ref()), raw.path.get_ref().as_str()))
+    }
+
+    /// The namespaces in order, each with the name of its subsystem.
+    fn all_namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
         let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
         subsystems.flat_map(|subsystem| {
             let nqn = subsystem.nqn.get_ref().as_str();
-            let namespaces = subsystem.namespace.iter();
-            let enabled = namespaces.map(Spanned::get_ref).filter(|one| one.enabled);
-            enabled.map(move |namespace| (nqn, namespace))
+            let namespaces = subsystem.namespace.iter().map(Spanned::get_ref);
+            namespaces.map(move |namespace| (nqn, namespace))
         })
+    }
+
+    /// Those that are enabled.
+    fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
+        self.all_namespaces().filter(|(_, one)| one.enabled)
     }
 
     /// The model with these ports; `fill_in` says what is known of the disk of each

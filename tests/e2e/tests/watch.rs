@@ -210,7 +210,8 @@ fn the_description_of_the_socket_is_printed_and_has_a_manual_page() {
     command.arg("openapi");
     let printed = Run::new(command).ok();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
-    assert_eq!(printed.stdout, std::fs::read(file).unwrap());
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert_eq!(printed, std::fs::read_to_string(file).unwrap());
     let words = |words: &[&str]| {
         let mut command = target_command();
         command.args(words);

@@ -17,6 +17,8 @@ pub(super) struct Edits<T: Subcommand> {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Namespace {
+    /// List namespaces with path, size, ANA group and state.
+    List(OnlyOf),
     /// Add a namespace.
     Add(Add),
     /// Remove a namespace; commands in work on it finish.
@@ -174,8 +176,17 @@ pub(super) struct Of {
     subsystem: Option<String>,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct OnlyOf {
+    /// Only those of the subsystem with this NQN.
+    #[arg(long, value_name = "NQN")]
+    pub(super) subsystem: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Host {
+    /// List hosts that are allowed to connect or are connected.
+    List(OnlyOf),
     /// Let hosts connect.
     Allow(Allow),
     /// Disconnect hosts, and let them connect no more.
@@ -205,6 +216,8 @@ pub(super) struct Deny {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Port {
+    /// List ports with port ID, address, providers and ANA groups.
+    List,
     /// Listen on one more address.
     Add(AddPort),
     /// Listen there no more, and disconnect who came by it.
@@ -235,6 +248,8 @@ pub(super) struct AddPort {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Subsystem {
+    /// List subsystems.
+    List,
     /// Add a subsystem.
     Add(AddSubsystem),
     /// Remove a subsystem, and disconnect its hosts.
@@ -349,7 +364,7 @@ impl Namespace {
                 });
             }
             // It is no change of the configuration.
-            Self::Resize(_) => return Vec::new(),
+            Self::Resize(_) | Self::List(_) => return Vec::new(),
         }]
     }
 }
@@ -357,6 +372,7 @@ impl Namespace {
 impl Host {
     pub(super) fn edits(&self) -> Vec<Edit> {
         match self {
+            Self::List(_) => Vec::new(),
             Self::Allow(Allow { hosts, only, of }) => {
                 let allow = hosts.iter().map(|host| Edit::HostAllow {
                     subsystem: of.subsystem.clone(),
@@ -382,6 +398,7 @@ impl Host {
 impl Port {
     pub(super) fn edits(&self) -> Vec<Edit> {
         vec![match self {
+            Self::List => return Vec::new(),
             Self::Add(AddPort {
                 address,
                 provider,
@@ -426,6 +443,7 @@ impl AddSubsystem {
 impl Subsystem {
     pub(super) fn edits(&self) -> Vec<Edit> {
         vec![match self {
+            Self::List => return Vec::new(),
             Self::Add(add) => return add.edits(),
             Self::Remove { nqn } => Edit::SubsystemRemove { nqn: nqn.clone() },
             Self::Set { nqn, values } => {

@@ -1,6 +1,7 @@
 //! `nvmeof-target ctl`: asks and changes a target that runs.
 
 mod edits;
+mod lists;
 mod print;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use crate::{FAILED, USAGE};
 pub(crate) use print::wrapped;
 
 use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
+use lists::List;
 
 /// Asks and changes a target that runs, over its control socket.
 ///
@@ -73,13 +75,13 @@ enum What {
     Changes,
     /// Give up changes that are put aside.
     Forget(Forget),
-    /// Add, remove, resize, enable, disable or change a namespace.
+    /// List, add, remove, resize, enable, disable or change namespaces.
     Namespace(Edits<Namespace>),
-    /// Let hosts connect to a subsystem, or not.
+    /// List hosts; allow them to connect to a subsystem, or deny it.
     Host(Edits<Host>),
-    /// Add, remove or change a port.
+    /// List, add, remove or change ports.
     Port(Edits<Port>),
-    /// Add, remove or change a subsystem.
+    /// List, add, remove or change subsystems.
     Subsystem(Edits<Subsystem>),
     /// Set the state of ANA groups.
     Ana(Edits<Ana>),
@@ -164,6 +166,9 @@ impl Ctl {
     }
 
     fn ask(&self) -> Result<(), Failed> {
+        if let Some(list) = List::of(&self.what)? {
+            return self.list(list);
+        }
         match &self.what {
             What::Status => self.get("/v1/status", print::status),
             What::Show => self.get("/v1/document", print::document),
@@ -223,6 +228,17 @@ impl Ctl {
                 force,
             }) => self.save_to(file, *force),
         }
+    }
+
+    fn list(&self, list: List<'_>) -> Result<(), Failed> {
+        let status = self.caller().ask(Method::GET, "/v1/status", None)?;
+        let status: StatusOut = self.parsed(status)?;
+        let subsystems = list.subsystems(&status)?;
+        match self.output_format {
+            Format::Json => print::out_json(&list.json(&subsystems, &status)),
+            Format::Normal => print::out(&list.text(&subsystems, &status)),
+        }
+        Ok(())
     }
 
     fn edit(&self, edits: Vec<Edit>, plan: bool) -> Result<(), Failed> {

@@ -40,7 +40,11 @@ pub(super) fn status(status: &StatusOut) -> String {
     let mut lines = Lines::default();
     add_process(&mut lines, status);
     for port in &status.ports {
-        lines.add(0, &format!("port {} ({})", port.address, port.providers));
+        let text = format!("port {}: {} ({})", port.id, port.address, port.providers);
+        lines.add(0, &text);
+        for one in &port.ana_groups {
+            lines.add(2, &format!("ANA group {}: {}", one.group, one.state));
+        }
     }
     for one in &status.waiting {
         lines.add(0, &format!("WAITING for {}: {}", one.name, one.why));
@@ -124,32 +128,26 @@ fn add_subsystem(lines: &mut Lines, subsystem: &SubsystemOut) {
 }
 
 fn namespace(one: &NamespaceOut) -> String {
-    let mut text = match one.state.as_str() {
-        "disabled" => format!("namespace {}: DISABLED", one.nsid),
-        "waiting" if one.bytes == 0 => format!("namespace {}", one.nsid),
-        _ => format!(
-            "namespace {}: {}, blocks of {}",
-            one.nsid,
-            size(one.bytes),
-            one.block_size
-        ),
-    };
+    let mut text = format!("namespace {}: {}", one.nsid, Escaped(&one.path));
+    let is_size_known = one.state != "disabled" && (one.state != "waiting" || one.bytes > 0);
+    if is_size_known {
+        let _ = write!(text, ", {}, blocks of {}", size(one.bytes), one.block_size);
+    }
     if one.readonly {
-        text.push_str(", read only");
+        text.push_str(", read-only");
     }
-    if one.ana_group != 1 {
-        let _ = write!(text, ", ANA group {}", one.ana_group);
+    let ana_state = one.ana_state.as_deref().unwrap_or("state by port");
+    if one.ana_group != 1 || ana_state != "optimized" {
+        let _ = write!(text, ", ANA group {} ({ana_state})", one.ana_group);
     }
-    match one.state.as_str() {
-        "faulted" => text.push_str(", FAULTED"),
-        "waiting" => text.push_str(", WAITING"),
-        _ => {}
+    if one.state != "ready" {
+        let _ = write!(text, ", {}", one.state.to_uppercase());
     }
     text
 }
 
 /// As the configuration has it: in the largest unit of which it is a whole number.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let whole = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
     match units.into_iter().find(whole) {
@@ -215,14 +213,19 @@ pub(super) fn drained(lost: &LostOut) -> String {
 
 /// Lines of 80 columns.
 #[derive(Default)]
-struct Lines {
-    text: String,
+pub(super) struct Lines {
+    pub(super) text: String,
 }
 
 impl Lines {
     /// One more, so far from the left; what is too long goes on in the next.
-    fn add(&mut self, indent: usize, text: &str) {
+    pub(super) fn add(&mut self, indent: usize, text: &str) {
         self.text.push_str(&wrapped_at(indent, text));
+    }
+
+    /// A row of a table, which has its own spaces.
+    pub(super) fn add_row(&mut self, indent: usize, row: &str) {
+        let _ = writeln!(self.text, "{:indent$}{row}", "");
     }
 
     fn changes(&mut self, verb: &str, outcome: &OutcomeOut) {

@@ -111,8 +111,14 @@ fn each_command_is_an_edit() {
 #[test]
 fn a_status_says_what_is_not_as_usual_of_a_namespace() {
     let namespace = |nsid: u32, state: &str, hosts: Value| {
-        json!({"nsid": nsid, "bytes": 4096, "block_size": 512, "readonly": nsid == 2,
-            "state": state, "ana_group": nsid, "hosts": hosts})
+        let ana_state = if nsid == 3 {
+            json!(null)
+        } else {
+            json!("optimized")
+        };
+        json!({"nsid": nsid, "path": "/srv/a.img", "bytes": 4096, "block_size": 512,
+            "readonly": nsid == 2, "state": state, "ana_group": nsid, "ana_state": ana_state,
+            "hosts": hosts})
     };
     let namespaces = [
         namespace(1, "ready", Value::Null),
@@ -125,11 +131,12 @@ fn a_status_says_what_is_not_as_usual_of_a_namespace() {
             {"nqn": "nqn.s", "allowed_hosts": null, "namespaces": namespaces}]});
     let text = print::status(&serde_json::from_value(status).unwrap());
     let (_, shown) = text.split_once("every host may connect\n").unwrap();
-    let expected = "  namespace 1: 4K, blocks of 512
-  namespace 2: 4K, blocks of 512, read only, ANA group 2, FAULTED
+    let expected = "  namespace 1: /srv/a.img, 4K, blocks of 512
+  namespace 2: /srv/a.img, 4K, blocks of 512, read-only, ANA group 2
+    (optimized), FAULTED
     only for nqn.a
     only for nqn.b
-  namespace 3: DISABLED, ANA group 3
+  namespace 3: /srv/a.img, ANA group 3 (state by port), DISABLED
     for no host
 ";
     assert_eq!(shown, expected);

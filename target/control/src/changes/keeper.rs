@@ -92,6 +92,8 @@ pub(crate) struct Shown {
     pub(crate) name: PathBuf,
     /// The document.
     pub(crate) text: String,
+    /// The same, parsed.
+    pub(crate) config: Arc<Config>,
     /// The name of the document that was applied in the place of the file.
     pub(crate) applied: Option<String>,
     /// Changes since, those aside included.
@@ -368,6 +370,7 @@ impl Keeper {
             file: self.places.file.clone(),
             name: kept.effective.name.clone(),
             text: kept.effective.text.clone(),
+            config: Arc::clone(&kept.effective.config),
             applied: kept
                 .state
                 .applied

@@ -9,7 +9,8 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
-use nvmeof_target_core::Subsystem;
+use nvmeof_target_config::Config;
+use nvmeof_target_core::{Model, Port, Subsystem};
 use nvmeof_wire::Nqn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,10 +23,10 @@ use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
 use nvmeof_target_api::NamespaceState;
 use nvmeof_target_api::{
-    ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut, NamespaceOut,
-    OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
+    AnaGroupOut, ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut,
+    NamespaceOut, OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
 };
-use nvmeof_target_manage::Drained;
+use nvmeof_target_manage::{Drained, Manager};
 
 /// A path of [`ROUTES`]: what it is, and what answers there.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);
@@ -262,10 +263,19 @@ fn names(all: &[Nqn]) -> Vec<String> {
 type Unlinked = BTreeMap<(String, u32), String>;
 
 /// Those that are switched off as well, in order.
-fn namespaces(subsystem: &Subsystem, unlinked: &Unlinked) -> Vec<NamespaceOut> {
+fn namespaces(
+    subsystem: &Subsystem,
+    model: &Model,
+    config: &Config,
+    unlinked: &Unlinked,
+) -> Vec<NamespaceOut> {
+    let nqn = subsystem.nqn.as_str();
+    let path_of = |nsid| config.paths().find(|(of, _)| *of == (nqn, nsid));
     let all = subsystem.namespaces().iter().chain(subsystem.disabled());
     let told = all.map(|namespace| NamespaceOut {
         nsid: namespace.nsid,
+        // Between two changes one may be there and the other not yet.
+        path: path_of(namespace.nsid).map_or_else(String::new, |(_, path)| path.to_owned()),
         bytes: namespace.bytes(),
         block_size: namespace.block_size(),
         readonly: namespace.readonly,
@@ -274,11 +284,44 @@ fn namespaces(subsystem: &Subsystem, unlinked: &Unlinked) -> Vec<NamespaceOut> {
             .get(&(subsystem.nqn.as_str().to_owned(), namespace.nsid))
             .cloned(),
         ana_group: namespace.group(),
+        ana_state: ana_state(model, &subsystem.nqn, namespace.group()),
         hosts: namespace.hosts.as_deref().map(names),
     });
     let mut told: Vec<_> = told.collect();
     told.sort_unstable_by_key(|one| one.nsid);
     told
+}
+
+/// The state of a group on the ports that reach the subsystem, if it is the same on all.
+fn ana_state(model: &Model, nqn: &Nqn, group: u32) -> Option<String> {
+    let reaches = |port: &&Port| {
+        let subsystems = port.subsystems.as_ref();
+        subsystems.is_none_or(|all| all.contains(nqn))
+    };
+    let mut states = model.ports().iter().filter(reaches);
+    let first = states.next().map(|port| port.ana_state(group))?;
+    let is_same = states.all(|port| port.ana_state(group) == first);
+    is_same.then(|| first.name().to_owned())
+}
+
+fn ports(manager: &Manager, model: &Model) -> Vec<PortOut> {
+    let told = manager.ports().into_iter().filter_map(|served| {
+        let address = port_address(served.address);
+        // Between two changes one may be there and the other not yet.
+        let port = model.ports().iter().find(|one| one.is_at(&address))?;
+        let groups = port.ana_groups.iter().map(|one| AnaGroupOut {
+            group: one.id,
+            state: one.state.name().to_owned(),
+        });
+        Some(PortOut {
+            id: port.id,
+            address: address.to_string(),
+            providers: served.provider_names(),
+            ana_groups: groups.collect(),
+            subsystems: port.subsystems.as_deref().map(names),
+        })
+    });
+    told.collect()
 }
 
 fn status_of(keeper: &Keeper) -> StatusOut {
@@ -288,11 +331,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
         nqn: one.nqn.as_str().to_owned(),
         allowed_hosts: one.allowed_hosts.as_deref().map(names),
-        namespaces: namespaces(one, &unlinked),
-    });
-    let ports = manager.ports().into_iter().map(|port| PortOut {
-        address: port_address(port.address).to_string(),
-        providers: port.provider_names(),
+        namespaces: namespaces(one, &model, &shown.config, &unlinked),
     });
     let waiting = manager.waiting().into_iter().map(|one| WaitingOut {
         kind: one.what.kind().to_owned(),
@@ -316,7 +355,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         aside: shown.aside.len(),
         state: shown.state.map(|path| path.display().to_string()),
         saved: shown.saved,
-        ports: ports.collect(),
+        ports: ports(manager, &model),
         waiting: waiting.collect(),
         subsystems: subsystems.collect(),
         controllers: controllers.collect(),
