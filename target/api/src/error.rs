@@ -14,7 +14,7 @@ pub struct ErrorBody {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorText {
     /// Cause and remedy, for people; begins with file and line if these are
-    /// given.
+    /// given. A line for each error if there are several.
     pub message: String,
     /// The document that is to blame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,4 +25,8 @@ pub struct ErrorText {
     /// The configuration key that is to blame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Further errors in the same document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub others: Vec<ErrorText>,
 }

@@ -136,7 +136,7 @@ path = "ram:1M"
                 "\"inaccessible\"",
                 "\"optimised\"",
                 6,
-                "expected \"optimized\"",
+                "must be \"optimized\"",
             ),
             ("ana_group = 3", "ana_group = 200", 18, "ana_group"),
             ("[\"nqn.2026-11.org.example:host\"]", "[]", 19, "hosts"),

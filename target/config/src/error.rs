@@ -9,7 +9,8 @@ use nvmeof_rdma::explain;
 use super::places::{self, Found};
 use super::{SETTINGS, SettingsFile};
 
-/// A configuration was refused. Displays as `file:line: key: what`.
+/// A configuration was refused. Displays as `file:line: key: what`, with a line for each
+/// further error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     place: Place,
@@ -17,12 +18,19 @@ pub struct ConfigError {
     what: String,
     /// See [`ConfigError::may_pass`].
     passing: bool,
+    /// Errors that were found besides, which have none of their own.
+    others: Vec<ConfigError>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
-    File { path: PathBuf, line: Option<usize> },
+    File {
+        path: PathBuf,
+        line: Option<usize>,
+    },
     CommandLine,
+    /// A change made at run time.
+    Change(String),
 }
 
 impl ConfigError {
@@ -36,7 +44,30 @@ impl ConfigError {
             key: key(at.and_then(|at| places::at(text, at)), what),
             what: what.trim_end().to_owned(),
             passing: false,
+            others: Vec::new(),
         }
+    }
+
+    /// All of them as one, in order of lines; `None` if there are none.
+    pub(crate) fn joined(errors: Vec<Self>) -> Option<Self> {
+        let each = |mut error: Self| {
+            let others = std::mem::take(&mut error.others);
+            std::iter::once(error).chain(others)
+        };
+        let mut all: Vec<_> = errors.into_iter().flat_map(each).collect();
+        all.sort_by_key(Self::line);
+        let mut all = all.into_iter();
+        let first = all.next()?;
+        Some(Self {
+            others: all.collect(),
+            ..first
+        })
+    }
+
+    /// Errors that were found besides.
+    #[must_use]
+    pub fn others(&self) -> &[Self] {
+        &self.others
     }
 
     /// About a file as a whole.
@@ -48,6 +79,7 @@ impl ConfigError {
             key: None,
             what,
             passing: false,
+            others: Vec::new(),
         }
     }
 
@@ -64,6 +96,7 @@ impl ConfigError {
             key: None,
             what: what.to_owned(),
             passing: false,
+            others: Vec::new(),
         }
     }
 
@@ -76,6 +109,21 @@ impl ConfigError {
         }
         let at = places::of(&file.text, table, key);
         Self::at(&file.path, &file.text, at, &self.what).passing(self.passing)
+    }
+
+    /// The same about a change made at run time: nobody wrote the lines of the document
+    /// that it would have made.
+    #[must_use]
+    pub fn of_change(self, change: &str) -> Self {
+        if self.line().is_none() {
+            return self;
+        }
+        let others = self.others.into_iter();
+        Self {
+            place: Place::Change(change.to_owned()),
+            others: others.map(|other| other.of_change(change)).collect(),
+            ..self
+        }
     }
 
     /// The same about a document that was applied in the place of `file` and is
@@ -110,7 +158,7 @@ impl ConfigError {
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
             Place::File { path, .. } => Some(path),
-            Place::CommandLine => None,
+            Place::CommandLine | Place::Change(_) => None,
         }
     }
 
@@ -132,7 +180,7 @@ impl ConfigError {
     pub fn line(&self) -> Option<usize> {
         match self.place {
             Place::File { line, .. } => line,
-            Place::CommandLine => None,
+            Place::CommandLine | Place::Change(_) => None,
         }
     }
 }
@@ -147,15 +195,14 @@ fn key(found: Option<Found>, what: &str) -> Option<String> {
     };
     let key = named(what)?;
     match table {
+        // It is about the table itself.
+        Some(table) if table.rsplit('.').next() == Some(key) => Some(table),
         Some(table) if !key.starts_with(&table) => Some(format!("{table}.{key}")),
         _ => Some(key.to_owned()),
     }
 }
 
 fn named(what: &str) -> Option<&str> {
-    if let Some(rest) = what.strip_prefix("missing field `") {
-        return rest.split('`').next();
-    }
     let of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
     let (key, rest) = what.split_at(what.find(|c| !of_key(c))?);
     (!key.is_empty() && rest.starts_with(':')).then_some(key)
@@ -172,8 +219,12 @@ impl fmt::Display for ConfigError {
                 f.write_str(" ")?;
             }
             Place::CommandLine => {}
+            Place::Change(change) => write!(f, "{change}: ")?,
         }
-        f.write_str(&self.what)
+        f.write_str(&self.what)?;
+        self.others
+            .iter()
+            .try_for_each(|other| write!(f, "\n{other}"))
     }
 }
 

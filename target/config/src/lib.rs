@@ -7,6 +7,7 @@ mod ana;
 mod control;
 mod cores;
 mod error;
+mod form;
 mod limits;
 mod metrics;
 mod names;
@@ -42,7 +43,6 @@ pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use names::on_unusual_names;
-use places::Found;
 use provider::Wrong;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
@@ -146,14 +146,7 @@ impl Config {
         text: String,
         settings: Option<SettingsFile>,
     ) -> Result<Self, ConfigError> {
-        let raw: RawConfig = toml::from_str(&text).map_err(|error| {
-            let at = error.span().map(|span| span.start);
-            let what = match at.and_then(|at| places::at(&text, at)) {
-                Some(Found::Key(path)) => with_key(&path, error.message()),
-                _ => error.message().to_owned(),
-            };
-            ConfigError::at(path, &text, at, &what)
-        })?;
+        let raw = form::read(path, &text)?;
         let path = path.to_path_buf();
         let origin = Origin::File {
             path,
@@ -189,54 +182,74 @@ impl Config {
             metrics: MetricsConfig::default(),
             unusual_names: BTreeSet::new(),
         };
-        this.unusual_names = this.check()?.unusual_names();
-        this.choices = this.read_choices()?;
-        let sqpoll = this.raw.storage.get_ref().sqpoll();
-        sqpoll.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
-        let shm = this.raw.shm.get_ref().to_settings();
-        this.shm = shm.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
-        let metrics = this.raw.metrics.get_ref().to_config();
-        this.metrics = metrics.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
-        // Whoever gives a target on the command line changes it there.
-        if let Origin::File { .. } = this.origin {
-            let control = this.raw.control.get_ref().to_config();
-            this.control = control.map_err(|wrong| this.error_at(wrong.at, &wrong.what))?;
+        let mut errors = this.check();
+        match this.checked_model() {
+            Ok(model) => this.unusual_names = model.unusual_names(),
+            Err(error) => errors.push(error),
         }
-        Ok(this)
+        for (port, raw) in this.raw.port.iter().map(Spanned::get_ref).enumerate() {
+            match raw.choice() {
+                Ok(choice) => this.choices.push(choice),
+                Err(wrong) => errors.push(this.provider_error_at(port, wrong.at, &wrong.what)),
+            }
+        }
+        match this.raw.shm.get_ref().to_settings() {
+            Ok(shm) => this.shm = shm,
+            Err(wrong) => errors.push(this.wrong(&wrong)),
+        }
+        match this.raw.metrics.get_ref().to_config() {
+            Ok(metrics) => this.metrics = metrics,
+            Err(wrong) => errors.push(this.wrong(&wrong)),
+        }
+        // A target of the command line is not changed while it runs.
+        if let Origin::File { .. } = this.origin {
+            match this.raw.control.get_ref().to_config() {
+                Ok(control) => this.control = control,
+                Err(wrong) => errors.push(this.wrong(&wrong)),
+            }
+        }
+        match ConfigError::joined(errors) {
+            None => Ok(this),
+            Some(error) => Err(error),
+        }
     }
 
-    /// Returns a model whose disks have one block each.
-    fn check(&self) -> Result<Model, ConfigError> {
+    /// A model whose disks have one block each: sizes of disks are not known yet, and
+    /// everything else can be checked before a file is touched.
+    fn checked_model(&self) -> Result<Model, ConfigError> {
+        let subsystems = self.subsystem_specs(|_| ())?;
+        let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
+        self.build(&ports, &subsystems)
+    }
+
+    /// What is wrong with values that need no model.
+    fn check(&self) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
         if self.raw.port.is_empty() {
             let what = "port: at least one [[port]] is needed, with traddr = \"127.0.0.1\" for \
                         example";
-            return Err(self.error_at(None, what));
+            errors.push(self.error_at(None, what));
         }
-        // Sizes of disks are not known yet: with one block each everything
-        // else can be checked before a file is touched.
-        let subsystems = self.subsystem_specs(|_| ())?;
-        let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
-        let model = self.build(&ports, &subsystems)?;
-        let limits = self.raw.limits.get_ref().check();
-        limits.map_err(|(key, what)| self.table_error("limits", key, &what))?;
-        let wrong = |wrong: Wrong| self.error_at(wrong.at, &wrong.what);
-        for port in &self.raw.port {
-            port.get_ref().check_service().map_err(wrong)?;
-            port.get_ref().check_address().map_err(wrong)?;
+        if let Err((key, what)) = self.raw.limits.get_ref().check() {
+            errors.push(self.table_error("limits", key, &what));
         }
-        self.raw.unix.get_ref().check().map_err(wrong)?;
-        self.running_checked()?;
-        Ok(model)
+        for port in self.raw.port.iter().map(Spanned::get_ref) {
+            let wrong = [port.check_service(), port.check_address()];
+            let wrong = wrong.into_iter().filter_map(Result::err);
+            errors.extend(wrong.map(|wrong| self.wrong(&wrong)));
+        }
+        let unix = self.raw.unix.get_ref().check().err();
+        errors.extend(unix.map(|wrong| self.wrong(&wrong)));
+        let sqpoll = self.raw.storage.get_ref().sqpoll().err();
+        errors.extend(sqpoll.map(|wrong| self.wrong(&wrong)));
+        // Each names its key first.
+        let running = self.running_errors().into_iter();
+        errors.extend(running.map(|what| self.error_at(self.place_named(&what), &what)));
+        errors
     }
 
-    fn read_choices(&self) -> Result<Vec<Choice>, ConfigError> {
-        let ports = self.raw.port.iter().map(Spanned::get_ref).enumerate();
-        ports
-            .map(|(port, raw)| {
-                let choice = raw.choice();
-                choice.map_err(|wrong| self.provider_error_at(port, wrong.at, &wrong.what))
-            })
-            .collect()
+    fn wrong(&self, wrong: &Wrong) -> ConfigError {
+        self.error_at(wrong.at, &wrong.what)
     }
 
     /// The addresses to listen on, in order.
@@ -396,27 +409,34 @@ impl Config {
         }
     }
 
-    fn running_checked(&self) -> Result<(), ConfigError> {
+    fn running_errors(&self) -> Vec<String> {
         let running = self.running();
-        // Each names its key first.
-        let wrong = |what: &str| Err(self.error_at(self.place_named(what), what));
-        if let Err(what) = self.raw.reactor.get_ref().cores() {
-            return wrong(&what);
-        }
-        if !(raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY).contains(&running.buffer_memory) {
-            return wrong("reactor.buffer_memory: must be 8M to 64G");
-        }
-        if running.polling.longest > Duration::from_secs(1) {
-            return wrong("reactor.spin_us: must be 0 to 1000000");
-        }
-        if running.drain > Duration::from_secs(600) {
-            return wrong("reactor.drain_s: must be 0 to 600");
-        }
-        if running.shared_receives != 0 && !raw::SHARED_RECEIVES.contains(&running.shared_receives)
-        {
-            return wrong("reactor.shared_receives: must be 64 to 65536, or 0 for none");
-        }
-        Ok(())
+        let buffer_memory = raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY;
+        let receives = running.shared_receives;
+        let is_good = [
+            (
+                buffer_memory.contains(&running.buffer_memory),
+                "reactor.buffer_memory: must be 8M to 64G",
+            ),
+            (
+                running.polling.longest <= Duration::from_secs(1),
+                "reactor.spin_us: must be 0 to 1000000",
+            ),
+            (
+                running.drain <= Duration::from_secs(600),
+                "reactor.drain_s: must be 0 to 600",
+            ),
+            (
+                receives == 0 || raw::SHARED_RECEIVES.contains(&receives),
+                "reactor.shared_receives: must be 64 to 65536, or 0 for none",
+            ),
+        ];
+        let cores = self.raw.reactor.get_ref().cores().err();
+        let others = is_good.iter().filter(|(is_good, _)| !is_good);
+        cores
+            .into_iter()
+            .chain(others.map(|(_, what)| (*what).to_owned()))
+            .collect()
     }
 
     /// The subsystems as the model wants them; `fill_in` says what is known
@@ -559,15 +579,6 @@ impl Config {
             Origin::CommandLine => ConfigError::command_line(what),
         }
     }
-}
-
-/// `message` with the key of that path before it, unless it names that itself.
-fn with_key(path: &str, message: &str) -> String {
-    let key = path.rsplit('.').next().unwrap_or(path);
-    if message.contains(key) {
-        return message.to_owned();
-    }
-    format!("{key}: {message}")
 }
 
 /// A port that nothing is known of yet but where it is.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvmeof_target_core::{Limits, OfPort};
 use serde::Deserialize;
 
-use super::size::Size;
+use super::size::Size32;
 
 /// Sizes and times of the target. They bound what hosts can make it hold.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,12 +32,12 @@ pub(crate) struct RawLimits {
     /// Longest data of one command (MDTS): a power of two, 8K to 16M.
     ///
     /// Default: `"1M"`
-    max_transfer: Option<Size>,
+    max_transfer: Option<Size32>,
     /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
     /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.
     ///
     /// Default: `4096`
-    in_capsule: Option<Size>,
+    in_capsule: Option<Size32>,
     /// Keyed descriptors of one command (MSDBD): 1 to 16. Only 1 where `in_capsule` is more than
     /// 4K, because hosts with Linux 5.4 to 5.12 corrupt what they write otherwise.
     ///
@@ -98,7 +98,7 @@ impl RawLimits {
     /// The sizes, with so many threads that receive connections.
     pub(crate) fn to_limits(&self, threads: u32) -> Limits {
         let default = Limits::default();
-        let bytes = |size: Option<Size>, default: u32| size.map_or(default, Size::bytes);
+        let bytes = |size: Option<Size32>, default: u32| size.map_or(default, Size32::bytes);
         let limits = Limits {
             queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
             io_queues: self.io_queues.unwrap_or(default.io_queues),

@@ -12,11 +12,23 @@ impl Size {
     pub(crate) fn all_bytes(self) -> u64 {
         self.0
     }
+}
 
-    /// What does not fit 32 bits is refused with every other size that is too
-    /// large.
+/// The same of what has 32 bits everywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size32(u32);
+
+impl Size32 {
     pub(crate) fn bytes(self) -> u32 {
-        u32::try_from(self.0).unwrap_or(u32::MAX)
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Size32 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Size(bytes) = Size::deserialize(deserializer)?;
+        let too_large = |_| D::Error::custom(format!("{bytes} bytes: must be less than 4G"));
+        u32::try_from(bytes).map(Self).map_err(too_large)
     }
 }
 

@@ -225,7 +225,7 @@ fn unknown_keys_and_wrong_types_are_named_with_their_line() {
     assert_names(&refused("trsvcid", "port"), 3, &["port", "trsvcid"]);
     assert_names(&refused("block_size", "blocksize"), 12, &["blocksize"]);
     assert_names(&refused("[[port]]", "[[ports]]"), 1, &["ports"]);
-    assert_names(&refused("4420", "\"4420\""), 3, &["u16"]);
+    assert_names(&refused("4420", "\"4420\""), 3, &["trsvcid: ", "0-65535"]);
     assert_names(&refused("4420", "70000"), 3, &["trsvcid: ", "70000"]);
     assert_names(
         &refused("nsid = 1", "nsid = \"one\""),
@@ -239,6 +239,35 @@ fn unknown_keys_and_wrong_types_are_named_with_their_line() {
     );
     assert_names(&refused("nsid = 1", "nsid = "), 10, &[]);
     assert_names(&refused("nsid = 1\n", ""), 9, &["nsid"]);
+}
+
+#[test]
+fn values_of_several_tables_that_cannot_be_are_all_reported() {
+    let text = format!(
+        "{GOOD}ana_group = 900\n[reactor]\nspin_us = 2000000\n\
+         drain_s = 700\n[control]\nsocket = \"relative\"\n"
+    );
+    let error = parse(&text).unwrap_err();
+    let all = std::iter::once(&error).chain(error.others());
+    let keys: Vec<_> = all.map(|one| one.key().unwrap()).collect();
+    let expected = [
+        "subsystem.namespace.ana_group",
+        "reactor.spin_us",
+        "reactor.drain_s",
+        "control.socket",
+    ];
+    assert_eq!(keys, expected, "{error}");
+    assert_eq!(error.to_string().lines().count(), expected.len());
+}
+
+#[test]
+fn size_of_more_than_32_bits_is_reported_as_it_was_written() {
+    for table in ["[limits]\n", "[[port]]\ntraddr = \"127.0.0.2\"\n"] {
+        let text = format!("{table}in_capsule = 99999999999\n{GOOD}");
+        let error = parse(&text).unwrap_err().to_string();
+        let expected = "in_capsule: 99999999999 bytes: must be less than 4G";
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]
@@ -359,7 +388,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
             22,
             ["nqn", "control character"],
         ),
-        ("port_id", "portid", 21, ["portid", "unknown field"]),
+        ("port_id", "portid", 21, ["portid: unknown key", "port_id?"]),
     ] {
         let error = parse(&text.replacen(from, to, 1)).unwrap_err();
         assert_names(&error.to_string(), line, &words);

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::ana::RawAnaGroup;
 use super::provider::{Choice, ProviderName, RawProvider, Wrong};
-use super::size::Size;
+use super::size::Size32;
 use super::{Config, DEFAULT_PORT};
 use nvmeof_target_address as zone;
 
@@ -34,7 +34,7 @@ pub(crate) struct RawPort {
     pub(crate) provider: Option<Spanned<RawProvider>>,
     /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
     /// 16. Left out, and at most: `limits.in_capsule`.
-    in_capsule: Option<Spanned<Size>>,
+    in_capsule: Option<Spanned<Size32>>,
     /// Entries of the longest submission queue that a host may ask for that comes by it: 2 to
     /// `limits.queue_depth`. Left out: these.
     queue_depth: Option<Spanned<u32>>,

@@ -423,10 +423,16 @@ impl CheckConfig {
                 "line": error.line(),
                 "key": error.key(),
                 "error": error.to_string(),
+                "errors": std::iter::once(error).chain(error.others()).map(error_json)
+                    .collect::<Vec<_>>(),
             }),
         };
         println!("{}", text::Json(&outcome.to_string()));
     }
+}
+
+fn error_json(error: &ConfigError) -> Value {
+    json!({ "line": error.line(), "key": error.key(), "error": error.what() })
 }
 
 /// What `serve` would wait for besides namespaces and ports: the file of changes, the control

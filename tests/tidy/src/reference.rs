@@ -181,7 +181,7 @@ impl Inner {
         match (self.name.as_str(), self.list) {
             ("bool", false) => "true or false",
             ("u8" | "u16" | "u32" | "u64" | "usize" | "i64", false) => "number",
-            ("Size", false) => "size",
+            ("Size" | "Size32", false) => "size",
             ("RawCores" | "RawProvider", false) => "text or list",
             (_, true) => "list",
             (_, false) => "text",

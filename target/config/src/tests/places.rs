@@ -34,7 +34,7 @@ fn sizes_have_bounds() {
 fn an_error_says_its_key_with_the_tables_before_it() {
     for (from, to, line, key) in [
         ("traddr = ", "traddr = 1 # ", 2, "port.traddr"),
-        ("traddr = ", "colour = ", 2, "port.colour"),
+        ("traddr = ", "colour = 1\ntraddr = ", 2, "port.colour"),
         ("nqn = ", "nqn = \"\" # ", 7, "subsystem.nqn"),
         ("nqn = ", "# ", 6, "subsystem.nqn"),
         ("allow_any_host = true", "", 6, "subsystem.allowed_hosts"),

@@ -12,6 +12,7 @@ use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
 use super::resize;
 use super::state::State;
+use super::together::named;
 use super::waking::told;
 use super::{ChangeError, Outcome, Planned, settings};
 use nvmeof_atomic_file::{Files, Pending};
@@ -269,10 +270,12 @@ impl Keeper {
     /// [`ChangeError`] as it would be.
     pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
+        let name = named(std::slice::from_ref(&edits));
         let edited = kept.edited(edits)?;
         let waking = kept.waking(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
-        let (mut planned, wakes) = self.plan_waking(base, state, &edited.resting, &waking)?;
+        let planned = self.plan_waking(base, state, &edited.resting, &waking);
+        let (mut planned, wakes) = planned.map_err(|error| error.of_change(&name))?;
         let made = waking.iter().map(|one| &one.edit).filter(|_| wakes);
         planned.warnings.extend(told(&edited.forgotten, made));
         Ok(planned)

@@ -117,6 +117,16 @@ pub enum ChangeError {
     StillUnsaved(Arc<std::io::Error>),
 }
 
+impl ChangeError {
+    /// The same of a change that is called that.
+    fn of_change(self, change: &str) -> Self {
+        match self {
+            Self::Config(error) => Self::Config(error.of_change(change)),
+            other => other,
+        }
+    }
+}
+
 impl From<ApplyError> for ChangeError {
     fn from(error: ApplyError) -> Self {
         match error {

@@ -101,7 +101,8 @@ impl<'a> Draft<'a> {
             compact::add(&self.base, &mut all, edit.clone());
         }
         // What is wrong with them shows here, and is not to be put aside.
-        Config::parse(&self.kept.base.edited(), document.text())?;
+        let parsed = Config::parse(&self.kept.base.edited(), document.text());
+        parsed.map_err(|error| error.of_change(&named(std::slice::from_ref(&edits))))?;
         (self.document, self.state.edits, self.late) = (document, all, late);
         self.edits.extend(edits.iter().cloned());
         self.forgotten.extend(forgotten.iter().cloned());
@@ -182,7 +183,9 @@ impl Keeper {
             Err(error) => made
                 .into_iter()
                 .map(|made| match made? {
-                    Made { edits, .. } if !edits.is_empty() => Err(error.clone()),
+                    Made { edits, .. } if !edits.is_empty() => {
+                        Err(error.clone().of_change(&named(&[edits])))
+                    }
                     made => Ok(Outcome::unchanged(kept.saved).of(made, false)),
                 })
                 .collect(),
@@ -295,7 +298,7 @@ fn subsystem<'a>(document: &'a toml::Table, nqn: &str) -> Option<&'a toml::Value
 }
 
 /// What is in progress, for people.
-fn named(requests: &[Vec<Edit>]) -> String {
+pub(super) fn named(requests: &[Vec<Edit>]) -> String {
     let mut edits = requests.iter().flatten();
     let first = edits.next().map(ToString::to_string).unwrap_or_default();
     match edits.count() {

@@ -63,6 +63,7 @@ fn error_text(error: &ConfigError) -> ErrorText {
         file: error.file().map(|file| file.display().to_string()),
         line: error.line(),
         key: error.key().map(str::to_owned),
+        others: error.others().iter().map(error_text).collect(),
     }
 }
 

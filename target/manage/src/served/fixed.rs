@@ -6,7 +6,9 @@ use nvmeof_target_core::Limits;
 
 use crate::ports::shm_config;
 use nvmeof_target_address as zone;
-use nvmeof_target_config::{Config, ConfigError, ControlConfig, MetricsConfig, Running, Sqpoll};
+use nvmeof_target_config::{
+    Config, ConfigError, ControlConfig, Cores, MetricsConfig, Running, Sqpoll,
+};
 
 /// The part of a configuration that stays until the daemon ends.
 #[derive(Clone, Debug)]
@@ -184,8 +186,12 @@ fn running(old: &Running, new: &Running) -> Vec<&'static str> {
         hugepages,
         shared_receives,
     } = old;
+    // Without a list of CPUs the number of reactors is all that there is.
+    let is_count = |cores: &Cores| matches!(cores, Cores::Anywhere(_) | Cores::Auto(Some(_)));
+    let count_changed = is_count(cores) && is_count(&new.cores);
+    let key = if count_changed { "count" } else { "cores" };
     differing([
-        ("cores", *cores != new.cores),
+        (key, *cores != new.cores),
         ("polling", *polling != new.polling),
         ("drain_s", *drain != new.drain),
         ("buffer_memory", *buffer_memory != new.buffer_memory),
@@ -256,8 +262,10 @@ mod tests {
         let more = "[limits]\nhost_queues = 9\ncontrollers = 128\n[reactor]\ncount = 2\n";
         assert_eq!(
             differing(more),
-            [("limits", "controllers"), ("reactor", "cores")]
+            [("limits", "controllers"), ("reactor", "count")]
         );
+        let pinned = differing("[limits]\nhost_queues = 9\n[reactor]\ncores = [0]\n");
+        assert_eq!(pinned, [("reactor", "cores")]);
         let given = "[limits]\nhost_queues = 9\nport_commands = 4096\n";
         assert_eq!(differing(given), [("limits", "port_commands")]);
         let less = "[limits]\nhost_queues = 9\nhost_controllers = 8\n";
