@@ -29,7 +29,7 @@ pub(super) enum Namespace {
     Enable(One),
     /// Serve it no more, but keep what is known of it.
     Disable(One),
-    /// Give keys of it other values.
+    /// Change keys, such as ana_group=2.
     Set {
         #[command(flatten)]
         one: One,
@@ -40,8 +40,7 @@ pub(super) enum Namespace {
 
 #[derive(Debug, Args)]
 pub(super) struct Values {
-    /// Keys and values as in the configuration file, such as ana_group=2; nothing behind
-    /// the = leaves the key out.
+    /// Keys and values as in the configuration file; an empty value removes the key.
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, Option<String>)>,
 }
@@ -225,7 +224,7 @@ pub(super) enum Port {
         /// Address and port, unix:/path, or the number of the port.
         address: String,
     },
-    /// Give keys of a port other values.
+    /// Change keys, such as queue_depth=64.
     Set {
         /// Address and port, unix:/path, or the number of the port.
         address: String,
@@ -257,7 +256,7 @@ pub(super) enum Subsystem {
         /// Its NQN.
         nqn: String,
     },
-    /// Give keys of a subsystem other values.
+    /// Change keys, such as model=NAME.
     Set {
         /// Its NQN.
         nqn: String,

@@ -9,11 +9,14 @@ use nvmeof_target_api::Edit;
 /// comes of them is the same as if it had just been put behind them.
 pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
     let slot = edit.slot();
+    let before = edits.len();
     if edit.overrides() {
         edits.retain(|earlier| !slot.holds(&earlier.slot()));
     }
-    // What it takes away may have been there only by an edit that is gone now.
-    if !edit.takes_away() || fits(base, edits, &edit) {
+    // What it takes away may have been there only by an edit that is gone now, and what it
+    // says may be what the base says.
+    let may_cancel = edit.takes_away() || edits.len() < before;
+    if !may_cancel || has_effect(base, edits, &edit) {
         edits.push(edit);
     }
 }
@@ -37,13 +40,15 @@ pub(super) fn take_late(edits: &mut Vec<Edit>, aside: &[Aside]) -> Vec<Edit> {
     late
 }
 
-fn fits(base: &Document, edits: &[Edit], edit: &Edit) -> bool {
+/// Whether the edit fits behind the others and changes anything.
+fn has_effect(base: &Document, edits: &[Edit], edit: &Edit) -> bool {
     let mut document = base.clone();
     for earlier in edits {
         // One that does not fit at present stays without effect.
         let _ = document.make(earlier);
     }
-    document.make(edit).is_ok()
+    let before = document.text();
+    document.make(edit).is_ok() && document.text() != before
 }
 
 #[cfg(test)]
@@ -204,16 +209,24 @@ mod tests {
             add(&base, &mut edits, Edit::NamespaceRemove { subsystem, nsid });
         }
         assert_eq!(edits, []);
-        for enabled in [true, false] {
-            let (subsystem, nsid) = (subsystem(), 1);
-            let edit = Edit::NamespaceEnable {
-                subsystem,
-                nsid,
-                enabled,
-            };
-            add(&base, &mut edits, edit);
-        }
+        let enable = |enabled| Edit::NamespaceEnable {
+            subsystem: subsystem(),
+            nsid: 1,
+            enabled,
+        };
+        add(&base, &mut edits, enable(false));
         assert_eq!(edits.len(), 1);
+        add(&base, &mut edits, enable(true));
+        assert_eq!(edits, []);
+        let set = |value: Option<&str>| Edit::SubsystemSet {
+            nqn: "a".into(),
+            key: "model".into(),
+            value: value.map(str::to_owned),
+        };
+        add(&base, &mut edits, set(Some("m")));
+        add(&base, &mut edits, set(None));
+        assert_eq!(edits, []);
+        add(&base, &mut edits, enable(false));
         add(&base, &mut edits, Edit::SubsystemRemove { nqn: "a".into() });
         assert_eq!(edits, [Edit::SubsystemRemove { nqn: "a".into() }]);
     }

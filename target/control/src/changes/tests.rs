@@ -225,7 +225,7 @@ fn what_is_refused_changes_nothing_and_is_named() {
         for word in words {
             assert!(error.contains(word), "{word}: {error}");
         }
-        assert!(!error.contains("ctl show"), "{error}");
+        assert!(!error.contains("as `ctl show` prints it"), "{error}");
         assert_eq!(scene.state(), state);
         assert_eq!(daemon.keeper.show().text, shown);
         assert_eq!(daemon.nsids(), [1, 2]);

@@ -66,7 +66,7 @@ fn what_cannot_be_set_is_refused_with_the_way_to_do_it() {
     for (key, value, words) in [
         ("nsid", "2", "remove it, then add another"),
         ("enabled", "false", "`ctl namespace disable`"),
-        ("colour", "red", "namespace set 1 colour=red: colour: unknown key"),
+        ("colour", "red", ": colour: unknown key"),
         ("ana_group", "0", "ana_group"),
         ("ana_group", "many", "ana_group"),
         ("path", "ram:what", "path: "),
