@@ -85,6 +85,18 @@ pub(crate) enum ImportError {
         /// What is wrong, and where.
         error: serde_json::Error,
     },
+    /// Another target's configuration.
+    #[error(
+        "{}: is a configuration of SPDK (save_config), not of nvmetcli; write it by hand: \
+         nvmf_subsystem_add_listener becomes a [[port]], nvmf_create_subsystem a [[subsystem]], \
+         nvmf_subsystem_add_ns a [[subsystem.namespace]] with the path of its bdev, \
+         nvmf_subsystem_add_host an entry of allowed_hosts",
+        path.display()
+    )]
+    Spdk {
+        /// Which file.
+        path: PathBuf,
+    },
     /// There is neither a port nor a subsystem in it.
     #[error(
         "{}: has neither ports nor subsystems: is it what nvmetcli saved?",
@@ -185,12 +197,23 @@ fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Rep
         path: path(),
         error,
     })?;
+    if is_spdk(&saved) {
+        return Err(ImportError::Spdk { path: path() });
+    }
     let mut report = Report::default();
     let carried = convert(&saved, disks, &mut report);
     let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
     let text = text::of(&carried);
     check(&text, &mut report);
     Ok((text, report))
+}
+
+/// Whether it is what `rpc.py save_config` of SPDK prints: a list of its subsystems, each
+/// with the calls that configure it.
+fn is_spdk(saved: &Value) -> bool {
+    let list = saved.get("subsystems").and_then(Value::as_array);
+    let is_of_spdk = |one: &Value| one.get("subsystem").is_some_and(Value::is_string);
+    list.is_some_and(|list| !list.is_empty() && list.iter().all(is_of_spdk))
 }
 
 /// Reads any bytes as a file that nvmetcli saved; returns the configuration and

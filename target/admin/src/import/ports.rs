@@ -126,6 +126,7 @@ pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Ve
         object.finish(report);
         ports.push(port);
     }
+    number_port_zero(&mut ports, report);
     if ports.len() > 1 && !referrals.is_empty() {
         let what = "hosts are told of each referral on every port";
         report.note(
@@ -135,6 +136,20 @@ pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Ve
         );
     }
     (ports, referrals)
+}
+
+/// Here identifiers of ports begin with 1: port 0 gets the first that is free.
+fn number_port_zero(ports: &mut [Port], report: &mut Report) {
+    let is_free = |id: &u16| ports.iter().all(|port| port.id != *id);
+    let Some(free) = (1..=u16::MAX).find(is_free) else {
+        return;
+    };
+    // nvmet has one folder for each number, so there is one 0 at most.
+    if let Some(port) = ports.iter_mut().find(|port| port.id == 0) {
+        port.id = free;
+        let place = format!("{}.portid", port.place);
+        report.note(&place, &format!("0 is not served; it is {free} here"), "");
+    }
 }
 
 fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
@@ -200,7 +215,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     let trsvcid = addr.text("trsvcid", report).unwrap_or_default();
     let treq = addr.text("treq", report).unwrap_or_default();
     addr.skip(&["tsas"]);
-    if trtype != "rdma" {
+    if !trtype.eq_ignore_ascii_case("rdma") {
         let what = format!(
             "the transport {} is not served, only rdma is",
             quoted(&trtype)
@@ -210,19 +225,32 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         report.lost(&addr.place("trtype"), &what, remedy);
         return None;
     }
-    if !["ipv4", "ipv6", ""].contains(&adrfam.as_str()) {
+    let adrfam_known = ["ipv4", "ipv6", ""];
+    if !adrfam_known
+        .iter()
+        .any(|known| adrfam.eq_ignore_ascii_case(known))
+    {
         let what = format!("addresses of the family {} are not served", quoted(&adrfam));
         let remedy = "give the interface an IP address (IPoIB has them too)";
         report.lost(&addr.place("adrfam"), &what, remedy);
         return None;
     }
-    let (ip, interface) = match zone::split(&traddr) {
+    // As in a URL, which some write.
+    let bare = traddr
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let traddr = bare.unwrap_or(&traddr);
+    let (ip, interface) = match zone::split(traddr) {
         Some((ip, interface)) => (Ok(ip.into()), Some(interface.to_owned())),
         None => (traddr.parse(), None),
     };
     let Ok(ip) = ip else {
-        let what = format!("{} is no IP address", quoted(&traddr));
-        report.lost(&addr.place("traddr"), &what, "give the port one");
+        let what = format!("{} is no IP address", quoted(traddr));
+        let remedy = match is_host_name(traddr) {
+            true => format!("write its address, which `getent ahosts {traddr}` prints"),
+            false => "write an IP address".to_owned(),
+        };
+        report.lost(&addr.place("traddr"), &what, &remedy);
         return None;
     };
     let service = match trsvcid.as_str() {
@@ -248,6 +276,13 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         interface,
         trsvcid,
     })
+}
+
+fn is_host_name(text: &str) -> bool {
+    let of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    text.len() <= 253
+        && text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(of_name)
 }
 
 /// In-capsule data in bytes, where that is not what the kernel takes by default,

@@ -4,7 +4,7 @@ use nvmeof_target_core::ControllerIds;
 use nvmeof_wire::Nqn;
 use uuid::Uuid;
 
-use super::disks::Disks;
+use super::disks::{Disks, Geometry};
 use super::limits::KERNEL_QUEUES;
 use super::ports::no_protection;
 use super::report::{Report, quoted};
@@ -305,14 +305,27 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
         report.lost(&at_path, &what, "name one by a path from the root");
         return None;
     }
+    let Geometry { block_size, rest } = disks.geometry(&at_path, &path, report);
+    if let (Some(block), 1..) = (block_size, rest) {
+        let what = format!(
+            "{} is not a whole number of blocks of {block} bytes; the namespace is disabled",
+            quoted(&path)
+        );
+        // Rounded up: nothing is cut off.
+        let remedy = format!(
+            "extend the file with `truncate -s %{block}`, which keeps its data, then remove \
+             enabled = false"
+        );
+        report.lost(&at_path, &what, &remedy);
+    }
     Some(Namespace {
         nsid,
-        block_size: disks.block_size(&at_path, &path, report),
+        block_size,
         path,
         uuid,
         nguid,
         ana_group: group,
-        enabled,
+        enabled: enabled && rest == 0,
         hosts,
     })
 }

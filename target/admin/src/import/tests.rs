@@ -23,7 +23,10 @@ use super::*;
 const SAVED: &str = include_str!("nvmet.json");
 
 fn small_blocks(_: &Path) -> Kind {
-    Kind::File { block: 1024 }
+    Kind::File {
+        block: 1024,
+        len: 1 << 20,
+    }
 }
 
 fn nowhere(_: &Path) -> Kind {
@@ -52,6 +55,80 @@ fn imported(text: &str) -> toml::Table {
 fn told(report: &Report) -> String {
     let lines = report.remarks.iter().map(ToString::to_string);
     lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn port_zero_gets_the_first_free_number() {
+    let (text, report) = import(&saved_with("/ports/0/portid", json!(0)), &small_blocks);
+    let ids: Vec<_> = imported(&text)["port"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| port["id"].as_integer().unwrap())
+        .collect();
+    assert_eq!(ids, [1, 2], "{text}");
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert!(told(&report).contains("ports[0].portid: 0 is not served; it is 1 here"));
+    check(&text, &mut Report::default());
+}
+
+#[test]
+fn file_with_a_part_of_a_block_is_disabled_and_reported() {
+    let odd = |_: &Path| Kind::File {
+        block: 4096,
+        len: (10 << 20) + 2048,
+    };
+    let (text, report) = import(&serde_json::from_str(SAVED).unwrap(), &odd);
+    let told = told(&report);
+    assert!(
+        told.contains("whole number of blocks of 4096 bytes"),
+        "{told}"
+    );
+    assert!(told.contains("truncate -s %4096"), "{told}");
+    let namespaces = imported(&text)["subsystem"][0]["namespace"].clone();
+    let all = namespaces.as_array().unwrap();
+    assert!(
+        all.iter()
+            .all(|one| one["enabled"].as_bool() == Some(false)),
+        "{text}"
+    );
+}
+
+#[test]
+fn transport_in_capitals_and_addresses_in_brackets_come_along() {
+    let mut saved = saved_with("/ports/1/addr/traddr", json!("[::1]"));
+    *saved.pointer_mut("/ports/1/addr/trtype").unwrap() = json!("RDMA");
+    *saved.pointer_mut("/ports/1/addr/adrfam").unwrap() = json!("IPv6");
+    let (text, report) = import(&saved, &small_blocks);
+    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(imported(&text)["port"][1]["traddr"].as_str(), Some("::1"));
+}
+
+#[test]
+fn host_name_in_the_place_of_an_address_has_a_remedy() {
+    let (_, report) = import(
+        &saved_with("/ports/0/addr/traddr", json!("storage-1")),
+        &nowhere,
+    );
+    let told = told(&report);
+    assert!(told.contains("getent ahosts storage-1"), "{told}");
+}
+
+#[test]
+fn configuration_of_spdk_is_recognized() {
+    let saved = json!({"subsystems": [
+        {"subsystem": "bdev", "config": [{"method": "bdev_malloc_create", "params": {}}]},
+        {"subsystem": "nvmf", "config": [
+            {"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:cnode1"}}]},
+    ]});
+    let bytes = serde_json::to_vec(&saved).unwrap();
+    let error = converted(Path::new("spdk.json"), &bytes, Disks(&nowhere)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("spdk.json: is a configuration of SPDK"),
+        "{text}"
+    );
+    assert!(text.contains("nvmf_subsystem_add_listener"), "{text}");
 }
 
 #[test]
@@ -432,7 +509,11 @@ fn blocks_are_what_the_kernel_showed() {
     };
     assert_eq!(sizes(&|_| Kind::BlockDevice).0, [] as [&str; 0]);
     // File systems with larger ones are shown with the largest there is.
-    let large = sizes(&|_| Kind::File { block: 65_536 }).0;
+    let large = sizes(&|_| Kind::File {
+        block: 65_536,
+        len: 1 << 20,
+    })
+    .0;
     assert_eq!(large, ["block_size = 4096"; 3]);
     let (unknown, told) = sizes(&nowhere);
     assert_eq!(unknown, ["block_size = 4096"; 3]);
