@@ -311,7 +311,7 @@ fn fits(namespace: &Namespace, start: u64, count: u64) -> Result<(), Failure> {
          of {} bytes",
         namespace.block_size()
     ))
-    .with_remedy("nothing was moved; choose another --start-block or less data"))
+    .with_remedy("nothing was sent; choose another --start-block or less data"))
 }
 
 /// Blocks of a file, which has a whole number of them.
@@ -324,11 +324,11 @@ fn whole_blocks(namespace: &Namespace, path: &Path, len: u64) -> Result<u64, Fai
     let padded = len - rest + block_size;
     Err(Failure::new(format!(
         "{} has {len} bytes, which is not a whole number of blocks of {block_size} bytes \
-         ({rest} bytes are left over); nothing was written",
+         ({rest} bytes are left over)",
         path.display()
     ))
     .with_remedy(format!(
-        "pad it, for example with\n  truncate -s {padded} {}",
+        "nothing was sent; extend the file, which keeps its data:\n  truncate -s {padded} {}",
         path.display()
     )))
 }

@@ -98,6 +98,11 @@ impl IoErrorKind {
     }
 }
 
+/// Whether a name is that of a file, not `ram:SIZE` or `null:SIZE`.
+fn is_path(name: &str) -> bool {
+    name.contains('/')
+}
+
 /// A disk could not be opened. The message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -184,9 +189,12 @@ pub enum OpenError {
     },
     /// Not whole blocks.
     #[error(
-        "{name}: {size} bytes are not a multiple of the block size of {block_size}: {over} bytes \
-         too many; cut it with `truncate -s {down} {name}`, extend it with `truncate -s {up} \
-         {name}`{}",
+        "{name}: {size} bytes is not a multiple of the block size of {block_size}; {}{}",
+        if is_path(.name) {
+            format!("extend it with `truncate -s {up} {name}`, which keeps its data")
+        } else {
+            format!("the next size is {up}")
+        },
         .fits.map_or_else(String::new, |fits| format!(", or use block_size = {fits}"))
     )]
     NotWholeBlocks {
@@ -196,10 +204,6 @@ pub enum OpenError {
         size: u64,
         /// Bytes of a block.
         block_size: u32,
-        /// Bytes after the last whole block.
-        over: u64,
-        /// Largest possible size below.
-        down: u64,
         /// Smallest possible size above.
         up: u64,
         /// The largest block size that would do.

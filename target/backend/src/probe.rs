@@ -219,8 +219,6 @@ pub(crate) fn whole_blocks(name: &str, size: u64, block_size: BlockSize) -> Resu
         name: name.to_owned(),
         size,
         block_size: block_size.bytes(),
-        over,
-        down: size - over,
         up: size.saturating_add(block - over),
         fits: BlockSize::ALL
             .into_iter()
