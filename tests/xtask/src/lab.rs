@@ -38,7 +38,8 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 /// The step of `cargo xtask test`.
 pub(crate) fn step(extent: Extent) -> Outcome {
     let arguments: &[&str] = match extent {
-        Extent::Short => &["--rotate", "--profile", "dev"],
+        // Most scenarios wait most of the time.
+        Extent::Short => &["--rotate", "--profile", "dev", "--jobs", "3"],
         Extent::All => &[],
     };
     main(

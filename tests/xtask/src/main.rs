@@ -4,6 +4,7 @@
 //! fresh machine. It holds no test and no check itself: it only runs them.
 #![forbid(unsafe_code)]
 
+mod background;
 mod bench;
 mod deb;
 mod demo;

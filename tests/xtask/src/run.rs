@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use crate::background::TO_REPEAT;
+
 /// What Ctrl-C sends to every process of the terminal.
 const SIGINT: u8 = 2;
 
@@ -86,7 +88,7 @@ impl fmt::Display for Failure {
             Self::Interrupted => write!(out, "interrupted"),
             Self::Failed(text) => write!(out, "FAILED: {text}"),
             Self::Commands { text, repeat } => {
-                write!(out, "FAILED: {text}\nTo repeat:")?;
+                write!(out, "FAILED: {text}\n{TO_REPEAT}")?;
                 repeat
                     .iter()
                     .try_for_each(|line| write!(out, "\n    {line}"))

@@ -1,7 +1,10 @@
 //! `cargo xtask test`: every check and test of the project, step by step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::background;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
@@ -32,30 +35,35 @@ impl Extent {
 }
 
 /// One line of the table at the end.
-struct Step {
-    name: &'static str,
-    about: &'static str,
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
     tools: &'static [&'static [Tool]],
     /// The step that makes what this one looks at.
     needs: Option<&'static str>,
+    /// Runs beside the others, at a lower priority: it builds in a folder of its own, and
+    /// nothing in it depends on time.
+    in_background: bool,
     run: fn(Extent) -> Outcome,
 }
 
 /// What became of a step.
 enum End {
     Ok(Duration),
-    Failed(Duration),
+    Failed(Duration, Failure),
     /// What it needs failed, or was not run either.
     NotRun(&'static str),
 }
 
-/// In the order in which they run: what fails fast comes first.
+/// In the order in which they run, of those in the background among themselves: what fails
+/// fast comes first.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
         about: "every source file is formatted",
         tools: &[&[setup::RUSTFMT]],
         needs: None,
+        in_background: false,
         run: |_| fmt(),
     },
     Step {
@@ -63,6 +71,7 @@ const STEPS: &[Step] = &[
         about: "style, who may depend on whom, licences, links",
         tools: &[],
         needs: None,
+        in_background: false,
         run: |_| {
             run::run(&mut run::cargo(
                 "test -p nvmeof-tidy --locked --no-fail-fast",
@@ -74,6 +83,7 @@ const STEPS: &[Step] = &[
         about: "no warning in any target",
         tools: &[&[setup::CLIPPY], setup::RDMA],
         needs: None,
+        in_background: false,
         run: |_| {
             let everything = "clippy --workspace --all-targets --locked -- -D warnings";
             let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-target-control \
@@ -90,6 +100,7 @@ const STEPS: &[Step] = &[
         about: "no warning in the documentation",
         tools: &[setup::RDMA],
         needs: None,
+        in_background: false,
         run: |_| {
             let mut doc = run::cargo("doc --no-deps --workspace --locked");
             run::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
@@ -100,6 +111,7 @@ const STEPS: &[Step] = &[
         about: "programs and tests",
         tools: &[setup::RDMA],
         needs: None,
+        in_background: false,
         run: |extent| {
             workspace::build()?;
             match extent {
@@ -114,6 +126,7 @@ const STEPS: &[Step] = &[
         about: "unit, property and conformance tests of every crate",
         tools: &[&[setup::STRACE], setup::RDMA],
         needs: Some("build"),
+        in_background: false,
         run: |_| {
             let elsewhere = ["nvmeof-world", "nvmeof-e2e", "nvmeof-tidy"];
             let mut failures = Failures::default();
@@ -131,6 +144,7 @@ const STEPS: &[Step] = &[
         about: "World: both sides in virtual time, many seeds",
         tools: &[],
         needs: Some("build"),
+        in_background: false,
         run: simulation,
     },
     Step {
@@ -138,6 +152,7 @@ const STEPS: &[Step] = &[
         about: "unit tests of unsafe crates with AddressSanitizer",
         tools: &[],
         needs: None,
+        in_background: true,
         run: |_| soundness::address_sanitizer(),
     },
     Step {
@@ -145,6 +160,7 @@ const STEPS: &[Step] = &[
         about: "unit tests of memory with Miri, where it is installed",
         tools: &[],
         needs: None,
+        in_background: true,
         run: |_| soundness::miri(),
     },
     Step {
@@ -162,6 +178,7 @@ const STEPS: &[Step] = &[
             setup::RDMA,
         ],
         needs: Some("build"),
+        in_background: false,
         run: end_to_end,
     },
     Step {
@@ -169,6 +186,7 @@ const STEPS: &[Step] = &[
         about: "instruction counts of the hot paths against their baseline",
         tools: &[&[setup::VALGRIND]],
         needs: None,
+        in_background: true,
         run: |_| {
             let arguments = "run --quiet --release --locked -p nvmeof-guards -- check";
             run::run(&mut run::cargo(arguments))
@@ -179,6 +197,7 @@ const STEPS: &[Step] = &[
         about: "scenarios with a stock Linux kernel, in an emulated machine",
         tools: &[lab::TOOLS, fio_engine::TOOLS, setup::RDMA],
         needs: Some("build"),
+        in_background: false,
         run: lab::step,
     },
     Step {
@@ -186,6 +205,7 @@ const STEPS: &[Step] = &[
         about: "every fuzz target, a bounded number of runs",
         tools: &[&[setup::CXX]],
         needs: None,
+        in_background: true,
         run: fuzz::bounded,
     },
 ];
@@ -229,49 +249,87 @@ fn select(names: &[String]) -> Outcome<Vec<&'static Step>> {
 /// repeat it.
 fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
     let begun = Instant::now();
-    let mut ends: Vec<(&str, End)> = Vec::new();
-    let mut failures = Failures::default();
-    for (number, step) in steps.iter().enumerate() {
-        if let Some(needed) = step.needs
-            && ends
-                .iter()
-                .any(|(name, end)| *name == needed && !end.is_ok())
-        {
-            ends.push((step.name, End::NotRun(needed)));
-            continue;
+    let (behind, before): (Vec<&Step>, Vec<&Step>) = match steps {
+        // There is nothing to run it beside.
+        [_] => (Vec::new(), steps.to_vec()),
+        _ => steps.iter().partition(|step| step.in_background),
+    };
+    let is_interrupted = AtomicBool::new(false);
+    let mut ends = thread::scope(|scope| {
+        let behind = scope.spawn(|| background::run(&behind, extent, &is_interrupted));
+        let ends = in_foreground(&before, extent, times, begun);
+        is_interrupted.store(ends.is_err(), Ordering::Relaxed);
+        if !behind.is_finished() {
+            run::heading("waiting for the steps in the background");
         }
-        run::heading(&format!("{}: {}", step.name, step.about));
-        let known = match extent {
-            Extent::Short => step.name.to_owned(),
-            Extent::All => format!("{}@all", step.name),
-        };
-        let place = (number + 1, steps.len());
-        println!(
-            "{}",
-            progress(place, begun.elapsed(), times.expected(&known))
-        );
-        let started = Instant::now();
-        let outcome = (step.run)(extent);
-        let took = started.elapsed();
-        if outcome.is_ok() {
-            times.took(&known, took);
+        let behind = behind
+            .join()
+            .map_err(|_| Failure::Failed("a thread of xtask panicked".into()))?;
+        let mut ends = ends?;
+        for (step, outcome, took) in behind {
+            ends.push((step, End::of(step, outcome, took)?));
         }
-        ends.push((step.name, End::of(&outcome, took)));
-        failures.add(outcome.map_err(|failure| repeatable(failure, step)))?;
-    }
+        Ok::<_, Failure>(ends)
+    })?;
+    ends.sort_by_key(|(step, _)| steps.iter().position(|other| other.name == step.name));
     run::heading("result");
-    for (name, end) in &ends {
-        println!("{}", row(name, end));
+    let mut failures = Failures::default();
+    for (step, end) in ends {
+        println!("{}", row(step.name, &end));
+        match end {
+            End::Ok(took) => times.took(&known_as(step, extent), took),
+            End::Failed(_, failure) => failures.add(Err(failure))?,
+            End::NotRun(_) => {}
+        }
     }
     println!("{:21} {:>9}", "all", run::seconds(begun.elapsed()));
     failures.into_outcome()
 }
 
+/// Runs the steps one after another; returns how each ended.
+fn in_foreground<'a>(
+    steps: &[&'a Step],
+    extent: Extent,
+    times: &Times,
+    begun: Instant,
+) -> Outcome<Vec<(&'a Step, End)>> {
+    let mut ends: Vec<(&Step, End)> = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        if let Some(needed) = step.needs
+            && ends
+                .iter()
+                .any(|(other, end)| other.name == needed && !end.is_ok())
+        {
+            ends.push((step, End::NotRun(needed)));
+            continue;
+        }
+        run::heading(&format!("{}: {}", step.name, step.about));
+        let place = (number + 1, steps.len());
+        let expected = times.expected(&known_as(step, extent));
+        println!("{}", progress(place, begun.elapsed(), expected));
+        let started = Instant::now();
+        let outcome = (step.run)(extent);
+        ends.push((step, End::of(step, outcome, started.elapsed())?));
+    }
+    Ok(ends)
+}
+
+/// The name of a step in the file of times.
+fn known_as(step: &Step, extent: Extent) -> String {
+    match extent {
+        Extent::Short => step.name.to_owned(),
+        Extent::All => format!("{}@all", step.name),
+    }
+}
+
 impl End {
-    fn of(outcome: &Outcome, took: Duration) -> Self {
+    /// # Errors
+    /// The step was interrupted.
+    fn of(step: &Step, outcome: Outcome, took: Duration) -> Outcome<Self> {
         match outcome {
-            Ok(()) => Self::Ok(took),
-            Err(_) => Self::Failed(took),
+            Ok(()) => Ok(Self::Ok(took)),
+            Err(Failure::Interrupted) => Err(Failure::Interrupted),
+            Err(failure) => Ok(Self::Failed(took, repeatable(failure, step))),
         }
     }
 
@@ -310,7 +368,7 @@ fn row(name: &str, end: &End) -> String {
     let (word, took) = match end {
         End::NotRun(needed) => return format!("{name:12} not run: {needed} failed"),
         End::Ok(took) => ("ok", took),
-        End::Failed(took) => ("FAILED", took),
+        End::Failed(took, _) => ("FAILED", took),
     };
     format!("{name:12} {word:8} {:>9}", run::seconds(*took))
 }
@@ -359,6 +417,7 @@ mod tests {
             about: "",
             tools: &[],
             needs,
+            in_background: false,
             run,
         }
     }
