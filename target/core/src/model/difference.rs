@@ -320,7 +320,12 @@ impl Change {
                 write!(f, "{subject} {be} allowed to connect")
             }
             (Subject::Host { .. }, _) => {
-                write!(f, "{subject} {be} no longer allowed to connect")
+                let be = if be == "is" {
+                    "is no longer"
+                } else {
+                    "would no longer be"
+                };
+                write!(f, "{subject} {be} allowed to connect")
             }
             (_, ChangeKind::Added) => write!(f, "{subject} {be} added"),
             (_, ChangeKind::Removed) => write!(f, "{subject} {be} removed"),
