@@ -241,5 +241,5 @@ fn a_port_on_a_link_is_served_and_told_without_the_interface() {
     let text = ended.text();
     assert!(text.contains("\"traddr\": \"fe80::1\""), "{ended}");
     assert!(text.contains(&format!("\"subnqn\": \"{NQN}\"")), "{ended}");
-    assert!(text.contains("port [fe80::1%lo]:4420"), "{ended}");
+    assert!(text.contains("port 1: [fe80::1%lo]:4420"), "{ended}");
 }
