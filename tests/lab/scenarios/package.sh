@@ -164,7 +164,7 @@ in_it nvmeof-target ctl namespace add ram:16M --nsid 3
 wait_for 20 device 3
 nvme set-feature "/dev/$CTRL" -f 0x84 -n 1 -V 1
 changed() {
-    in_it nvmeof-target ctl status | grep -q 'namespace 3: 16M,'
+    in_it nvmeof-target ctl namespace list | grep -Eq '^ *3 +16M '
 }
 
 # The next version, whose own configuration is another: same process no more, same
