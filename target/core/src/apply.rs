@@ -15,8 +15,8 @@ use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, Serves};
 use crate::live::Live;
+use crate::shared::{Served, presents};
 use crate::sight::Present;
-use crate::target::{Served, presents};
 use crate::{Change, Model, Target};
 
 #[cfg(test)]

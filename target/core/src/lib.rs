@@ -25,10 +25,12 @@ mod live;
 mod locks;
 pub mod metrics;
 mod model;
+mod persist;
 mod protection;
 mod queue;
 mod registry;
 mod seats;
+mod shared;
 mod sight;
 mod target;
 #[cfg(test)]
@@ -49,7 +51,8 @@ pub use model::{
     Place, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec, Revision,
     Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
-pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
+pub use persist::{Keeping, NotKept};
+pub use protection::{KeepProtections, KeptProtection};
 pub use queue::{News, Queue, Request, Scarce};
-pub use target::{PortSeat, Refusal, Target};
+pub use target::{PortSeat, Refusal, Target, ToKeep};
 pub use writers::{Stake, Writers};

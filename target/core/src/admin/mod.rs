@@ -25,7 +25,7 @@ use crate::controller::Controller;
 use crate::metrics::Ledger;
 use crate::model::Local;
 use crate::queue::{Epoch, Failure, Next, Page, Request, Stage};
-use crate::target::Shared;
+use crate::shared::Shared;
 
 /// An admin queue's controller, for the time of one command.
 pub(crate) struct Admin<'a> {

@@ -12,8 +12,8 @@ use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
 use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
+use crate::shared::Shared;
 use crate::sight::{Present, Seen, Sight};
-use crate::target::Shared;
 use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {

@@ -19,7 +19,7 @@ use super::{News, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::registry::Way;
 use crate::seats::Taken;
-use crate::target::Served;
+use crate::shared::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
 // Fields of the command and of its data that can be at fault, in bytes.

@@ -38,7 +38,7 @@ pub(crate) use request::{Bounds, Epoch, Failure, Next, Page, Stage, bit};
 use crate::controller::{Controller, Serves};
 use crate::metrics::Meter;
 use crate::model::PortAddress;
-use crate::target::Shared;
+use crate::shared::Shared;
 use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Why};
 use abort::{HeldAnswer, Home};
 use ends::Ends;
