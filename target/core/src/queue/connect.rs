@@ -14,10 +14,10 @@ use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
 use super::io::{Joined, Seats};
-use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::registry::Way;
+use crate::request::{Failure, Next, Request, Stage};
 use crate::seats::Taken;
 use crate::shared::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
