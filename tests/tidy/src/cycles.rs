@@ -19,7 +19,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("common/memory", &["buf", "lender", "pool", "shared"]),
     ("common/uring", &["fixed", "lent", "start"]),
     ("common/uring", &["polled", "ring"]),
-    ("target/engine", &["queue", "reactor"]),
     ("initiator/client", &["controller", "host", "namespace"]),
 ];
 
