@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nvmeof_wire::Cqe;
+use nvmeof_wire::{Cqe, Status};
 
 use crate::Keeping;
 
@@ -116,6 +116,33 @@ pub enum Executed {
     Failed,
 }
 
+impl Executed {
+    /// The status of a command whose operation on the disk ended so.
+    pub(crate) fn status(self, kind: IoKind) -> Status {
+        match (self, kind) {
+            (Self::Ok, _) => Status::SUCCESS,
+            (Self::Miscompare, _) => Status::COMPARE_FAILURE,
+            (Self::NoSpace, _) => Status::CAPACITY_EXCEEDED,
+            (Self::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
+            (Self::Unsupported, _) => Status::INVALID_OPCODE,
+            (Self::Gone, _) => Status::NAMESPACE_NOT_READY,
+            (Self::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
+                Status::UNRECOVERED_READ_ERROR
+            }
+            (
+                Self::Failed,
+                IoKind::Write
+                | IoKind::Store
+                | IoKind::WriteZeroes { .. }
+                | IoKind::Flush
+                | IoKind::FlushOwn
+                | IoKind::Settle,
+            ) => Status::WRITE_FAULT,
+            (Self::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
+        }
+    }
+}
+
 /// One operation on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoOp {
@@ -133,6 +160,17 @@ pub struct IoOp {
 }
 
 impl IoOp {
+    /// A flush of all the disk.
+    pub(crate) fn flush(disk: u32) -> Self {
+        Self {
+            disk,
+            kind: IoKind::Flush,
+            offset: 0,
+            len: 0,
+            fua: false,
+        }
+    }
+
     /// Whether it changes what the disk holds.
     #[inline]
     #[must_use]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use crate::Target;
-use crate::apply::{Disconnected, Why};
+use crate::{Disconnected, Target, Why};
 
 /// A controller that a host has connected.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use nvmeof_wire::{Ascii, Nqn};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
-use crate::admin::Window;
 use crate::model::Local;
+use crate::window::Window;
 use crate::{Fabric, Limits, Model, Port, PortAddress, Traddr};
 
 /// Who reads the log, and how much of it.

@@ -9,6 +9,16 @@
 //! This crate opens nothing, waits for nothing and reads no clock: time is an
 //! argument. It knows nothing of RDMA but addresses and keys, and never sees
 //! the data of reads and writes.
+//!
+//! Modules import downwards only. Top down:
+//!
+//! * the target as a whole: `target`, `apply`, `connected`
+//! * commands: `queue` (queue pairs, I/O and Fabrics commands), `admin`, `request`
+//! * state that reactors share: `shared` holds `registry`, `live`, `generations`, `locks`,
+//!   `writers`, `seats` and `hits`; controllers are `controller`, `sight` and `protection`;
+//!   what is counted is `metrics` and `health`
+//! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
+//!   `persist`, `window`
 #![forbid(unsafe_code)]
 
 mod action;
@@ -25,21 +35,26 @@ mod live;
 mod locks;
 pub mod metrics;
 mod model;
+mod persist;
 mod protection;
 mod queue;
 mod registry;
+mod request;
 mod seats;
+mod shared;
 mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
+mod window;
 mod writers;
 
 pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response, overlap,
 };
-pub use apply::{Applied, Disconnected, LimitsChanged, Why};
+pub use apply::{Applied, LimitsChanged};
 pub use connected::Connected;
+pub use controller::{Disconnected, Why};
 pub use hits::{Hits, Limit};
 pub use limits::{Limits, OfPort};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
@@ -49,7 +64,9 @@ pub use model::{
     Place, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec, Revision,
     Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
-pub use protection::{KeepProtections, Keeping, KeptProtection, NotKept, ToKeep};
-pub use queue::{News, Queue, Request, Scarce};
-pub use target::{PortSeat, Refusal, Target};
+pub use persist::{Keeping, NotKept};
+pub use protection::{KeepProtections, KeptProtection};
+pub use queue::{News, Queue, Scarce};
+pub use request::Request;
+pub use target::{PortSeat, Refusal, Target, ToKeep};
 pub use writers::{Stake, Writers};

@@ -8,9 +8,8 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
-use crate::protection::{
-    Asked, Desk, Keeping, KeptProtection, Open, Protections, Refused, Settled, Step,
-};
+use crate::persist::Keeping;
+use crate::protection::{Asked, Desk, KeptProtection, Open, Protections, Refused, Settled, Step};
 use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,

@@ -26,19 +26,16 @@
 //! A namespace that is read only by configuration is in the state Write Protect
 //! and stays there. Permanent Write Protect is not supported: nothing here could
 //! keep an administrator from undoing it.
+//!
+//! [`Target::restore_protection`]: crate::Target::restore_protection
+//! [`Target::forget_protection`]: crate::Target::forget_protection
 
 mod desk;
 mod states;
 
-use std::sync::Arc;
-
-use nvmeof_wire::Nqn;
-
+pub use desk::KeepProtections;
 pub(crate) use desk::{Desk, Open};
-pub use desk::{KeepProtections, Keeping, NotKept, ToKeep};
 pub(crate) use states::{Asked, Fixed, Protections, Settled, Step};
-
-use crate::Target;
 
 /// A namespace that a host write protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,51 +58,5 @@ pub(crate) enum Refused {
 impl From<Fixed> for Refused {
     fn from(_: Fixed) -> Self {
         Self::Fixed
-    }
-}
-
-impl Target {
-    /// `keeper` has kept what hosts write protect from now on. Call it before hosts
-    /// connect: they are told whether they may protect namespaces (NWPC).
-    pub fn keep_protections_in(&self, keeper: Arc<dyn KeepProtections>) {
-        self.shared.desk.is_kept_by(keeper);
-    }
-
-    /// What is to be kept, all of it, if there is anything that is not being written
-    /// already. For the keeper; see [`KeepProtections::wake`].
-    #[must_use]
-    pub fn to_keep(&self) -> Option<ToKeep> {
-        ToKeep::take(&self.shared)
-    }
-
-    /// What was kept is so again: call it before hosts connect. False when there
-    /// is no such namespace at present: it is protected when it comes.
-    #[must_use]
-    pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
-        let mut served = self.shared.served();
-        if let Some(live) = served.live(subsystem) {
-            return live.restore_protection(kept);
-        }
-        served.waiting.entry(*subsystem).or_default().restore(kept);
-        false
-    }
-
-    /// What hosts set of the namespace with that number, or of all of the subsystem,
-    /// is to be forgotten: an administrator removed it, and one that comes later is not
-    /// protected. It is so when that is kept; when it cannot be, nothing changed.
-    /// `None` when there is nothing to be forgotten.
-    #[must_use]
-    pub fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> Option<Keeping> {
-        let mut desk = self.shared.desk.open();
-        let mut served = self.shared.served();
-        let any = match served.live(subsystem) {
-            Some(live) => live.forget_protection(nsid),
-            None => {
-                let waiting = served.waiting.get_mut(subsystem);
-                waiting.is_some_and(|waiting| waiting.forget(nsid))
-            }
-        };
-        drop(served);
-        any.then(|| desk.keep(subsystem)).flatten()
     }
 }

@@ -1,18 +1,16 @@
-//! The whole target: what reactors share.
+//! The whole target, as its edge sees it.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod protection;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
-use crate::generations::Generations;
-use crate::live::Live;
-use crate::protection::{Desk, Protections};
-use crate::registry::Registry;
-use crate::seats::{Seat, Seats, Taken};
-use crate::sight::Present;
+pub use protection::ToKeep;
+
+use crate::seats::{Seat, Taken};
+use crate::shared::Shared;
 use crate::{Hits, Limit, Limits, Locks, Model, Queue, Writers};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
@@ -21,80 +19,10 @@ pub struct Target {
     pub(crate) shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// The same in every model.
-    pub(crate) limits: Limits,
-    served: Mutex<Served>,
-    pub(crate) registry: Registry,
-    pub(crate) locks: Locks,
-    writers: Writers,
-    pub(crate) hits: Hits,
-    /// I/O queues of hosts, by their names; what they weigh are commands.
-    pub(crate) hosts: Seats,
-    /// Connections, by the port that they came by.
-    ports: Seats,
-    /// I/O queues by port; what they weigh are commands.
-    pub(crate) port_queues: Seats,
-    /// Where what hosts write protect waits to be kept.
-    pub(crate) desk: Desk,
-}
-
 /// A connection's place at its port, until it is dropped.
 #[derive(Debug)]
 pub struct PortSeat {
     _seat: Seat,
-}
-
-/// What is served at this moment.
-#[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) model: Arc<Model>,
-    /// One for each subsystem of the model.
-    pub(crate) live: Vec<Arc<Live>>,
-    /// Counts what the discovery log of each host has been.
-    pub(crate) generations: Generations,
-    /// What hosts set of subsystems that are not there at present.
-    pub(crate) waiting: BTreeMap<Nqn, Protections>,
-}
-
-impl Served {
-    /// The subsystem of that name.
-    pub(crate) fn live(&self, nqn: &Nqn) -> Option<&Arc<Live>> {
-        self.live.iter().find(|live| live.nqn == *nqn)
-    }
-
-    /// That is what hosts set of a subsystem that is not there.
-    pub(crate) fn wait_for(&mut self, subsystem: Nqn, protections: Protections) {
-        self.waiting.remove(&subsystem);
-        if !protections.is_empty() {
-            self.waiting.insert(subsystem, protections);
-        }
-    }
-}
-
-impl Shared {
-    /// What is served. Locked for as long as the caller has it: commands that
-    /// read and write do not come here.
-    pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
-        // Nothing is left half done when a holder panics.
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ports that are served, which share what there may be of queues and commands.
-    pub(crate) fn port_count(&self) -> usize {
-        self.served().model.ports().len()
-    }
-
-    /// NSATTR of Identify Namespace changed: whoever has a controller of the
-    /// subsystem may want to know.
-    pub(crate) fn tell_all(&self, subsystem: &Nqn, before: &Present) {
-        for controller in self.registry.all() {
-            if controller.subnqn() == *subsystem {
-                controller.becomes_from(before);
-            }
-        }
-    }
 }
 
 /// A connection is to be rejected.
@@ -110,28 +38,8 @@ impl Target {
     /// Serves `model`.
     #[must_use]
     pub fn new(model: Model) -> Self {
-        let live =
-            presents(&model).map(|present| Arc::new(Live::new(present, Protections::default())));
-        let served = Served {
-            live: live.collect(),
-            generations: Generations::new(),
-            waiting: BTreeMap::new(),
-            model: Arc::new(model),
-        };
-        let limits = served.model.limits().clone();
         Self {
-            shared: Arc::new(Shared {
-                registry: Registry::new(&limits),
-                locks: Locks::default(),
-                writers: Writers::default(),
-                hits: Hits::default(),
-                hosts: Seats::default(),
-                ports: Seats::default(),
-                port_queues: Seats::default(),
-                desk: Desk::default(),
-                served: Mutex::new(served),
-                limits,
-            }),
+            shared: Arc::new(Shared::new(model)),
         }
     }
 
@@ -236,15 +144,6 @@ impl Target {
     pub fn no_room(cause: String) -> Refusal {
         refusal(RejectStatus::NO_RESOURCES, cause)
     }
-}
-
-/// The subsystems of a model, in order.
-pub(crate) fn presents(model: &Model) -> impl Iterator<Item = Present> {
-    let subsystems = model.subsystems().iter();
-    subsystems.map(|subsystem| Present {
-        subsystem: Arc::clone(subsystem),
-        ports: model.shared_ports(),
-    })
 }
 
 /// Entries of the queue's submission queue, which is as many receives as must

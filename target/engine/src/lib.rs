@@ -5,8 +5,18 @@
 //! decides nothing about NVMe, which is `nvmeof-target-core`'s, and moves no byte of data
 //! itself: it hands buffers from one side to the other. Others give it orders through its
 //! [`Mailbox`].
+//!
+//! Modules import downwards only. Top down:
+//!
+//! * `thread` runs a `reactor`
+//! * `reactor`: the loop, admission, timers, orders
+//! * `queue`: one queue pair, its commands, and the resources that queue pairs share
+//! * what both use: fair queues (`turns`, `backlog`, `awaiting_buffers`), `stock`, `mailbox`,
+//!   `counters`, `failures`, `peer_log`, `tag`
 #![forbid(unsafe_code)]
 
+mod awaiting_buffers;
+mod backlog;
 mod counters;
 mod failures;
 mod mailbox;

@@ -19,28 +19,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("common/memory", &["buf", "lender", "pool", "shared"]),
     ("common/uring", &["fixed", "lent", "start"]),
     ("common/uring", &["polled", "ring"]),
-    (
-        "target/core",
-        &[
-            "action",
-            "admin",
-            "apply",
-            "controller",
-            "discovery",
-            "generations",
-            "limits",
-            "live",
-            "locks",
-            "metrics",
-            "model",
-            "protection",
-            "queue",
-            "registry",
-            "sight",
-            "target",
-        ],
-    ),
-    ("target/engine", &["queue", "reactor"]),
     ("initiator/client", &["controller", "host", "namespace"]),
 ];
 

@@ -12,11 +12,12 @@ use nvmeof_wire::log::ana::{
 };
 use zerocopy::little_endian::U32;
 
-use super::{Admin, Window};
+use super::Admin;
 use crate::Limits;
 use crate::model::ABSENT_GROUP;
-use crate::queue::Failure;
+use crate::request::Failure;
 use crate::sight::Sight;
+use crate::window::Window;
 
 /// Seconds that a transition takes at most (ANATT): as long as a host waits in
 /// state Change, or for a path that is accessible. Whoever makes the transition

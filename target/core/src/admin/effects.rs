@@ -7,8 +7,9 @@ use nvmeof_wire::log::effects::Effects;
 use nvmeof_wire::opcode::{FABRICS, admin, io};
 use zerocopy::little_endian::U32;
 
+use super::OF_DISCOVERY;
 use super::features::is_of_namespaces;
-use super::{OF_DISCOVERY, Window};
+use crate::window::Window;
 
 /// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). Of no command a
 /// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but

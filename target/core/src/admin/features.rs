@@ -10,10 +10,11 @@ use nvmeof_wire::features::{
 use nvmeof_wire::log::smart::CriticalWarning;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Admin, CDW10, CDW11, NSID, Window, give};
+use super::{Admin, CDW10, CDW11, NSID, give};
 use crate::controller::notices::Kinds;
 use crate::controller::{Features, HostClock, warnings};
-use crate::queue::{Epoch, Failure, Next, Page, Request, Stage, bit};
+use crate::request::{Epoch, Failure, Next, Page, Request, Stage, bit};
+use crate::window::Window;
 
 // Where fields of the commands are.
 pub(super) const SEL: u16 = 41;

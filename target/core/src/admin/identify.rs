@@ -15,13 +15,14 @@ use nvmeof_wire::registers::Vs;
 use nvmeof_wire::{Ascii, Nqn, Status};
 use zerocopy::little_endian::U64;
 
-use super::{Admin, CDW10, NSID, Window, access};
+use super::{Admin, CDW10, NSID, access};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::warnings::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::{aborts, errors};
 use crate::model::{FIRMWARE, NO_NGUID};
-use crate::queue::Failure;
+use crate::request::Failure;
 use crate::sight::{Seen, Sight};
+use crate::window::Window;
 use crate::{Limits, Namespace};
 
 /// KAS: granularity of the keep alive timer, in units of 100 ms.

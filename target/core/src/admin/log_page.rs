@@ -10,13 +10,14 @@ use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
 
-use super::{Admin, CDW10, CDW12, NSID, Window, effects, log_pages};
+use super::{Admin, CDW10, CDW12, NSID, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
 use crate::model::FIRMWARE;
-use crate::queue::{Failure, bit};
+use crate::request::{Failure, bit};
 use crate::sight::Viewer;
+use crate::window::Window;
 
 // Where fields of the command are.
 const NUMDL: u16 = 42;

@@ -8,7 +8,6 @@ mod log_page;
 mod protection;
 #[cfg(test)]
 pub(crate) mod tests;
-mod window;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,14 +17,14 @@ use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
 
 pub(crate) use protection::{give_up, kept};
-pub(crate) use window::Window;
 
 use crate::Keeping;
 use crate::controller::Controller;
 use crate::metrics::Ledger;
 use crate::model::Local;
-use crate::queue::{Epoch, Failure, Next, Page, Request, Stage};
-use crate::target::Shared;
+use crate::request::{Epoch, Failure, Next, Page, Request, Stage};
+use crate::shared::Shared;
+use crate::window::Window;
 
 /// An admin queue's controller, for the time of one command.
 pub(crate) struct Admin<'a> {

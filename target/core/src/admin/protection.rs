@@ -11,9 +11,9 @@ use super::{Admin, CDW10, CDW11};
 use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
 use crate::protection::{Asked, Refused};
-use crate::queue::{Epoch, Failure, Next, Request, Stage, flush_of, not_ready, status_of};
+use crate::request::{Epoch, Failure, Next, Request, Stage};
+use crate::shared::Shared;
 use crate::sight::{Present, Seen, Sight};
-use crate::target::Shared;
 use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
@@ -96,7 +96,7 @@ impl Admin<'_> {
                 };
                 Ok(Next::Execute(IoOp {
                     kind: IoKind::Settle,
-                    ..flush_of(namespace)
+                    ..IoOp::flush(namespace.disk)
                 }))
             }
             granting => self.granted(request, granting, (nsid, to)),
@@ -155,8 +155,8 @@ impl Admin<'_> {
         }
         match outcome {
             Executed::Ok => self.granted(request, protecting.next, (nsid, asked.to)),
-            Executed::Gone => Err(not_ready()),
-            _ => Err(status_of(IoKind::Settle, outcome).into()),
+            Executed::Gone => Err(Failure::not_ready()),
+            _ => Err(outcome.status(IoKind::Settle).into()),
         }
     }
 
@@ -251,7 +251,7 @@ pub(crate) fn give_up(
 /// Of storage that failed nothing can be made stable.
 fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure> {
     if to != WriteProtection::NONE && !namespace.is_ready() {
-        return Err(not_ready());
+        return Err(Failure::not_ready());
     }
     Ok(())
 }

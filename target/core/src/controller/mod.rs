@@ -3,6 +3,7 @@
 
 pub(crate) mod aborts;
 pub(crate) mod access;
+mod disconnected;
 pub(crate) mod errors;
 mod features;
 mod hot;
@@ -18,6 +19,7 @@ use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::smart::CriticalWarning;
 use nvmeof_wire::{Nqn, Status};
 
+pub use disconnected::{Disconnected, Why};
 pub(crate) use features::{
     Features, HostClock, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato,
 };

@@ -200,7 +200,7 @@ impl Book {
     }
 
     /// Where commands in a namespace are counted.
-    pub(super) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
+    pub(crate) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
         let mut pages = self.ledger.pages();
         let at = pages.tick();
         let page = pages.namespaces.entry((subsystem, nsid)).or_default();
@@ -208,7 +208,7 @@ impl Book {
     }
 
     /// Where commands of a host are counted.
-    pub(super) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
+    pub(crate) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
         let mut pages = self.ledger.pages();
         pages.make_room(&(host, subsystem));
         let at = pages.tick();
@@ -217,7 +217,7 @@ impl Book {
     }
 
     /// A queue of a host goes.
-    pub(super) fn left(&self, host: Nqn, subsystem: Nqn) {
+    pub(crate) fn left(&self, host: Nqn, subsystem: Nqn) {
         let mut pages = self.ledger.pages();
         let at = pages.tick();
         if let Some(page) = pages.hosts.get_mut(&(host, subsystem)) {

@@ -24,14 +24,14 @@ pub(super) struct Histogram {
 
 /// How long a command took, and which bucket that is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Took {
+pub(crate) struct Took {
     ns: u64,
     bucket: usize,
 }
 
 impl Took {
     #[inline]
-    pub(super) fn new(time: Duration) -> Self {
+    pub(crate) fn new(time: Duration) -> Self {
         // What began and ended in the same turn: nearly all commands, with
         // disks that answer at once.
         if time.is_zero() {

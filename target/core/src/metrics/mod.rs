@@ -11,14 +11,14 @@ mod book;
 #[cfg(test)]
 mod falling;
 mod histogram;
-mod meter;
 mod tally;
 #[cfg(test)]
 mod tests;
 
 pub use book::{Book, Counted, Ledger, Of};
 pub use histogram::Latency;
-pub(crate) use meter::Meter;
+pub(crate) use histogram::Took;
+pub(crate) use tally::Tally;
 pub use tally::Totals;
 
 use nvmeof_wire::opcode::{self, Opcode, io};

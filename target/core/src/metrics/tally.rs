@@ -15,7 +15,7 @@ const CLASSES: usize = Class::ALL.len();
 
 /// Counters that one thread writes.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     classes: [PerClass; CLASSES],
     /// But for reads and writes, which are a class of their own.
     operations: [AtomicU64; OPERATIONS],
@@ -62,7 +62,7 @@ pub struct Totals {
 impl Tally {
     /// A Read or Write succeeded, and moved so many bytes.
     #[inline]
-    pub(super) fn moved(&self, class: Class, bytes: u64, took: Took) {
+    pub(crate) fn moved(&self, class: Class, bytes: u64, took: Took) {
         // The number of an enum's variant is its place in `ALL`.
         if let Some(per_class) = self.classes.get(class as usize) {
             per_class.times.add(took);
@@ -71,7 +71,7 @@ impl Tally {
     }
 
     /// Any other command was answered.
-    pub(super) fn count(&self, operation: Operation, status: Status, took: Took) {
+    pub(crate) fn count(&self, operation: Operation, status: Status, took: Took) {
         let class = operation.class();
         if let Some(class) = class {
             self.moved(class, 0, took);
@@ -92,7 +92,7 @@ impl Tally {
     }
 
     /// A command but Read and Write read or wrote so many bytes of blocks.
-    pub(super) fn touched(&self, operation: Operation, bytes: u64) {
+    pub(crate) fn touched(&self, operation: Operation, bytes: u64) {
         match operation {
             Operation::Compare | Operation::Verify => add(&self.bytes_checked, bytes),
             Operation::Copy => add(&self.bytes_copied, bytes),
@@ -101,7 +101,7 @@ impl Tally {
     }
 
     /// A queue pair ended with an error.
-    pub(super) fn broke(&self) {
+    pub(crate) fn broke(&self) {
         add(&self.broken, 1);
     }
 

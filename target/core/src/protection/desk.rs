@@ -10,15 +10,13 @@
 //! so there is not more of it when requests pile up.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use std::{fmt, io};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
-use super::KeptProtection;
-use crate::target::Shared;
+use crate::persist::Keeping;
 
 /// Has it kept which namespaces hosts write protected, for when the target is started
 /// again.
@@ -28,62 +26,6 @@ pub trait KeepProtections: fmt::Debug + Send + Sync {
     /// what it gives. Called by reactors with a lock held: it neither waits nor calls
     /// the target.
     fn wake(&self);
-}
-
-/// What is to be kept could not be. Displays as the cause.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NotKept(Arc<str>);
-
-/// A place in a write: says what came of it. Clones have the same place.
-#[derive(Clone, Debug, Default)]
-pub struct Keeping {
-    write: Arc<Write>,
-}
-
-#[derive(Debug, Default)]
-struct Write {
-    outcome: Mutex<Option<Result<(), NotKept>>>,
-    over: Condvar,
-}
-
-impl Keeping {
-    /// What came of it; `None` as long as it is not known. By the time it is, the
-    /// namespaces are in the states that follow from it.
-    #[must_use]
-    pub fn outcome(&self) -> Option<Result<(), NotKept>> {
-        self.write.lock().clone()
-    }
-
-    /// Whether it is known.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.write.lock().is_some()
-    }
-
-    /// What came of it, for which it waits for that long at most. Not for reactors.
-    #[must_use]
-    pub fn wait(&self, most: Duration) -> Option<Result<(), NotKept>> {
-        let outcome = self.write.lock();
-        let waited = self
-            .write
-            .over
-            .wait_timeout_while(outcome, most, |outcome| outcome.is_none());
-        let (outcome, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        outcome.clone()
-    }
-
-    fn end(&self, result: Result<(), NotKept>) {
-        *self.write.lock() = Some(result);
-        self.write.over.notify_all();
-    }
-}
-
-impl Write {
-    fn lock(&self) -> MutexGuard<'_, Option<Result<(), NotKept>>> {
-        // It is replaced as a whole.
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Where changes wait for the keeper, if there is one.
@@ -118,7 +60,7 @@ impl Desk {
     }
 
     /// Has that keeper from now on.
-    pub(super) fn is_kept_by(&self, keeper: Arc<dyn KeepProtections>) {
+    pub(crate) fn is_kept_by(&self, keeper: Arc<dyn KeepProtections>) {
         self.open().0.keeper = Some(keeper);
         self.has_keeper.store(true, Ordering::Release);
     }
@@ -138,91 +80,28 @@ impl Open<'_> {
         keeper.wake();
         Some(row.next.clone())
     }
-}
 
-/// What is to be written at once. Whoever is dropped with it did not write it.
-#[derive(Debug)]
-#[must_use]
-pub struct ToKeep {
-    shared: Arc<Shared>,
-    changes: Vec<(Nqn, Vec<KeptProtection>)>,
-    /// Until it ended.
-    keeping: Option<Keeping>,
-}
-
-impl ToKeep {
-    pub(super) fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let mut desk = shared.desk.open();
-        let row = &mut *desk.0;
+    /// Begins the write of what changed: the subsystems of which something is to be kept,
+    /// and what those who asked hold. `None` when nothing changed, and while the write
+    /// before that is in progress.
+    pub(crate) fn begin_write(&mut self) -> Option<(BTreeSet<Nqn>, Keeping)> {
+        let row = &mut *self.0;
         if row.writes || row.changed.is_empty() {
             return None;
         }
         row.writes = true;
-        let keeping = std::mem::take(&mut row.next);
-        let changed = std::mem::take(&mut row.changed);
-        let mut served = shared.served();
-        let changes = changed.into_iter().map(|subsystem| {
-            let all = match served.live(&subsystem) {
-                Some(live) => live.begin_write(),
-                None => {
-                    let waiting = served.waiting.get_mut(&subsystem);
-                    waiting
-                        .map(super::Protections::begin_write)
-                        .unwrap_or_default()
-                }
-            };
-            (subsystem, all)
-        });
-        let changes = changes.collect();
-        drop(served);
-        Some(Self {
-            shared: Arc::clone(shared),
-            changes,
-            keeping: Some(keeping),
-        })
+        Some((
+            std::mem::take(&mut row.changed),
+            std::mem::take(&mut row.next),
+        ))
     }
 
-    /// Of each of these subsystems those namespaces are in the state Write Protect,
-    /// and no others.
-    #[must_use]
-    pub fn changes(&self) -> &[(Nqn, Vec<KeptProtection>)] {
-        &self.changes
-    }
-
-    /// It is kept, or cannot be. Afterwards every reactor has to poll its queues:
-    /// commands wait for it, and hosts are told.
-    pub fn end(mut self, result: io::Result<()>) {
-        self.ended(result);
-    }
-
-    fn ended(&mut self, result: io::Result<()>) {
-        let Some(keeping) = self.keeping.take() else {
-            return;
-        };
-        let result = result.map_err(|error| NotKept(error.to_string().into()));
-        let mut desk = self.shared.desk.open();
-        let mut served = self.shared.served();
-        for (subsystem, _) in &self.changes {
-            if let Some(live) = served.live(subsystem) {
-                if let Some(before) = live.kept(result.is_ok()) {
-                    self.shared.tell_all(subsystem, &before);
-                }
-            } else if let Some(mut waiting) = served.waiting.remove(subsystem) {
-                let _ = waiting.kept(result.is_ok());
-                served.wait_for(*subsystem, waiting);
-            }
-        }
-        let row = &mut *desk.0;
+    /// The write ended. The keeper is called again for what changed meanwhile.
+    pub(crate) fn end_write(&mut self) {
+        let row = &mut *self.0;
         row.writes = false;
         if let Some(keeper) = row.keeper.as_ref().filter(|_| !row.changed.is_empty()) {
             keeper.wake();
         }
-        keeping.end(result);
-    }
-}
-
-impl Drop for ToKeep {
-    fn drop(&mut self) {
-        self.ended(Err(io::Error::other("whoever wrote it ended")));
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::{Sqe, Status};
 
-use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role};
 use crate::admin::give_up;
 use crate::controller::Controller;
 use crate::controller::aborts::Asked;
+use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, Order, Response};
 
 /// Where a queue is, and where others are that have something to do.

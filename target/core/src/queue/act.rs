@@ -3,7 +3,8 @@
 
 use nvmeof_wire::{Cqe, Status};
 
-use super::{Failure, News, Next, Queue, Request, Stage};
+use super::{News, Queue};
+use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, CloseCause, Data, IoKind, Remote, Response};
 
 impl Queue {

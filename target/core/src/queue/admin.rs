@@ -8,12 +8,12 @@ use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
-use super::request::{Epoch, Failure, Next, Page, Request, Stage};
 use super::{News, Queue, Role};
 use crate::admin::{self as commands, Admin, Left};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
 use crate::protection::Asked;
+use crate::request::{Epoch, Failure, Next, Page, Request, Stage};
 use crate::{CloseCause, Event, Executed, Order, Response};
 
 impl Queue {

@@ -7,7 +7,7 @@
 //! same. Copy (3.2.2) says it of what it writes.
 
 use super::io::next_piece;
-use super::request::{Next, Request, Stage};
+use crate::request::{Next, Request, Stage};
 use crate::{IoKind, IoOp};
 
 /// The disk commits first; then it does `op`.

@@ -14,12 +14,12 @@ use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
 use super::io::{Joined, Seats};
-use super::request::{Failure, Next, Request, Stage};
 use super::{News, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::registry::Way;
+use crate::request::{Failure, Next, Request, Stage};
 use crate::seats::Taken;
-use crate::target::Served;
+use crate::shared::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
 // Fields of the command and of its data that can be at fault, in bytes.

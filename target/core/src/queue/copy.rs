@@ -7,42 +7,13 @@ use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::{CDW10, Joined, entry_at, extent_of, writable};
-use super::request::{Extent, Failure, Next, Request, Stage};
+use crate::request::{Copying, Failure, Next, Request, Stage};
 use crate::{IoKind, IoOp, Limits};
 
 /// Bits 11:8 of dword 12.
 const DESFMT: u16 = 49;
 
-/// A Copy command on its way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Copying {
-    extent: Extent,
-    /// Block to which the first of the range goes.
-    to: u64,
-    /// Blocks of the range before the piece.
-    from: u32,
-    /// Pages of the buffer: a piece has no more.
-    pages: u8,
-    /// The range, counted from 0.
-    at: u16,
-    /// How many there are.
-    ranges: u16,
-    fua: bool,
-    /// Whether the piece is being written, not read.
-    storing: bool,
-}
-
 impl Copying {
-    /// The disk it was begun for.
-    pub(super) fn disk(&self) -> u32 {
-        self.extent.disk
-    }
-
-    /// Bytes of a block are 2 to the power of this.
-    pub(super) fn block_shift(&self) -> u8 {
-        self.extent.block_shift
-    }
-
     /// Whether it is about to write a piece.
     pub(super) fn is_storing(&self) -> bool {
         self.storing
@@ -59,11 +30,6 @@ impl Copying {
     pub(super) fn piece_len(&self, data: &[u8]) -> Result<u64, Failure> {
         let range: CopyRange = entry_at(data, self.at)?;
         Ok(u64::from(piece(*self, &range)) << self.extent.block_shift)
-    }
-
-    /// Bytes of the buffer.
-    pub(crate) fn room(&self) -> u32 {
-        u32::from(self.pages) * IoKind::PAGE
     }
 
     /// Blocks of a piece.

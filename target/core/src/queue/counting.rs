@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use nvmeof_wire::Status;
 
-use super::{Failure, News, Queue, Request, Role, Stage};
+use super::{News, Queue, Role};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
 use crate::metrics::Book;
+use crate::request::{Failure, Request, Stage};
 
 impl Queue {
     /// Counts its commands in the book of its reactor. Call it before the first

@@ -2,10 +2,11 @@
 
 use nvmeof_wire::Status;
 
-use super::io::{Joined, first_piece, next_piece, not_ready, status_of, trim};
-use super::request::{Failure, Next, Request, Stage};
+use super::io::{Joined, first_piece, next_piece, trim};
+use super::meter::Meter;
 use super::{commit, copy};
-use crate::metrics::{Meter, Operation};
+use crate::metrics::Operation;
+use crate::request::{Failure, Next, Request, Stage};
 use crate::{Executed, IoKind, IoOp};
 
 impl Joined {
@@ -65,12 +66,12 @@ impl Joined {
             self.counting.media_error();
         }
         let failure = match outcome {
-            Executed::Gone => not_ready(),
+            Executed::Gone => Failure::not_ready(),
             // Who reads is not told that it may not write.
             Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
                 Status::WRITE_FAULT.into()
             }
-            _ => Failure::from(status_of(kind, outcome)),
+            _ => Failure::from(outcome.status(kind)),
         };
         match request.stage {
             Stage::Copy(copying) => copying.failed(failure),

@@ -9,9 +9,9 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue, Vs};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::flush_next;
-use super::request::{AfterFlush, Epoch, Failure, Next, Request, Stage};
 use super::{News, Queue, Role};
 use crate::controller::{Controller, lifecycle};
+use crate::request::{AfterFlush, Epoch, Failure, Next, Request, Stage};
 
 /// First byte of OFST in Property Get and Set.
 const OFST: u16 = 44;

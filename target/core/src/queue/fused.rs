@@ -12,8 +12,8 @@ use nvmeof_wire::sqe::{Fuse, SQE_LEN};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::{CDW12, Joined, first_piece, writable};
-use super::request::{Failure, Next, Request, Stage};
 use super::{PSDT, Queue, Role, commit, common_checks};
+use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, Data, IoKind, IoOp, Limits, overlap};
 
 /// The first half of a fused operation, when it was the last command.

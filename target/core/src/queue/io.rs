@@ -11,13 +11,13 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::commit;
-use super::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
+use crate::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::seats::Seat;
 use crate::sight::Sight;
-use crate::{CloseCause, Executed, IoKind, IoOp, Limits, Namespace};
+use crate::{CloseCause, IoKind, IoOp, Limits, Namespace};
 
 /// An I/O queue's place in its controller.
 #[derive(Debug)]
@@ -252,7 +252,7 @@ impl Joined {
         if request.nsid == NSID_ALL {
             return self.flush_from(request, 0, AfterFlush::Answer);
         }
-        let op = flush_of(self.namespace(request.nsid)?);
+        let op = IoOp::flush(self.namespace(request.nsid)?.disk);
         request.stage = Stage::Disk(op);
         Ok(Next::Execute(op))
     }
@@ -269,7 +269,7 @@ impl Joined {
         match flush_next(sight, request, from, then) {
             Some(next) => Ok(next),
             None if sight.seen().iter().all(|one| one.namespace.is_ready()) => Ok(Next::Done(0)),
-            None => Err(not_ready()),
+            None => Err(Failure::not_ready()),
         }
     }
 
@@ -312,22 +312,13 @@ pub(super) fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
-/// Base 2.1, 4.2.3, Namespace Not Ready: "the namespace is not ready to be
-/// accessed as a result of a condition other than a condition that is reported
-/// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
-/// whether re-issuing the command at a later time may succeed": it may, when an
-/// administrator has brought the storage back.
-pub(crate) fn not_ready() -> Failure {
-    Failure::transient(Status::NAMESPACE_NOT_READY)
-}
-
 /// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
 /// try again, here or elsewhere.
 #[cold]
 fn unreachable_namespace(sight: &Sight, nsid: u32) -> Failure {
     match sight.get(nsid).map(|seen| seen.state.refusal()) {
         Some(Some(status)) => Failure::transient(status),
-        Some(None) => not_ready(),
+        Some(None) => Failure::not_ready(),
         None => Failure::no_namespace(sight, nsid),
     }
 }
@@ -432,16 +423,6 @@ impl Extent {
     }
 }
 
-pub(crate) fn flush_of(namespace: &Namespace) -> IoOp {
-    IoOp {
-        disk: namespace.disk,
-        kind: IoKind::Flush,
-        offset: 0,
-        len: 0,
-        fua: false,
-    }
-}
-
 /// Flushes the first namespace in sight that has its disk and whose number is
 /// `from` or more; `None` when all are flushed. Numbers, because places in the
 /// list are others when namespaces come and go meanwhile. Those that are
@@ -465,7 +446,7 @@ pub(super) fn flush_next(
     };
     Some(Next::Execute(IoOp {
         kind,
-        ..flush_of(namespace)
+        ..IoOp::flush(namespace.disk)
     }))
 }
 
@@ -478,30 +459,5 @@ pub(super) fn entry_at<T: FromBytes>(data: &[u8], at: u16) -> Result<T, Failure>
     match range {
         Some((range, _rest)) => Ok(range),
         None => Err(Status::INTERNAL_ERROR.into()),
-    }
-}
-
-/// What the host is told about a disk operation that failed.
-pub(crate) fn status_of(kind: IoKind, outcome: Executed) -> Status {
-    match (outcome, kind) {
-        (Executed::Ok, _) => Status::SUCCESS,
-        (Executed::Miscompare, _) => Status::COMPARE_FAILURE,
-        (Executed::NoSpace, _) => Status::CAPACITY_EXCEEDED,
-        (Executed::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
-        (Executed::Unsupported, _) => Status::INVALID_OPCODE,
-        (Executed::Gone, _) => Status::NAMESPACE_NOT_READY,
-        (Executed::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
-            Status::UNRECOVERED_READ_ERROR
-        }
-        (
-            Executed::Failed,
-            IoKind::Write
-            | IoKind::Store
-            | IoKind::WriteZeroes { .. }
-            | IoKind::Flush
-            | IoKind::FlushOwn
-            | IoKind::Settle,
-        ) => Status::WRITE_FAULT,
-        (Executed::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
     }
 }

@@ -20,8 +20,7 @@ mod fabrics;
 mod fused;
 mod hearing;
 mod io;
-mod list;
-mod request;
+mod meter;
 #[cfg(test)]
 mod tests;
 
@@ -31,20 +30,17 @@ use std::time::Duration;
 
 use nvmeof_wire::{Cqe, Nqn, Sqe, Status, opcode};
 
-pub(crate) use io::{flush_of, not_ready, status_of};
-pub use request::Request;
-pub(crate) use request::{Bounds, Epoch, Failure, Next, Page, Stage, bit};
-
 use crate::controller::{Controller, Serves};
-use crate::metrics::Meter;
 use crate::model::PortAddress;
-use crate::target::Shared;
+use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
+use crate::shared::Shared;
 use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Why};
 use abort::{HeldAnswer, Home};
 use ends::Ends;
 use fused::FirstHalf;
 use hearing::heard_by;
 use io::{Joined, ranges};
+use meter::Meter;
 
 bitflags::bitflags! {
     /// What the edge has to do after a call besides the action.

@@ -19,10 +19,10 @@ use nvmeof_wire::Nqn;
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
 use super::lingering::Lingering;
 use super::parts::{Most, Parts};
+use super::room::all_admin_capsules;
 use super::slots::{Command, Lacks};
 use super::trust::{Crowd, Kept, Mark, Origin, Origins, Record, Standing};
 use super::{Io, QueuePair, Source};
-use crate::reactor::all_admin_capsules;
 use crate::tag::Place;
 use crate::turns::HostId;
 

@@ -35,9 +35,10 @@ use nvmeof_target_core::{
     CloseCause, Disconnected, News, Order, PortSeat, Queue as Core, Why, Writers,
 };
 
+use crate::awaiting_buffers::AwaitingBuffers;
+use crate::backlog::Backlog;
 use crate::failures::Failures;
 use crate::peer_log::PeerLog;
-use crate::reactor::{AwaitingBuffers, Backlog, Locked};
 use crate::stock::Stock;
 use crate::tag::Place;
 use crate::turns::Turns;
@@ -48,9 +49,9 @@ use awaiting::Awaiting;
 use fused::Pair;
 pub(crate) use lingering::Lingering;
 use losses::Written;
-pub(crate) use quiesce::Waiting;
+pub(crate) use quiesce::{Locked, Waiting};
 pub(crate) use receives::{Receives, SharedQueues};
-pub(crate) use second::Seconds;
+pub(crate) use room::all_admin_capsules;
 use slots::{Lent, Slots};
 use stalled::Watch;
 pub(crate) use stalled::{Shortage, Stalled};
@@ -102,6 +103,13 @@ pub(crate) struct Resources {
     pub(crate) wait_log: RateLimiter,
     /// For what anybody can cause who reaches us.
     pub(crate) connect_log: PeerLog,
+}
+
+impl Resources {
+    /// Polls queues at `deadline` at the latest, if there is one.
+    pub(crate) fn poll_by(&mut self, deadline: Option<Duration>) {
+        self.timer = self.timer.into_iter().chain(deadline).min();
+    }
 }
 
 /// The connection that a queue pair is.

@@ -4,11 +4,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping};
+use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping, LockMember};
 
 use super::waits::WaitsFor;
 use super::{Io, QueuePair, State};
 use crate::tag::Place;
+
+/// The membership of one reactor in the range locks, and the commands that wait.
+pub(crate) struct Locked {
+    pub(crate) member: LockMember,
+    pub(crate) waiting: Waiting,
+}
 
 /// What waits on one reactor. Some of it may be gone.
 #[derive(Debug, Default)]

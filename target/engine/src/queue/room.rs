@@ -3,7 +3,7 @@
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{PostError, Whose, Work};
-use nvmeof_target_core::Remote;
+use nvmeof_target_core::{Limits, Remote};
 
 use super::path::slice;
 use super::slots::Lent;
@@ -13,6 +13,14 @@ use crate::tag::Place;
 /// Capsules for the receives of a whole queue, or for what its part adds to
 /// those that it draws from.
 pub(super) struct Room(Vec<Buf>);
+
+/// Capsules for all admin queues that there may be: of I/O and discovery controllers,
+/// and without a controller yet, some of which may be closing.
+pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
+    let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
+    let unconnected = 2 * usize::from(limits.unconnected);
+    controllers * usize::from(Limits::ADMIN_DEPTH) + unconnected * usize::from(FIRST)
+}
 
 impl QueuePair {
     /// Before the core may process a Connect: takes what the queue would need,

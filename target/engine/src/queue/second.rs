@@ -7,54 +7,10 @@
 //! waits for the reserve, which only such commands take. Who has the reserve waits for
 //! nothing but its disk, or for a range lock, whose holder has all that it needs.
 
-use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
-
 use super::account::{Provided, provide};
 use super::slots::{Command, Lacks};
 use super::{Io, QueuePair, State};
 use crate::tag::Place;
-use crate::turns::{HostId, Turns};
-
-/// The reserve of a reactor, and the commands that wait for it.
-#[derive(Debug)]
-pub(crate) struct Seconds {
-    /// One buffer of the longest kind.
-    reserve: Classes,
-    /// Commands, by queue and slot. Some may be gone.
-    waiting: Turns<(Place, Place)>,
-}
-
-impl Seconds {
-    /// For buffers that have these lengths.
-    ///
-    /// # Errors
-    /// [`PoolError`].
-    pub(crate) fn new(specs: &[ClassSpec]) -> Result<Self, PoolError> {
-        let len = specs.iter().map(|spec| spec.len).max().unwrap_or_default();
-        Ok(Self {
-            reserve: Classes::new(&[ClassSpec { len, count: 1 }], Pages::Normal)?,
-            waiting: Turns::default(),
-        })
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// The commands that wait.
-    pub(crate) fn turns(&mut self) -> &mut Turns<(Place, Place)> {
-        &mut self.waiting
-    }
-
-    #[cold]
-    fn push(&mut self, host: HostId, command: (Place, Place)) {
-        self.waiting.push(host, command);
-    }
-
-    fn take(&self, len: u32) -> Option<Buf> {
-        self.reserve.take(usize::try_from(len).ok()?)
-    }
-}
 
 impl Command {
     /// Bytes of the second buffer, if it lacks that one and holds another that is not

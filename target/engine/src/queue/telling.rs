@@ -7,7 +7,6 @@ use nvmeof_target_core::News;
 
 use super::{Io, QueuePair, of_peer};
 use crate::peer_log::PeerLog;
-use crate::reactor::earlier;
 
 /// A line in the log about a connection, as of [`of_peer!`], unless its peer had too many
 /// lately: a host can provoke any number of them.
@@ -43,7 +42,7 @@ impl QueuePair {
             }
         }
         if news.contains(News::DEADLINE) {
-            io.resources.timer = earlier(io.resources.timer, self.next_deadline());
+            io.resources.poll_by(self.next_deadline());
         }
         if news.contains(News::CALL) {
             io.resources.calls.extend(self.core.take_calls());

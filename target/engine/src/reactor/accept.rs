@@ -13,7 +13,7 @@ use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
 use super::sizes::ADMIN_CAPSULE;
-use super::{LOOK_AFTER, Listening, Reactor, earlier};
+use super::{LOOK_AFTER, Listening, Reactor};
 use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
 use crate::tag::Place;
@@ -267,8 +267,8 @@ impl<S: Storage> Reactor<S> {
             Ok(()) => {
                 self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
-                let due = earlier(queue_pair.next_deadline(), Some(now + LOOK_AFTER));
-                self.resources.timer = earlier(self.resources.timer, due);
+                self.resources.poll_by(queue_pair.next_deadline());
+                self.resources.poll_by(Some(now + LOOK_AFTER));
             }
             Err(why) => {
                 turn_down(

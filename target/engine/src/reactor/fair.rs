@@ -5,9 +5,9 @@ use std::time::Duration;
 use nvmeof_backend::Storage;
 
 use super::Reactor;
-use crate::queue::Seconds;
+use crate::awaiting_buffers::AwaitingBuffers;
 use crate::tag::Place;
-use crate::turns::{HostId, Turns};
+use crate::turns::Turns;
 
 /// Commands that one turn begins as they come. While no more come no host or queue waits
 /// for another, and nothing is to be divided.
@@ -16,58 +16,8 @@ const AT_ONCE: u32 = 64;
 /// providers are looked at again soon, however many wait.
 const IN_TURN: usize = 64;
 
-/// Commands that wait for a buffer: queues that have some, each once, of which some may be
-/// gone, and those that wait for a second one.
-#[derive(Debug)]
-pub(crate) struct AwaitingBuffers {
-    trusted: Turns<Place>,
-    /// Of addresses that stalled lately: they have one turn together, however many there
-    /// are.
-    suspect: Turns<Place>,
-    /// Buffers that the others got since that turn.
-    since: usize,
-    pub(crate) seconds: Seconds,
-}
-
-/// Which of them.
+/// Which of those that wait.
 type Row<T> = fn(&mut AwaitingBuffers) -> &mut Turns<T>;
-
-impl AwaitingBuffers {
-    pub(crate) fn new(seconds: Seconds) -> Self {
-        Self {
-            trusted: Turns::default(),
-            suspect: Turns::default(),
-            since: 0,
-            seconds,
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.has_queues() && self.seconds.is_empty()
-    }
-
-    /// Whether commands wait for their first buffer.
-    pub(crate) fn has_queues(&self) -> bool {
-        !(self.trusted.is_empty() && self.suspect.is_empty())
-    }
-
-    /// Queues that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.trusted.len() + self.suspect.len()
-    }
-
-    pub(crate) fn push(&mut self, host: HostId, queue: Place, is_suspect: bool) {
-        let turns = match is_suspect {
-            true => &mut self.suspect,
-            false => &mut self.trusted,
-        };
-        turns.push(host, queue);
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Place> {
-        self.trusted.iter().chain(self.suspect.iter())
-    }
-}
 
 impl<S: Storage> Reactor<S> {
     /// A turn begins.
@@ -112,8 +62,7 @@ impl<S: Storage> Reactor<S> {
     fn feed_all(&mut self, now: Duration) -> bool {
         let mut fed = self.feed_seconds(now);
         loop {
-            let awaiting = &self.resources.awaiting;
-            let is_suspect = awaiting.since >= awaiting.trusted.addresses();
+            let is_suspect = self.resources.awaiting.is_turn_of_suspect();
             if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
                 return fed;
             }
@@ -124,13 +73,12 @@ impl<S: Storage> Reactor<S> {
     /// Gives a buffer to the next address for which there is one.
     fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
         let turns: Row<Place> = match is_suspect {
-            true => |all| &mut all.suspect,
-            false => |all| &mut all.trusted,
+            true => |all| all.queues(true),
+            false => |all| all.queues(false),
         };
         let fed = self.serve_first(turns, |reactor| reactor.feed_host(turns, now));
         if fed {
-            let since = &mut self.resources.awaiting.since;
-            *since = if is_suspect { 0 } else { *since + 1 };
+            self.resources.awaiting.served(is_suspect);
         }
         fed
     }

@@ -7,28 +7,23 @@ use nvmeof_target_core::LockMember;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
-use crate::queue::Waiting;
 
-/// What this reactor has to do with locks.
-pub(crate) struct Locked {
-    pub(crate) member: LockMember,
-    /// Commands that wait for others.
-    pub(crate) waiting: Waiting,
-    /// Up to where changes were followed.
+/// The changes of locks that the reactor has processed.
+#[derive(Debug)]
+pub(super) struct LockChanges {
+    /// The version up to which it has.
     seen: u64,
     /// Whether a lock or a barrier waits until something was written here.
     awaited: bool,
 }
 
-impl Locked {
-    /// Takes part from now on.
-    pub(super) fn new(member: LockMember) -> Self {
+impl LockChanges {
+    /// For a reactor that has processed none.
+    pub(super) fn new(member: &LockMember) -> Self {
         Self {
             // Another one than it is: a lock may have been asked for since the
             // member joined, and waits for it.
             seen: member.version().wrapping_sub(1),
-            member,
-            waiting: Waiting::default(),
             awaited: false,
         }
     }
@@ -39,15 +34,15 @@ impl<S: Storage> Reactor<S> {
     /// is being written there, and tries again what waits. Called once a turn.
     #[inline]
     pub(super) fn go_on_locks(&mut self, now: Duration) -> bool {
-        let nothing = !self.resources.locked.awaited
-            && self.resources.locked.member.version() == self.resources.locked.seen;
+        let nothing = !self.lock_changes.awaited
+            && self.resources.locked.member.version() == self.lock_changes.seen;
         !nothing && self.follow_locks(now)
     }
 
     #[cold]
     fn follow_locks(&mut self, now: Duration) -> bool {
-        let before = self.resources.locked.seen;
-        self.resources.locked.seen = self.resources.locked.member.version();
+        let before = self.lock_changes.seen;
+        self.lock_changes.seen = self.resources.locked.member.version();
         let (queues, storage) = (&self.queues, &self.storage);
         // By what is behind disks: a file that grew is two of them for a while.
         let settle = |lock, locked, bytes: &_| {
@@ -55,7 +50,7 @@ impl<S: Storage> Reactor<S> {
         };
         let oldest = |settled| queues.oldest_write(&|disk| storage.identity(disk) == settled);
         let member = &self.resources.locked.member;
-        self.resources.locked.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
+        self.lock_changes.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
         for _ in 0..self.resources.locked.waiting.locked_out.len() {
             if let Some((queue, slot)) = self.resources.locked.waiting.locked_out.pop_front() {
                 self.with_queue(queue, now, |queue_pair, io| queue_pair.try_again(slot, io));
@@ -72,7 +67,7 @@ impl<S: Storage> Reactor<S> {
         if self.resources.locked.member.version() != before {
             Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
-        self.resources.locked.member.version() != self.resources.locked.seen
+        self.resources.locked.member.version() != self.lock_changes.seen
     }
 
     /// Commands go on that waited until what they asked for is kept.
@@ -92,7 +87,7 @@ mod tests {
         let locks = nvmeof_target_core::Locks::default();
         let (other, member) = (locks.join(), locks.join());
         let _lock = other.ask(0, 0..512);
-        let locked = Locked::new(member);
-        assert_ne!(locked.seen, locked.member.version());
+        let changes = LockChanges::new(&member);
+        assert_ne!(changes.seen, member.version());
     }
 }

@@ -3,7 +3,6 @@
 
 mod accept;
 mod attention;
-mod backlog;
 mod disks;
 mod drain;
 mod fair;
@@ -28,28 +27,27 @@ use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{News, Target};
 
+use crate::awaiting_buffers::{AwaitingBuffers, SecondBuffers};
+use crate::backlog::Backlog;
 use crate::counters::Counters;
 use crate::failures::Failures;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
-use crate::queue::{Accounts, Io, QueuePair, Receives, Resources, Seconds, SharedQueues};
+use crate::queue::{Accounts, Io, Locked, QueuePair, Receives, Resources, SharedQueues, Waiting};
 use crate::stock::Stock;
 use crate::tag::{NOWHERE, Place, Tag};
 use crate::turns::Turns;
 use accept::Requests;
 use attention::Attention;
-pub(crate) use backlog::Backlog;
 use drain::Stage;
-pub(crate) use fair::AwaitingBuffers;
 use let_go::LetGo;
-pub(crate) use locks::Locked;
+use locks::LockChanges;
 use nvmeof_rdma::RateLimiter;
 use orders::Leaving;
 use queues::Queues;
 use relief::Relief;
 pub use sizes::ReactorError;
 use sizes::SQE_LEN;
-pub(crate) use sizes::all_admin_capsules;
 pub use sizes::{LONGEST_AT_ONCE, capsule_stride};
 
 /// Sizes of one reactor.
@@ -88,6 +86,7 @@ pub struct Reactor<S> {
     capsule_len: usize,
     queues: Queues,
     resources: Resources,
+    lock_changes: LockChanges,
     requests: Requests,
     /// What spreads connections over reactors, and which of its members this
     /// one is.
@@ -130,10 +129,6 @@ pub struct Turn {
 /// A queue pair without a deadline of its own is looked after this often while
 /// it waits for the host.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// The earlier of two moments, of which there may be none.
-pub(crate) fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    one.into_iter().chain(other).min()
-}
 
 impl<S: Storage> Reactor<S> {
     /// A reactor that listens nowhere yet. `peers` has the mailboxes of all
@@ -152,10 +147,13 @@ impl<S: Storage> Reactor<S> {
         let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
         let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
         let buffers = Classes::new(&config.data, config.pages)?;
-        let awaiting = AwaitingBuffers::new(Seconds::new(&config.data)?);
+        let awaiting = AwaitingBuffers::new(SecondBuffers::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = Stock::new(buffers);
-        let locked = Locked::new(target.locks().join());
+        let locked = Locked {
+            member: target.locks().join(),
+            waiting: Waiting::default(),
+        };
         let number = peers.iter().position(|peer| peer.is(&mailbox));
         let number = number.and_then(|number| u16::try_from(number).ok());
         let resources = Resources {
@@ -190,6 +188,7 @@ impl<S: Storage> Reactor<S> {
             number: number.unwrap_or_default(),
             capsule_len: SQE_LEN + in_capsule,
             queues: Queues::default(),
+            lock_changes: LockChanges::new(&resources.locked.member),
             resources,
             requests: Requests::default(),
             steering: None,
@@ -537,13 +536,13 @@ impl<S: Storage> Reactor<S> {
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     queue_pair.abandon("the host did not take or give the data of a command", io);
                 }
-                io.resources.timer = earlier(io.resources.timer, queue_pair.next_deadline());
+                io.resources.poll_by(queue_pair.next_deadline());
             });
         }
         self.counters.stalled(stalled);
         // What is on the wire, now or by then.
         if !self.queues.is_empty() {
-            self.resources.timer = earlier(self.resources.timer, Some(now + LOOK_AFTER));
+            self.resources.poll_by(Some(now + LOOK_AFTER));
         }
     }
 }

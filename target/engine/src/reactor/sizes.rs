@@ -5,7 +5,7 @@ use nvmeof_target_core::Limits;
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use super::ReactorConfig;
-use crate::queue::{FIRST, KINDS};
+use crate::queue::{KINDS, all_admin_capsules};
 
 /// The data of a capsule lie on a page boundary, for disks that want that.
 pub(super) const PAGE: usize = 4096;
@@ -25,16 +25,8 @@ pub fn capsule_stride(in_capsule: usize) -> usize {
 /// Connect. In-capsule data of I/O queues (IOCCSZ) do not apply to it.
 pub(crate) const ADMIN_CAPSULE: usize = SQE_LEN + CONNECT_DATA_LEN;
 
-/// Capsules for all admin queues that there may be: of I/O and discovery controllers,
-/// and without a controller yet, some of which may be closing.
-pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
-    let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
-    let unconnected = 2 * usize::from(limits.unconnected);
-    controllers * usize::from(Limits::ADMIN_DEPTH) + unconnected * usize::from(FIRST)
-}
-
-/// Those that a reactor with so many `capsules` for I/O queues has. Their memory is
-/// between a quarter and a seventh of that of these, at most.
+/// Capsules for admin queues of a reactor that has so many `capsules` for I/O queues. Their
+/// memory is between a quarter and a seventh of that of these, at most.
 pub(super) fn admin_capsules(limits: &Limits, capsules: usize) -> usize {
     all_admin_capsules(limits).min(capsules.saturating_mul(2))
 }

@@ -6,14 +6,12 @@ use std::time::Duration;
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Nqn, Status};
 
-use super::histogram::Took;
-use super::tally::Tally;
-use super::{Book, Class, Ledger, Operation};
+use crate::metrics::{Book, Class, Ledger, Operation, Tally, Took};
 use crate::{Data, Remote, Request};
 
 /// Counts the commands of one queue, from when it is connected.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(super) struct Meter {
     book: Book,
     joined: Option<Joined>,
     /// The namespaces that commands named until now, lowest first; 0 is none of
@@ -32,12 +30,12 @@ struct Joined {
 
 impl Meter {
     /// The queue is of the reactor that has this book.
-    pub(crate) fn count_in(&mut self, book: &Book) {
+    pub(super) fn count_in(&mut self, book: &Book) {
         self.book = book.clone();
     }
 
     /// A host connected the queue to a subsystem.
-    pub(crate) fn join(&mut self, host: Nqn, subsystem: Nqn) {
+    pub(super) fn join(&mut self, host: Nqn, subsystem: Nqn) {
         self.joined = Some(Joined {
             subsystem,
             name: host,
@@ -46,7 +44,7 @@ impl Meter {
     }
 
     /// The queue pair ended with an error of RDMA or of the network.
-    pub(crate) fn broke(&self) {
+    pub(super) fn broke(&self) {
         if let Some(joined) = &self.joined {
             joined.host.broke();
         }
@@ -55,7 +53,7 @@ impl Meter {
     /// A command of an I/O queue is answered. `has` says whether the subsystem
     /// has a namespace.
     #[inline]
-    pub(crate) fn io(
+    pub(super) fn io(
         &mut self,
         request: &Request,
         status: Status,
@@ -112,7 +110,7 @@ impl Meter {
 
     /// A command whose data stay here read or wrote `bytes` of a namespace.
     #[cold]
-    pub(crate) fn stayed(
+    pub(super) fn stayed(
         &mut self,
         operation: Operation,
         nsid: u32,
@@ -126,12 +124,12 @@ impl Meter {
     }
 
     /// What all reactors counted.
-    pub(crate) fn ledger(&self) -> &Ledger {
+    pub(super) fn ledger(&self) -> &Ledger {
         self.book.ledger()
     }
 
     /// A command of any other queue is answered.
-    pub(crate) fn admin(&self, request: &Request, status: Status) {
+    pub(super) fn admin(&self, request: &Request, status: Status) {
         if let Some(joined) = &self.joined {
             let operation = Operation::of_admin(request.opcode);
             joined

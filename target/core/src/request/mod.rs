@@ -1,6 +1,8 @@
 //! One command on its way: what was parsed, where its data are, what comes
 //! next.
 
+mod list;
+
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::features::{FeatureId, WriteProtection};
@@ -9,7 +11,6 @@ use nvmeof_wire::opcode::Opcode;
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
-use super::copy::Copying;
 use crate::controller::Controller;
 use crate::protection::Asked;
 use crate::sight::Sight;
@@ -28,14 +29,14 @@ pub struct Request {
     /// Key that the response is to invalidate.
     pub(crate) invalidate: Option<u32>,
     /// Of a list, a descriptor as long as all of them.
-    pub(super) sgl: Result<Sgl, Status>,
-    pub(super) capsule_len: u32,
+    sgl: Result<Sgl, Status>,
+    capsule_len: u32,
     /// Where the descriptors of a list begin in the capsule.
-    pub(super) list_at: u16,
+    list_at: u16,
     /// How many there are; 0 when the data are not a list's.
-    pub(super) list_count: u8,
+    list_count: u8,
     /// Whether its queue counts it as outstanding.
-    pub(super) is_outstanding: bool,
+    pub(crate) is_outstanding: bool,
 }
 
 /// What the capsule of a command may be.
@@ -109,7 +110,7 @@ pub(crate) enum Stage {
 pub(crate) struct Epoch(u16);
 
 impl Epoch {
-    pub(super) fn of(controller: &Controller) -> Self {
+    pub(crate) fn of(controller: &Controller) -> Self {
         let [a, b, ..] = controller.hot.epoch().to_le_bytes();
         Self(u16::from_le_bytes([a, b]))
     }
@@ -117,14 +118,14 @@ impl Epoch {
 
 impl Stage {
     /// The command began in that epoch, if it is one that may outlive it.
-    pub(super) fn begin_in(&mut self, began: Epoch) {
+    pub(crate) fn begin_in(&mut self, began: Epoch) {
         if let Some(epoch) = self.epoch_mut() {
             *epoch = began;
         }
     }
 
     /// In which it began.
-    pub(super) fn epoch(mut self) -> Option<Epoch> {
+    pub(crate) fn epoch(mut self) -> Option<Epoch> {
         self.epoch_mut().copied()
     }
 
@@ -153,6 +154,42 @@ pub(crate) struct Extent {
     /// Whether the disk can give up space.
     pub(crate) deallocate: bool,
     pub(crate) blocks: u64,
+}
+
+/// A Copy command on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copying {
+    pub(crate) extent: Extent,
+    /// Block to which the first of the range goes.
+    pub(crate) to: u64,
+    /// Blocks of the range before the piece.
+    pub(crate) from: u32,
+    /// Pages of the buffer: a piece has no more.
+    pub(crate) pages: u8,
+    /// The range, counted from 0.
+    pub(crate) at: u16,
+    /// How many there are.
+    pub(crate) ranges: u16,
+    pub(crate) fua: bool,
+    /// Whether the piece is being written, not read.
+    pub(crate) storing: bool,
+}
+
+impl Copying {
+    /// The disk it was begun for.
+    pub(crate) fn disk(&self) -> u32 {
+        self.extent.disk
+    }
+
+    /// Bytes of a block are 2 to the power of this.
+    pub(crate) fn block_shift(&self) -> u8 {
+        self.extent.block_shift
+    }
+
+    /// Bytes of the buffer.
+    pub(crate) fn room(&self) -> u32 {
+        u32::from(self.pages) * IoKind::PAGE
+    }
 }
 
 /// What follows when all namespaces are flushed.
@@ -249,6 +286,15 @@ impl Failure {
         } else {
             Self::from(Status::INVALID_NAMESPACE).at(NSID)
         }
+    }
+
+    /// Base 2.1, 4.2.3, Namespace Not Ready: "the namespace is not ready to be
+    /// accessed as a result of a condition other than a condition that is reported
+    /// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
+    /// whether re-issuing the command at a later time may succeed": it may, when an
+    /// administrator has brought the storage back.
+    pub(crate) fn not_ready() -> Self {
+        Self::transient(Status::NAMESPACE_NOT_READY)
     }
 
     /// The same command may succeed later.

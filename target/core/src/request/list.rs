@@ -10,7 +10,7 @@ use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, SglDescriptor, Status};
 use zerocopy::FromBytes;
 
-use super::request::Request;
+use super::Request;
 use crate::{Data, Remote};
 
 impl Request {
@@ -95,7 +95,7 @@ impl Request {
     }
 
     /// What stands for all places of a list: its length is what counts.
-    pub(super) fn whole(&self) -> Remote {
+    pub(crate) fn whole(&self) -> Remote {
         let len = match self.data {
             Data::List { len, .. } => len,
             _ => 0,

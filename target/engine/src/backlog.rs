@@ -50,25 +50,25 @@ impl Backlog {
     }
 
     /// The first disk from `disk` on for which anything waits.
-    pub(super) fn next_disk(&self, disk: u32) -> Option<u32> {
+    pub(crate) fn next_disk(&self, disk: u32) -> Option<u32> {
         self.disks.range(disk..).next().map(|(disk, _)| *disk)
     }
 
     /// The first operation of the host whose turn it is on `disk`, which it stays until
     /// [`pass`](Self::pass).
-    pub(super) fn pop(&mut self, disk: u32) -> Option<Request> {
+    pub(crate) fn pop(&mut self, disk: u32) -> Option<Request> {
         self.disks.get_mut(&disk)?.pop()
     }
 
     /// Takes back what was popped last.
-    pub(super) fn put_back(&mut self, disk: u32, request: Request) {
+    pub(crate) fn put_back(&mut self, disk: u32, request: Request) {
         if let Some(turns) = self.disks.get_mut(&disk) {
             turns.put_back(request);
         }
     }
 
     /// What was popped was taken: it is the next address's turn on `disk`.
-    pub(super) fn pass(&mut self, disk: u32) {
+    pub(crate) fn pass(&mut self, disk: u32) {
         if let Some(turns) = self.disks.get_mut(&disk) {
             turns.pass();
             if turns.is_empty() {

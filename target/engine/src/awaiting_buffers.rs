@@ -1,0 +1,114 @@
+//! Queues and commands of one reactor that wait for a buffer, and the reserve for those
+//! that wait for a second one.
+
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
+
+use crate::tag::Place;
+use crate::turns::{HostId, Turns};
+
+/// Commands that wait for a buffer: queues that have some, each once, of which some may be
+/// gone, and those that wait for a second one.
+#[derive(Debug)]
+pub(crate) struct AwaitingBuffers {
+    trusted: Turns<Place>,
+    /// Of addresses that stalled lately: they have one turn together, however many there
+    /// are.
+    suspect: Turns<Place>,
+    /// Buffers that the others got since that turn.
+    since: usize,
+    pub(crate) seconds: SecondBuffers,
+}
+
+impl AwaitingBuffers {
+    pub(crate) fn new(seconds: SecondBuffers) -> Self {
+        Self {
+            trusted: Turns::default(),
+            suspect: Turns::default(),
+            since: 0,
+            seconds,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.has_queues() && self.seconds.is_empty()
+    }
+
+    /// Whether commands wait for their first buffer.
+    pub(crate) fn has_queues(&self) -> bool {
+        !(self.trusted.is_empty() && self.suspect.is_empty())
+    }
+
+    /// Queues that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.trusted.len() + self.suspect.len()
+    }
+
+    /// Adds a queue of `host`, whose address stalled lately or did not.
+    pub(crate) fn push(&mut self, host: HostId, queue: Place, is_suspect: bool) {
+        self.queues(is_suspect).push(host, queue);
+    }
+
+    /// The queues that wait, in no order that matters.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.trusted.iter().chain(self.suspect.iter())
+    }
+
+    /// The queues of addresses that stalled lately, or those of all others.
+    pub(crate) fn queues(&mut self, is_suspect: bool) -> &mut Turns<Place> {
+        match is_suspect {
+            true => &mut self.suspect,
+            false => &mut self.trusted,
+        }
+    }
+
+    /// Whether addresses that stalled lately are next: each of the others had its turn.
+    pub(crate) fn is_turn_of_suspect(&self) -> bool {
+        self.since >= self.trusted.addresses()
+    }
+
+    /// Counts that a queue of [`queues`](Self::queues) got a buffer.
+    pub(crate) fn served(&mut self, is_suspect: bool) {
+        self.since = if is_suspect { 0 } else { self.since + 1 };
+    }
+}
+
+/// The reserve of second buffers, and the commands that wait for one: see `queue/second.rs`.
+#[derive(Debug)]
+pub(crate) struct SecondBuffers {
+    /// One buffer of the longest kind.
+    reserve: Classes,
+    /// Commands, by queue and slot. Some may be gone.
+    waiting: Turns<(Place, Place)>,
+}
+
+impl SecondBuffers {
+    /// For buffers that have these lengths.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub(crate) fn new(specs: &[ClassSpec]) -> Result<Self, PoolError> {
+        let len = specs.iter().map(|spec| spec.len).max().unwrap_or_default();
+        Ok(Self {
+            reserve: Classes::new(&[ClassSpec { len, count: 1 }], Pages::Normal)?,
+            waiting: Turns::default(),
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The commands that wait.
+    pub(crate) fn turns(&mut self) -> &mut Turns<(Place, Place)> {
+        &mut self.waiting
+    }
+
+    #[cold]
+    pub(crate) fn push(&mut self, host: HostId, command: (Place, Place)) {
+        self.waiting.push(host, command);
+    }
+
+    pub(crate) fn take(&self, len: u32) -> Option<Buf> {
+        self.reserve.take(usize::try_from(len).ok()?)
+    }
+}
