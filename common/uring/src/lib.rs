@@ -15,10 +15,12 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
 mod alignment;
+mod errno;
 mod files;
 mod fixed;
 mod lent;
 mod operation;
+mod pieces;
 mod polled;
 mod ring;
 mod slots;
@@ -26,8 +28,9 @@ mod start;
 
 pub use alignment::{DirectAlignment, direct_alignment};
 pub use files::{Begins, FileId, FileTableFull, close_elsewhere};
-pub use fixed::{LeftOut, Registered};
+pub use fixed::Registered;
 pub use operation::{Refused, Why, WriteMode};
+pub use pieces::LeftOut;
 pub use polled::PolledError;
 pub use ring::{Done, Ring, RingCounts, Stray, Waker};
 pub use start::{KernelThread, Mode, RingConfig, RingError};

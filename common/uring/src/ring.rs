@@ -11,12 +11,13 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_memory::{Buf, Region};
 
+use crate::errno::errno_of;
 use crate::files::Files;
 use crate::fixed::Fixed;
 use crate::lent::Lent;
 use crate::polled::Polled;
 use crate::slots::{InFlight, Slots};
-use crate::start::{MODES, errno_of, start};
+use crate::start::{MODES, start};
 use crate::{Begins, FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig, RingError};
 
 /// One io_uring, for the thread that made it.
