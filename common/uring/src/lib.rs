@@ -25,6 +25,7 @@ mod polled;
 mod ring;
 mod slots;
 mod start;
+mod uring;
 
 pub use alignment::{DirectAlignment, direct_alignment};
 pub use files::{Begins, FileId, FileTableFull, close_elsewhere};
@@ -32,5 +33,6 @@ pub use fixed::Registered;
 pub use operation::{Refused, Why, WriteMode};
 pub use pieces::LeftOut;
 pub use polled::PolledError;
-pub use ring::{Done, Ring, RingCounts, Stray, Waker};
+pub use ring::Ring;
 pub use start::{KernelThread, Mode, RingConfig, RingError};
+pub use uring::{Done, RingCounts, Stray, Waker};
