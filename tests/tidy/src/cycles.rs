@@ -38,7 +38,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("target/engine", &["queue", "reactor"]),
-    ("initiator/client", &["controller", "host", "namespace"]),
 ];
 
 /// What each module imports.
