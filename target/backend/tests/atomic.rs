@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use nvmeof_backend::conformance::{Bench, Keeps};
 use nvmeof_backend::{BlockSize, Claim, Done, Op, Spec};
+use nvmeof_backend_conformance::{Bench, Keeps};
 use tempfile::NamedTempFile;
 
 /// Writes of each writer.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_backend::conformance::{Keeps, Wrap, all, all_over, readonly};
-use nvmeof_backend::layer::{Delayed, Faulty, Plan};
 use nvmeof_backend::{BlockSize, Claim, Spec};
+use nvmeof_backend_conformance::{Keeps, Wrap, all, all_over, readonly};
+use nvmeof_backend_layers::{Delayed, Faulty, Plan};
 use nvmeof_uring::{KernelThread, RingConfig};
 use tempfile::NamedTempFile;
 

@@ -7,9 +7,9 @@
 )]
 
 use nix::errno::Errno;
-use nvmeof_backend::conformance::{Bench, Keeps, Wrap};
-use nvmeof_backend::layer::{Delayed, Faulty, Plan};
 use nvmeof_backend::{BlockSize, Claim, Done, Op, Spec};
+use nvmeof_backend_conformance::{Bench, Keeps, Wrap};
+use nvmeof_backend_layers::{Delayed, Faulty, Plan};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 

@@ -1,11 +1,11 @@
 //! What is refused, and how.
 
 use nix::errno::Errno;
+use nvmeof_backend::{CloseError, IoErrorKind, Op, Request, Why};
 
-use super::bench::Bench;
-use crate::{CloseError, IoErrorKind, Op, Request, Why};
+use crate::bench::Bench;
 
-pub(super) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
+pub(crate) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
     let (block, size) = (bench.block as u64, bench.size);
     bench.fill(size - block, bench.block, 3, false);
     for (offset, len) in [
@@ -48,7 +48,7 @@ pub(super) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
     bench.expect(size - block, bench.block, 3);
 }
 
-pub(super) fn nothing_is_done_at_once(bench: &mut Bench) {
+pub(crate) fn nothing_is_done_at_once(bench: &mut Bench) {
     bench.fill(0, bench.block, 4, false);
     for offset in [0, bench.size] {
         let buf = bench.buf(0, 0);
@@ -67,7 +67,7 @@ pub(super) fn nothing_is_done_at_once(bench: &mut Bench) {
     bench.expect(0, bench.block, 4);
 }
 
-pub(super) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
+pub(crate) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
     let (buf, offset, tag) = (bench.buf(bench.block, 0), 0, 1);
     let op = Op::Read { offset, buf };
     let taken = bench.disks.submit(bench.disk, Request { tag, op });
@@ -88,7 +88,7 @@ pub(super) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
     assert!(bench.disks.geometry(bench.disk).is_none());
 }
 
-pub(super) fn nothing_can_be_changed(bench: &mut Bench) {
+pub(crate) fn nothing_can_be_changed(bench: &mut Bench) {
     let (offset, block) = (0, bench.block);
     let before = bench.read(offset, block);
     let len = block as u64;

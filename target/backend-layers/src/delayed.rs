@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
+use nvmeof_backend::{Backend, Done, Geometry, Io, Refused, Request};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use super::faulty::Dice;
-use crate::{Backend, Done, Geometry, Io, Refused, Request};
+use crate::dice::Dice;
 
 /// Holds each result back for 0 to `turns` polls, differently for each, the
 /// same for the same seed.
@@ -73,7 +73,7 @@ impl Backend for Delayed {
         self.hold();
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
-                Some((0, done)) => io.done.push(done),
+                Some((0, Done { tag, buf, result })) => io.done(tag, buf, result),
                 Some((turns, done)) => self.held.push_back((turns - 1, done)),
                 None => return,
             }

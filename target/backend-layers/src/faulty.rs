@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nvmeof_backend::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Refused, Request};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Refused, Request};
+use crate::dice::Dice;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,29 +158,5 @@ impl Backend for Faulty {
 
     fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError> {
         self.inner.close(ring)
-    }
-}
-
-/// Numbers that look random and are the same for the same seed (splitmix64).
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number below `end`, 0 when that is 0.
-    pub(super) fn below(&mut self, end: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        let remainder = bits.checked_rem(u64::from(end)).unwrap_or(0);
-        u32::try_from(remainder).unwrap_or(0)
-    }
-
-    fn one_in(&mut self, count: u32) -> bool {
-        count > 0 && self.below(count) == 0
     }
 }

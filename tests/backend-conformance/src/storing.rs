@@ -1,9 +1,10 @@
 //! Bytes are where they were put.
 
-use super::bench::{BUFFER, Bench};
-use crate::Op;
+use nvmeof_backend::Op;
 
-pub(super) fn written_bytes_are_read(bench: &mut Bench) {
+use crate::bench::{BUFFER, Bench};
+
+pub(crate) fn written_bytes_are_read(bench: &mut Bench) {
     let block = bench.block;
     let last = bench.size - block as u64;
     for (n, fua) in [(1, false), (2, true)] {
@@ -18,7 +19,7 @@ pub(super) fn written_bytes_are_read(bench: &mut Bench) {
     }
 }
 
-pub(super) fn zeroes_are_where_they_were_asked_for(bench: &mut Bench) {
+pub(crate) fn zeroes_are_where_they_were_asked_for(bench: &mut Bench) {
     let block = bench.block;
     // Longer than any piece zeroes are written in, and starting off them.
     let len = (1 << 20) + 3 * block;
@@ -41,7 +42,7 @@ pub(super) fn zeroes_are_where_they_were_asked_for(bench: &mut Bench) {
     }
 }
 
-pub(super) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Bench) {
+pub(crate) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Bench) {
     let block = bench.block;
     bench.fill(0, BUFFER, 6, false);
     let (offset, len) = (block as u64, (BUFFER - 2 * block) as u64);
@@ -59,7 +60,7 @@ pub(super) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Benc
     assert!(bytes.iter().all(fine));
 }
 
-pub(super) fn reads_never_show_what_was_in_the_buffer(bench: &mut Bench) {
+pub(crate) fn reads_never_show_what_was_in_the_buffer(bench: &mut Bench) {
     let block = bench.block as u64;
     let offset = 1 << 20;
     bench.ok(Op::WriteZeroes {

@@ -1,5 +1,12 @@
-//! The suite every backend runs, to be called from tests: it panics where a
-//! disk does not keep the contract.
+//! The conformance suite of backing stores: what every [`Backend`] promises.
+//!
+//! [`all`] runs every check on what a [`Claim`] opens, and panics where it breaks a
+//! promise. [`Bench`] is one store of one reactor with calls that wait for their end, for
+//! tests of a single backend as well.
+//!
+//! This crate has no tests of its own and no backing store: `target/backend` runs the
+//! suite from its `tests/`.
+#![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,7 +14,7 @@
     clippy::panic,
     clippy::missing_panics_doc,
     clippy::cast_possible_truncation,
-    reason = "a suite panics"
+    reason = "a test suite fails by panicking"
 )]
 
 mod bench;
@@ -17,9 +24,8 @@ mod storing;
 
 pub use bench::{Bench, Keeps};
 
+use nvmeof_backend::{Backend, Claim};
 use nvmeof_uring::RingConfig;
-
-use crate::{Backend, Claim};
 
 /// Puts layers on a backend before the suite uses it.
 pub type Wrap = fn(Box<dyn Backend>) -> Box<dyn Backend>;

@@ -2,11 +2,11 @@
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_backend::{Claim, Disks, Done, IoError, Op, Request, Why};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
-use super::Wrap;
-use crate::{Claim, Disks, Done, IoError, Op, Request, Why};
+use crate::Wrap;
 
 /// What a disk does with what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub struct Bench {
 }
 
 /// Buffers a bench has.
-pub(super) const BUFFERS: usize = 48;
+pub(crate) const BUFFERS: usize = 48;
 /// Bytes of each.
-pub(super) const BUFFER: usize = 64 << 10;
+pub(crate) const BUFFER: usize = 64 << 10;
 /// Operations that its disk has in flight at most: half of those of the ring.
-pub(super) const IN_FLIGHT: u32 = 32;
+pub(crate) const IN_FLIGHT: u32 = 32;
 
 impl Bench {
     /// Opens `claim` for a reactor of its own.
@@ -177,7 +177,7 @@ impl Bench {
     }
 
     /// What is read where `byte` was written.
-    pub(super) fn kept(&self, byte: u8) -> u8 {
+    pub(crate) fn kept(&self, byte: u8) -> u8 {
         match self.keeps {
             Keeps::Bytes => byte,
             Keeps::Nothing => 0,
@@ -185,7 +185,7 @@ impl Bench {
     }
 
     /// Asserts that `len` bytes from `offset` on are what writing `byte` left.
-    pub(super) fn expect(&mut self, offset: u64, len: usize, byte: u8) {
+    pub(crate) fn expect(&mut self, offset: u64, len: usize, byte: u8) {
         let kept = self.kept(byte);
         let bytes = self.read(offset, len);
         let wrong = bytes.iter().position(|it| *it != kept);

@@ -1,7 +1,8 @@
 //! Many requests at once, and several reactors.
 
-use super::bench::{BUFFERS, Bench, IN_FLIGHT};
-use crate::{Done, Op, Request, Why};
+use nvmeof_backend::{Done, Op, Request, Why};
+
+use crate::bench::{BUFFERS, Bench, IN_FLIGHT};
 
 /// Submits until the disk is full or all buffers are out; tells how many.
 fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
@@ -23,7 +24,7 @@ fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
     BUFFERS as u64
 }
 
-pub(super) fn everything_taken_comes_back_once(bench: &mut Bench) {
+pub(crate) fn everything_taken_comes_back_once(bench: &mut Bench) {
     for _ in 0..3 {
         let mut done = Vec::new();
         let taken = flood(bench, &mut done);
@@ -44,16 +45,16 @@ pub(super) fn everything_taken_comes_back_once(bench: &mut Bench) {
     }
 }
 
-pub(super) fn a_dropped_reactor_gives_its_buffers_back(bench: &mut Bench) {
+pub(crate) fn a_dropped_reactor_gives_its_buffers_back(bench: &mut Bench) {
     flood(bench, &mut Vec::new());
     bench.disks.kick().unwrap();
     let config = nvmeof_uring::RingConfig::default();
-    let other = crate::Disks::new(config).unwrap();
+    let other = nvmeof_backend::Disks::new(config).unwrap();
     drop(std::mem::replace(&mut bench.disks, other));
     assert_eq!(bench.pool.available(), BUFFERS);
 }
 
-pub(super) fn reactors_see_the_same_bytes(one: &mut Bench, other: &mut Bench) {
+pub(crate) fn reactors_see_the_same_bytes(one: &mut Bench, other: &mut Bench) {
     for byte in 1..5 {
         let offset = u64::from(byte) * one.block as u64;
         one.fill(offset, one.block, byte, false);
