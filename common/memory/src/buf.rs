@@ -5,8 +5,10 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::pool::Home;
-use crate::{Region, RegionId, racy};
+use crate::bounds::OutOfBounds;
+use crate::home::{Home, LENT};
+use crate::racy;
+use crate::region::{Region, RegionId};
 
 /// The only owner of one piece of a region. Reads and writes as a byte slice:
 /// the part *in view*, at first the whole piece.
@@ -33,23 +35,7 @@ pub struct Buf {
     view: Range<u32>,
 }
 
-/// Set in the number of a piece that is lent, beside the number itself, so that
-/// a dereference finds it in the buffer.
-pub(crate) const LENT: u32 = 1 << 31;
-
 const _: () = assert!(size_of::<Buf>() == 32 && size_of::<Option<Buf>>() == 32);
-
-/// A view was asked for that is not inside the buffer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes {start}..{end} are not inside a buffer of {capacity} bytes")]
-pub struct OutOfBounds {
-    /// First byte asked for.
-    pub start: usize,
-    /// One past the last byte asked for.
-    pub end: usize,
-    /// Bytes the buffer has.
-    pub capacity: usize,
-}
 
 // SAFETY: a `Buf` is the only way to its bytes, so moving it moves the right
 // to them; the pool it returns to is shared through atomics. Of bytes that are

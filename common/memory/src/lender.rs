@@ -4,11 +4,11 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::buf::LENT;
+use crate::buf::Buf;
+use crate::home::{Home, LENT, Marks, Owner};
 use crate::memfd::{self, SharedError};
-use crate::pool::{Home, Owner};
-use crate::region::WeakRegion;
-use crate::{Buf, Region, Shared, marking};
+use crate::region::{Region, WeakRegion};
+use crate::shared::Shared;
 
 /// A region that another process shares with us. What is [lent](Self::lend) of
 /// it is a [`Buf`], and is marked in memory that both see for as long as it
@@ -25,16 +25,6 @@ pub struct Lender {
     home: Arc<Home>,
 }
 
-/// Words in shared memory, one for each number under which memory can be lent:
-/// 1 as long as it is.
-pub(crate) struct Marks {
-    shared: Arc<Shared>,
-    /// Byte of the first word.
-    first: usize,
-    /// Lives as long as anything is lent.
-    _alive: Arc<dyn fmt::Debug + Send + Sync>,
-}
-
 impl Lender {
     /// Lends pieces of `region`. The mark of number `n` is the word at byte
     /// `first + 8 * n` of `shared`. `alive` is dropped when this and all that
@@ -46,11 +36,7 @@ impl Lender {
         first: usize,
         alive: Arc<dyn fmt::Debug + Send + Sync>,
     ) -> Self {
-        let marks = Marks {
-            shared,
-            first,
-            _alive: alive,
-        };
+        let marks = Marks::new(shared, first, alive);
         Self {
             home: Home::new(region.0, Owner::Peer(marks)),
         }
@@ -58,7 +44,7 @@ impl Lender {
 
     /// Lends `len` bytes from byte `start` of the region on, under `number`.
     /// `None` when they are not inside, something is lent under that number
-    /// already, or it has no mark. See [`marking`].
+    /// already, or it has no mark. See [`marking`](crate::marking).
     #[inline]
     #[must_use]
     pub fn lend(&self, number: u32, start: u64, len: u32) -> Option<Buf> {
@@ -78,36 +64,6 @@ impl Lender {
     #[must_use]
     pub fn region(&self) -> &Region {
         self.home.region()
-    }
-}
-
-impl Marks {
-    #[inline]
-    fn place(&self, number: u32) -> usize {
-        self.first
-            .saturating_add((number as usize).saturating_mul(8))
-    }
-
-    /// Sets the mark of `number`. False when it is set, or there is none.
-    #[inline]
-    fn set(&self, number: u32) -> bool {
-        let word = self.shared.word(self.place(number));
-        word.is_ok_and(marking::mark)
-    }
-
-    #[inline]
-    pub(crate) fn clear(&self, number: u32) {
-        if let Ok(word) = self.shared.word(self.place(number)) {
-            marking::unmark(word);
-        }
-    }
-}
-
-impl fmt::Debug for Marks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marks")
-            .field("first", &self.first)
-            .finish_non_exhaustive()
     }
 }
 

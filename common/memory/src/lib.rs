@@ -17,9 +17,11 @@
 //! handed out piece by piece is what the crate is for.
 #![allow(unsafe_code, reason = "mapping memory and handing out its pieces")]
 
+mod bounds;
 mod buf;
 mod classes;
 mod free;
+mod home;
 mod lender;
 pub mod marking;
 mod memfd;
@@ -29,7 +31,8 @@ mod racy;
 mod region;
 mod shared;
 
-pub use buf::{Buf, OutOfBounds};
+pub use bounds::OutOfBounds;
+pub use buf::Buf;
 pub use classes::{ClassSpec, Classes};
 pub use lender::{Foreign, ForeignRegion, Lender};
 pub use memfd::SharedError;

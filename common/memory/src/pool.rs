@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::buf::LENT;
+use crate::buf::Buf;
 use crate::free::Free;
-use crate::lender::Marks;
-use crate::{Buf, MemoryError, Pages, Region};
+use crate::home::{Home, LENT, Owner};
+use crate::region::{MemoryError, Pages, Region};
 
 /// How a pool cuts its region: `count` pieces, each `stride` bytes after the
 /// one before, each starting `lead` bytes into its stride and ending with it.
@@ -42,23 +42,6 @@ pub struct Pool {
     layout: PoolLayout,
     /// Length of each piece in bytes.
     piece: u32,
-}
-
-/// Where buffers lie and what becomes of them when they are dropped.
-#[derive(Debug)]
-pub(crate) struct Home {
-    region: Region,
-    owner: Owner,
-}
-
-/// Whose the pieces are.
-#[derive(Debug)]
-pub(crate) enum Owner {
-    /// A pool's: numbers of the pieces nobody holds. Every piece is either here
-    /// once or in exactly one `Buf`.
-    Pool(Free),
-    /// Another process's.
-    Peer(Marks),
 }
 
 impl PoolLayout {
@@ -102,7 +85,7 @@ impl Pool {
     pub fn take(&self) -> Option<Buf> {
         let index = self.home.free()?.pop()?;
         let PoolLayout { stride, lead, .. } = self.layout;
-        let start = self.home.region.at(index as usize * stride + lead);
+        let start = self.home.region().at(index as usize * stride + lead);
         let home = Arc::clone(&self.home);
         // SAFETY: piece `index` lies inside the region, since the region was
         // made `count * stride` bytes long; no other `Buf` has it, since its
@@ -131,40 +114,7 @@ impl Pool {
     /// The region the pieces lie in, for registering it with devices.
     #[must_use]
     pub fn region(&self) -> &Region {
-        &self.home.region
-    }
-}
-
-impl Home {
-    pub(crate) fn new(region: Region, owner: Owner) -> Arc<Self> {
-        Arc::new(Self { region, owner })
-    }
-
-    pub(crate) fn region(&self) -> &Region {
-        &self.region
-    }
-
-    fn free(&self) -> Option<&Free> {
-        match &self.owner {
-            Owner::Pool(free) => Some(free),
-            Owner::Peer(_) => None,
-        }
-    }
-
-    pub(crate) fn marks(&self) -> Option<&Marks> {
-        match &self.owner {
-            Owner::Peer(marks) => Some(marks),
-            Owner::Pool(_) => None,
-        }
-    }
-
-    /// Takes piece `index` back from the `Buf` that held it.
-    #[inline]
-    pub(crate) fn give_back(&self, index: u32) {
-        match &self.owner {
-            Owner::Pool(free) => free.push(index),
-            Owner::Peer(marks) => marks.clear(index & !LENT),
-        }
+        self.home.region()
     }
 }
 

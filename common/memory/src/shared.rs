@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::munmap;
 
+use crate::bounds::OutOfBounds;
 use crate::memfd::{self, SharedError};
-use crate::{OutOfBounds, racy};
+use crate::racy;
 
 /// Memory that two processes map: a memfd that can neither shrink nor grow.
 ///

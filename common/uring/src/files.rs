@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use io_uring::{Submitter, squeue};
 use nix::errno::Errno;
 
-use crate::start::errno_of;
+use crate::errno::errno_of;
 
 /// A file of one ring. Stays unique in that ring: a file that comes later has
 /// another id, even in the same place.

@@ -4,11 +4,10 @@ use std::fmt;
 
 use io_uring::Submitter;
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit};
 use nvmeof_memory::{Buf, Region};
 
 use crate::lent::{Lent, PLACES};
-use crate::start::errno_of;
+use crate::pieces::{LeftOut, locked_memory_limit, register_piece};
 
 /// What became of registering regions as fixed buffers. Displays as one line
 /// for the log.
@@ -20,18 +19,6 @@ pub struct Registered {
     pub left_out: u64,
     /// Why some were left out, `None` when none were.
     pub why: Option<LeftOut>,
-}
-
-/// Why bytes were left out of the fixed buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeftOut {
-    /// The limit on locked memory, in bytes: `RLIMIT_MEMLOCK`, over all rings
-    /// of the user.
-    Limit(u64),
-    /// Before Linux 5.19 there is no table that can be filled bit by bit.
-    OldKernel,
-    /// Another error.
-    Kernel(Errno),
 }
 
 impl fmt::Display for Registered {
@@ -55,40 +42,11 @@ impl fmt::Display for Registered {
     }
 }
 
-impl LeftOut {
-    pub(crate) fn of(errno: Errno, limit: Option<u64>) -> Self {
-        match (errno, limit) {
-            (Errno::ENOMEM, Some(limit)) => Self::Limit(limit),
-            _ => Self::Kernel(errno),
-        }
-    }
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limit(limit) => write!(
-                f,
-                "the limit on locked memory (RLIMIT_MEMLOCK) is {limit} bytes; raise it with \
-                 `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or a memlock \
-                 line in /etc/security/limits.conf"
-            ),
-            Self::OldKernel => write!(f, "Linux 5.19 or later would register them"),
-            Self::Kernel(errno) => {
-                write!(f, "the kernel refuses them ({errno}); `dmesg` may say more")
-            }
-        }
-    }
-}
-
 /// The kernel's limit for one fixed buffer. A longer region takes several.
 const LONGEST: usize = 1 << 30;
 /// Own ones at most: the kernel's limit for the fixed buffers of a ring, less
 /// those that are for memory of others.
 const MOST: usize = (1 << 14) - PLACES as usize;
-/// `CAP_IPC_LOCK` in capabilities(7): may lock memory beyond the limit.
-const CAP_IPC_LOCK: u32 = 14;
-
 /// The regions of a ring and which of them are registered.
 #[derive(Debug, Default)]
 pub(crate) struct Fixed {
@@ -231,56 +189,6 @@ impl FixedRegion {
             pieces: vec![None; region.len().div_ceil(LONGEST)],
         }
     }
-}
-
-/// Has the kernel lock `len` bytes at `addr`, all of them mapped memory of a
-/// region, under the number `place`. It keeps the pages, whatever becomes of
-/// the mapping.
-pub(crate) fn register_piece(
-    submitter: &Submitter<'_>,
-    place: u16,
-    addr: u64,
-    len: usize,
-) -> Result<(), Errno> {
-    let addr = usize::try_from(addr).map_err(|_| Errno::EFAULT)?;
-    let piece = libc::iovec {
-        iov_base: std::ptr::with_exposed_provenance_mut(addr),
-        iov_len: len,
-    };
-    update(submitter, place, piece)
-}
-
-/// Has it give them up, after the operations that use them.
-pub(crate) fn clear_piece(submitter: &Submitter<'_>, place: u16) -> Result<(), Errno> {
-    let nothing = libc::iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    };
-    update(submitter, place, nothing)
-}
-
-fn update(submitter: &Submitter<'_>, place: u16, piece: libc::iovec) -> Result<(), Errno> {
-    // The kernel insists on a tag for each when told of the length.
-    let tags = [0];
-    // SAFETY: the kernel takes hold of the pages that are mapped there at this
-    // moment, and answers EFAULT where there are none. Registering touches no
-    // bytes; operations do, each in the view of a `Buf` that it owns, and
-    // `Fixed` names a place only for a `Buf` of the region that was registered
-    // there, which is mapped as long as that `Buf` lives.
-    unsafe { submitter.register_buffers_update(u32::from(place), &[piece], Some(&tags)) }
-        .map_err(|error| errno_of(&error))
-}
-
-/// The limit on locked memory in bytes, `None` when there is none for us.
-pub(crate) fn locked_memory_limit() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    if effective.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1) {
-        return None;
-    }
-    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
-    (soft != libc::RLIM_INFINITY).then_some(soft)
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ use io_uring::Submitter;
 use nix::errno::Errno;
 use nvmeof_memory::{Buf, RegionId, WeakRegion};
 
-use crate::LeftOut;
-use crate::fixed::{clear_piece, locked_memory_limit, register_piece};
+use crate::pieces::{LeftOut, clear_piece, locked_memory_limit, register_piece};
 
 /// Bytes of a piece. Registering takes and locks its pages, which keeps others
 /// waiting meanwhile: less than a millisecond for so many. A hugepage is one.

@@ -15,19 +15,24 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
 mod alignment;
+mod errno;
 mod files;
 mod fixed;
 mod lent;
 mod operation;
+mod pieces;
 mod polled;
 mod ring;
 mod slots;
 mod start;
+mod uring;
 
 pub use alignment::{DirectAlignment, direct_alignment};
 pub use files::{Begins, FileId, FileTableFull, close_elsewhere};
-pub use fixed::{LeftOut, Registered};
+pub use fixed::Registered;
 pub use operation::{Refused, Why, WriteMode};
+pub use pieces::LeftOut;
 pub use polled::PolledError;
-pub use ring::{Done, Ring, RingCounts, Stray, Waker};
+pub use ring::Ring;
 pub use start::{KernelThread, Mode, RingConfig, RingError};
+pub use uring::{Done, RingCounts, Stray, Waker};

@@ -6,8 +6,9 @@ use io_uring::{opcode, squeue, types};
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
 
+use crate::files::FileId;
 use crate::slots::InFlight;
-use crate::{FileId, Ring};
+use crate::uring::Uring;
 
 /// Whether a write waits for the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct Refused<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// As many are in flight as the ring was made for: try again after
-    /// [`Ring::reap`].
+    /// [`Ring::reap`](crate::Ring::reap).
     #[error("the ring is full")]
     Full,
     /// The file is not in the ring, or no longer.
@@ -51,22 +52,15 @@ impl<T: fmt::Debug> fmt::Display for Refused<T> {
 
 impl<T: fmt::Debug> std::error::Error for Refused<T> {}
 
-impl Ring {
-    /// Reads from byte `offset` of `file` into the view of `buf`. Its
-    /// [`Done`](crate::Done) tells how many bytes came, which may be fewer.
-    ///
-    /// # Errors
-    /// [`Refused`] with the buffer.
-    pub fn read(
+/// The operations of [`Ring`](crate::Ring), which says what each does.
+impl Uring {
+    pub(crate) fn read(
         &mut self,
         tag: u64,
         file: FileId,
         offset: u64,
         mut buf: Buf,
     ) -> Result<(), Refused<Buf>> {
-        if let Some((ring, file)) = self.polled_at(file) {
-            return ring.read(tag, file, offset, buf);
-        }
         let (file, flags, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
@@ -83,12 +77,7 @@ impl Ring {
         unsafe { self.start_with(tag, buf, entry.flags(flags)) }
     }
 
-    /// Writes the view of `buf` to `file` from byte `offset` on. Its
-    /// [`Done`](crate::Done) tells how many bytes went, which may be fewer.
-    ///
-    /// # Errors
-    /// [`Refused`] with the buffer.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         tag: u64,
         file: FileId,
@@ -96,12 +85,6 @@ impl Ring {
         buf: Buf,
         mode: WriteMode,
     ) -> Result<(), Refused<Buf>> {
-        // What has to be durable may need a flush, which is not polled.
-        if mode == WriteMode::Normal
-            && let Some((ring, file)) = self.polled_at(file)
-        {
-            return ring.write(tag, file, offset, buf, mode);
-        }
         let (file, flags, len) = match self.transfer(file, &buf) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
@@ -125,13 +108,12 @@ impl Ring {
         unsafe { self.start_with(tag, buf, entry.flags(flags)) }
     }
 
-    /// Waits for the medium to have everything written to `file` before: with
-    /// `datasync` the data and what is needed to read it (fdatasync), without
-    /// also times and owners (fsync).
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn fsync(&mut self, tag: u64, file: FileId, datasync: bool) -> Result<(), Refused<()>> {
+    pub(crate) fn fsync(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        datasync: bool,
+    ) -> Result<(), Refused<()>> {
         let flags = if datasync {
             types::FsyncFlags::DATASYNC
         } else {
@@ -142,11 +124,7 @@ impl Ring {
         unsafe { self.without_buf(tag, file, entry) }
     }
 
-    /// fallocate(2) on `len` bytes from `offset` on.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn fallocate(
+    pub(crate) fn fallocate(
         &mut self,
         tag: u64,
         file: FileId,

@@ -1,17 +1,18 @@
-//! Files whose devices are asked for what is done (`IOPOLL`), over a second
-//! ring: such a ring reads and writes and does nothing else.
+//! A second ring, for files whose devices are asked for what is done (`IOPOLL`):
+//! such a ring reads and writes and does nothing else.
 
 use std::fs::File;
 
 use nix::errno::Errno;
 use nvmeof_memory::Region;
 
-use crate::start::MODES;
-use crate::{FileId, FileTableFull, Ring, RingConfig, RingError};
+use crate::files::{Begins, FileId, FileTableFull};
+use crate::start::{MODES, RingConfig, RingError};
+use crate::uring::Uring;
 
 /// The second ring, and the names that files have there.
 pub(crate) struct Polled {
-    ring: Ring,
+    ring: Uring,
     /// Their names in the first ring and in this one.
     files: Vec<(FileId, FileId)>,
 }
@@ -33,52 +34,10 @@ pub enum PolledError {
     Ring(#[from] RingError),
 }
 
-impl Ring {
-    /// As [`add_file`](Self::add_file), for a file with direct I/O on a device
-    /// that can be polled: reads, and writes that need not be durable, are
-    /// asked for instead of told by an interrupt. As long as some are in
-    /// flight, the ring's owner cannot sleep. On other files they fail with
-    /// `EOPNOTSUPP`.
-    ///
-    /// # Errors
-    /// [`PolledError`].
-    pub fn add_polled_file(&mut self, file: File) -> Result<FileId, PolledError> {
-        let duplicate = file.try_clone().map_err(|error| {
-            let errno = error.raw_os_error();
-            PolledError::Duplicate(errno.map_or(Errno::UnknownErrno, Errno::from_raw))
-        })?;
-        let config = self.config;
-        let polled = match &mut self.polled {
-            Some(polled) => polled,
-            none => none.insert(Box::new(Polled::new(config, self.fixed.regions())?)),
-        };
-        let there = polled.ring.add_file(duplicate)?;
-        match self.add_file(file) {
-            Ok(id) => {
-                if let Some(polled) = &mut self.polled {
-                    polled.files.push((id, there));
-                }
-                Ok(id)
-            }
-            Err(full) => {
-                if let Some(polled) = &mut self.polled {
-                    polled.ring.remove_file(there)?;
-                }
-                Err(full.into())
-            }
-        }
-    }
-
-    /// The second ring, if it serves `file`, and the file's name there.
-    pub(crate) fn polled_at(&mut self, file: FileId) -> Option<(&mut Ring, FileId)> {
-        let polled = self.polled.as_mut()?;
-        let (_, there) = polled.files.iter().find(|(id, _)| *id == file)?;
-        Some((&mut polled.ring, *there))
-    }
-}
-
 impl Polled {
-    fn new<'a>(
+    /// A ring with fixed buffers of the same regions as the first one, which was made
+    /// with `config`.
+    pub(crate) fn new<'a>(
         config: RingConfig,
         regions: impl Iterator<Item = &'a Region>,
     ) -> Result<Self, RingError> {
@@ -86,25 +45,54 @@ impl Polled {
             thread: None,
             ..config
         };
-        let mut ring = Ring::in_one_of(&MODES, config, true)?;
+        let mut ring = Uring::new(&MODES, config, true)?;
         ring.register_regions(regions);
         let files = Vec::new();
         Ok(Self { ring, files })
     }
 
-    pub(crate) fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Uring {
         &self.ring
     }
 
-    pub(crate) fn ring_mut(&mut self) -> &mut Ring {
+    pub(crate) fn ring_mut(&mut self) -> &mut Uring {
         &mut self.ring
     }
 
-    pub(crate) fn remove_file(&mut self, id: FileId) -> Result<(), RingError> {
-        let Some(at) = self.files.iter().position(|(one, _)| *one == id) else {
+    /// Puts `file` in this ring, and by `add_first` its duplicate in the first one.
+    /// Returns its name there.
+    pub(crate) fn add_file(
+        &mut self,
+        file: File,
+        add_first: impl FnOnce() -> Result<FileId, FileTableFull>,
+    ) -> Result<FileId, PolledError> {
+        let here = self.ring.add_file(file, Begins::Submitter)?;
+        match add_first() {
+            Ok(id) => {
+                self.files.push((id, here));
+                Ok(id)
+            }
+            Err(full) => {
+                self.ring.remove_file(here);
+                Err(full.into())
+            }
+        }
+    }
+
+    /// This ring, if it serves `file` of the first one, and the file's name here.
+    pub(crate) fn at(&mut self, file: FileId) -> Option<(&mut Uring, FileId)> {
+        let (_, here) = self.files.iter().find(|(id, _)| *id == file)?;
+        Some((&mut self.ring, *here))
+    }
+
+    /// Takes out `file` of the first ring, if it is here.
+    pub(crate) fn remove_file(&mut self, file: FileId) -> Result<(), RingError> {
+        let Some(at) = self.files.iter().position(|(id, _)| *id == file) else {
             return Ok(());
         };
-        let (_, there) = self.files.swap_remove(at);
-        self.ring.remove_file(there).map(drop)
+        self.ring.hand_over()?;
+        let (_, here) = self.files.swap_remove(at);
+        self.ring.remove_file(here);
+        Ok(())
     }
 }

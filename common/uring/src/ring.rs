@@ -1,23 +1,19 @@
-//! The ring: takes operations, hands them to the kernel, brings them back.
+//! The ring of a thread: one io_uring, and a second one once it has polled files.
 
 use std::fs::File;
-use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use io_uring::{IoUring, opcode, squeue, types};
-use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::fcntl::FallocateFlags;
 use nvmeof_memory::{Buf, Region};
 
-use crate::files::Files;
-use crate::fixed::Fixed;
-use crate::lent::Lent;
-use crate::polled::Polled;
-use crate::slots::{InFlight, Slots};
-use crate::start::{MODES, errno_of, start};
-use crate::{Begins, FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig, RingError};
+use crate::errno::errno_of;
+use crate::files::{Begins, FileId, FileTableFull};
+use crate::fixed::Registered;
+use crate::operation::{Refused, WriteMode};
+use crate::pieces::LeftOut;
+use crate::polled::{Polled, PolledError};
+use crate::start::{MODES, Mode, RingConfig, RingError};
+use crate::uring::{Done, RingCounts, Stray, Uring, Waker};
 
 /// One io_uring, for the thread that made it.
 ///
@@ -29,78 +25,11 @@ use crate::{Begins, FileId, FileTableFull, LeftOut, Mode, Registered, RingConfig
 /// Dropping a ring cancels what can be cancelled and waits for the rest: as
 /// long as the kernel may still write to a buffer, nobody else gets it.
 pub struct Ring {
-    pub(crate) ring: IoUring,
-    mode: Mode,
-    slots: Slots,
-    /// Told by the kernel when something is done, while `armed`.
-    wake: Arc<EventFd>,
-    armed: bool,
-    pub(crate) files: Files,
-    pub(crate) fixed: Fixed,
-    pub(crate) counts: RingCounts,
-    pub(crate) config: RingConfig,
-    /// For files whose devices are polled. Itself, it has none.
-    pub(crate) polled: Option<Box<Polled>>,
-    /// Asks devices for what is done: they do not tell.
-    polls: bool,
-    /// `SINGLE_ISSUER`: the kernel refuses every other thread.
-    one_thread: PhantomData<*const ()>,
+    first: Uring,
+    config: RingConfig,
+    /// For files whose devices are polled.
+    polled: Option<Box<Polled>>,
 }
-
-/// What became of an operation.
-#[derive(Debug)]
-pub struct Done {
-    /// The caller's name for it.
-    pub tag: u64,
-    /// What the system call of the same name returns: bytes moved, or 0.
-    pub result: Result<u32, Errno>,
-    /// The buffer, with the view it was given with, if there was one.
-    pub buf: Option<Buf>,
-}
-
-/// What a ring did since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingCounts {
-    /// Operations started.
-    pub operations: u64,
-    /// Those of them whose buffer was not registered with the kernel, which has
-    /// to look up its pages then.
-    pub not_fixed: u64,
-    /// System calls that handed operations over or asked for what is done.
-    pub enters: u64,
-}
-
-/// Ends a sleep of the thread of a [`Ring`], or its next one.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<EventFd>);
-
-impl Waker {
-    /// Has it look what there is to do.
-    pub fn wake(&self) {
-        // It fails when it was called 2^64 - 2 times in vain: it is readable then.
-        let _ = self.0.write(1);
-    }
-}
-
-/// The kernel completed something that is not in flight: a bug, here or there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("io_uring completed operation {user_data:#x}, which is not in flight")]
-pub struct Stray {
-    /// The number that came with it.
-    pub user_data: u64,
-}
-
-/// Stands for cancelling in completions. No slot has this number.
-const CANCEL: u64 = u64::MAX;
-/// How often we look whether the kernel's thread took what it has to take.
-const HAND_OVERS: u32 = 1_000_000;
-
-/// Operations that are handed over together. The kernel tells a device of the
-/// first after it took the last, and each takes it some microseconds: with many
-/// at once the device would wait for us, and then we for it. With so many they
-/// work at the same time, and a system call is still shared by many.
-/// `docs/performance.md` has what it was measured to be worth.
-const TOGETHER: usize = 8;
 
 impl Ring {
     /// Makes a ring for this thread.
@@ -108,39 +37,29 @@ impl Ring {
     /// # Errors
     /// [`RingError`], which says what to do about it.
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
-        Self::in_one_of(&MODES, config, false)
+        Self::in_one_of(&MODES, config)
     }
 
-    pub(crate) fn in_one_of(
-        modes: &[Mode],
-        config: RingConfig,
-        polls: bool,
-    ) -> Result<Self, RingError> {
-        let (mut ring, mode) = start(config, modes, polls)?;
-        let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
-        let longest = ring.params().cq_entries();
-        let in_flight = config.in_flight.clamp(1, longest);
-        allow_workers(&ring, in_flight);
+    fn in_one_of(modes: &[Mode], config: RingConfig) -> Result<Self, RingError> {
         Ok(Self {
-            ring,
-            mode,
-            slots: Slots::new(in_flight),
-            wake: Arc::new(wake),
-            armed: false,
-            files: Files::new(config.files),
-            fixed: Fixed::new(config.lent),
-            counts: RingCounts::default(),
+            first: Uring::new(modes, config, false)?,
             config,
             polled: None,
-            polls,
-            one_thread: PhantomData,
         })
+    }
+
+    fn second(&self) -> Option<&Uring> {
+        self.polled.as_deref().map(Polled::ring)
+    }
+
+    fn second_mut(&mut self) -> Option<&mut Uring> {
+        self.polled.as_deref_mut().map(Polled::ring_mut)
     }
 
     /// How completions come.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        self.first.mode()
     }
 
     /// What it did since it was made.
@@ -150,13 +69,13 @@ impl Ring {
             operations,
             not_fixed,
             enters,
-        } = self.counts;
-        let polled = self.polled.as_ref();
-        let polled = polled.map_or(RingCounts::default(), |polled| polled.ring().counts);
+        } = self.first.counts;
+        let second = self.second().map(|second| second.counts);
+        let second = second.unwrap_or_default();
         RingCounts {
-            operations: operations + polled.operations,
-            not_fixed: not_fixed + polled.not_fixed,
-            enters: enters + polled.enters,
+            operations: operations + second.operations,
+            not_fixed: not_fixed + second.not_fixed,
+            enters: enters + second.enters,
         }
     }
 
@@ -168,13 +87,12 @@ impl Ring {
         regions: impl IntoIterator<Item = &'a Region>,
     ) -> Registered {
         let regions: Vec<_> = regions.into_iter().collect();
-        let submitter = self.ring.submitter();
-        let registered = self.fixed.register(&submitter, regions.iter().copied());
-        let Some(polled) = &mut self.polled else {
+        let registered = self.first.register_regions(regions.iter().copied());
+        let Some(second) = self.second_mut() else {
             return registered;
         };
         // Each ring has a limit of its own on some kernels: the worse is told.
-        let there = polled.ring_mut().register_regions(regions);
+        let there = second.register_regions(regions.into_iter());
         if there.left_out > registered.left_out {
             return there;
         }
@@ -186,18 +104,15 @@ impl Ring {
     /// up when nobody has that memory any more.
     #[must_use]
     pub fn lent_pieces(&self) -> usize {
-        let polled = self.polled.as_ref();
-        let polled = polled.map_or(0, |polled| polled.ring().lent_pieces());
-        polled + self.fixed.lent().map_or(0, Lent::count)
+        self.first.lent_pieces() + self.second().map_or(0, Uring::lent_pieces)
     }
 
     /// Why memory of other processes is used without, at this moment: `None` when
     /// the kernel refused none.
     #[must_use]
     pub fn lent_left_out(&self) -> Option<LeftOut> {
-        let polled = self.polled.as_ref();
-        let refused = self.fixed.lent().and_then(Lent::refused);
-        refused.or_else(|| polled?.ring().lent_left_out())
+        let refused = self.first.lent_left_out();
+        refused.or_else(|| self.second()?.lent_left_out())
     }
 
     /// Puts a file in the ring, which owns it until
@@ -214,7 +129,30 @@ impl Ring {
     /// # Errors
     /// [`FileTableFull`].
     pub fn add_file_as(&mut self, file: File, begins: Begins) -> Result<FileId, FileTableFull> {
-        self.files.add(&self.ring.submitter(), file, begins)
+        self.first.add_file(file, begins)
+    }
+
+    /// As [`add_file`](Self::add_file), for a file with direct I/O on a device
+    /// that can be polled: reads, and writes that need not be durable, are
+    /// asked for instead of told by an interrupt. As long as some are in
+    /// flight, the ring's owner cannot sleep. On other files they fail with
+    /// `EOPNOTSUPP`.
+    ///
+    /// # Errors
+    /// [`PolledError`].
+    pub fn add_polled_file(&mut self, file: File) -> Result<FileId, PolledError> {
+        let duplicate = file.try_clone();
+        let duplicate = duplicate.map_err(|error| PolledError::Duplicate(errno_of(&error)))?;
+        let Self {
+            first,
+            config,
+            polled,
+        } = self;
+        let polled = match polled {
+            Some(polled) => polled,
+            none => none.insert(Box::new(Polled::new(*config, first.fixed.regions())?)),
+        };
+        polled.add_file(duplicate, || first.add_file(file, Begins::Submitter))
     }
 
     /// Takes a file out of the ring. Operations started on it go on to their
@@ -224,36 +162,92 @@ impl Ring {
     /// [`RingError::Enter`] when operations on it could not be handed over
     /// first; the file stays.
     pub fn remove_file(&mut self, id: FileId) -> Result<Option<File>, RingError> {
-        self.submit()?;
-        for _ in 0..HAND_OVERS {
-            // The kernel's thread, if there is one, takes them when it runs.
-            if self.mode != Mode::Thread || self.ring.submission().is_empty() {
-                break;
-            }
-            std::thread::yield_now();
-        }
-        if !self.ring.submission().is_empty() {
-            return Err(RingError::Enter(Errno::EBUSY));
-        }
+        self.first.hand_over()?;
         if let Some(polled) = &mut self.polled {
             polled.remove_file(id)?;
         }
-        Ok(self.files.remove(&self.ring.submitter(), id))
+        Ok(self.first.remove_file(id))
+    }
+
+    /// Reads from byte `offset` of `file` into the view of `buf`. Its
+    /// [`Done`] tells how many bytes came, which may be fewer.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer.
+    pub fn read(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        offset: u64,
+        buf: Buf,
+    ) -> Result<(), Refused<Buf>> {
+        if let Some(polled) = &mut self.polled
+            && let Some((second, file)) = polled.at(file)
+        {
+            return second.read(tag, file, offset, buf);
+        }
+        self.first.read(tag, file, offset, buf)
+    }
+
+    /// Writes the view of `buf` to `file` from byte `offset` on. Its
+    /// [`Done`] tells how many bytes went, which may be fewer.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer.
+    pub fn write(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        offset: u64,
+        buf: Buf,
+        mode: WriteMode,
+    ) -> Result<(), Refused<Buf>> {
+        // What has to be durable may need a flush, which is not polled.
+        if mode == WriteMode::Normal
+            && let Some(polled) = &mut self.polled
+            && let Some((second, file)) = polled.at(file)
+        {
+            return second.write(tag, file, offset, buf, mode);
+        }
+        self.first.write(tag, file, offset, buf, mode)
+    }
+
+    /// Waits for the medium to have everything written to `file` before: with
+    /// `datasync` the data and what is needed to read it (fdatasync), without
+    /// also times and owners (fsync).
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn fsync(&mut self, tag: u64, file: FileId, datasync: bool) -> Result<(), Refused<()>> {
+        self.first.fsync(tag, file, datasync)
+    }
+
+    /// fallocate(2) on `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn fallocate(
+        &mut self,
+        tag: u64,
+        file: FileId,
+        mode: FallocateFlags,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Refused<()>> {
+        self.first.fallocate(tag, file, mode, offset, len)
     }
 
     /// Operations started whose [`Done`] has not been reaped.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        let polled = self.polled.as_ref();
-        self.slots.in_flight() + polled.map_or(0, |polled| polled.ring().in_flight())
+        self.first.in_flight() + self.second().map_or(0, Uring::in_flight)
     }
 
     /// Operations that can be started before one must be reaped.
     #[must_use]
     pub fn room(&self) -> usize {
-        let free = self.slots.free();
-        let polled = self.polled.as_ref();
-        polled.map_or(free, |polled| free.min(polled.ring().room()))
+        let room = self.first.room();
+        self.second().map_or(room, |second| room.min(second.room()))
     }
 
     /// Hands everything started to the kernel and lets it finish what it can
@@ -264,21 +258,10 @@ impl Ring {
     /// [`RingError::Enter`]; what was not handed over is kept for the next
     /// call. Being short of memory for the moment is not an error.
     pub fn submit(&mut self) -> Result<(), RingError> {
-        self.disarm();
-        if let Some(lent) = self.fixed.lent_mut() {
-            lent.look(&self.ring.submitter());
+        if let Some(second) = self.second_mut() {
+            second.submit()?;
         }
-        if let Some(polled) = &mut self.polled {
-            polled.ring_mut().submit()?;
-        }
-        let waits = self.polls && self.slots.in_flight() > 0;
-        let queue = self.ring.submission();
-        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() && !waits;
-        drop(queue);
-        if idle {
-            return Ok(());
-        }
-        self.enter(0)
+        self.first.submit()
     }
 
     /// Appends what is done to `done`.
@@ -287,26 +270,8 @@ impl Ring {
     /// [`Stray`] for a completion that belongs to nothing, after all others
     /// have been taken.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
-        let mut stray = match &mut self.polled {
-            Some(polled) => polled.ring_mut().reap(done),
-            None => Ok(()),
-        };
-        for entry in self.ring.completion() {
-            let user_data = entry.user_data();
-            if user_data == CANCEL {
-                continue;
-            }
-            match self.slots.remove(user_data) {
-                Some(InFlight { tag, buf }) => done.push(Done {
-                    tag,
-                    result: u32::try_from(entry.result())
-                        .map_err(|_| Errno::from_raw(entry.result().saturating_neg())),
-                    buf,
-                }),
-                None => stray = Err(Stray { user_data }),
-            }
-        }
-        stray
+        let there = self.second_mut().map_or(Ok(()), |second| second.reap(done));
+        self.first.reap(done).and(there)
     }
 
     /// From now on until the next [`submit`](Self::submit), makes
@@ -316,147 +281,25 @@ impl Ring {
     /// A sleep may end early (`EINTR`).
     #[must_use]
     pub fn arm(&mut self) -> bool {
-        self.let_go_of_lent();
-        if !self.armed {
-            self.armed = true;
-            self.ring.completion().enable_eventfd();
-            // The kernel looks at the switch after it published what is done,
-            // we look for what is done after we set the switch: one sees it.
-            fence(Ordering::SeqCst);
-        }
+        self.first.let_go_of_lent();
+        let asks = self.second_mut().is_some_and(|second| {
+            second.let_go_of_lent();
+            second.in_flight() > 0
+        });
         // Who has to ask cannot sleep.
-        let asks = |polled: &Polled| polled.ring().in_flight() > 0;
-        if self.polled.as_deref().is_some_and(asks) {
-            return false;
-        }
-        let done = !self.ring.completion().is_empty();
-        let queue = self.ring.submission();
-        !done && queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
+        self.first.arm() && !asks
     }
 
     /// Becomes readable when something is done, after [`arm`](Self::arm).
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.first.wait_fd()
     }
 
     /// Makes [`wait_fd`](Self::wait_fd) readable from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker(Arc::clone(&self.wake))
-    }
-
-    /// A sleep may be long, and memory of those who left is to be free.
-    fn let_go_of_lent(&mut self) {
-        if let Some(lent) = self.fixed.lent_mut() {
-            lent.let_go(&self.ring.submitter(), usize::MAX);
-        }
-        if let Some(polled) = &mut self.polled {
-            polled.ring_mut().let_go_of_lent();
-        }
-    }
-
-    /// While awake we look ourselves, and the kernel need not tell.
-    fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
-            self.ring.completion().disable_eventfd();
-            // Empty when it was not the ring that ended the sleep.
-            let _ = self.wake.read();
-        }
-    }
-
-    /// Starts `entry`, whose number is filled in here. Gives `op` back when
-    /// the ring is full.
-    ///
-    /// # Safety
-    /// `entry` must be sound for the kernel for as long as `op` lives: it
-    /// names no memory but the view of `op`'s buffer.
-    pub(crate) unsafe fn start(
-        &mut self,
-        op: InFlight,
-        entry: squeue::Entry,
-    ) -> Result<(), InFlight> {
-        if self.ring.submission().is_full() {
-            // What is wrong with the ring, the turn's own submit will tell.
-            let _ = self.enter(0);
-            if self.ring.submission().is_full() {
-                return Err(op);
-            }
-        }
-        let number = self.slots.insert(op)?;
-        let entry = entry.user_data(number);
-        // SAFETY: as this function's own; `op` stays in its slot until the
-        // kernel completes the entry.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        debug_assert!(pushed.is_ok(), "room was made above");
-        self.counts.operations += 1;
-        if pushed.is_err() {
-            return self.slots.remove(number).map_or(Ok(()), Err);
-        }
-        if self.ring.submission().len() >= TOGETHER {
-            // As above.
-            let _ = self.enter(0);
-        }
-        Ok(())
-    }
-
-    fn enter(&mut self, want: usize) -> Result<(), RingError> {
-        if want == 0 && self.mode == Mode::Thread && !self.must_wake_thread() {
-            return Ok(());
-        }
-        self.counts.enters += 1;
-        match self
-            .ring
-            .submit_and_wait(want)
-            .map_err(|error| errno_of(&error))
-        {
-            // The kernel is short of something that the next turn may have.
-            Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) => Ok(()),
-            Err(errno) => Err(RingError::Enter(errno)),
-        }
-    }
-
-    /// Whether the kernel's thread sleeps, or has something to do that it does
-    /// only when it is told.
-    fn must_wake_thread(&mut self) -> bool {
-        // It says that it sleeps, then looks once more; we put something there,
-        // then look whether it sleeps: one sees the other.
-        fence(Ordering::SeqCst);
-        let queue = self.ring.submission();
-        queue.need_wakeup() || queue.cq_overflow()
-    }
-
-    /// Cancels what can be cancelled and waits for everything in flight.
-    fn drain(&mut self) -> Result<(), RingError> {
-        let all = types::CancelBuilder::any();
-        let cancel = opcode::AsyncCancel2::new(all).build().user_data(CANCEL);
-        // Not before the kernel has all of them: it cancels what it has.
-        self.enter(0)?;
-        // SAFETY: cancelling names no memory.
-        // Without room for it we wait for the operations to end by themselves.
-        let _ = unsafe { self.ring.submission().push(&cancel) };
-        let mut done = Vec::new();
-        while self.slots.in_flight() > 0 {
-            self.enter(1)?;
-            // A stray completion is nothing to wait for.
-            let _ = self.reap(&mut done);
-            done.clear();
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        if self.slots.in_flight() > 0 && self.drain().is_err() {
-            // The kernel may still write to these buffers and we cannot learn
-            // when it is done: better lost than given to somebody else.
-            self.slots.leak();
-        }
-        // The kernel takes a closed ring apart some time later. Files are to
-        // be closed, and their locks gone, now.
-        let _ = self.ring.submitter().unregister_files();
+        self.first.waker()
     }
 }
 
@@ -464,32 +307,8 @@ impl AsFd for Ring {
     /// The ring itself, to look at in `/proc`. Not to sleep on: with
     /// [`Mode::Deferred`] it does not become readable by itself.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the ring, which is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+        self.first.as_fd()
     }
-}
-
-/// Has the kernel give a worker thread to each operation that waits in one, if it comes
-/// to that. The default is four for each processor, for all files of the thread together:
-/// a disk that does not answer would take them, and every flush of others would wait. The
-/// kernel makes one only when all it has are waiting, and ends it when it is idle. Source:
-/// `io_wq_create()` and `io_wqe_dec_running()` in io_uring/io-wq.c of Linux.
-fn allow_workers(ring: &IoUring, in_flight: u32) {
-    // Zero leaves the other kind as it is. Linux 5.15 was the first to have it.
-    let _ = ring
-        .submitter()
-        .register_iowq_max_workers(&mut [in_flight, 0]);
-}
-
-/// Has `ring` tell an eventfd when something is done, switched off at first.
-fn wake_on(ring: &mut IoUring) -> Result<EventFd, Errno> {
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let wake = EventFd::from_value_and_flags(0, flags)?;
-    ring.completion().disable_eventfd();
-    let fd = wake.as_fd().as_raw_fd();
-    let registered = ring.submitter().register_eventfd(fd);
-    registered.map_err(|error| errno_of(&error))?;
-    Ok(wake)
 }
 
 #[cfg(test)]

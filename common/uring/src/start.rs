@@ -7,6 +7,7 @@ use std::time::Duration;
 use io_uring::{IoUring, Probe, opcode};
 use nix::errno::Errno;
 
+use crate::errno::errno_of;
 use crate::lent::PLACES;
 
 /// Sizes of a ring, fixed when it is made. Where the limit on locked memory
@@ -378,12 +379,6 @@ fn explain_with(errno: Errno, entries: u32, sysctl: Sysctl) -> RingError {
         (Errno::ENOMEM, _) => RingError::LockedMemory { entries },
         (errno, _) => RingError::Setup { entries, errno },
     }
-}
-
-pub(crate) fn errno_of(error: &io::Error) -> Errno {
-    error
-        .raw_os_error()
-        .map_or(Errno::UnknownErrno, Errno::from_raw)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A controller: its admin queue, its I/O queues, its namespaces.
+//! A controller: its admin queue and its I/O queues.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use zerocopy::FromBytes;
 
 use crate::drive::{Ending, Shared};
 use crate::error::{Error, LostCause, MachineError, UsageError};
-use crate::host::{ConnectOptions, Host};
-use crate::namespace::Namespace;
+use crate::host::Host;
+use crate::options::ConnectOptions;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
 use crate::transport::Route;
 
 /// A controller that is connected. Clones are the same controller; when the
-/// last clone and the last [`Namespace`] is dropped, it is shut down in the
+/// last clone and the last [`Namespace`](crate::Namespace) is dropped, it is shut down in the
 /// background. [`disconnect`](Self::disconnect) does that and waits for it.
 #[derive(Clone)]
 pub struct Controller {
@@ -140,28 +140,6 @@ impl Controller {
                 return Err(Error::setup(addr, 0, SetupError::Garbled(text)));
             }
         }
-    }
-
-    /// Namespace `nsid`.
-    ///
-    /// # Errors
-    /// When there is none, or its format is one we do not read.
-    pub async fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
-        let known = self.namespaces().await?;
-        if !known.contains(&nsid) {
-            let known = match known.as_slice() {
-                [] => "none".to_owned(),
-                some => some
-                    .iter()
-                    .take(16)
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            };
-            return Err(UsageError::NoNamespace { nsid, known }.into());
-        }
-        let page = self.identify_page(Cns::NAMESPACE, nsid).await?;
-        Namespace::new(self.clone(), nsid, &page)
     }
 
     /// What Identify says for `cns` and `nsid`: 4096 bytes.

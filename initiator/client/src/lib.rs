@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+mod connect;
 mod controller;
 mod drive;
 mod error;
@@ -29,16 +30,19 @@ mod host;
 mod identity;
 mod inside;
 mod namespace;
+mod options;
 pub mod polled;
 mod transport;
 
+pub use connect::Discovery;
 pub use controller::Controller;
 pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, UsageError};
 pub use failed::Failed;
 pub use geometry::Geometry;
-pub use host::{ConnectOptions, Discovery, Host, HostConfig};
+pub use host::{Host, HostConfig};
 pub use identity::{Identity, parse_hostid};
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};
+pub use options::ConnectOptions;
 pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
 
 // Every type that a signature here has can be named by these.

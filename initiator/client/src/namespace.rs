@@ -3,6 +3,7 @@
 use nvmeof_initiator_core::blocks::{MAX_RANGES, RANGE_LEN, deallocate, flush, put_ranges};
 use nvmeof_initiator_core::{Blocks, Operation, Range};
 use nvmeof_memory::Buf;
+use nvmeof_wire::admin::Cns;
 use nvmeof_wire::identify::IdentifyNamespace;
 use zerocopy::FromBytes;
 
@@ -37,8 +38,32 @@ pub struct ZeroOptions {
     pub deallocate: bool,
 }
 
+impl Controller {
+    /// Namespace `nsid`.
+    ///
+    /// # Errors
+    /// When there is none, or its format is one we do not read.
+    pub async fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
+        let known = self.namespaces().await?;
+        if !known.contains(&nsid) {
+            let known = match known.as_slice() {
+                [] => "none".to_owned(),
+                some => some
+                    .iter()
+                    .take(16)
+                    .map(u32::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            };
+            return Err(UsageError::NoNamespace { nsid, known }.into());
+        }
+        let page = self.identify_page(Cns::NAMESPACE, nsid).await?;
+        Namespace::new(self.clone(), nsid, &page)
+    }
+}
+
 impl Namespace {
-    pub(crate) fn new(controller: Controller, nsid: u32, page: &[u8]) -> Result<Self, Error> {
+    fn new(controller: Controller, nsid: u32, page: &[u8]) -> Result<Self, Error> {
         let identify = IdentifyNamespace::read_from_bytes(page)
             .map_err(|_| MachineError::internal("an Identify page of another length"))?;
         Ok(Self {

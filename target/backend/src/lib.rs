@@ -13,13 +13,11 @@
 mod backend;
 mod blocking;
 mod claim;
-pub mod conformance;
 mod disks;
 mod error;
 mod file;
 mod geometry;
 mod hints;
-pub mod layer;
 mod losses;
 mod null;
 mod numbers;

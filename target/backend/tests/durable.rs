@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_backend::conformance::{self, Bench, Keeps};
 use nvmeof_backend::{BlockSize, Claim, Op, OpenError, Request, Spec};
+use nvmeof_backend_conformance::{Bench, Keeps, all};
 use tempfile::NamedTempFile;
 
 fn claim(path: &Path, block_size: Option<BlockSize>) -> Result<Claim, OpenError> {
@@ -175,7 +175,7 @@ fn block_devices_keep_the_contract() {
         let disk = claim(&device.device, None).unwrap();
         let geometry = disk.geometry();
         assert_eq!((geometry.size, geometry.block_size), (4 << 20, block_size));
-        conformance::all(&disk, Keeps::Bytes, |backend| backend);
+        all(&disk, Keeps::Bytes, |backend| backend);
         drop(disk);
         let small = claim(&device.device, Some(BlockSize::B512));
         match small {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_backend::conformance::{Bench, Keeps, Wrap};
-use nvmeof_backend::layer::{Fault, Faulty, Plan};
 use nvmeof_backend::{Backend, Claim, IoErrorKind, Op, Spec};
+use nvmeof_backend_conformance::{Bench, Keeps, Wrap};
+use nvmeof_backend_layers::{Fault, Faulty, Plan};
 use tempfile::NamedTempFile;
 
 fn file_in(dir: &str) -> (NamedTempFile, Claim) {

@@ -58,13 +58,11 @@ mod tests {
         reason = "tests"
     )]
 
-    use std::path::Path;
-
     use nvmeof_target_core::Model;
 
     use super::*;
-    use crate::tests::model_of;
-    use crate::{Config, without_carriers};
+    use crate::tests::{model_of, parse};
+    use crate::without_carriers;
 
     const GOOD: &str = r#"[[port]]
 traddr = "127.0.0.1"
@@ -89,10 +87,6 @@ hosts = ["nqn.2026-11.org.example:host"]
 nsid = 2
 path = "ram:1M"
 "#;
-
-    fn parse(text: &str) -> Result<Config, crate::ConfigError> {
-        Config::parse(Path::new("target.toml"), text.to_owned())
-    }
 
     fn model(text: &str) -> Model {
         let config = parse(text).unwrap();

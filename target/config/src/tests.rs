@@ -26,7 +26,7 @@ path = "ram:1M"
 block_size = 512
 "#;
 
-fn parse(text: &str) -> Result<Config, ConfigError> {
+pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("target.toml"), text.to_owned())
 }
 

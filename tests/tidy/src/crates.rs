@@ -135,6 +135,11 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-backend-layers",
+        ours: &["nvmeof-backend", "nvmeof-uring"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-target-engine",
         ours: &[
             "nvmeof-backend",
@@ -338,8 +343,10 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 /// The side a crate is on; the crates of `common/` are on none.
 fn side(name: &str) -> Option<&'static str> {
     match name {
-        "nvmeof-target" | "nvmeof-backend" | "nvmeof-backend-spec" => Some("target"),
-        name if name.starts_with("nvmeof-target-") => Some("target"),
+        "nvmeof-target" | "nvmeof-backend" => Some("target"),
+        name if name.starts_with("nvmeof-target-") || name.starts_with("nvmeof-backend-") => {
+            Some("target")
+        }
         "nvmeof-initiator" | "nvmeof-initiator-core" | "nvmeof-cli" | "nvmeof-fio" => {
             Some("initiator")
         }
@@ -485,7 +492,11 @@ mod tests {
     fn programs_link_no_wrappers_and_no_simulation() {
         for name in ["nvmeof-target", "nvmeof-cli", "nvmeof-fio"] {
             let linked = linked(name);
-            for other in ["nvmeof-rdma-layers", "nvmeof-rdma-sim"] {
+            for other in [
+                "nvmeof-rdma-layers",
+                "nvmeof-rdma-sim",
+                "nvmeof-backend-layers",
+            ] {
                 assert!(!linked.contains(other), "{name} reaches {other}");
             }
         }

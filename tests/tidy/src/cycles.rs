@@ -13,15 +13,6 @@ use syn::{Attribute, Item, ItemFn, ItemImpl, ItemMod, ItemUse, UseTree};
 
 use crate::Problem;
 
-/// Cycles that are still there: the folder of the crate, and the modules in it. An entry
-/// goes when its cycle is gone; none is added.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("common/memory", &["buf", "lender", "pool", "shared"]),
-    ("common/uring", &["fixed", "lent", "start"]),
-    ("common/uring", &["polled", "ring"]),
-    ("initiator/client", &["controller", "host", "namespace"]),
-];
-
 /// What each module imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
@@ -30,39 +21,15 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 /// # Errors
 /// A file that is no Rust.
 pub fn check(folder: &str, files: &[(String, String)]) -> Result<Vec<Problem>, Problem> {
-    let known = KNOWN.iter().filter(|(crate_, _)| *crate_ == folder);
-    let known: Vec<_> = known.map(|(_, modules)| *modules).collect();
-    check_known(folder, files, &known)
-}
-
-fn check_known(
-    folder: &str,
-    files: &[(String, String)],
-    known: &[&[&str]],
-) -> Result<Vec<Problem>, Problem> {
-    let found = cycles(&imports(folder, files)?);
-    let known = known.iter().map(|cycle| set(cycle));
-    let known: BTreeSet<_> = known.collect();
-    let shown = |cycle: &BTreeSet<String>| Vec::from_iter(cycle.iter().cloned()).join(", ");
-    let new = found.difference(&known).map(|cycle| {
+    let shown = |cycle: BTreeSet<String>| Vec::from_iter(cycle).join(", ");
+    let found = cycles(&imports(folder, files)?).into_iter().map(|cycle| {
         format!(
             "{folder}: these modules import each other in a cycle: {}; move what they share \
              into a module of its own",
             shown(cycle)
         )
     });
-    let gone = known.difference(&found).map(|cycle| {
-        format!(
-            "{folder}: no cycle of exactly these modules: {}; correct KNOWN of \
-             tests/tidy/src/cycles.rs",
-            shown(cycle)
-        )
-    });
-    Ok(new.chain(gone).collect())
-}
-
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+    Ok(found.collect())
 }
 
 /// What the modules below the root import of each other.
@@ -281,14 +248,14 @@ fn cycles(imports: &Imports) -> BTreeSet<BTreeSet<String>> {
 mod tests {
     use super::*;
 
-    fn problems(files: &[(&str, &str)], known: &[&[&str]]) -> Vec<Problem> {
+    fn problems(files: &[(&str, &str)]) -> Vec<Problem> {
         let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
         let files: Vec<_> = files.iter().map(owned).collect();
-        check_known("x", &files, known).unwrap()
+        check("x", &files).unwrap()
     }
 
     fn refused(files: &[(&str, &str)], words: &str) {
-        let found = problems(files, &[]);
+        let found = problems(files);
         assert!(
             found.len() == 1 && found[0].contains(words),
             "{words}: {found:?}"
@@ -304,7 +271,7 @@ mod tests {
             ("b/c.rs", "use super::D; use crate::b::E;"),
             ("b/tests.rs", "use crate::a::A;"),
         ];
-        assert!(problems(&files, &[]).is_empty());
+        assert!(problems(&files).is_empty());
     }
 
     #[test]
@@ -344,28 +311,6 @@ mod tests {
             ),
             ("testing.rs", "use crate::a::A;"),
         ];
-        assert!(problems(&files, &[]).is_empty());
-    }
-
-    #[test]
-    fn known_cycle_passes_until_it_changes() {
-        let both = [
-            ("lib.rs", "mod a; mod b;"),
-            ("a.rs", "use crate::b::B;"),
-            ("b.rs", "use crate::a::A;"),
-        ];
-        assert!(problems(&both, &[&["a", "b"]]).is_empty());
-        let found = problems(&both, &[&["a", "b", "c"]]);
-        assert!(found.len() == 2 && found[1].contains("KNOWN"), "{found:?}");
-        let found = problems(&both[..2], &[&["a", "b"]]);
-        assert!(found.len() == 1 && found[0].contains("KNOWN"), "{found:?}");
-    }
-
-    #[test]
-    fn known_cycles_are_of_crates_that_are_there() {
-        let root = crate::tree::root();
-        for (folder, _) in KNOWN {
-            assert!(root.join(folder).join("src").is_dir(), "{folder}");
-        }
+        assert!(problems(&files).is_empty());
     }
 }

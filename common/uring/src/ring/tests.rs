@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
+use io_uring::opcode;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
@@ -52,7 +54,7 @@ fn every_mode_works_wakes_and_drains() {
             thread,
             ..RingConfig::default()
         };
-        let Ok(mut ring) = Ring::in_one_of(&[mode], config, false) else {
+        let Ok(mut ring) = Ring::in_one_of(&[mode], config) else {
             continue;
         };
         assert_eq!(ring.mode(), mode);
@@ -60,7 +62,7 @@ fn every_mode_works_wakes_and_drains() {
         let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
         for round in 0..100 {
             let buf = pool.take().unwrap();
-            let mode = crate::WriteMode::Dsync;
+            let mode = WriteMode::Dsync;
             ring.write(round, file, 0, buf, mode).unwrap();
             let done = wait(&mut ring);
             assert_eq!((done.tag, done.result), (round, Ok(4096)));
@@ -113,7 +115,7 @@ fn a_completion_of_nothing_is_an_error_after_the_others() {
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     let foreign = opcode::Nop::new().build().user_data(7 << 32 | 3);
     // SAFETY: doing nothing names no memory.
-    unsafe { ring.ring.submission().push(&foreign) }.unwrap();
+    unsafe { ring.first.ring.submission().push(&foreign) }.unwrap();
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
     ring.fsync(1, file, true).unwrap();
     let mut done = Vec::new();
@@ -144,7 +146,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
         let before = ring.counts();
         for tag in 0..63 {
             let buf = pool.take().unwrap();
-            let mode = crate::WriteMode::Normal;
+            let mode = WriteMode::Normal;
             ring.write(tag, file, tag * 4096, buf, mode).unwrap();
         }
         let after = ring.counts();
@@ -164,7 +166,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
         assert_eq!(ring.counts(), before);
     }
     let other = self::pool();
-    ring.write(0, file, 0, other.take().unwrap(), crate::WriteMode::Normal)
+    ring.write(0, file, 0, other.take().unwrap(), WriteMode::Normal)
         .unwrap();
     assert_eq!(ring.counts().not_fixed, 1);
 }
@@ -182,8 +184,7 @@ fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
     let mut woken = 0;
     for tag in 0..100 {
         let buf = pool.take().unwrap();
-        ring.write(tag, file, 0, buf, crate::WriteMode::Normal)
-            .unwrap();
+        ring.write(tag, file, 0, buf, WriteMode::Normal).unwrap();
         while ring.in_flight() > 0 {
             ring.submit().unwrap();
             ring.reap(&mut done).unwrap();
@@ -225,11 +226,11 @@ fn a_file_that_cannot_be_polled_says_so_and_does_the_rest() {
         drop(done);
         ring.fsync(2, polled, true).unwrap();
         assert_eq!(wait(&mut ring).result, Ok(0));
-        let durable = crate::WriteMode::Dsync;
+        let durable = WriteMode::Dsync;
         ring.write(3, polled, 0, pool.take().unwrap(), durable)
             .unwrap();
         assert_eq!(wait(&mut ring).result, Ok(4096));
-        let normal = crate::WriteMode::Normal;
+        let normal = WriteMode::Normal;
         ring.write(4, usual, 0, pool.take().unwrap(), normal)
             .unwrap();
         assert_eq!(wait(&mut ring).result, Ok(4096));

@@ -1,0 +1,189 @@
+//! A target on the same machine that does not let go of a buffer: the calls of a
+//! lost queue end all the same, in virtual time.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fake::{Fake, SUBNQN};
+use nvmeof_initiator::polled::{AdminQueue, Done, IoConfig, IoQueue};
+use nvmeof_initiator::{
+    Address, Blocks, ConnectOptions, Identity, Nqn, Operation, Pages, Pool, PoolLayout, QueueShape,
+};
+use nvmeof_rdma_shm::{Shm, ShmConfig};
+
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+/// A step of time. Nothing here takes longer than some of them.
+const STEP: Duration = Duration::from_millis(20);
+
+/// A target, a host with one I/O queue, and their time.
+struct Scene {
+    target: Fake<Shm>,
+    admin: AdminQueue,
+    io: IoQueue,
+    pool: Pool,
+    now: Duration,
+    done: Vec<Done>,
+    /// Where they met.
+    _folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shm = || {
+            Shm::new(ShmConfig {
+                folder: folder.path().to_owned(),
+                spin: Duration::ZERO,
+                ..ShmConfig::default()
+            })
+            .unwrap()
+        };
+        let addr = Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 4420)));
+        let (mut target, addr) = Fake::listen(shm(), addr);
+        let options = ConnectOptions::new(addr, Nqn::new(SUBNQN).unwrap());
+        let identity = Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap());
+        let config = options.admin_config(&identity);
+        let names = config.setup.names.clone();
+        let (mut now, mut done) = (Duration::ZERO, Vec::new());
+        let mut admin = AdminQueue::connect(Box::new(shm()), addr, config, now).unwrap();
+        while admin.info().is_none() {
+            assert!(!admin.is_closed(), "{:?}", admin.error());
+            now += STEP;
+            admin.poll(now, &mut done);
+            target.poll(now);
+        }
+        let config = IoConfig {
+            names,
+            queue: QueueShape {
+                qid: 1,
+                size: 8,
+                flow_control: true,
+            },
+            command_timeout: COMMAND_TIMEOUT,
+            connect_timeout: Duration::from_secs(10),
+        };
+        let layout = PoolLayout {
+            count: 4,
+            stride: 8192,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Shareable).unwrap();
+        let info = Arc::clone(admin.info().unwrap());
+        let mut io = IoQueue::connect(Box::new(shm()), addr, &info, config, now).unwrap();
+        io.register(pool.region()).unwrap();
+        let mut scene = Self {
+            target,
+            admin,
+            io,
+            pool,
+            now,
+            done,
+            _folder: folder,
+        };
+        while !scene.io.is_ready() {
+            assert!(!scene.io.is_closed(), "{:?}", scene.io.error());
+            scene.turn();
+        }
+        // The target takes the host's memory meanwhile.
+        for _ in 0..50 {
+            scene.turn();
+        }
+        scene
+    }
+
+    fn turn(&mut self) {
+        self.now += STEP;
+        self.target.poll(self.now);
+        self.admin.poll(self.now, &mut self.done);
+        self.io.poll(self.now, &mut self.done);
+    }
+
+    fn read(&mut self, user: u64) {
+        let blocks = Blocks {
+            operation: Operation::Read,
+            nsid: 1,
+            block_shift: 9,
+            slba: 0,
+            count: 16,
+            fua: false,
+        };
+        let buf = self.pool.take();
+        self.io.submit(blocks, buf, user, self.now).unwrap();
+    }
+}
+
+#[test]
+fn calls_end_without_memory_that_the_target_does_not_let_go_of() {
+    let mut scene = Scene::new();
+    scene.target.manners.keeps = true;
+    let asked = scene.now;
+    scene.read(0);
+    while scene.target.kept.is_empty() {
+        scene.turn();
+    }
+    scene.target.manners.keeps = false;
+    scene.target.manners.silent = true;
+    scene.read(1);
+    while !scene.io.is_closed() {
+        scene.turn();
+        let waited = scene.now - asked;
+        assert!(waited < Duration::from_secs(20), "it waits for ever");
+        // Nobody else gets memory that the target still writes to, and those who can
+        // have theirs wait for them.
+        assert_eq!(scene.pool.available(), 2);
+    }
+    assert!(scene.now - asked >= COMMAND_TIMEOUT + Duration::from_secs(10));
+    scene.done.sort_by_key(|call| call.user);
+    let back: Vec<_> = scene
+        .done
+        .drain(..)
+        .map(|call| (call.user, call.result.is_err(), call.buf.is_some()))
+        .collect();
+    assert_eq!(back, [(0, true, false), (1, true, true)]);
+    // What the target writes late reaches nobody.
+    let Scene {
+        mut target,
+        io,
+        pool,
+        ..
+    } = scene;
+    drop(io);
+    assert_eq!(pool.available(), 3);
+    for buf in &mut target.kept {
+        buf.fill(0xee);
+    }
+    let others: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    assert!(
+        others
+            .iter()
+            .flat_map(|buf| buf.iter())
+            .all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn calls_end_with_their_memory_when_the_target_lets_go_in_time() {
+    let mut scene = Scene::new();
+    scene.target.manners.keeps = true;
+    scene.read(0);
+    let asked = scene.now;
+    while scene.now - asked < COMMAND_TIMEOUT + Duration::from_secs(5) {
+        scene.turn();
+    }
+    assert!(scene.done.is_empty(), "the target may still write there");
+    scene.target.kept.clear();
+    while scene.done.is_empty() {
+        scene.turn();
+        assert!(scene.now - asked < Duration::from_secs(20));
+    }
+    let call = scene.done.pop().unwrap();
+    assert!(call.result.is_err() && call.buf.is_some());
+}

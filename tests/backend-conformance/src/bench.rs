@@ -1,0 +1,198 @@
+//! One disk of one reactor, and calls that wait for their end.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_backend::{Claim, Disks, Done, IoError, Op, Request, Why};
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
+use nvmeof_uring::RingConfig;
+
+use crate::Wrap;
+
+/// What a disk does with what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// It can be read.
+    Bytes,
+    /// It is gone: reads give zeroes.
+    Nothing,
+}
+
+/// A disk on the bench.
+pub struct Bench {
+    /// The reactor.
+    pub disks: Disks,
+    /// The disk.
+    pub disk: u32,
+    /// What it does with what is written.
+    pub keeps: Keeps,
+    /// Bytes of a block.
+    pub block: usize,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// Where buffers come from, 64 KiB each.
+    pub pool: Pool,
+    next_tag: u64,
+}
+
+/// Buffers a bench has.
+pub(crate) const BUFFERS: usize = 48;
+/// Bytes of each.
+pub(crate) const BUFFER: usize = 64 << 10;
+/// Operations that its disk has in flight at most: half of those of the ring.
+pub(crate) const IN_FLIGHT: u32 = 32;
+
+impl Bench {
+    /// Opens `claim` for a reactor of its own.
+    #[must_use]
+    pub fn new(claim: &Claim, keeps: Keeps, wrap: Wrap) -> Self {
+        Self::over(claim, keeps, wrap, RingConfig::default())
+    }
+
+    /// The same over a ring of that kind, which gets other sizes.
+    #[must_use]
+    pub fn over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) -> Self {
+        let config = RingConfig {
+            entries: 8,
+            in_flight: 2 * IN_FLIGHT,
+            files: 4,
+            ..ring
+        };
+        let mut disks = Disks::new(config).unwrap();
+        let layout = PoolLayout {
+            count: BUFFERS,
+            stride: BUFFER,
+            lead: 0,
+        };
+        let pool = Pool::new(layout, Pages::Normal).unwrap();
+        disks.register_regions([pool.region()]);
+        let disk = 0;
+        disks.open_wrapped(disk, claim, wrap).unwrap();
+        let geometry = disks.geometry(disk).unwrap();
+        assert_eq!(geometry, claim.geometry());
+        Self {
+            keeps,
+            block: geometry.block_size.bytes() as usize,
+            size: geometry.size,
+            disks,
+            disk,
+            pool,
+            next_tag: 0,
+        }
+    }
+
+    /// A buffer with `len` bytes in view, all of them `byte`. The bytes around
+    /// the view are 0xEE.
+    #[must_use]
+    pub fn buf(&self, len: usize, byte: u8) -> Buf {
+        let mut buf = self.pool.take().unwrap();
+        buf.fill(0xEE);
+        let start = if len + 4096 <= BUFFER { 4096 } else { 0 };
+        buf.set_view(start..start + len).unwrap();
+        buf.fill(byte);
+        buf
+    }
+
+    /// Submits `op` and tells its tag, polling while the disk is full.
+    pub fn submit(&mut self, op: Op, done: &mut Vec<Done>) -> u64 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let mut request = Request { tag, op };
+        loop {
+            match self.disks.submit(self.disk, request) {
+                Ok(at_once) => {
+                    done.extend(at_once);
+                    return tag;
+                }
+                Err(refused) => {
+                    assert_eq!(refused.why, Why::Full);
+                    request = refused.back;
+                }
+            }
+            self.turn(done);
+        }
+    }
+
+    /// Polls once, sleeping first when there is nothing else to do.
+    pub fn turn(&mut self, done: &mut Vec<Done>) {
+        if self.disks.poll(done).unwrap() {
+            return;
+        }
+        if self.disks.in_flight() > 0 && self.disks.may_sleep().unwrap() {
+            let mut fds = [PollFd::new(self.disks.wait_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => panic!("poll: {errno}"),
+            }
+        }
+    }
+
+    /// Does `op` and waits for it.
+    pub fn run(&mut self, op: Op) -> Done {
+        let mut done = Vec::new();
+        let tag = self.submit(op, &mut done);
+        while done.is_empty() {
+            self.turn(&mut done);
+        }
+        assert_eq!((done.len(), done[0].tag), (1, tag));
+        assert_eq!(self.disks.in_flight(), 0);
+        done.remove(0)
+    }
+
+    /// Does `op`, which must work, and gives its buffer back.
+    pub fn ok(&mut self, op: Op) -> Option<Buf> {
+        let Done { result, buf, .. } = self.run(op);
+        assert_eq!(result, Ok(()));
+        buf
+    }
+
+    /// Does `op`, which must fail.
+    pub fn err(&mut self, op: Op) -> IoError {
+        self.run(op).result.unwrap_err()
+    }
+
+    /// Writes `len` bytes from `offset` on, all of them `byte`.
+    pub fn fill(&mut self, offset: u64, len: usize, byte: u8, fua: bool) {
+        let buf = self.buf(len, byte);
+        let view = buf.view();
+        let op = Op::Write { offset, buf, fua };
+        let mut buf = self.ok(op).unwrap();
+        assert_eq!(buf.view(), view, "the view is as it was");
+        assert!(buf.iter().all(|it| *it == byte), "so are the bytes");
+        buf.reset_view();
+        assert_eq!(count(&buf, 0xEE), BUFFER - len);
+    }
+
+    /// Reads `len` bytes from `offset` on.
+    #[must_use]
+    pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let buf = self.buf(len, 0xDD);
+        let view = buf.view();
+        let mut buf = self.ok(Op::Read { offset, buf }).unwrap();
+        assert_eq!(buf.view(), view, "the view is as it was");
+        let bytes = buf.to_vec();
+        buf.fill(0xEE);
+        buf.reset_view();
+        assert_eq!(count(&buf, 0xEE), BUFFER, "nothing around it was touched");
+        bytes
+    }
+
+    /// What is read where `byte` was written.
+    pub(crate) fn kept(&self, byte: u8) -> u8 {
+        match self.keeps {
+            Keeps::Bytes => byte,
+            Keeps::Nothing => 0,
+        }
+    }
+
+    /// Asserts that `len` bytes from `offset` on are what writing `byte` left.
+    pub(crate) fn expect(&mut self, offset: u64, len: usize, byte: u8) {
+        let kept = self.kept(byte);
+        let bytes = self.read(offset, len);
+        let wrong = bytes.iter().position(|it| *it != kept);
+        assert_eq!(wrong, None, "byte {offset} + ... is not {kept}");
+    }
+}
+
+fn count(bytes: &[u8], byte: u8) -> usize {
+    bytes.iter().filter(|it| **it == byte).count()
+}

@@ -1,0 +1,66 @@
+//! Many requests at once, and several reactors.
+
+use nvmeof_backend::{Done, Op, Request, Why};
+
+use crate::bench::{BUFFERS, Bench, IN_FLIGHT};
+
+/// Submits until the disk is full or all buffers are out; tells how many.
+fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
+    for tag in 0..BUFFERS as u64 {
+        let byte = tag as u8 + 1;
+        let (buf, fua) = (bench.buf(bench.block, byte), tag % 3 == 0);
+        let offset = tag * bench.block as u64;
+        let op = Op::Write { offset, buf, fua };
+        match bench.disks.submit(bench.disk, Request { tag, op }) {
+            Ok(at_once) => done.extend(at_once),
+            Err(refused) => {
+                assert_eq!((refused.why, refused.back.tag), (Why::Full, tag));
+                let buf = refused.back.op.into_buf().unwrap();
+                assert!(buf.iter().all(|it| *it == byte), "it is as it was");
+                return tag;
+            }
+        }
+    }
+    BUFFERS as u64
+}
+
+pub(crate) fn everything_taken_comes_back_once(bench: &mut Bench) {
+    for _ in 0..3 {
+        let mut done = Vec::new();
+        let taken = flood(bench, &mut done);
+        assert!(taken >= u64::from(IN_FLIGHT), "only {taken} were taken");
+        while (done.len() as u64) < taken {
+            bench.turn(&mut done);
+        }
+        assert!(!bench.disks.poll(&mut done).unwrap());
+        done.sort_by_key(|it| it.tag);
+        for (tag, done) in (0..taken).zip(done) {
+            assert_eq!((done.tag, done.result), (tag, Ok(())));
+            assert!(done.buf.unwrap().iter().all(|it| *it == tag as u8 + 1));
+        }
+        assert_eq!(bench.pool.available(), BUFFERS);
+        for n in 0..taken {
+            bench.expect(n * bench.block as u64, bench.block, n as u8 + 1);
+        }
+    }
+}
+
+pub(crate) fn a_dropped_reactor_gives_its_buffers_back(bench: &mut Bench) {
+    flood(bench, &mut Vec::new());
+    bench.disks.kick().unwrap();
+    let config = nvmeof_uring::RingConfig::default();
+    let other = nvmeof_backend::Disks::new(config).unwrap();
+    drop(std::mem::replace(&mut bench.disks, other));
+    assert_eq!(bench.pool.available(), BUFFERS);
+}
+
+pub(crate) fn reactors_see_the_same_bytes(one: &mut Bench, other: &mut Bench) {
+    for byte in 1..5 {
+        let offset = u64::from(byte) * one.block as u64;
+        one.fill(offset, one.block, byte, false);
+        other.expect(offset, one.block, byte);
+        other.fill(offset, one.block, byte + 100, false);
+        one.expect(offset, one.block, byte + 100);
+    }
+    other.ok(Op::Flush);
+}
