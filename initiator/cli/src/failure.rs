@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use nvmeof_initiator::{Error, MachineError};
 use nvmeof_wire::text::Lines;
 
+use crate::remedy::remedy;
+
 /// A failure with what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -78,7 +80,7 @@ impl From<Error> for Failure {
         );
         Self {
             cause: error.cause(),
-            remedy: error.remedy(),
+            remedy: remedy(&error),
             status: if no_provider { USAGE } else { FAILED },
         }
     }

@@ -11,6 +11,7 @@ mod identify;
 mod inside;
 mod logs;
 mod output;
+mod remedy;
 mod simple;
 
 use std::io::IsTerminal as _;

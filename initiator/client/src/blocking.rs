@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator_core::{Command, ControllerInfo, admin};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_wire::admin::Cns;
-use nvmeof_wire::identify::IdentifyNamespace;
+use nvmeof_wire::identify::{IdentifyNamespace, NamespaceList};
 use zerocopy::FromBytes;
 
 use crate::drive::Drive;
@@ -68,8 +68,11 @@ impl BlockingAdmin {
         // An inactive namespace is answered with zeroes (NVMe Base 2.0, section
         // 5.17.2.1).
         if identify.nsze.get() == 0 {
-            let known = "others, which `nvmeof list-ns` shows".to_owned();
-            return Err(UsageError::NoNamespace { nsid, known }.into());
+            let page = self.read(admin::identify(Cns::ACTIVE_NAMESPACES, 0))?;
+            let list = NamespaceList::read_from_bytes(&page)
+                .map_err(|_| MachineError::internal("an Identify page of another length"))?;
+            let active: Vec<u32> = list.iter().collect();
+            return Err(UsageError::no_namespace(nsid, &active).into());
         }
         Ok(Geometry::of(nsid, &identify)?)
     }

@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::{BadSlotCount, CommandError, SetupError, cm};
+use nvmeof_initiator_core::{BadSlotCount, CommandError, Setting, SetupError, cm};
 use nvmeof_memory::PoolError;
 use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
 use nvmeof_wire::cm::RejectStatus;
@@ -213,6 +212,9 @@ pub enum MachineError {
         /// Why not.
         text: String,
     },
+    /// Nothing that a host name follows from.
+    #[error("/etc/machine-id: no such file, so this host has no name")]
+    NoHostNqn,
     /// A bug of ours.
     #[error("internal error, please report it: {0}")]
     Internal(String),
@@ -257,6 +259,30 @@ impl Error {
             Self::Lost(lost) => lost.remedy(),
             Self::Machine(error) => error.remedy().map(str::to_owned),
             Self::Usage(_) => None,
+        }
+    }
+
+    /// Which settings of the caller it is about, for programs that have names for them.
+    #[must_use]
+    pub fn settings(&self) -> &'static [Setting] {
+        match self {
+            Self::Command(error) => error.settings(),
+            Self::Setup(setup) => setup.settings(),
+            Self::Lost(lost) => lost.settings(),
+            Self::Usage(error) => error.settings(),
+            Self::Machine(error) => error.settings(),
+        }
+    }
+
+    /// The remedy, and after it in brackets the names that a program has for the settings
+    /// it is about: `name` gives them.
+    #[must_use]
+    pub fn remedy_naming(&self, name: impl Fn(Setting) -> Option<String>) -> Option<String> {
+        let names: Vec<String> = self.settings().iter().copied().filter_map(name).collect();
+        match (self.remedy(), names.join(", ")) {
+            (remedy, names) if names.is_empty() => remedy,
+            (Some(remedy), names) => Some(format!("{remedy} ({names})")),
+            (None, names) => Some(format!("see {names}")),
         }
     }
 
@@ -317,19 +343,16 @@ impl Setup {
             SetupFault::Rejected(None) => {
                 Some("is it an NVMe over RDMA target? its log may say why".to_owned())
             }
-            SetupFault::Nvme(error) => error.remedy(&words(self.addr)),
+            SetupFault::Nvme(error) => error.remedy(),
         }
     }
-}
 
-/// How the tools are told where a target is.
-fn words(addr: Address) -> String {
-    match addr {
-        Address::Ip(SocketAddr::V6(addr)) if addr.scope_id() != 0 => {
-            format!("-a {}%{} -s {}", addr.ip(), addr.scope_id(), addr.port())
+    fn settings(&self) -> &'static [Setting] {
+        match &self.why {
+            SetupFault::Rejected(Some(status)) => cm::reject_settings(*status),
+            SetupFault::Rejected(None) => &[],
+            SetupFault::Nvme(error) => error.settings(),
         }
-        Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
-        Address::Unix(_) => format!("-a {addr}"),
     }
 }
 
@@ -390,7 +413,7 @@ impl Lost {
                 unreached_remedy(self.addr, network_kind(reason))
             }
             (LostCause::Timeout { .. }, false) => match self.addr {
-                Address::Ip(_) => "check address (-a), port (-s), routes and firewalls",
+                Address::Ip(_) => "check address, port, routes and firewalls",
                 Address::Unix(_) => "is it nvmeof-target that listens there? its log may say more",
             },
             (LostCause::Undriven, _) => {
@@ -408,19 +431,35 @@ impl Lost {
             (LostCause::Protocol(_), _) => "please report it with both logs",
             (LostCause::Local | LostCause::NotYet, _) => return None,
         };
+        if self.device_may_be_wrong() {
+            return Some(format!(
+                "{text}; the target may not serve RoCE or InfiniBand on this address: try \
+                 software iWARP"
+            ));
+        }
+        Some(text.to_owned())
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        match (&self.cause, self.established, self.addr) {
+            _ if self.device_may_be_wrong() => &[Setting::Address, Setting::SoftwareIwarp],
+            (LostCause::Network(_) | LostCause::Timeout { .. }, false, Address::Ip(_)) => {
+                &[Setting::Address]
+            }
+            (LostCause::Network(_), false, Address::Unix(_)) => &[Setting::SocketPath],
+            (LostCause::Timeout { .. }, true, _) => &[Setting::CommandTimeout],
+            _ => &[],
+        }
+    }
+
+    /// Whether the target may be there, but not for this device: one that speaks iWARP
+    /// reaches targets without devices, others do not.
+    fn device_may_be_wrong(&self) -> bool {
         let nobody_there = matches!(
             &self.cause,
             LostCause::Network(_) | LostCause::Timeout { .. }
         );
-        // A device that speaks iWARP reaches targets without devices; others
-        // do not.
-        if self.over_device() && nobody_there && !self.established {
-            return Some(format!(
-                "{text}; the target may not serve RoCE or InfiniBand on this address: try \
-                 --provider iwarp"
-            ));
-        }
-        Some(text.to_owned())
+        self.over_device() && nobody_there && !self.established
     }
 
     fn over_device(&self) -> bool {
@@ -441,15 +480,15 @@ impl Lost {
 fn unreached_remedy(addr: Address, kind: Option<io::ErrorKind>) -> &'static str {
     match (addr, kind) {
         (Address::Ip(_), Some(io::ErrorKind::ConnectionRefused)) => {
-            "is nvmeof-target running there? check address (-a) and port (-s)"
+            "is nvmeof-target running there? check address and port"
         }
-        (Address::Ip(_), _) => "check address (-a), port (-s) and the network between",
+        (Address::Ip(_), _) => "check address, port and the network between",
         (Address::Unix(_), Some(io::ErrorKind::PermissionDenied)) => {
             "this user needs write permission for the socket (unix.mode of the target, or the \
              group of its file) and may have to be let into its folder"
         }
         (Address::Unix(_), _) => {
-            "is nvmeof-target running, with a port at that path? check the address (-a)"
+            "is nvmeof-target running, with a port at that path? check the path"
         }
     }
 }
@@ -461,21 +500,57 @@ fn network_kind(reason: &CloseReason) -> Option<io::ErrorKind> {
     }
 }
 
+impl UsageError {
+    pub(crate) fn no_namespace(nsid: u32, active: &[u32]) -> Self {
+        let known = match active {
+            [] => "none".to_owned(),
+            some => {
+                let some: Vec<String> = some.iter().take(16).map(u32::to_string).collect();
+                some.join(", ")
+            }
+        };
+        Self::NoNamespace { nsid, known }
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        match self {
+            Self::NoNamespace { .. } => &[Setting::Namespace],
+            Self::OutOfRange { .. } => &[Setting::Blocks],
+            _ => &[],
+        }
+    }
+}
+
 impl MachineError {
     fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Provider { name: "verbs", .. } => {
-                Some("--provider iwarp needs no RDMA device, where the target serves iWARP")
+                Some("software iWARP needs no RDMA device, where the target serves iWARP")
             }
             Self::Connect {
                 addr: Address::Ip(_),
                 ..
-            } => Some("check address (-a) and port (-s); `ip route get` shows the way there"),
+            } => Some("check address and port; `ip route get` shows the way there"),
             Self::NobodyHere(_) => Some(
                 "check that the target runs on this host with provider \"shm\" or \"auto\", and \
-                 that its shm.users has this user; --shm-folder names its shm.folder",
+                 that its shm.users has this user, and that its shm.folder is the folder given",
             ),
+            Self::NoHostNqn => Some("give this host a name"),
             _ => None,
+        }
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        match self {
+            Self::Slots(_) => &[Setting::QueueSize],
+            Self::Provider { name: "verbs", .. } => &[Setting::SoftwareIwarp],
+            Self::Connect {
+                addr: Address::Ip(_),
+                ..
+            } => &[Setting::Address],
+            Self::NobodyHere(_) => &[Setting::ShmFolder],
+            Self::NoHostNqn => &[Setting::HostNqn],
+            _ => &[],
         }
     }
 
@@ -554,16 +629,16 @@ mod tests {
         ] {
             let text = lost("verbs", false, cause.clone());
             assert!(text.contains("over verbs"), "{text}");
-            assert!(text.contains("--provider iwarp"), "{text}");
+            assert!(text.contains("try software iWARP"), "{text}");
             let text = lost("iwarp", false, cause);
-            assert!(!text.contains("provider"), "{text}");
+            assert!(!text.contains("iWARP"), "{text}");
         }
         for cause in [network(io::ErrorKind::ConnectionReset), timeout()] {
             let text = lost("verbs", true, cause);
-            assert!(!text.contains("--provider"), "{text}");
+            assert!(!text.contains("iWARP"), "{text}");
         }
         let text = lost("verbs", false, LostCause::Protocol("x".to_owned()));
-        assert!(!text.contains("--provider"), "{text}");
+        assert!(!text.contains("iWARP"), "{text}");
     }
 
     #[test]
@@ -589,7 +664,7 @@ mod tests {
             let cause = LostCause::Network(CloseReason::network(&kind.into()));
             let text = lost_at("unix:/run/a.sock", "iwarp", false, cause);
             assert!(text.contains("unix:/run/a.sock"), "{text}");
-            assert!(text.contains(word) && !text.contains("(-s)"), "{text}");
+            assert!(text.contains(word) && !text.contains("port,"), "{text}");
         }
         let timeout = LostCause::Timeout { what: "a reply" };
         let text = lost_at("unix:/run/a.sock", "iwarp", false, timeout);

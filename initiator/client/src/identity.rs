@@ -95,11 +95,7 @@ fn machine_uuid(root: &Path) -> Result<Uuid, Error> {
             return Ok(Uuid::new_v5(&NAMESPACE, text.as_bytes()));
         }
     }
-    Err(MachineError::File {
-        path: "/etc/machine-id".to_owned(),
-        text: "there is none, so this host has no name; give one with --hostnqn".to_owned(),
-    }
-    .into())
+    Err(MachineError::NoHostNqn.into())
 }
 
 /// The first line of a file, if there is one that is not empty.

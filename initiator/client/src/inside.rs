@@ -150,9 +150,9 @@ fn compare_and_write_limit(
 ) -> (u64, &'static str) {
     let of_namespace = namespace.nacwu.get();
     if namespace.nsfeat().contains(Nsfeat::NSABP) && of_namespace > 0 {
-        return (u64::from(of_namespace) + 1, "id-ns: nacwu");
+        return (u64::from(of_namespace) + 1, "NACWU");
     }
-    (u64::from(controller.acwu.get()) + 1, "id-ctrl: acwu")
+    (u64::from(controller.acwu.get()) + 1, "ACWU")
 }
 
 #[cfg(test)]
@@ -175,10 +175,10 @@ mod tests {
         };
         let none = Nsfeat::empty();
         // As SPDK has it: one block.
-        assert_eq!(limit(none, 0, 0), (1, "id-ctrl: acwu"));
-        assert_eq!(limit(none, 7, 3), (4, "id-ctrl: acwu"));
-        assert_eq!(limit(Nsfeat::NSABP, 0, 3), (4, "id-ctrl: acwu"));
-        assert_eq!(limit(Nsfeat::NSABP, 7, 0), (8, "id-ns: nacwu"));
-        assert_eq!(limit(Nsfeat::NSABP, 0xffff, 0), (65_536, "id-ns: nacwu"));
+        assert_eq!(limit(none, 0, 0), (1, "ACWU"));
+        assert_eq!(limit(none, 7, 3), (4, "ACWU"));
+        assert_eq!(limit(Nsfeat::NSABP, 0, 3), (4, "ACWU"));
+        assert_eq!(limit(Nsfeat::NSABP, 7, 0), (8, "NACWU"));
+        assert_eq!(limit(Nsfeat::NSABP, 0xffff, 0), (65_536, "NACWU"));
     }
 }

@@ -46,16 +46,7 @@ impl Controller {
     pub async fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
         let known = self.namespaces().await?;
         if !known.contains(&nsid) {
-            let known = match known.as_slice() {
-                [] => "none".to_owned(),
-                some => some
-                    .iter()
-                    .take(16)
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            };
-            return Err(UsageError::NoNamespace { nsid, known }.into());
+            return Err(UsageError::no_namespace(nsid, &known).into());
         }
         let page = self.identify_page(Cns::NAMESPACE, nsid).await?;
         Namespace::new(self.clone(), nsid, &page)

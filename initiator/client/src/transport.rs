@@ -470,7 +470,7 @@ mod tests {
         ] {
             assert!(error.contains(word), "{error}");
         }
-        assert!(error.contains("--shm-folder"), "{error}");
+        assert!(error.contains("shm.folder"), "{error}");
     }
 
     #[test]
@@ -485,6 +485,6 @@ mod tests {
         );
         let error = chosen(Transport::Verbs, here(), nowhere).unwrap_err();
         assert!(error.contains("feature `verbs`"), "{error}");
-        assert!(error.contains("--provider iwarp"), "{error}");
+        assert!(error.contains("software iWARP"), "{error}");
     }
 }

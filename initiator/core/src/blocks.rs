@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 use crate::command::{Command, Place};
+use crate::setting::Setting;
 
 /// What a controller, and the way to it, allow one I/O command to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,16 +333,12 @@ impl CommandError {
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self.status.kind() {
-            Status::INVALID_NAMESPACE => {
-                "there is no such namespace; list-ns shows those there are"
-            }
+            Status::INVALID_NAMESPACE => "choose one of the active namespaces",
             // Base 2.1, 3.2.1.4: so is a namespace that is not active, and one that went.
             Status::INVALID_FIELD if self.place.is_some() => {
-                "list-ns shows whether the namespace is there; if it is, error-log names the field"
+                "the namespace may be gone; if it is not, the error log names the field"
             }
-            Status::LBA_OUT_OF_RANGE => {
-                "the blocks are beyond the end of the namespace; id-ns shows its size"
-            }
+            Status::LBA_OUT_OF_RANGE => "the blocks are beyond the end of the namespace",
             Status::CAPACITY_EXCEEDED => {
                 "the storage behind the namespace is full; free space on the target"
             }
@@ -356,13 +353,24 @@ impl CommandError {
             | Status::TRANSIENT_TRANSPORT_ERROR => "try again",
             Status::INVALID_OPCODE => "the controller does not know this command",
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
-                "so many blocks cannot be compared and written at once; give fewer (id-ns: nacwu, \
-                 or id-ctrl: acwu)"
+                "so many blocks cannot be compared and written at once; give fewer"
             }
             Status::OVERLAPPING_RANGE => "a source range overlaps the destination",
             Status::COMPARE_FAILURE => "the data on the namespace is not the data given",
             _ => return None,
         })
+    }
+
+    /// Which settings it is about.
+    #[must_use]
+    pub fn settings(&self) -> &'static [Setting] {
+        match self.status.kind() {
+            Status::INVALID_NAMESPACE => &[Setting::Namespace],
+            Status::INVALID_FIELD if self.place.is_some() => &[Setting::Namespace, Setting::Field],
+            Status::LBA_OUT_OF_RANGE => &[Setting::Blocks],
+            Status::ATOMIC_WRITE_UNIT_EXCEEDED => &[Setting::CompareAndWrite],
+            _ => &[],
+        }
     }
 }
 

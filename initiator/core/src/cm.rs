@@ -5,6 +5,8 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
+use crate::setting::Setting;
+
 /// The private data to connect queue `qid` of `entries` entries with. An I/O
 /// queue names the controller it belongs to.
 #[must_use]
@@ -43,11 +45,19 @@ pub fn reject_remedy(status: RejectStatus) -> &'static str {
         RejectStatus::NO_RESOURCES => {
             "disconnect other hosts, ask for fewer queues, or raise the target's limits"
         }
-        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => {
-            "ask for smaller queues (--queue-size)"
-        }
-        RejectStatus::INVALID_QID => "ask for fewer I/O queues (--nr-io-queues)",
+        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "ask for smaller queues",
+        RejectStatus::INVALID_QID => "ask for fewer I/O queues",
         _ => "update the older of host and target; they disagree about the protocol",
+    }
+}
+
+/// Which settings a rejected connection is about.
+#[must_use]
+pub fn reject_settings(status: RejectStatus) -> &'static [Setting] {
+    match status {
+        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => &[Setting::QueueSize],
+        RejectStatus::INVALID_QID => &[Setting::IoQueues],
+        _ => &[],
     }
 }
 

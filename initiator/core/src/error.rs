@@ -9,6 +9,7 @@ use nvmeof_wire::fabrics::InvalidParameter;
 use crate::admin::{Names, QueueShape};
 use crate::blocks::CommandError;
 use crate::queue::QueueFault;
+use crate::setting::Setting;
 
 /// Why a controller could not be set up.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,6 +25,8 @@ pub enum SetupError {
         what: String,
         /// What to do about it.
         remedy: &'static str,
+        /// Which settings it is about.
+        settings: &'static [Setting],
     },
     /// CSTS.CFS is set.
     #[error("the controller reports a fatal error (CSTS.CFS)")]
@@ -70,12 +73,11 @@ const SQSIZE: InvalidParameter = InvalidParameter::InCommand(44);
 const KATO: InvalidParameter = InvalidParameter::InCommand(48);
 
 impl SetupError {
-    /// What to do about it; `target` says where that is as on the command line:
-    /// `-a 192.0.2.1 -s 4420`.
+    /// What to do about it.
     #[must_use]
-    pub fn remedy(&self, target: &str) -> Option<String> {
+    pub fn remedy(&self) -> Option<String> {
         match self {
-            Self::Refused(refusal) => refusal.remedy(target),
+            Self::Refused(refusal) => refusal.remedy(),
             Self::Lacks { remedy, .. } => Some((*remedy).to_owned()),
             Self::Fatal => Some("look into the target's log and restart it".to_owned()),
             Self::NotInTime { .. } => {
@@ -85,6 +87,17 @@ impl SetupError {
             Self::Garbled(_) | Self::Queue(_) => {
                 Some("please report it with the target's name and version".to_owned())
             }
+        }
+    }
+
+    /// Which settings it is about.
+    #[must_use]
+    pub fn settings(&self) -> &'static [Setting] {
+        match self {
+            Self::Refused(refusal) => refusal.settings(),
+            Self::Lacks { settings, .. } => settings,
+            Self::Command(error) => error.settings(),
+            Self::Fatal | Self::NotInTime { .. } | Self::Garbled(_) | Self::Queue(_) => &[],
         }
     }
 }
@@ -138,26 +151,38 @@ impl Refusal {
         }
     }
 
-    fn remedy(&self, target: &str) -> Option<String> {
+    fn settings(&self) -> &'static [Setting] {
+        match self.at {
+            Some(SUBNQN) => &[Setting::Subsystem],
+            Some(HOSTNQN) => &[Setting::HostNqn],
+            Some(HOSTID) => &[Setting::HostId],
+            Some(QID) => &[Setting::IoQueues],
+            Some(SQSIZE) => &[Setting::QueueSize],
+            Some(KATO) => &[Setting::KeepAlive],
+            None if self.status.is(Status::CONNECT_INVALID_HOST) => &[Setting::HostNqn],
+            _ => &[],
+        }
+    }
+
+    fn remedy(&self) -> Option<String> {
         let hostnqn = &self.names.hostnqn;
         if let Some(at) = self.at {
             return Some(match at {
-                SUBNQN => format!(
-                    "see which there are for this host with\n  nvmeof discover -t rdma {target}"
-                ),
-                HOSTNQN => "give a valid name with --hostnqn".to_owned(),
-                HOSTID => "give a UUID that is not zero with --hostid".to_owned(),
+                SUBNQN => "choose one of those that the target's discovery log has for this host"
+                    .to_owned(),
+                HOSTNQN => "give this host a valid name".to_owned(),
+                HOSTID => "give this host a UUID that is not zero".to_owned(),
                 CNTLID => "the controller is gone; connect anew".to_owned(),
-                QID => "ask for fewer I/O queues (--nr-io-queues)".to_owned(),
-                SQSIZE => "choose another size (--queue-size)".to_owned(),
-                KATO => "choose another time-out (--keep-alive-tmo)".to_owned(),
+                QID => "ask for fewer I/O queues".to_owned(),
+                SQSIZE => "choose another size".to_owned(),
+                KATO => "choose another time-out".to_owned(),
                 _ => "host and target disagree about the protocol; update the older".to_owned(),
             });
         }
         Some(match self.status.kind() {
             Status::CONNECT_INVALID_HOST => format!(
                 "add \"{hostnqn}\" to `allowed_hosts` of the subsystem in the target's \
-                 configuration, or connect as another host with --hostnqn"
+                 configuration, or connect as another host"
             ),
             Status::CONNECT_CONTROLLER_BUSY => {
                 "the target has as many controllers as it can; try again later or raise its limit"

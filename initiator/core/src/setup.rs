@@ -14,6 +14,7 @@ use crate::admin::{self, Ask, Names, QueueShape};
 use crate::blocks::{IoLimits, MAX_TRANSFER};
 use crate::command::Answer;
 use crate::error::{Refusal, SetupError};
+use crate::setting::Setting;
 
 /// What to set up.
 #[derive(Clone, Debug)]
@@ -312,10 +313,11 @@ impl Setup {
             )));
         }
         if !self.config.keep_alive.is_zero() && identify.kas.get() == 0 && !self.is_discovery() {
-            return Err(lacks(
-                "the controller does not support Keep Alive (KAS is 0)".to_owned(),
-                "turn keep-alive off with --keep-alive-tmo 0",
-            ));
+            return Err(SetupError::Lacks {
+                what: "the controller does not support Keep Alive (KAS is 0)".to_owned(),
+                remedy: "turn keep-alive off: a time-out of 0",
+                settings: &[Setting::KeepAlive],
+            });
         }
         if !identify.sgls().contains(Sgls::KSDBDS) {
             return Err(lacks(
@@ -384,7 +386,11 @@ fn value(answer: Answer, what: &'static str) -> Result<u64, SetupError> {
 }
 
 fn lacks(what: String, remedy: &'static str) -> SetupError {
-    SetupError::Lacks { what, remedy }
+    SetupError::Lacks {
+        what,
+        remedy,
+        settings: &[],
+    }
 }
 
 /// What to write to CC: entry sizes 2^6 and 2^4, the smallest page the

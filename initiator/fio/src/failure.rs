@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::ErrorKind;
 
 use nix::errno::Errno;
-use nvmeof_initiator::{Error, Lost, LostCause, MachineError, SetupFault};
+use nvmeof_initiator::{Error, Lost, LostCause, MachineError, Setting, SetupFault};
 use nvmeof_initiator_core::SetupError;
 use nvmeof_rdma::CloseReason;
 
@@ -40,30 +40,27 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let text = match &error {
-            // The remedy for a command line does not fit a job file.
-            Error::Lost(lost) if !lost.established => format!(
-                "{}; is the target running there? check address= and provider= of the job, \
-                 and the network between",
-                error.cause()
-            ),
-            Error::Machine(machine) => match **machine {
-                MachineError::NobodyHere(_) => format!(
-                    "{}; check that the target runs on this host with provider \"shm\" or \
-                     \"auto\", and that its shm.users has this user; shm_folder= of the job \
-                     names its shm.folder",
-                    error.cause()
-                ),
-                MachineError::Provider { name: "verbs", .. } => format!(
-                    "{}; provider=iwarp needs no RDMA device, where the target serves iWARP",
-                    error.cause()
-                ),
-                _ => error.to_string(),
-            },
-            _ => error.to_string(),
+        let text = match error.remedy_naming(|setting| option(setting).map(str::to_owned)) {
+            Some(remedy) => format!("{}; {remedy}", error.cause()),
+            None => error.cause(),
         };
         Self::new(text, errno(&error))
     }
+}
+
+/// The option of a job that gives a setting.
+fn option(setting: Setting) -> Option<&'static str> {
+    Some(match setting {
+        Setting::Address | Setting::SocketPath => "address=",
+        Setting::Subsystem => "subsystem=",
+        Setting::HostNqn => "hostnqn=",
+        Setting::IoQueues => "queues=",
+        Setting::QueueSize => "iodepth=",
+        Setting::SoftwareIwarp => "provider=iwarp",
+        Setting::ShmFolder => "shm_folder=",
+        Setting::Namespace => "namespace=",
+        _ => return None,
+    })
 }
 
 /// The number that fits best; `EIO` where none does.

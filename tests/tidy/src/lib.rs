@@ -15,6 +15,7 @@ pub mod links;
 pub mod logging;
 pub mod messages;
 pub mod names;
+pub mod options;
 pub mod reference;
 pub mod sources;
 pub mod spdx;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvmeof_tidy::{features, instructions, logging, messages, reference, tree};
+use nvmeof_tidy::{features, instructions, logging, messages, options, reference, tree};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -136,6 +136,23 @@ fn every_message_has_a_remedy() {
     assert!(all.len() > 150, "only {} messages are found", all.len());
     let document = read(&root.join("docs/troubleshooting.md"));
     let problems = messages::check(&document, &all);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Crates that programs are made of, none of which knows a program's command line.
+const LIBRARIES: &[&str] = &["common", "initiator/client", "initiator/core"];
+
+#[test]
+fn library_texts_name_no_command_line_option() {
+    let root = tree::root();
+    let files = LIBRARIES.iter().flat_map(|folder| sources(folder));
+    let files = files.filter(|file| {
+        let text = file.to_string_lossy();
+        text.contains("/src/") && !text.contains("tests")
+    });
+    let problems: Vec<_> = files
+        .flat_map(|file| options::check(&file.to_string_lossy(), &read(&root.join(&file))))
+        .collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 

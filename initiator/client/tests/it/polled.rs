@@ -478,7 +478,7 @@ fn refusals_reach_the_caller_in_words() {
                 connect: crate::fake::refused(nvmeof_wire::fabrics::InvalidParameter::InData(256)),
                 ..Manners::default()
             },
-            "nvmeof discover -t rdma -a 10.0.0.1 -s 4420",
+            "discovery log has for this host",
         ),
         (
             Manners {

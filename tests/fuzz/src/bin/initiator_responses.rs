@@ -76,7 +76,7 @@ fn setup(script: &mut Script<'_>) {
                 let data = identify(script);
                 if let Err(error) = setup.handle_completion(now, answer, &data) {
                     assert!(!error.to_string().is_empty());
-                    let _ = error.remedy("127.0.0.1:4420");
+                    let _ = error.remedy();
                     return;
                 }
             }

@@ -1,0 +1,147 @@
+//! What to do about an error of the library, in options and commands of this program: the
+//! library names causes and settings, this is the one place that has their names here.
+
+use nvmeof_initiator::{Address, Error, Setting};
+
+/// The remedy for `error` with this program's names.
+pub(crate) fn remedy(error: &Error) -> Option<String> {
+    let remedy = error.remedy_naming(|setting| setting_remedy(setting).map(str::to_owned))?;
+    // Where the target is says the error itself.
+    match error {
+        Error::Setup(setup) if error.settings().contains(&Setting::Subsystem) => Some(format!(
+            "{remedy}:\n  nvmeof discover -t rdma {}",
+            options_of(setup.addr)
+        )),
+        _ => Some(remedy),
+    }
+}
+
+/// The options that give a setting, or the command that shows what there is of it.
+fn setting_remedy(setting: Setting) -> Option<&'static str> {
+    Some(match setting {
+        Setting::Address => "--traddr, --trsvcid",
+        Setting::SocketPath => "--traddr",
+        Setting::HostNqn => "--hostnqn",
+        Setting::HostId => "--hostid",
+        Setting::IoQueues => "--nr-io-queues",
+        Setting::QueueSize => "--queue-size, of bench --iodepth",
+        Setting::KeepAlive => "--keep-alive-tmo",
+        Setting::CommandTimeout => "--command-timeout",
+        Setting::SoftwareIwarp => "--provider iwarp",
+        Setting::ShmFolder => "--shm-folder",
+        Setting::Namespace => "nvmeof list-ns",
+        Setting::Blocks => "nvmeof id-ns: nsze",
+        Setting::CompareAndWrite => "nvmeof id-ns: nacwu, nvmeof id-ctrl: acwu",
+        Setting::Field => "nvmeof error-log",
+        // For a subsystem `remedy` adds a whole command.
+        _ => return None,
+    })
+}
+
+/// The options that lead to `addr`.
+fn options_of(addr: Address) -> String {
+    match addr {
+        Address::Ip(std::net::SocketAddr::V6(addr)) if addr.scope_id() != 0 => {
+            format!("-a {}%{} -s {}", addr.ip(), addr.scope_id(), addr.port())
+        }
+        Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
+        Address::Unix(_) => format!("-a {addr}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use clap::CommandFactory as _;
+    use nvmeof_initiator::rdma::CloseReason;
+    use nvmeof_initiator::{CommandError, Lost, LostCause, MachineError, Place, Status};
+
+    use super::*;
+    use crate::args::Cli;
+
+    fn command(status: Status) -> Error {
+        let place = Some(Place {
+            nsid: 1,
+            slba: 0,
+            count: 8,
+        });
+        CommandError {
+            command: "Read",
+            status,
+            result: 0,
+            place,
+        }
+        .into()
+    }
+
+    fn refused(provider: &'static str) -> Error {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        Lost {
+            addr: "192.0.2.1:4420".parse().unwrap(),
+            qid: 0,
+            provider,
+            established: false,
+            cause: LostCause::Network(CloseReason::network(&refused)),
+        }
+        .into()
+    }
+
+    #[test]
+    fn library_errors_get_the_options_of_this_program() {
+        let nobody = MachineError::NobodyHere("nobody".to_owned());
+        for (error, option) in [
+            (refused("iwarp"), "(--traddr, --trsvcid)"),
+            (refused("verbs"), "--provider iwarp"),
+            (nobody.into(), "(--shm-folder)"),
+            (MachineError::NoHostNqn.into(), "(--hostnqn)"),
+            (command(Status::INVALID_NAMESPACE), "(nvmeof list-ns)"),
+            (command(Status::LBA_OUT_OF_RANGE), "(nvmeof id-ns: nsze)"),
+        ] {
+            let said = remedy(&error).unwrap();
+            assert!(said.contains(option), "{said}");
+            let plain = error.to_string();
+            assert!(
+                !plain.contains("--") && !plain.contains("nvmeof "),
+                "{plain}"
+            );
+        }
+        assert_eq!(remedy(&command(Status::DATA_TRANSFER_ERROR)), None);
+    }
+
+    /// Options that are named exist.
+    #[test]
+    fn every_option_that_is_named_is_one() {
+        let cli = Cli::command();
+        let long: Vec<&str> = cli
+            .get_subcommands()
+            .flat_map(clap::Command::get_arguments)
+            .filter_map(clap::Arg::get_long)
+            .collect();
+        for setting in [
+            Setting::Address,
+            Setting::SocketPath,
+            Setting::HostNqn,
+            Setting::HostId,
+            Setting::IoQueues,
+            Setting::QueueSize,
+            Setting::KeepAlive,
+            Setting::CommandTimeout,
+            Setting::SoftwareIwarp,
+            Setting::ShmFolder,
+            Setting::Namespace,
+            Setting::Blocks,
+            Setting::CompareAndWrite,
+            Setting::Field,
+        ] {
+            let words = setting_remedy(setting).unwrap().split([' ', ',']);
+            for option in words.filter_map(|word| word.strip_prefix("--")) {
+                assert!(long.contains(&option), "--{option}");
+            }
+            let commands = setting_remedy(setting).unwrap().split("nvmeof ").skip(1);
+            for command in commands.filter_map(|rest| rest.split([':', ',']).next()) {
+                assert!(cli.find_subcommand(command).is_some(), "{command}");
+            }
+        }
+    }
+}

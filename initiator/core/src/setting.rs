@@ -1,0 +1,39 @@
+//! What the caller chose, or has to look at, that an error is about.
+
+/// What an error is about among the things that a caller chooses. Remedies here name none
+/// of them as a command line or a job file does: each program adds its own names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Setting {
+    /// IP address and port of the target.
+    Address,
+    /// Path of the target's Unix socket.
+    SocketPath,
+    /// Name of the subsystem.
+    Subsystem,
+    /// Name of this host.
+    HostNqn,
+    /// Identifier of this host.
+    HostId,
+    /// Number of I/O queues.
+    IoQueues,
+    /// Entries of each I/O queue.
+    QueueSize,
+    /// The keep-alive time-out.
+    KeepAlive,
+    /// How long a command may take.
+    CommandTimeout,
+    /// The RDMA provider: software iWARP instead of the one that was chosen.
+    SoftwareIwarp,
+    /// Where targets of this host listen for shared memory.
+    ShmFolder,
+    /// Namespace identifier, one of the list of active namespaces.
+    Namespace,
+    /// First block and number of blocks: Identify Namespace has the size.
+    Blocks,
+    /// Blocks that are compared and written at once: NACWU of Identify Namespace or ACWU
+    /// of Identify Controller.
+    CompareAndWrite,
+    /// A field of the command, which the Error Information log names.
+    Field,
+}
