@@ -97,7 +97,7 @@ fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
     assert!(head.starts_with("http/1.1 200"), "{head}");
     let written = "nvmeof_target_namespace_written_bytes_total";
     assert!((sample(&by_tcp, written, &[]) - 65536.0).abs() < 0.5);
-    let (head, _) = over_tcp(&mut target, "/v1/status");
+    let (head, body) = over_tcp(&mut target, "/v1/status");
     assert!(head.starts_with("http/1.1 404"), "{head}");
     target.must_be_well();
     target.stop();
