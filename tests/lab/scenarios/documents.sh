@@ -66,10 +66,10 @@ follow docs/configuration.md 'systemctl '
 follow docs/monitoring.md 'journalctl '
 follow docs/security.md
 in_it systemctl disable --now nvmeof-target
-for file in /usr/share/man/man8/nvmeof-target.8 /usr/share/man/man1/nvmeof.1; do
+for file in /usr/share/man/man{8/nvmeof-target.8,5/nvmeof-target.toml.5,1/nvmeof.1}; do
     [ -s $file ] || fail "$file is missing"
 done
-rm -r /etc/nvmeof /usr/share/man/man8/nvmeof-target* /usr/share/man/man1/nvmeof* \
+rm -r /etc/nvmeof /usr/share/man/man{8,5,1}/nvmeof* \
     /usr/lib/systemd/system/nvmeof-target.service /usr/bin/nvmeof*
 in_it systemctl daemon-reload
 

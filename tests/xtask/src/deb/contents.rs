@@ -80,7 +80,7 @@ pub(super) fn lay_out(package: &Package, programs: &Path, tree: &Tree) -> Outcom
     let installed = tree.program(&program, &format!("usr/bin/{name}"))?;
     let strip = ["--remove-section=.comment", "--remove-section=.note"];
     run::run(run::command("strip").args(strip).arg(&installed))?;
-    let pages = tree.folder(&format!("usr/share/man/man{}", package.section))?;
+    let pages = tree.folder("usr/share/man")?;
     run::run(run::command(&program).arg("man").arg(&pages))?;
     tree.compress_all(&pages)?;
     for (shell, folder, before, after) in COMPLETIONS {
