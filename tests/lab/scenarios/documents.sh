@@ -9,8 +9,9 @@ dmesg_expect 'nvme_rdma|(siw|rxe)[0-9]*: '
 
 # Where root is: the project's folder, with the packages.
 TREE=$WORK/tree
-mkdir -p "$TREE/build"
-cp /lab/packages/*.deb /lab/project/systemd/debian/target.toml "$TREE"
+mkdir -p "$TREE/build/deb"
+cp /lab/packages/*.deb "$TREE/build/deb"
+cp /lab/project/systemd/debian/target.toml "$TREE"
 ln -s /lab/project/systemd "$TREE/systemd"
 ln -s /lab/bin "$TREE/build/release"
 
