@@ -2,6 +2,8 @@
 //! pages and shell completions.
 #![forbid(unsafe_code)]
 
+mod markdown;
+
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use clap_mangen::Man;
 pub enum Manual {
     /// Print the completions for a shell
     Completions(Completions),
-    /// Write the manual pages into a folder
+    /// Write the manual pages into a folder, such as /usr/share/man
     Man(Pages),
 }
 
@@ -29,17 +31,47 @@ pub struct Completions {
 /// Where manual pages go.
 #[derive(Args, Clone, Debug)]
 pub struct Pages {
-    /// Folder, made if it is not there
+    /// Folder that gets man1, man5 and man8; created if missing
     folder: PathBuf,
 }
 
+/// What the manual of a program has besides its command line. Texts are Markdown, see
+/// [`markdown`].
+#[derive(Clone, Copy, Debug)]
+pub struct Contents {
+    /// The section of the program's own pages, such as `1` or `8`.
+    pub section: u8,
+    /// Sections of the program's page: exit status, environment, files, examples and
+    /// what to see besides.
+    pub program: &'static str,
+    /// Pages about files.
+    pub files: &'static [FilePage],
+}
+
+/// The page of a file, in section 5.
+#[derive(Clone, Copy, Debug)]
+pub struct FilePage {
+    /// Its name, such as `nvmeof-target.toml`.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Its sections. Below the heading [`TABLES`] comes the reference.
+    pub text: &'static str,
+    /// The reference of its keys, with headings of its own.
+    pub reference: &'static str,
+}
+
+/// The section that has the reference.
+const TABLES: &str = "TABLES AND KEYS";
+
 impl Manual {
-    /// Prints or writes what was asked for, about the program `command`, whose
-    /// pages are of `section` of the manual.
+    /// Prints or writes what was asked for, about the program `command`, whose manual has
+    /// these `contents`.
     ///
     /// # Errors
     /// When it cannot be written; the error names what could not.
-    pub fn run(&self, mut command: Command, section: &str) -> io::Result<()> {
+    pub fn run(&self, command: Command, contents: &Contents) -> io::Result<()> {
+        let mut command = without_help(command);
         match self {
             Self::Completions(completions) => {
                 let (name, mut out) = (command.get_name().to_owned(), Vec::new());
@@ -47,34 +79,120 @@ impl Manual {
                 io::stdout().write_all(&out)
             }
             Self::Man(pages) => {
-                fs::create_dir_all(&pages.folder).map_err(|error| at(&pages.folder, &error))?;
                 // Names of subcommands with those of their parents.
                 command.build();
-                let name = command.get_name().to_owned();
-                write_pages(&command, &name, section, &pages.folder)
+                let pages = pages.folder.as_path();
+                write_pages(&command, &[], contents, pages)?;
+                let mut files = contents.files.iter();
+                files.try_for_each(|file| write(pages, file.name, 5, &file_page(file)))
             }
         }
     }
 }
 
+/// The command without the subcommand `help`, which has no page.
+fn without_help(command: Command) -> Command {
+    let names: Vec<_> = command
+        .get_subcommands()
+        .map(|one| one.get_name().to_owned())
+        .collect();
+    let command = command.disable_help_subcommand(true);
+    let within = |command: Command, name| command.mut_subcommand(name, without_help);
+    names.into_iter().fold(command, within)
+}
+
 /// The page of `command` and those of its subcommands, `nvmeof-read` being
 /// that of `nvmeof read`.
-fn write_pages(command: &Command, name: &str, section: &str, folder: &Path) -> io::Result<()> {
-    let path = folder.join(format!("{name}.{section}"));
+fn write_pages(
+    command: &Command,
+    parents: &[String],
+    contents: &Contents,
+    folder: &Path,
+) -> io::Result<()> {
+    let section = contents.section;
+    let name = match parents.last() {
+        Some(parent) => format!("{parent}-{}", command.get_name()),
+        None => command.get_name().to_owned(),
+    };
+    let man = Man::new(command.clone())
+        .title(&name)
+        .section(section.to_string());
+    // Without a date the arguments after it would be one too early.
+    let man = man.date("\"\"").source(SOURCE).manual(MANUAL);
     let mut page = Vec::new();
-    Man::new(command.clone())
-        .title(name)
-        .section(section)
-        .source(format!("nvmeof {}", env!("CARGO_PKG_VERSION")))
-        .manual("NVMe over Fabrics")
-        .render(&mut page)?;
-    fs::write(&path, page).map_err(|error| at(&path, &error))?;
-    let subcommands = command.get_subcommands();
-    for one in subcommands.filter(|one| one.get_name() != "help" && !one.is_hide_set()) {
-        let name = format!("{name}-{}", one.get_name());
-        write_pages(one, &name, section, folder)?;
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
+        man.render_extra_section(&mut page)?;
+    }
+    let own = match parents {
+        [] => markdown::sections(contents.program).to_owned(),
+        _ => of_subcommand(parents, contents),
+    };
+    page.extend_from_slice(markdown::roff(&own, "SH").as_bytes());
+    write(folder, &name, section, &page)?;
+    let parents = [parents, &[name]].concat();
+    let subcommands = command.get_subcommands().filter(|one| !one.is_hide_set());
+    for one in subcommands {
+        write_pages(one, &parents, contents, folder)?;
     }
     Ok(())
+}
+
+/// What the page of a subcommand says of itself: the same exit status, and where there is
+/// more.
+fn of_subcommand(parents: &[String], contents: &Contents) -> String {
+    let section = contents.section;
+    let parents = parents.iter().rev();
+    let mut also: Vec<_> = parents.map(|name| format!("`{name}`({section})")).collect();
+    also.extend(
+        contents
+            .files
+            .iter()
+            .map(|file| format!("`{}`(5)", file.name)),
+    );
+    let status = markdown::section(contents.program, "EXIT STATUS");
+    format!(
+        "## EXIT STATUS\n{status}\n## SEE ALSO\n\n{}\n",
+        also.join(", ")
+    )
+}
+
+/// The page of a file.
+fn file_page(file: &FilePage) -> Vec<u8> {
+    let FilePage {
+        name,
+        about,
+        text,
+        reference,
+    } = file;
+    let text = markdown::roff(markdown::sections(text), "SH");
+    let reference = markdown::roff(reference, "SS");
+    let heading = format!(".SH {TABLES}\n");
+    let text = text.replace(&heading, &format!("{heading}{reference}"));
+    let page = format!(
+        ".TH {name} 5 \"\" \"{SOURCE}\" \"{MANUAL}\"\n.SH NAME\n{name} \\- {about}\n{text}"
+    );
+    page.into_bytes()
+}
+
+/// What a page says of its origin.
+const SOURCE: &str = concat!("nvmeof ", env!("CARGO_PKG_VERSION"));
+/// The title of the manual.
+const MANUAL: &str = "NVMe over Fabrics";
+
+/// Writes a page into the folder of its section.
+fn write(folder: &Path, name: &str, section: u8, page: &[u8]) -> io::Result<()> {
+    let folder = folder.join(format!("man{section}"));
+    fs::create_dir_all(&folder).map_err(|error| at(&folder, &error))?;
+    let path = folder.join(format!("{name}.{section}"));
+    fs::write(&path, page).map_err(|error| at(&path, &error))
 }
 
 fn at(path: &Path, error: &io::Error) -> io::Error {
@@ -116,8 +234,9 @@ mod tests {
         let Asked::Manual(manual) = asked.command else {
             panic!("man is a command of the manual");
         };
-        manual.run(Example::command(), "8").unwrap();
-        let mut names: Vec<_> = fs::read_dir(&pages)
+        manual.run(Example::command(), &CONTENTS).unwrap();
+        let read = |name: &str| fs::read_to_string(pages.join(name)).unwrap();
+        let mut names: Vec<_> = fs::read_dir(pages.join("man8"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -129,17 +248,50 @@ mod tests {
             "example.8",
         ];
         assert_eq!(names, expected);
-        let page = fs::read_to_string(pages.join("example-read.8")).unwrap();
-        assert!(
-            page.contains("Which one") && page.contains("\\-\\-disk"),
-            "{page}"
-        );
-        let page = fs::read_to_string(pages.join("example.8")).unwrap();
-        assert!(
-            page.contains(".TH example 8") && page.contains("Read a disk"),
-            "{page}"
-        );
+        let page = read("man8/example-read.8");
+        for part in [
+            "Which one",
+            "\\-\\-disk",
+            ".SH EXIT STATUS\n.TP\n\\fB0\\fR\nSuccess.\n",
+            ".SH SEE ALSO\n\\fBexample\\fR(8), \\fBexample.toml\\fR(5)\n",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(!page.contains("EXAMPLES"), "{page}");
+        let page = read("man8/example.8");
+        for part in [
+            ".TH example 8 \"\" \"nvmeof",
+            "Read a disk",
+            ".SH EXAMPLES\n",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        // There is no page of the command `help`.
+        assert!(!page.contains("help(8)"), "{page}");
+        let page = read("man5/example.toml.5");
+        let tables =
+            ".SH TABLES AND KEYS\n.SS [disk]\n.TP\n\\fBsize\\fR (number)\nBytes.\n.SH FILES\n";
+        for part in [
+            ".TH example.toml 5",
+            "example.toml \\- what disks there are",
+            tables,
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
     }
+
+    const CONTENTS: Contents = Contents {
+        section: 8,
+        program: "## EXIT STATUS\n\n| status | meaning |\n| --- | --- |\n| `0` | Success. |\n\n\
+                  ## EXAMPLES\n\nMany.\n",
+        files: &[FilePage {
+            name: "example.toml",
+            about: "what disks there are",
+            text: "## TABLES AND KEYS\n\n## FILES\n",
+            reference: "## `[disk]`\n\n| key | value | default | meaning |\n\
+                        | --- | --- | --- | --- |\n| `size` | number |  | Bytes. |\n",
+        }],
+    };
 
     #[test]
     fn a_folder_that_cannot_be_made_is_named() {
@@ -147,7 +299,7 @@ mod tests {
         let manual = Manual::Man(Pages {
             folder: "/proc/no/such/folder".into(),
         });
-        let error = manual.run(Example::command(), "1").unwrap_err();
+        let error = manual.run(Example::command(), &CONTENTS).unwrap_err();
         assert!(
             error.to_string().contains("/proc/no/such/folder"),
             "{error}"

@@ -18,9 +18,17 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use nvmeof_manual::Contents;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
+
+/// The manual besides the command line.
+const CONTENTS: Contents = Contents {
+    section: 1,
+    program: include_str!("../manual/nvmeof.1.md"),
+    files: &[],
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -44,7 +52,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         // A benchmark drives its queues itself, on threads of its own.
         Command::Bench(args) => return bench::run(args),
         Command::Manual(manual) => {
-            let made = manual.run(Cli::command(), "1");
+            let made = manual.run(Cli::command(), &CONTENTS);
             return made.map_err(|error| Failure::new(error.to_string()));
         }
         _ => {}

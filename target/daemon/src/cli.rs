@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signalfd::SignalFd;
-use nvmeof_manual::Manual;
+use nvmeof_manual::{Contents, FilePage, Manual};
 use nvmeof_rdma::{Address, explain};
 use nvmeof_target_core::Limits;
 use nvmeof_wire::text;
@@ -144,12 +144,24 @@ impl Cli {
             Command::Openapi => ended(openapi().map_err(|error| explain(&error))),
             Command::Manual(manual) => ended(
                 manual
-                    .run(Self::command(), "8")
+                    .run(Self::command(), &CONTENTS)
                     .map_err(|error| error.to_string()),
             ),
         }
     }
 }
+
+/// The manual besides the command line.
+const CONTENTS: Contents = Contents {
+    section: 8,
+    program: include_str!("../manual/nvmeof-target.8.md"),
+    files: &[FilePage {
+        name: "nvmeof-target.toml",
+        about: "configuration of nvmeof-target",
+        text: include_str!("../manual/nvmeof-target.toml.5.md"),
+        reference: include_str!("../../../docs/configuration-reference.md"),
+    }],
+};
 
 /// The exit status of what failed for a reason, which is told, or did not.
 fn ended(result: Result<(), String>) -> ExitCode {

@@ -53,13 +53,14 @@ const NULL_DISK: &str = "\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"
 const LOCAL_PORT: &str = "\n[[port]]\ntraddr = \"127.0.0.1\"\n";
 
 /// Documents that would say little without a configuration.
-const SHOW_CONFIGURATIONS: [&str; 6] = [
+const SHOW_CONFIGURATIONS: [&str; 7] = [
     "README.md",
     "docs/configuration.md",
     "docs/configuration-reference.md",
     "docs/monitoring.md",
     "docs/quick-start.md",
     "docs/security.md",
+    "target/daemon/manual/nvmeof-target.toml.5.md",
 ];
 
 /// Each document is looked at, and what the package installs.
@@ -100,7 +101,12 @@ fn every_configuration_shown_is_good() {
 }
 
 /// The documents for administrators.
-const WITH_COMMANDS: &[&str] = &["docs/quick-start.md", "docs/security.md"];
+const WITH_COMMANDS: &[&str] = &[
+    "docs/quick-start.md",
+    "docs/security.md",
+    "initiator/cli/manual/nvmeof.1.md",
+    "target/daemon/manual/nvmeof-target.8.md",
+];
 
 /// The commands of a document after `prompt`.
 fn commands(document: &str, prompt: &str) -> Vec<String> {
@@ -203,6 +209,13 @@ fn the_commands_of_root_are_run_in_the_lab() {
     }
 }
 
+/// The parts of manual pages that are written by hand.
+const MANUAL: [&str; 3] = [
+    "initiator/cli/manual/nvmeof.1.md",
+    "target/daemon/manual/nvmeof-target.8.md",
+    "target/daemon/manual/nvmeof-target.toml.5.md",
+];
+
 /// Every document.
 fn all_documents() -> Vec<String> {
     let folder = std::fs::read_dir(root().join("docs")).unwrap();
@@ -211,7 +224,8 @@ fn all_documents() -> Vec<String> {
         .filter(|name| name.ends_with(".md"))
         .map(|name| format!("docs/{name}"))
         .collect();
-    documents.extend(["README.md".into(), "systemd/README.md".into()]);
+    documents.extend(["README.md", "systemd/README.md"].map(str::to_owned));
+    documents.extend(MANUAL.map(str::to_owned));
     documents
 }
 

@@ -240,8 +240,18 @@ fn both_programs_make_their_manual_pages_and_completions() {
     for (name, section) in [("nvmeof-target", 8), ("nvmeof", 1)] {
         let folder = setup.path(name);
         run(name, "man").arg(&folder).ok();
-        let page = std::fs::read_to_string(folder.join(format!("{name}.{section}"))).unwrap();
+        let page =
+            std::fs::read_to_string(folder.join(format!("man{section}/{name}.{section}"))).unwrap();
         assert!(page.contains(&format!(".TH {name} {section}")), "{page}");
+        for title in [
+            "EXIT STATUS",
+            "ENVIRONMENT",
+            "FILES",
+            "EXAMPLES",
+            "SEE ALSO",
+        ] {
+            assert!(page.contains(&format!(".SH {title}\n")), "{title}: {page}");
+        }
         for shell in ["bash", "zsh", "fish"] {
             let printed = run(name, "completions").arg(shell).ok().stdout;
             let printed = String::from_utf8_lossy(&printed).into_owned();
@@ -251,4 +261,36 @@ fn both_programs_make_their_manual_pages_and_completions() {
             );
         }
     }
+}
+
+/// Both programs write their pages into one manual, as they are installed.
+#[test]
+fn manual_pages_refer_to_pages_that_exist() {
+    let manual = Setup::new().path("man");
+    Run::nvmeof("man").arg(&manual).ok();
+    Run::new(target_command()).args("man").arg(&manual).ok();
+    let mut references = 0;
+    for section in ["man1", "man5", "man8"] {
+        for entry in std::fs::read_dir(manual.join(section)).unwrap() {
+            let path = entry.unwrap().path();
+            let page = std::fs::read_to_string(&path).unwrap();
+            let page = page
+                .replace("\\fB", "")
+                .replace("\\fR", "")
+                .replace("\\-", "-");
+            for word in page
+                .split_whitespace()
+                .filter(|word| word.starts_with("nvmeof"))
+            {
+                let reference = word.trim_end_matches(',').strip_suffix(')');
+                let Some((name, section)) = reference.and_then(|it| it.split_once('(')) else {
+                    continue;
+                };
+                let file = manual.join(format!("man{section}/{name}.{section}"));
+                assert!(file.is_file(), "{}: {word}", path.display());
+                references += 1;
+            }
+        }
+    }
+    assert!(references > 100, "only {references} references are found");
 }

@@ -97,8 +97,21 @@ fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
     assert!(head.starts_with("http/1.1 200"), "{head}");
     let written = "nvmeof_target_namespace_written_bytes_total";
     assert!((sample(&by_tcp, written, &[]) - 65536.0).abs() < 0.5);
-    let (head, _) = over_tcp(&mut target, "/v1/status");
+    let (head, body) = over_tcp(&mut target, "/v1/status");
     assert!(head.starts_with("http/1.1 404"), "{head}");
+    // Every path that the refusal names is here.
+    let error: Value = serde_json::from_str(&body).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    let (_, remedy) = message.split_once("; ").unwrap();
+    let paths = remedy
+        .split([' ', ','])
+        .filter(|word| word.starts_with('/'));
+    let paths: Vec<_> = paths.collect();
+    assert!(paths.contains(&"/metrics"), "{message}");
+    for path in paths {
+        let (head, _) = over_tcp(&mut target, path);
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+    }
     target.must_be_well();
     target.stop();
 }
@@ -220,7 +233,7 @@ fn the_description_of_the_socket_is_printed_and_has_a_manual_page() {
     assert!(words(&["completions", "bash"]).contains("openapi"));
     let folder = Setup::new().path("man");
     let _ = words(&["man", folder.to_str().unwrap()]);
-    let page = std::fs::read_to_string(folder.join("nvmeof-target-openapi.8")).unwrap();
+    let page = std::fs::read_to_string(folder.join("man8/nvmeof-target-openapi.8")).unwrap();
     assert!(page.contains("OpenAPI"), "{page}");
 }
 

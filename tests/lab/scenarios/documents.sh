@@ -9,8 +9,9 @@ dmesg_expect 'nvme_rdma|(siw|rxe)[0-9]*: '
 
 # Where root is: the project's folder, with the packages.
 TREE=$WORK/tree
-mkdir -p "$TREE/build"
-cp /lab/packages/*.deb /lab/project/systemd/debian/target.toml "$TREE"
+mkdir -p "$TREE/build/deb"
+cp /lab/packages/*.deb "$TREE/build/deb"
+cp /lab/project/systemd/debian/target.toml "$TREE"
 ln -s /lab/project/systemd "$TREE/systemd"
 ln -s /lab/bin "$TREE/build/release"
 
@@ -66,10 +67,10 @@ follow docs/configuration.md 'systemctl '
 follow docs/monitoring.md 'journalctl '
 follow docs/security.md
 in_it systemctl disable --now nvmeof-target
-for file in /usr/share/man/man8/nvmeof-target.8 /usr/share/man/man1/nvmeof.1; do
+for file in /usr/share/man/man{8/nvmeof-target.8,5/nvmeof-target.toml.5,1/nvmeof.1}; do
     [ -s $file ] || fail "$file is missing"
 done
-rm -r /etc/nvmeof /usr/share/man/man8/nvmeof-target* /usr/share/man/man1/nvmeof* \
+rm -r /etc/nvmeof /usr/share/man/man{8,5,1}/nvmeof* \
     /usr/lib/systemd/system/nvmeof-target.service /usr/bin/nvmeof*
 in_it systemctl daemon-reload
 

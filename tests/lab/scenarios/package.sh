@@ -37,7 +37,7 @@ expect_eq "its capabilities" "CapEff: 0000000000000000" \
 expect_eq "its folder" "750 nvmeof nvmeof" "$(in_it stat -c '%a %U %G' /var/lib/nvmeof)"
 expect_match "status" "serving 0 namespaces" "$(in_it systemctl show -P StatusText nvmeof-target)"
 completions=/usr/share/bash-completion/completions
-for file in /usr/share/man/man8/nvmeof-target.8.gz /usr/share/man/man1/nvmeof.1.gz \
+for file in /usr/share/man/man{8/nvmeof-target.8,5/nvmeof-target.toml.5,1/nvmeof.1}.gz \
     $completions/nvmeof{,-target} /usr/share/zsh/vendor-completions/_nvmeof{,-target} \
     /usr/share/fish/vendor_completions.d/nvmeof{,-target}.fish; do
     [ -s $file ] || grep -qs 'path-exclude' /etc/dpkg/dpkg.cfg.d/* || fail "$file is missing"

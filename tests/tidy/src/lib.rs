@@ -13,6 +13,7 @@ pub mod instructions;
 pub mod licences;
 pub mod links;
 pub mod logging;
+pub mod mentions;
 pub mod messages;
 pub mod names;
 pub mod options;

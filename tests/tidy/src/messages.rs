@@ -31,6 +31,19 @@ const NO_MESSAGE: &[&str] = &[
     "unreachable",
     "with_remedy",
 ];
+/// What a person sees only in the sources, or after a bug of ours.
+const INTERNAL: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "debug_assert",
+    "debug_assert_eq",
+    "doc",
+    "expect",
+    "include_str",
+    "panic",
+    "reason",
+    "unreachable",
+];
 /// Keys of attributes whose texts are no messages: comments, and what `--help` says.
 const TOLD_OTHERWISE: &[&str] = &[
     "after_help",
@@ -76,6 +89,22 @@ pub fn sentences(source: &str) -> Result<BTreeSet<String>, Problem> {
                 && !NO_TROUBLE.contains(&text.as_str())
         };
         found.extend(template(literal).filter(is_message));
+    });
+    Ok(found)
+}
+
+/// Every text of a source file that may reach a person, remedies as well; without
+/// docstrings.
+///
+/// # Errors
+/// A file that is no Rust.
+pub fn texts(source: &str) -> Result<BTreeSet<String>, Problem> {
+    let mut found = BTreeSet::new();
+    let tokens = parse(source)?;
+    within(tokens, "", Remedies::In, &mut |path, literal| {
+        if !INTERNAL.contains(&path) {
+            found.extend(template(literal).filter(|text| says_something(text)));
+        }
     });
     Ok(found)
 }
@@ -129,16 +158,29 @@ fn parse(source: &str) -> Result<TokenStream, Problem> {
 /// the parentheses or after the `#[`, or nothing. Modules of tests are left out, and
 /// functions that say what to do: no remedy needs another.
 fn walk(tokens: TokenStream, each: &mut impl FnMut(&str, &str)) {
-    within(tokens, "", each);
+    within(tokens, "", Remedies::LeftOut, each);
 }
 
-fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) {
+/// Functions that say what to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Remedies {
+    In,
+    LeftOut,
+}
+
+fn within(
+    tokens: TokenStream,
+    around: &str,
+    remedies: Remedies,
+    each: &mut impl FnMut(&str, &str),
+) {
     let (mut name, mut left_out) = (String::new(), false);
     for token in tokens {
         match token {
             TokenTree::Ident(ident) => {
                 let before = std::mem::replace(&mut name, ident.to_string());
-                left_out |= before == "fn" && name.ends_with("remedy");
+                let is_remedy = before == "fn" && name.ends_with("remedy");
+                left_out |= is_remedy && remedies == Remedies::LeftOut;
             }
             TokenTree::Literal(literal) => {
                 // What a name is given is not of what stands around both.
@@ -171,7 +213,7 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                     Delimiter::Brace => String::new(),
                     _ => around.to_owned(),
                 };
-                within(group.stream(), &around, each);
+                within(group.stream(), &around, remedies, each);
                 name.clear();
             }
         }
@@ -275,6 +317,21 @@ mod tests {
             "{sentences:?}"
         );
         assert_eq!(sentences.len(), 5, "{sentences:?}");
+    }
+
+    #[test]
+    fn texts_have_remedies_and_help_besides() {
+        let texts = texts(CODE).unwrap();
+        for text in [
+            "do this and that then",
+            "how to use it well",
+            "it is slow: …",
+        ] {
+            assert!(texts.contains(text), "{text}: {texts:?}");
+        }
+        for text in ["a list is never empty here", "this is only a test"] {
+            assert!(!texts.contains(text), "{text}: {texts:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvmeof_tidy::{features, instructions, logging, messages, options, reference, tree};
+use nvmeof_tidy::{features, instructions, logging, mentions, messages, options, reference, tree};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -36,15 +36,17 @@ fn must_be(document: &str, made: &str) {
     );
 }
 
-#[test]
-fn the_configuration_reference_is_made_of_the_code() {
+/// The tables of the configuration.
+fn tables() -> Vec<reference::Table> {
     let root = tree::root();
     let sources = sources("target/config/src");
     let sources: Vec<_> = sources.iter().map(|file| read(&root.join(file))).collect();
-    let tables = match reference::tables(&sources) {
-        Ok(tables) => tables,
-        Err(problems) => panic!("{}", problems.join("\n")),
-    };
+    reference::tables(&sources).unwrap_or_else(|problems| panic!("{}", problems.join("\n")))
+}
+
+#[test]
+fn the_configuration_reference_is_made_of_the_code() {
+    let tables = tables();
     assert!(tables.len() > 5, "{tables:?}");
     must_be(
         "docs/configuration-reference.md",
@@ -153,6 +155,65 @@ fn library_texts_name_no_command_line_option() {
     let problems: Vec<_> = files
         .flat_map(|file| options::check(&file.to_string_lossy(), &read(&root.join(&file))))
         .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// What administrators read, besides messages.
+fn documents() -> Vec<PathBuf> {
+    let files = tree::files(&tree::root()).unwrap();
+    let shipped = |file: &&PathBuf| {
+        let parts = ["docs", "systemd", "README.md", "ARCHITECTURE.md"];
+        parts.iter().any(|part| file.starts_with(part))
+    };
+    let text = |file: &&PathBuf| {
+        ["md", "toml", "service", "conf"]
+            .iter()
+            .any(|it| tree::is(file, it))
+    };
+    files.iter().filter(shipped).filter(text).cloned().collect()
+}
+
+#[test]
+fn messages_and_documents_mention_keys_and_documents_that_exist() {
+    let root = tree::root();
+    let keys = mentions::Keys::of(&tables());
+    let mut texts = Vec::new();
+    for file in DECLARED.iter().flat_map(|folder| sources(folder)) {
+        let name = file.to_string_lossy();
+        if name.contains("/src/") && !name.contains("tests") {
+            let found = messages::texts(&read(&root.join(&file))).unwrap();
+            texts.extend(found.into_iter().map(|text| (file.clone(), text)));
+        }
+    }
+    assert!(texts.len() > 1000, "only {} texts are found", texts.len());
+    texts.extend(documents().into_iter().map(|file| {
+        let text = read(&root.join(&file));
+        (file, text)
+    }));
+    let all = documents();
+    let exists = |name: &str| match name.strip_prefix("/usr/share/doc/nvmeof-target/") {
+        Some(shipped) => root.join("docs").join(shipped).is_file(),
+        None => all.iter().any(|file| file.ends_with(name)),
+    };
+    let mut problems = Vec::new();
+    for (file, text) in &texts {
+        let shown = file.display();
+        let unknown = mentions::unknown_keys(text, &keys);
+        problems.extend(
+            unknown
+                .iter()
+                .map(|key| format!("{shown}: there is no key {key}")),
+        );
+        // Links have a check of their own.
+        if !tree::is(file, "md") {
+            let unknown = mentions::unknown_documents(text, exists);
+            problems.extend(
+                unknown
+                    .iter()
+                    .map(|name| format!("{shown}: there is no {name}")),
+            );
+        }
+    }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 

@@ -5,6 +5,7 @@
 //! inside a build system.
 
 mod contents;
+mod links;
 mod tree;
 
 use std::fs;
@@ -107,9 +108,10 @@ fn make(package: &Package, version: &str, programs: &Path, output: &Path) -> Out
     let architecture = architecture.trim();
     let tree = Tree::new(output.join("tree").join(package.name))?;
     contents::lay_out(package, programs, &tree)?;
+    links::check(&tree, package.name)?;
+    tree.compress_all(&tree.folder("usr/share/man")?)?;
     let documents = format!("usr/share/doc/{}", package.name);
-    let news = run::root().join("CHANGELOG.md");
-    tree.compress(&tree.file(&news, &format!("{documents}/changelog"))?)?;
+    tree.compress(&contents::changelog(package, &tree)?)?;
     let entry = changelog(package.name, version)?;
     tree.compress(&tree.text(&entry, &format!("{documents}/changelog.Debian"))?)?;
     for_dpkg(package, version, architecture, &tree)?;

@@ -23,19 +23,32 @@ pub(super) enum Kind {
     Alarm,
 }
 
-/// Columns of a terminal that shows everything.
+/// Columns of a terminal that shows everything but long names.
 const WIDTH: usize = 80;
-/// Columns of a name.
+/// Columns of the shortest column of names.
 const NAME: usize = 30;
+/// Columns of each number beside a name, with a space before each.
+const CELLS: [usize; 7] = [7, 7, 7, 6, 6, 4, 5];
 
-/// Everything, one below the other.
-pub(super) fn all(rates: &Rates, view: &View) -> Vec<Line> {
+/// Everything, one below the other, in `columns`; in as many as it takes if there are none.
+pub(super) fn all(rates: &Rates, view: &View, columns: Option<usize>) -> Vec<Line> {
+    let names = name_columns(rates, columns.unwrap_or(usize::MAX));
     let mut lines = head(rates, view);
     lines.push(plain(String::new()));
-    lines.extend(table("NAMESPACE", &view.sorted(&rates.namespaces)));
+    lines.extend(table("NAMESPACE", &view.sorted(&rates.namespaces), names));
     lines.push(plain(String::new()));
-    lines.extend(table("HOST", &view.sorted(&rates.hosts)));
+    lines.extend(table("HOST", &view.sorted(&rates.hosts), names));
     lines
+}
+
+/// Columns of names: those of the longest, as far as `columns` has room beside the numbers.
+/// The last column stays free.
+pub(super) fn name_columns(rates: &Rates, columns: usize) -> usize {
+    let rows = rates.namespaces.iter().chain(&rates.hosts);
+    let lengths = rows.map(|row| Escaped(&row.name).to_string().chars().count());
+    let numbers: usize = CELLS.iter().map(|width| 1 + width).sum();
+    let longest = lengths.max().unwrap_or_default();
+    longest.min(columns.saturating_sub(numbers + 1)).max(NAME)
 }
 
 /// Totals and threads.
@@ -98,10 +111,11 @@ fn reactor(one: &Reactor) -> Line {
     alarm(format!("{text}  no answer"))
 }
 
-/// Namespaces or hosts.
-pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
+/// Namespaces or hosts, with names in as many columns.
+pub(super) fn table(title: &str, rows: &[&Row], names: usize) -> Vec<Line> {
     let head = line(
         title,
+        names,
         ["IOPS", "read/s", "write/s", "p50", "p99", "work", "err/s"].map(str::to_owned),
     );
     let head = Line {
@@ -118,7 +132,7 @@ pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
             row.commands.to_string(),
             short(row.errors),
         ];
-        let text = line(&row.name, cells);
+        let text = line(&row.name, names, cells);
         if row.errors > 0.0 || row.faulted {
             alarm(text)
         } else {
@@ -128,10 +142,9 @@ pub(super) fn table(title: &str, rows: &[&Row]) -> Vec<Line> {
     [head].into_iter().chain(rows).collect()
 }
 
-fn line(name: &str, cells: [String; 7]) -> String {
-    let widths = [7, 7, 7, 6, 6, 4, 5];
-    let mut text = format!("{:<NAME$}", ended(name, NAME));
-    for (cell, width) in cells.into_iter().zip(widths) {
+fn line(name: &str, names: usize, cells: [String; 7]) -> String {
+    let mut text = format!("{:<names$}", ended(name, names));
+    for (cell, width) in cells.into_iter().zip(CELLS) {
         text.push_str(&format!(" {cell:>width$}"));
     }
     text

@@ -70,7 +70,7 @@ impl Top {
         let mut look = || look(&caller);
         let interval = Duration::from_secs_f64(self.interval);
         if self.once {
-            let text = once(&mut look, interval, self.output_format)?;
+            let text = once(&mut look, interval, self.output_format, columns())?;
             match self.output_format {
                 Format::Normal => println!("{}", text::Lines(text.trim_end())),
                 Format::Json => println!("{}", text::Json(text.trim_end())),
@@ -83,6 +83,14 @@ impl Top {
         put_right_in_the_end().map_err(|error| format!("signals: {}", explain(&error)))?;
         screen::run(&mut look, interval)
     }
+}
+
+/// Columns of the terminal; none where standard output is something else, which takes
+/// lines of any length.
+fn columns() -> Option<usize> {
+    let is_terminal = std::io::stdout().is_terminal();
+    let (columns, _) = is_terminal.then(|| crossterm::terminal::size().ok())??;
+    Some(columns.into())
 }
 
 /// Whoever is told to end leaves the terminal as it was. Call it before there are
@@ -117,6 +125,7 @@ fn once(
     look: &mut dyn FnMut() -> Result<Snapshot, String>,
     interval: Duration,
     format: Format,
+    columns: Option<usize>,
 ) -> Result<String, String> {
     let before = look()?;
     std::thread::sleep(interval);
@@ -125,7 +134,7 @@ fn once(
         Format::Json => serde_json::to_string_pretty(&rates).map_err(|error| error.to_string()),
         Format::Normal => {
             let view = View::default();
-            let lines = lines::all(&rates, &view);
+            let lines = lines::all(&rates, &view, columns);
             let texts = lines.iter().map(|line| line.text.trim_end());
             Ok(texts.collect::<Vec<_>>().join("\n"))
         }

@@ -164,8 +164,9 @@ fn parts(area: Rect, high: u16) -> [Rect; 4] {
 /// Namespaces, and hosts below: each has half of the room, or what the other
 /// leaves.
 fn rows(frame: &mut Frame<'_>, area: Rect, rates: &Rates, view: &View) {
-    let namespaces = lines::table("NAMESPACE", &view.sorted(&rates.namespaces));
-    let hosts = lines::table("HOST", &view.sorted(&rates.hosts));
+    let names = lines::name_columns(rates, area.width.into());
+    let namespaces = lines::table("NAMESPACE", &view.sorted(&rates.namespaces), names);
+    let hosts = lines::table("HOST", &view.sorted(&rates.hosts), names);
     let most = usize::from(area.height);
     let half = most / 2;
     let of_hosts = hosts

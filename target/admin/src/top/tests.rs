@@ -134,7 +134,7 @@ fn a_namespace_whose_storage_is_gone_stands_out() {
     let seen = screen(&shows).join("\n");
     assert!(seen.contains("1 (faulted)"), "{seen}");
     assert!(seen.contains("namespace 1 is faulted"), "{seen}");
-    let rows = lines::table("NAMESPACE", &shows.view.sorted(&shows.rates.namespaces));
+    let rows = lines::table("NAMESPACE", &shows.view.sorted(&shows.rates.namespaces), 30);
     let alarms = rows.iter().filter(|line| line.kind == lines::Kind::Alarm);
     assert_eq!(alarms.count(), 1, "{rows:?}");
     shows.take(Ok(target(16.0, 25_000)), &mut before);
@@ -182,6 +182,42 @@ nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     
         seen[23]
     );
     assert!(seen.iter().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn wide_terminal_shows_whole_names() {
+    let (shows, _) = shows();
+    let seen = screen_of(&shows, 200, 24);
+    let row = |start: &str| seen.iter().find(|line| line.starts_with(start)).unwrap();
+    assert!(row(HOST).ends_with("  24.0k   98.3M       0  104µs  112µs    6     0"));
+    // Numbers stand below each other in both tables, and no further right than names need.
+    let column = HOST.chars().count() + 3;
+    for title in ["NAMESPACE", "HOST "] {
+        assert_eq!(row(title).find(" IOPS"), Some(column), "{seen:#?}");
+    }
+    // With some more room, as much of the name as fits.
+    let seen = screen_of(&shows, 90, 24);
+    let row = seen.iter().find(|line| line.starts_with('…')).unwrap();
+    assert!(row.chars().count() <= 90, "{row}");
+    assert!(
+        row.contains("example:a-host-with-a-rather-long-name"),
+        "{row}"
+    );
+}
+
+#[test]
+fn once_shortens_names_for_a_terminal_only() {
+    let text = |columns| {
+        let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
+        let mut look = || Ok(looks.pop().unwrap());
+        once(&mut look, Duration::ZERO, Format::Normal, columns).unwrap()
+    };
+    assert!(text(None).contains(HOST));
+    let narrow = text(Some(80));
+    assert!(
+        narrow.lines().all(|line| line.chars().count() <= 80),
+        "{narrow}"
+    );
 }
 
 #[test]
@@ -324,7 +360,7 @@ fn a_host_cannot_send_commands_to_the_terminal() {
     for line in screen(&shows) {
         assert!(!line.contains(char::is_control), "{line:?}");
     }
-    let lines = lines::all(&shows.rates, &shows.view);
+    let lines = lines::all(&shows.rates, &shows.view, None);
     assert!(
         lines
             .iter()
@@ -336,7 +372,7 @@ fn a_host_cannot_send_commands_to_the_terminal() {
 fn once_prints_one_frame() {
     let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
     let mut look = || Ok(looks.pop().unwrap());
-    let text = once(&mut look, Duration::ZERO, Format::Normal).unwrap();
+    let text = once(&mut look, Duration::ZERO, Format::Normal, Some(80)).unwrap();
     assert!(
         text.starts_with("nvmeof-target 0.1.0  up 00:00:12"),
         "{text}"
@@ -347,7 +383,7 @@ fn once_prints_one_frame() {
     );
     let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
     let mut look = || Ok(looks.pop().unwrap());
-    let json = once(&mut look, Duration::ZERO, Format::Json).unwrap();
+    let json = once(&mut look, Duration::ZERO, Format::Json, None).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["total"]["iops"], 24_000.0);
     assert_eq!(json["reactors"][1]["working"], 0.125);
@@ -387,7 +423,7 @@ fn what_is_wrong_is_told_to_the_end() {
     view.trouble = Some(format!(
         "{long}: there is no such socket; name one with --socket"
     ));
-    let shown = lines::all(&rates, &view);
+    let shown = lines::all(&rates, &view, None);
     let alarms = shown.iter().filter(|line| line.kind == lines::Kind::Alarm);
     let alarms: Vec<_> = alarms.map(|line| line.text.trim()).collect();
     let rest = "there is no such socket; name one with --socket";
@@ -403,7 +439,7 @@ fn errors_are_shown() {
         count: 10,
     });
     let rates = Rates::between(&target(10.0, 1000), &failing);
-    let shown = lines::all(&rates, &View::default());
+    let shown = lines::all(&rates, &View::default(), None);
     let alarms: Vec<_> = shown
         .iter()
         .filter(|line| line.kind == lines::Kind::Alarm)

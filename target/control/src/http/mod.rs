@@ -18,18 +18,16 @@ pub(crate) use serve::Bounds;
 #[cfg(test)]
 pub(crate) use serve::serve;
 
-/// The router with an answer for every path and method there is not.
-pub(crate) fn finished(router: Router) -> Router {
+/// The router with an answer for every path and method it does not have; `paths` says which
+/// paths it has.
+pub(crate) fn finished(router: Router, paths: &'static str) -> Router {
     router
-        .fallback(no_path)
+        .fallback(async move |uri: Uri| no_path(&uri, paths))
         .method_not_allowed_fallback(no_method)
 }
 
-async fn no_path(uri: Uri) -> Fault {
-    let what = format!(
-        "there is nothing at {}; GET /openapi.json says what there is",
-        uri.path()
-    );
+fn no_path(uri: &Uri, paths: &str) -> Fault {
+    let what = format!("there is nothing at {}; {paths}", uri.path());
     Fault::new(StatusCode::NOT_FOUND, what)
 }
 

@@ -56,7 +56,10 @@ pub(super) fn router(shared: &Shared) -> Router {
         router.route(path, answers())
     });
     let watched = crate::watch::routes(&shared.watch);
-    finished(router.with_state(shared.clone()).merge(watched))
+    finished(
+        router.with_state(shared.clone()).merge(watched),
+        "GET /openapi.json lists the paths",
+    )
 }
 
 type Answer<T> = Result<Json<T>, Fault>;

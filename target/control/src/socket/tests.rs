@@ -140,7 +140,7 @@ fn router() -> Router {
                 work(nap).await
             }),
         );
-    finished(router)
+    finished(router, "see the sources")
 }
 
 fn ask(scene: &Scene, method: &str, path: &str, body: &Value) -> (u16, Value) {

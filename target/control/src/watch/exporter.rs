@@ -60,7 +60,7 @@ impl Exporter {
     pub fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
         let address = self.listener.local_addr()?;
         let listen = move || tokio::net::TcpListener::from_std(self.listener);
-        let router = finished(routes(watch));
+        let router = finished(routes(watch), "/metrics, /healthz and /snapshot are here");
         let answering = Answering::start("metrics", listen, router, Bounds::watching())?;
         tracing::info!("metrics at http://{address}/metrics");
         Ok(answering)

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use nvmeof_e2e::{Run, binary};
+use nvmeof_tidy::{messages, tree};
 
-use crate::{all_documents, read};
+use crate::{all_documents, read, root};
 
 pub(crate) const OURS: [&str; 2] = ["nvmeof", "nvmeof-target"];
 
@@ -41,8 +42,13 @@ const FOR_DEVELOPERS: [&str; 3] = [
     "docs/performance.md",
 ];
 
-/// Options of cargo and its `xtask`.
-const FOREIGN_OPTIONS: [&str; 3] = ["--fio-source", "--no-default-features", "--write-interop"];
+/// Options of cargo and its `xtask`, and of docker.
+const FOREIGN_OPTIONS: [&str; 4] = [
+    "--fio-source",
+    "--no-default-features",
+    "--security-opt",
+    "--write-interop",
+];
 
 /// Programs of others that administrators are told to use.
 pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
@@ -303,6 +309,56 @@ fn the_commands_in_sentences_are_good() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
     assert!(of_ours > 0, "no document names a command");
+}
+
+/// The texts of programs, which are the sources of both, and the folder of each.
+fn messages() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for file in tree::files(&root()).unwrap() {
+        let name = file.to_string_lossy().into_owned();
+        let ships = ["common/", "target/", "initiator/"]
+            .iter()
+            .any(|it| name.starts_with(it));
+        let no_test = name.contains("/src/") && !name.contains("tests");
+        if ships && no_test && tree::is(&file, "rs") {
+            let texts = messages::texts(&read(&name)).unwrap();
+            found.extend(texts.into_iter().map(|text| (name.clone(), text)));
+        }
+    }
+    found
+}
+
+/// Options that a text names outside of backticks.
+fn bare_options(text: &str) -> impl Iterator<Item = &str> {
+    let prose = text.split('`').step_by(2);
+    let words = prose.flat_map(|piece| piece.split(|c: char| !(c.is_alphanumeric() || c == '-')));
+    words.filter(|word| {
+        let name = word.strip_prefix("--");
+        name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+    })
+}
+
+/// Messages, remedies and help name commands and options that exist.
+#[test]
+fn the_commands_in_messages_are_good() {
+    let verbs = verbs();
+    let (mut found, mut commands) = (Vec::new(), 0);
+    for (file, text) in messages() {
+        let in_code = text
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|it| it.contains(' '));
+        let spans = in_code.chain(bare_options(&text));
+        for span in spans {
+            commands += 1;
+            if let Some(why) = wrong(&verbs, None, span) {
+                found.push(format!("{file}: `{span}`: {why}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(commands > 100, "only {commands} commands are found");
 }
 
 #[test]

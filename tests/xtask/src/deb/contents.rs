@@ -1,28 +1,29 @@
 //! What is in the packages.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use crate::run::{self, Outcome};
+use crate::run::{self, Failure, Outcome};
 
+use super::links::{self, Places};
 use super::tree::Tree;
 
 /// One package.
 pub(super) struct Package {
+    /// Also that of its program.
     pub(super) name: &'static str,
-    /// The program, which has the same name.
-    section: u8,
     /// Files of the repository and where they go.
     files: &'static [(&'static str, &'static str)],
     /// Of those, what belongs to the administrator.
     pub(super) conffiles: &'static [&'static str],
     pub(super) scripts: &'static [&'static str],
+    documents: &'static Places<'static>,
 }
 
 /// Both of them.
 pub(super) const PACKAGES: &[Package] = &[
     Package {
         name: "nvmeof-target",
-        section: 8,
         files: &[
             (
                 "systemd/nvmeof-target.service",
@@ -42,28 +43,63 @@ pub(super) const PACKAGES: &[Package] = &[
         ],
         conffiles: &["/etc/nvmeof/target.toml"],
         scripts: &["postinst", "prerm", "postrm"],
+        documents: DOCUMENTS,
     },
     Package {
         name: "nvmeof",
-        section: 1,
         files: &[],
         conffiles: &[],
         scripts: &[],
+        documents: &[],
     },
 ];
 
-/// Documents for the administrator, which come with the target as far as they
-/// are there.
-const DOCUMENTS: &[&str] = &[
-    "quick-start.md",
-    "configuration.md",
-    "configuration-reference.md",
-    "features.md",
-    "managing.md",
-    "memory.md",
-    "monitoring.md",
-    "security.md",
-    "troubleshooting.md",
+/// Documents for administrators, which come with the target, and where in its folder of
+/// documents they are.
+const DOCUMENTS: &Places<'_> = &[
+    ("docs/quick-start.md", "quick-start.md"),
+    ("docs/configuration.md", "configuration.md"),
+    (
+        "docs/configuration-reference.md",
+        "configuration-reference.md",
+    ),
+    ("docs/features.md", "features.md"),
+    ("docs/managing.md", "managing.md"),
+    ("docs/openapi.json", "openapi.json"),
+    ("docs/memory.md", "memory.md"),
+    ("docs/monitoring.md", "monitoring.md"),
+    ("docs/performance.md", "performance.md"),
+    ("docs/performance/cost.svg", "performance/cost.svg"),
+    ("docs/performance/iops.svg", "performance/iops.svg"),
+    ("docs/performance/latency.svg", "performance/latency.svg"),
+    (
+        "docs/performance/latency-write.svg",
+        "performance/latency-write.svg",
+    ),
+    ("docs/performance/shm-iops.svg", "performance/shm-iops.svg"),
+    (
+        "docs/performance/shm-latency.svg",
+        "performance/shm-latency.svg",
+    ),
+    (
+        "docs/performance/shm-latency-write.svg",
+        "performance/shm-latency-write.svg",
+    ),
+    (
+        "docs/performance/throughput.svg",
+        "performance/throughput.svg",
+    ),
+    (
+        "docs/performance/throughput-depth.svg",
+        "performance/throughput-depth.svg",
+    ),
+    (
+        "docs/design/fairness-and-quotas.md",
+        "design/fairness-and-quotas.md",
+    ),
+    ("docs/security.md", "security.md"),
+    ("docs/troubleshooting.md", "troubleshooting.md"),
+    ("systemd/README.md", "service.md"),
 ];
 
 /// Where each shell looks for completions of packages.
@@ -80,9 +116,8 @@ pub(super) fn lay_out(package: &Package, programs: &Path, tree: &Tree) -> Outcom
     let installed = tree.program(&program, &format!("usr/bin/{name}"))?;
     let strip = ["--remove-section=.comment", "--remove-section=.note"];
     run::run(run::command("strip").args(strip).arg(&installed))?;
-    let pages = tree.folder(&format!("usr/share/man/man{}", package.section))?;
+    let pages = tree.folder("usr/share/man")?;
     run::run(run::command(&program).arg("man").arg(&pages))?;
-    tree.compress_all(&pages)?;
     for (shell, folder, before, after) in COMPLETIONS {
         let text = run::output(run::command(&program).args(["completions", shell]))?;
         tree.text(&text, &format!("{folder}{before}{name}{after}"))?;
@@ -93,20 +128,44 @@ pub(super) fn lay_out(package: &Package, programs: &Path, tree: &Tree) -> Outcom
     let documents = format!("usr/share/doc/{name}");
     let copyright = run::root().join("systemd/debian/copyright");
     tree.file(&copyright, &format!("{documents}/copyright"))?;
-    if name == "nvmeof-target" {
-        for document in DOCUMENTS {
-            let path = run::root().join("docs").join(document);
-            if path.is_file() {
-                tree.file(&path, &format!("{documents}/{document}"))?;
-            }
-        }
+    for (from, to) in package.documents {
+        document(
+            tree,
+            from,
+            to,
+            &format!("{documents}/{to}"),
+            package.documents,
+        )?;
     }
     Ok(())
+}
+
+/// Puts a document into the tree, with links to what is there.
+fn document(tree: &Tree, from: &str, to: &str, path: &str, places: &Places<'_>) -> Outcome {
+    let source = run::root().join(from);
+    if !from.ends_with(".md") {
+        tree.file(&source, path)?;
+        return Ok(());
+    }
+    let text = fs::read_to_string(&source);
+    let text = text.map_err(|error| Failure::file("read", &source, &error))?;
+    tree.text(&links::moved(&text, from, to, places), path)?;
+    Ok(())
+}
+
+/// Puts the project's changelog into the tree.
+pub(super) fn changelog(package: &Package, tree: &Tree) -> Outcome<PathBuf> {
+    let path = format!("usr/share/doc/{}/changelog", package.name);
+    document(tree, "CHANGELOG.md", "changelog", &path, package.documents)?;
+    Ok(tree.root().join(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What documents link to that only those need who change the programs.
+    const FOR_DEVELOPERS: [&str; 1] = ["docs/development.md"];
 
     #[test]
     fn everything_that_goes_in_is_there() {
@@ -122,6 +181,19 @@ mod tests {
             let own = root.join("systemd/debian").join(package.name);
             for text in package.scripts.iter().chain(&["control"]) {
                 assert!(own.join(text).is_file(), "{}: {text}", package.name);
+            }
+            for (from, _) in package.documents {
+                assert!(root.join(from).is_file(), "{from}");
+                let text = fs::read_to_string(root.join(from)).unwrap();
+                for target in links::targets(&text, Path::new(from)) {
+                    let goes_in = |(from, _): &(&str, &str)| Path::new(from) == target;
+                    let known = package.documents.iter().any(goes_in);
+                    assert!(
+                        known || FOR_DEVELOPERS.iter().any(|it| Path::new(it) == target),
+                        "{from} links to {}: ship that as well",
+                        target.display()
+                    );
+                }
             }
         }
     }

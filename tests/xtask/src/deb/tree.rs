@@ -67,6 +67,11 @@ impl Tree {
         Ok(path)
     }
 
+    /// All files that are in it.
+    pub(super) fn files(&self) -> Outcome<Vec<PathBuf>> {
+        files(&self.root)
+    }
+
     /// As Debian wants manual pages and changelogs: the smallest, and the same
     /// each time.
     pub(super) fn compress(&self, path: &Path) -> Outcome {
