@@ -242,7 +242,7 @@ impl From<&Disconnected> for Lost {
             controller: lost.cntlid,
             host: lost.hostnqn.as_str().to_owned(),
             subsystem: lost.subnqn.as_str().to_owned(),
-            why: lost.why.to_string(),
+            why: lost.reason.to_string(),
         }
     }
 }

@@ -8,7 +8,6 @@
 //! connection had broken.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
@@ -17,7 +16,7 @@ use crate::controller::{Controller, Serves};
 use crate::live::Live;
 use crate::shared::{Served, presents};
 use crate::sight::Present;
-use crate::{Change, Disconnected, Model, Target, Why};
+use crate::{Change, DisconnectReason, Disconnected, Model, Target};
 
 #[cfg(test)]
 mod faults;
@@ -120,45 +119,19 @@ fn differs(old: &Model, new: &Model) -> bool {
 }
 
 /// Why the controller must go, if it must.
-fn lost(served: &Served, controller: &Controller) -> Option<Why> {
+fn lost(served: &Served, controller: &Controller) -> Option<DisconnectReason> {
     let Serves::Nvm(live) = &controller.serves else {
         return None;
     };
     let there = served.live.iter().any(|one| Arc::ptr_eq(one, live));
     if !there {
-        return Some(Why::SubsystemRemoved);
+        return Some(DisconnectReason::SubsystemRemoved);
     }
     let port = controller.viewer.port.as_ref();
     let port = port.and_then(|at| served.model.port(at));
     if port.is_some_and(|port| !port.leads_to(&live.nqn)) {
-        return Some(Why::PortLeadsElsewhere);
+        return Some(DisconnectReason::PortLeadsElsewhere);
     }
     let allowed = live.current().subsystem.allows(&controller.hostnqn);
-    (!allowed).then_some(Why::HostDenied)
-}
-
-impl fmt::Display for Disconnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            cntlid,
-            hostnqn,
-            subnqn,
-            peer: _,
-            why,
-        } = self;
-        write!(f, "controller {cntlid} of {subnqn}, host {hostnqn}: {why}")
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SubsystemRemoved => "the subsystem was removed",
-            Self::HostDenied => "the host may not connect any more",
-            Self::PortRemoved => "the port was removed",
-            Self::PortLeadsElsewhere => "the port does not lead to the subsystem any more",
-            Self::Asked => "the administrator wanted it",
-            Self::Drained => "the target was drained",
-        })
-    }
+    (!allowed).then_some(DisconnectReason::HostDenied)
 }

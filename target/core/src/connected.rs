@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use crate::{Disconnected, Target, Why};
+use crate::{DisconnectReason, Disconnected, Target};
 
 /// A controller that a host has connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Target {
             }
             self.shared.registry.remove(&controller);
             controller.hot.lose();
-            lost.push(Disconnected::of(&controller, Why::Asked));
+            lost.push(Disconnected::of(&controller, DisconnectReason::Asked));
         }
         lost
     }
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(target.disconnect(&nqn(HOST), Some(&elsewhere)), []);
         assert_eq!(target.disconnect(&elsewhere, None), []);
         let lost = target.disconnect(&nqn(HOST), Some(&nqn(DISK)));
-        assert_eq!((lost.len(), lost[0].why), (1, Why::Asked));
+        assert_eq!((lost.len(), lost[0].reason), (1, DisconnectReason::Asked));
         assert!(admin.close_cause().is_some() && io.close_cause().is_some());
         assert_eq!(second.close_cause(), None);
         assert_eq!(target.connected().len(), 1);

@@ -54,7 +54,7 @@ pub use action::{
 };
 pub use apply::{Applied, LimitsChanged};
 pub use connected::Connected;
-pub use controller::{Disconnected, Why};
+pub use controller::{DisconnectReason, Disconnected};
 pub use hits::{Hits, Limit};
 pub use limits::{Limits, OfPort};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};

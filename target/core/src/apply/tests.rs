@@ -171,7 +171,7 @@ fn a_subsystem_that_goes_takes_its_controllers_along() {
             hostnqn: nqn(HOST),
             subnqn: nqn(DISK),
             peer: PEER.into(),
-            why: Why::SubsystemRemoved,
+            reason: DisconnectReason::SubsystemRemoved,
         }]
     );
     let gone = Some(CloseCause::ControllerGone { cntlid });
@@ -210,7 +210,10 @@ fn a_host_that_is_denied_is_disconnected_and_others_stay() {
     let [lost] = &applied.disconnected[..] else {
         panic!("{applied:?}");
     };
-    assert_eq!((lost.hostnqn, lost.why), (nqn(HOST), Why::HostDenied));
+    assert_eq!(
+        (lost.hostnqn, lost.reason),
+        (nqn(HOST), DisconnectReason::HostDenied)
+    );
     assert!(admin.close_cause().is_some() && io.close_cause().is_some());
     assert_eq!(second.close_cause(), None);
     assert_eq!(active(&mut second), [1, 3]);

@@ -1,5 +1,6 @@
 //! Controllers that their hosts lost.
 
+use std::fmt;
 use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
@@ -17,13 +18,13 @@ pub struct Disconnected {
     pub subnqn: Nqn,
     /// Who has the other end of its admin queue, in words, as the edge told.
     pub peer: Arc<str>,
-    /// Why.
-    pub why: Why,
+    /// Why the host lost it.
+    pub reason: DisconnectReason,
 }
 
 /// Why a host lost its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DisconnectReason {
     /// The subsystem is gone.
     SubsystemRemoved,
     /// The host may not connect any more.
@@ -39,14 +40,43 @@ pub enum Why {
 }
 
 impl Disconnected {
-    /// That controller, lost for that reason.
-    pub(crate) fn of(controller: &Controller, why: Why) -> Self {
+    /// Describes `controller`, which its host lost for that reason.
+    pub(crate) fn of(controller: &Controller, reason: DisconnectReason) -> Self {
         Self {
             cntlid: controller.cntlid,
             hostnqn: controller.hostnqn,
             subnqn: controller.subnqn(),
             peer: Arc::clone(&controller.peer),
-            why,
+            reason,
         }
+    }
+}
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cntlid,
+            hostnqn,
+            subnqn,
+            peer: _,
+            reason,
+        } = self;
+        write!(
+            f,
+            "controller {cntlid} of {subnqn}, host {hostnqn}: {reason}"
+        )
+    }
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SubsystemRemoved => "the subsystem was removed",
+            Self::HostDenied => "the host may not connect any more",
+            Self::PortRemoved => "the port was removed",
+            Self::PortLeadsElsewhere => "the port does not lead to the subsystem any more",
+            Self::Asked => "the administrator wanted it",
+            Self::Drained => "the target was drained",
+        })
     }
 }

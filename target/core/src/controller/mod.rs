@@ -19,7 +19,7 @@ use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::smart::CriticalWarning;
 use nvmeof_wire::{Nqn, Status};
 
-pub use disconnected::{Disconnected, Why};
+pub use disconnected::{DisconnectReason, Disconnected};
 pub(crate) use features::{
     Features, HostClock, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato,
 };

@@ -34,7 +34,9 @@ use crate::controller::{Controller, Serves};
 use crate::model::PortAddress;
 use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
 use crate::shared::Shared;
-use crate::{Action, CloseCause, Data, Disconnected, Event, Keeping, Order, Remote, Why};
+use crate::{
+    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, Keeping, Order, Remote,
+};
 use abort::{HeldAnswer, Home};
 use ends::Ends;
 use fused::FirstHalf;
@@ -221,9 +223,9 @@ impl Queue {
     /// Its controller, of which it is told that its host lost it. `None` if it is no
     /// admin queue that is connected.
     #[must_use]
-    pub fn lost(&self, why: Why) -> Option<Disconnected> {
+    pub fn lost(&self, reason: DisconnectReason) -> Option<Disconnected> {
         match &self.role {
-            Role::Admin(controller) => Some(Disconnected::of(controller, why)),
+            Role::Admin(controller) => Some(Disconnected::of(controller, reason)),
             Role::Waiting { .. } | Role::Io(_) => None,
         }
     }

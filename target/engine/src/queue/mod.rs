@@ -32,7 +32,7 @@ use nvmeof_backend::Storage;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
-    CloseCause, Disconnected, News, Order, PortSeat, Queue as Core, Why, Writers,
+    CloseCause, DisconnectReason, Disconnected, News, Order, PortSeat, Queue as Core, Writers,
 };
 
 use crate::awaiting_buffers::AwaitingBuffers;
@@ -298,8 +298,8 @@ impl QueuePair {
 
     /// Its controller, of which it is told that its host lost it. `None` if it is no
     /// admin queue that is connected.
-    pub(crate) fn lost(&self, why: Why) -> Option<Disconnected> {
-        self.core.lost(why)
+    pub(crate) fn lost(&self, reason: DisconnectReason) -> Option<Disconnected> {
+        self.core.lost(reason)
     }
 
     /// Its connection ended with an error.

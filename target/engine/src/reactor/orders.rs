@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{Claim, Done, Op, OpenError, Request, Storage};
 use nvmeof_rdma::{Address, ListenerId};
-use nvmeof_target_core::{Disconnected, Why};
+use nvmeof_target_core::{DisconnectReason, Disconnected};
 
 use super::{Listening, Reactor};
 use crate::mailbox::Order;
@@ -117,7 +117,7 @@ impl<S: Storage> Reactor<S> {
                 if queue_pair.link.provider != provider || queue_pair.link.listener != listener {
                     return;
                 }
-                lost.extend(queue_pair.lost(Why::PortRemoved));
+                lost.extend(queue_pair.lost(DisconnectReason::PortRemoved));
                 queue_pair.abandon("its port was removed", io);
             });
         }

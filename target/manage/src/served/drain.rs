@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{Connected, Disconnected, Why};
+use nvmeof_target_core::{Connected, DisconnectReason, Disconnected};
 use nvmeof_wire::Nqn;
 
 use super::{ApplyError, Manager, Reactors};
@@ -132,7 +132,7 @@ impl Manager {
             hostnqn: one.hostnqn,
             subnqn: one.subnqn,
             peer: one.peer,
-            why: Why::Drained,
+            reason: DisconnectReason::Drained,
         });
         Ok(lost.collect())
     }

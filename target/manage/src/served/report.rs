@@ -72,7 +72,7 @@ impl Report {
                 "controller": one.cntlid,
                 "host": one.hostnqn.as_str(),
                 "subsystem": one.subnqn.as_str(),
-                "why": one.why.to_string(),
+                "why": one.reason.to_string(),
             })
         });
         json!({

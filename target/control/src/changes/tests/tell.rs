@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use nvmeof_target_core::{Disconnected, Why};
+use nvmeof_target_core::{DisconnectReason, Disconnected};
 use nvmeof_wire::Nqn;
 
 use super::*;
@@ -31,7 +31,7 @@ fn controller_lost_by_a_change_is_logged_with_peer_host_and_subsystem() {
         hostnqn: Nqn::new(HOST).unwrap(),
         subnqn: Nqn::new(NQN).unwrap(),
         peer: Arc::from("10.0.0.2:4711"),
-        why: Why::Asked,
+        reason: DisconnectReason::Asked,
     };
     let outcome = Outcome {
         report: Report {

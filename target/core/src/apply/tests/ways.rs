@@ -99,8 +99,8 @@ fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
     let (mut by_second, _) = Host::ready_at(&target, &ports[1], HOST);
     let next = [port(), port_to(2, &[CLOSED])];
     let applied = apply_with(&target, &next, &[subsystem(), open()]);
-    let why: Vec<_> = applied.disconnected.iter().map(|one| one.why).collect();
-    assert_eq!(why, [Why::PortLeadsElsewhere]);
+    let reasons: Vec<_> = applied.disconnected.iter().map(|one| one.reason).collect();
+    assert_eq!(reasons, [DisconnectReason::PortLeadsElsewhere]);
     assert_eq!(by_first.close_cause(), None);
     assert!(by_second.close_cause().is_some());
     let change = applied.changes[0].to_string();
