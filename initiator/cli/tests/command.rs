@@ -79,7 +79,10 @@ fn controllers_and_logs_are_shown() {
     let discovery = json(&mut nvmeof(addr, "discover"));
     assert_eq!(discovery["genctr"], 4);
     assert_eq!(discovery["records"].as_array().unwrap().len(), 5);
-    assert_eq!(json(&mut on_subsystem(addr, "id-ctrl"))["cntlid"], 1);
+    let controller = json(&mut on_subsystem(addr, "id-ctrl"));
+    assert_eq!(controller["cntlid"], 1);
+    assert!(controller["ieee"].is_u64() && controller["fcatt"].is_u64());
+    assert_eq!(controller["fguid"].as_str().unwrap().len(), 36);
     let namespace = json(&mut on_subsystem(addr, "id-ns --namespace-id 1"));
     assert_eq!(namespace["nsze"], BLOCKS);
     let list = json(&mut on_subsystem(addr, "list-ns"));
