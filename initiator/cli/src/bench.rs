@@ -54,13 +54,7 @@ fn queue_size(args: &args::Bench) -> u16 {
 
 /// Whether the controller grants what was asked for.
 fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
-    if info.io_queues < args.io_queues {
-        return Err(Failure::new(format!(
-            "the controller grants {} I/O queues, {} were asked for",
-            info.io_queues, args.io_queues
-        ))
-        .with_remedy(format!("use --io-queues {}", info.io_queues)));
-    }
+    args.queues.check(info)?;
     let most = info.max_queue_size.saturating_sub(1);
     if args.iodepth > most {
         return Err(Failure::new(format!(
@@ -68,7 +62,7 @@ fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
             args.iodepth
         ))
         .with_remedy(format!(
-            "use --iodepth {most}, more --io-queues, or raise the target's queue size"
+            "use --iodepth {most}, more --nr-io-queues, or raise the target's queue size"
         )));
     }
     Ok(())
@@ -78,7 +72,7 @@ fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
 fn polled(args: &args::Bench) -> Result<Tally, Failure> {
     let start = Instant::now();
     let mut options = args.subsystem.options()?;
-    options.io_queues = args.io_queues;
+    options.io_queues = args.queues.nr_io_queues;
     options.in_capsule = args.in_capsule;
     let identity = args.subsystem.target.identity()?;
     let route = args.subsystem.target.route(options.addr)?;
@@ -91,7 +85,7 @@ fn polled(args: &args::Bench) -> Result<Tally, Failure> {
     check(args, &info)?;
     let shared = Arc::new(Shared::default());
     let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
-    for qid in 1..=args.io_queues {
+    for qid in 1..=args.queues.nr_io_queues {
         let queue = QueueShape {
             qid,
             size: queue_size(args).min(info.max_queue_size),

@@ -7,6 +7,7 @@ mod bench;
 mod data;
 mod discover;
 mod failure;
+mod format;
 mod identify;
 mod inside;
 mod logs;

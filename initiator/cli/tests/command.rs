@@ -228,7 +228,7 @@ fn a_benchmark_counts() {
     let (addr, _stop) = target(|_| {});
     for kind in ["randread", "randrw", "write"] {
         let words = format!(
-            "bench --namespace-id 1 --rw {kind} --bs 4k --iodepth 8 --io-queues 2 --runtime 1"
+            "bench --namespace-id 1 --rw {kind} --bs 4k --iodepth 8 --nr-io-queues 2 --runtime 1"
         );
         let report = json(&mut on_subsystem(addr, &words));
         let figure = |value: &Value| value.as_f64().unwrap();
@@ -240,5 +240,30 @@ fn a_benchmark_counts() {
         assert!(figure(&latency["p99"]) <= figure(&latency["p99_9"]));
         assert_eq!(figure(&report["read"]["iops"]) > 0.0, kind != "write");
         assert_eq!(figure(&report["write"]["iops"]) > 0.0, kind != "randread");
+    }
+}
+
+#[test]
+fn absent_queues_and_namespaces_are_refused_alike() {
+    let (addr, _stop) = target(|fake| fake.manners.queues = Some(4));
+    for (option, said) in [
+        (
+            "-i 999 --namespace-id 1",
+            "the controller grants 4 I/O queues, 999 were asked for",
+        ),
+        (
+            "--namespace-id 9",
+            "the subsystem has no namespace 9; it has 1",
+        ),
+    ] {
+        let texts = ["read --data -", "bench", "bench --interface async"].map(|words| {
+            let output = on_subsystem(addr, &format!("{words} {option}"))
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1));
+            err(&output).replace("\n        ", " ")
+        });
+        assert!(texts[0].contains(said), "{}", texts[0]);
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     }
 }

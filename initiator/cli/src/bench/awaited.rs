@@ -25,10 +25,10 @@ pub(super) fn run(args: &args::Bench) -> Result<Tally, Failure> {
 
 async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
     let mut options = args.subsystem.options()?;
-    options.io_queues = args.io_queues;
+    options.io_queues = args.queues.nr_io_queues;
     options.queue_size = queue_size(args);
     options.in_capsule = args.in_capsule;
-    let tasks = u64::from(args.iodepth) * u64::from(args.io_queues);
+    let tasks = u64::from(args.iodepth) * u64::from(args.queues.nr_io_queues);
     let calls = usize::try_from(tasks).unwrap_or(usize::MAX);
     let bytes = usize::try_from(args.bs).unwrap_or(usize::MAX);
     let host = args.subsystem.target.host_for(calls, bytes)?;

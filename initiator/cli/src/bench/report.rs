@@ -37,7 +37,7 @@ fn to_json(args: &args::Bench, tally: &Tally) -> Value {
         "rw": args.rw.name(),
         "bs": args.bs,
         "iodepth": args.iodepth,
-        "io_queues": args.io_queues,
+        "io_queues": args.queues.nr_io_queues,
         "runtime_s": seconds,
         "iops": rate(tally.read.operations + tally.write.operations, seconds),
         "bytes_per_s": rate(tally.read.bytes + tally.write.bytes, seconds),
@@ -58,7 +58,7 @@ fn latencies(latency_ns: &Histogram<u64>) -> Value {
 
 fn to_text(args: &args::Bench, tally: &Tally) -> String {
     let seconds = tally.time.as_secs_f64();
-    let queues = args.io_queues;
+    let queues = args.queues.nr_io_queues;
     let mut text = format!(
         "{}, {} bytes each, {} in flight on {queues} queue{}, {seconds:.1} s\n\
          {:8}{:>12}{:>12}{:>11}{:>11}{:>11}{:>12}\n",
