@@ -6,7 +6,7 @@ mod numbers;
 mod ranges;
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -356,6 +356,35 @@ pub(crate) struct Dsm {
     /// Deallocate: what is done in any case; nvme-cli wants it said
     #[arg(short = 'd', long)]
     pub(crate) ad: bool,
+}
+
+impl Command {
+    /// How to print, and whether standard output gets data as it is.
+    pub(crate) fn output(&self) -> (Format, bool) {
+        let admin = |subsystem: &Subsystem| subsystem.target.output_format;
+        let io = |io: &Io| admin(&io.subsystem);
+        let piped = |path: &Path| path == Path::new("-");
+        match self {
+            Self::Discover(args) => (args.target.output_format, false),
+            Self::IdCtrl(args) | Self::ListNs(args) | Self::SmartLog(args) => {
+                (admin(&args.subsystem), false)
+            }
+            Self::IdNs(args) => (admin(&args.subsystem), false),
+            Self::ErrorLog(args) => (admin(&args.subsystem), false),
+            Self::GetLog(args) => (admin(&args.subsystem), args.raw_binary),
+            Self::Read(args) => (io(&args.io), piped(&args.run.data)),
+            Self::Write(args) => (io(&args.io), false),
+            Self::Compare(args) => (io(&args.io), false),
+            Self::CompareWrite(args) => (io(&args.io), false),
+            Self::Verify(args) => (io(&args.io), false),
+            Self::Copy(args) => (io(&args.io), false),
+            Self::Flush(args) => (io(&args.io), false),
+            Self::WriteZeroes(args) => (io(&args.io), false),
+            Self::Dsm(args) => (io(&args.io), false),
+            Self::Bench(args) => (admin(&args.subsystem), false),
+            Self::Manual(_) => (Format::Normal, false),
+        }
+    }
 }
 
 impl Target {

@@ -21,13 +21,21 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
-use crate::failure::Failure;
+use crate::failure::{Failure, Printing};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are no errors.
+        Err(error) if error.use_stderr() && wants_json() => {
+            return failure::of_usage(&error).report(Printing::Json);
+        }
+        Err(error) => error.exit(),
+    };
+    let printing = Printing::new(cli.command.output());
     let filter = match nvmeof_logging::filter_of("NVMEOF_LOG", "warn") {
         Ok(filter) => filter,
-        Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(),
+        Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(printing),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -36,8 +44,24 @@ fn main() -> ExitCode {
         .init();
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(printing),
     }
+}
+
+/// Whether a command line that is wrong asks for JSON.
+fn wants_json() -> bool {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
+    let pairs = words.windows(2);
+    let apart = pairs.filter_map(|pair| match pair {
+        [option, format] => Some((option.as_str(), format.as_str())),
+        _ => None,
+    });
+    let joined = words
+        .iter()
+        .any(|word| ["-ojson", "-o=json", "--output-format=json"].contains(&word.as_str()));
+    let mut apart = apart.filter(|(option, _)| ["-o", "--output-format"].contains(option));
+    joined || apart.any(|(_, format)| format == "json")
 }
 
 fn run(command: &Command) -> Result<(), Failure> {

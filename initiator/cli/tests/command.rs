@@ -267,3 +267,118 @@ fn absent_queues_and_namespaces_are_refused_alike() {
         assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     }
 }
+
+/// Every command, with what it needs besides a target and a subsystem.
+const COMMANDS: [&str; 15] = [
+    "id-ctrl",
+    "id-ns --namespace-id 1",
+    "list-ns",
+    "smart-log",
+    "error-log",
+    "get-log --log-id 1 --log-len 64",
+    "read --namespace-id 1 --data /dev/null",
+    "write --namespace-id 1 --data /dev/null",
+    "compare --namespace-id 1 --data /dev/null",
+    "compare-write --namespace-id 1 --start-block 0 --compare /dev/null --data /dev/null",
+    "verify --namespace-id 1",
+    "copy --namespace-id 1 --start-block 0 --block-count 1 --to 9",
+    "flush --namespace-id 1",
+    "write-zeroes --namespace-id 1 --start-block 0 --block-count 1",
+    "dsm --namespace-id 1 --start-block 0 --block-count 1",
+];
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let nobody: Address = "127.0.0.1:1".parse().unwrap();
+    let bench = [
+        "bench --namespace-id 1",
+        "bench --namespace-id 1 --interface async",
+    ];
+    let mut all: Vec<Command> = COMMANDS
+        .into_iter()
+        .chain(bench)
+        .map(|words| on_subsystem(nobody, words))
+        .collect();
+    all.push(nvmeof(nobody, "discover"));
+    for command in &mut all {
+        let output = command.args(["-o", "json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert_eq!(err(&output), "", "{command:?}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |key: &str| said[key].as_str().unwrap().to_owned();
+        assert!(text("error").contains("connection refused"), "{said}");
+        assert!(text("remedy").contains("--traddr"), "{said}");
+    }
+    // Where standard output has data.
+    for words in [
+        "read --namespace-id 1 --data -",
+        "get-log --log-id 1 --log-len 64 -b",
+    ] {
+        let output = on_subsystem(nobody, words)
+            .args(["-o", "json"])
+            .output()
+            .unwrap();
+        assert!(output.stdout.is_empty());
+        let said: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert!(said["error"].is_string(), "{said}");
+    }
+    // What is wrong with the command line itself.
+    for words in [
+        "read -o json",
+        "id-ns --namespace-id 0 -o json",
+        "--output-format=json x",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_nvmeof"))
+            .args(words.split_whitespace())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(
+            said["error"].is_string() && err(&output).is_empty(),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn nvme_statuses_are_numbers_in_json() {
+    let (addr, _stop) = target(|_| {});
+    let mut flush = on_subsystem(addr, "write-zeroes --namespace-id 1 --block-count 1");
+    let output = flush
+        .args(["--start-block", "0x2000", "-o", "json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        said["error"].as_str().unwrap().contains("beyond the end"),
+        "{said}"
+    );
+
+    let (addr, _stop) =
+        target(|fake| fake.manners.connect = Some((Status::CONNECT_INVALID_HOST, 0)));
+    let output = on_subsystem(addr, "list-ns")
+        .args(["-o", "json"])
+        .output()
+        .unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["type"], "nvme");
+    assert_eq!(said["value"], Status::CONNECT_INVALID_HOST.to_field());
+}
+
+#[test]
+fn plain_commands_log_nothing() {
+    let (addr, _stop) = target(|_| {});
+    for words in COMMANDS {
+        // The others fail, or this target does not know them.
+        if ["compare", "verify", "copy"]
+            .iter()
+            .any(|one| words.starts_with(one))
+        {
+            continue;
+        }
+        let output = on_subsystem(addr, words).output().unwrap();
+        assert_eq!(err(&output), "", "{words}");
+    }
+}
