@@ -10,6 +10,7 @@ mod failure;
 mod format;
 mod identify;
 mod inside;
+mod interrupt;
 mod logs;
 mod output;
 mod remedy;
