@@ -16,8 +16,17 @@ pub(crate) fn resolve(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Fai
     if Address::is_unix_text(traddr) {
         return of_unix(traddr, trsvcid);
     }
-    let name = traddr.trim_matches(['[', ']']);
-    let found = (name, trsvcid.unwrap_or(DEFAULT_PORT)).to_socket_addrs();
+    let (name, port) = split(traddr)?;
+    let port = match (port, trsvcid) {
+        (Some(port), Some(other)) if port != other => {
+            return Err(Failure::usage(format!(
+                "--traddr {traddr} has port {port}, --trsvcid has {other}"
+            ))
+            .with_remedy("give the port once"));
+        }
+        (port, trsvcid) => port.or(trsvcid).unwrap_or(DEFAULT_PORT),
+    };
+    let found = (name, port).to_socket_addrs();
     let found = found.map_err(|error| {
         Failure::new(format!("cannot find the address of `{name}`: {error}"))
             .with_remedy("give an IP address or a name that resolves with --traddr (-a)")
@@ -27,6 +36,32 @@ pub(crate) fn resolve(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Fai
             .with_remedy("give an IP address with --traddr (-a)")
     })?;
     Ok(found.into())
+}
+
+/// A name or address, and the port behind it: `name:4420`, `[::1]:4420`. What has several
+/// colons and no brackets is an IPv6 address alone.
+fn split(traddr: &str) -> Result<(&str, Option<u16>), Failure> {
+    let (name, port) = match traddr.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((name, "")) => return Ok((name, None)),
+            Some((name, port)) => (name, port.strip_prefix(':')),
+            None => (rest, None),
+        },
+        None => match traddr.split_once(':') {
+            Some((name, port)) if !port.contains(':') => (name, Some(port)),
+            _ => return Ok((traddr, None)),
+        },
+    };
+    match port
+        .and_then(|port| port.parse().ok())
+        .filter(|port| *port > 0)
+    {
+        Some(port) => Ok((name, Some(port))),
+        None => Err(Failure::usage(format!(
+            "--traddr {traddr} is not an address with a port (1-65535)"
+        ))
+        .with_remedy("write 192.0.2.1:4420 or [2001:db8::1]:4420, or leave the port out")),
+    }
 }
 
 fn of_unix(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Failure> {
@@ -58,6 +93,10 @@ mod tests {
         for (traddr, trsvcid, expected) in [
             ("127.0.0.1", None, "127.0.0.1:4420"),
             ("[::1]", Some(4421), "[::1]:4421"),
+            ("::1", None, "[::1]:4420"),
+            ("127.0.0.1:4500", None, "127.0.0.1:4500"),
+            ("127.0.0.1:4500", Some(4500), "127.0.0.1:4500"),
+            ("[::1]:4500", None, "[::1]:4500"),
             ("unix:/run/a.sock", None, "unix:/run/a.sock"),
         ] {
             let addr = resolve(traddr, trsvcid).unwrap();
@@ -68,6 +107,12 @@ mod tests {
             ("unix:run/a.sock", None, "absolute"),
             ("unix:@a", None, "abstract"),
             ("unix:", None, "missing"),
+            ("127.0.0.1:4500", Some(4420), "has port 4500"),
+            ("127.0.0.1:", None, "with a port (1-65535)"),
+            ("127.0.0.1:0", None, "with a port (1-65535)"),
+            ("127.0.0.1:70000", None, "with a port (1-65535)"),
+            ("[::1]4500", None, "with a port (1-65535)"),
+            ("[::1", None, "with a port (1-65535)"),
         ] {
             let refused = resolve(traddr, trsvcid).unwrap_err();
             assert!(format!("{refused:?}").contains(reason), "{refused:?}");

@@ -2,22 +2,27 @@
 
 mod bench;
 mod inside;
+mod numbers;
 mod ranges;
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{
-    Address, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport,
-    parse_hostid,
+    Address, ConnectOptions, ControllerInfo, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
+    Transport, parse_hostid,
 };
 use nvmeof_manual::Manual;
 
 pub(crate) use bench::{Bench, Interface, Kind};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
 pub(crate) use ranges::Ranges;
+
+use numbers::{number, size};
+
+pub(crate) use crate::format::Format;
 
 use crate::address;
 use crate::failure::Failure;
@@ -26,7 +31,22 @@ use crate::failure::Failure;
 /// namespaces, measure them.
 #[derive(Debug, Parser)]
 #[command(name = "nvmeof", version, max_term_width = 80)]
-#[command(after_help = "Exit status: 0 success, 1 the operation failed, 2 wrong usage.")]
+#[command(after_help = "\
+Numbers are decimal or hexadecimal (0x10). Sizes are bytes, or have a unit: k or \
+KiB, m or MiB, g or GiB, powers of 1024, as in the output. Counts of operations \
+have k and M for 1000 and 1000000.
+
+With -o json every command prints JSON, errors too: {\"error\": ..., \
+\"remedy\": ...} on standard output, or on standard error where standard output \
+has data.
+
+Environment:
+  NVMEOF_LOG  What is logged to standard error: error, warn, info, debug, trace
+              or off, or TARGET=LEVEL,... [default: warn]
+  NO_COLOR    No colours, if it is not empty
+
+Exit status: 0 success, 1 the operation failed, 2 wrong usage, 130 ended by \
+SIGINT, 143 by SIGTERM.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -50,7 +70,8 @@ pub(crate) enum Command {
     ErrorLog(ErrorLog),
     /// Read any log page
     #[command(
-        override_usage = "nvmeof get-log [OPTIONS] -a <ADDR> -n <NQN> --log-id <ID> --log-len <N>"
+        override_usage = "nvmeof get-log [OPTIONS] -a <ADDR> -n <NQN> --log-id <ID>\n\
+             \x20          --log-len <SIZE>"
     )]
     GetLog(GetLog),
     /// Read blocks into a file or a pipe
@@ -112,12 +133,12 @@ pub(crate) struct Target {
     /// Transport type
     #[arg(short = 't', long, value_name = "TYPE", default_value = "rdma")]
     pub(crate) transport: TransportType,
-    /// Address of the target: IP address, name, or unix:/path for a Unix socket
-    /// on this host
+    /// Address of the target: IP address or name, with :PORT if it is not said
+    /// otherwise ([::1]:4420), or unix:/path for a Unix socket on this host
     #[arg(short = 'a', long, value_name = "ADDR")]
     pub(crate) traddr: String,
     /// Port of the target [default: 4420]
-    #[arg(short = 's', long, value_name = "PORT")]
+    #[arg(short = 's', long, value_name = "PORT", value_parser = number::<u16>(1..=65535))]
     pub(crate) trsvcid: Option<u16>,
     /// Name of this host [default: /etc/nvme/hostnqn, or derived from the machine]
     #[arg(short = 'q', long, value_name = "NQN", value_parser = nqn)]
@@ -142,7 +163,8 @@ pub(crate) struct Target {
     #[arg(long)]
     pub(crate) crc: bool,
     /// Seconds that a command may take before its queue is given up
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = positive)]
+    #[arg(long, value_name = "S", default_value_t = 30,
+          value_parser = number::<u64>(1..=1_000_000))]
     pub(crate) command_timeout: u64,
     /// How to print
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "normal")]
@@ -156,15 +178,6 @@ pub(crate) enum TransportType {
     Rdma,
 }
 
-/// How to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    Normal,
-    /// For programs.
-    Json,
-}
-
 /// Which subsystem, and how to connect to it.
 #[derive(Args, Debug)]
 pub(crate) struct Subsystem {
@@ -174,8 +187,18 @@ pub(crate) struct Subsystem {
     #[arg(short = 'n', long, value_name = "NQN", value_parser = nqn)]
     pub(crate) nqn: Nqn,
     /// Keep-alive time-out in seconds, 0 for none
-    #[arg(short = 'k', long, value_name = "S", default_value_t = 5)]
+    #[arg(short = 'k', long, value_name = "S", default_value_t = 5,
+          value_parser = number::<u32>(0..=4_294_967))]
     pub(crate) keep_alive_tmo: u32,
+}
+
+/// I/O queues, said in one way by every command that has them.
+#[derive(Args, Debug)]
+pub(crate) struct IoQueues {
+    /// I/O queues; the controller has to grant as many
+    #[arg(short = 'i', long, value_name = "N", default_value_t = 1,
+          value_parser = number::<u16>(1..=65535))]
+    pub(crate) nr_io_queues: u16,
 }
 
 /// I/O queues and a namespace.
@@ -184,15 +207,13 @@ pub(crate) struct Io {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
     /// Namespace
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     pub(crate) namespace_id: u32,
-    /// I/O queues
-    #[arg(short = 'i', long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) nr_io_queues: u16,
+    #[command(flatten)]
+    pub(crate) queues: IoQueues,
     /// Entries of each I/O queue
     #[arg(short = 'Q', long, value_name = "N", default_value_t = 128,
-          value_parser = clap::value_parser!(u16).range(2..=4097))]
+          value_parser = number::<u16>(2..=4097))]
     pub(crate) queue_size: u16,
 }
 
@@ -216,7 +237,7 @@ pub(crate) struct AdminNamespace {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
     /// Namespace
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     pub(crate) namespace_id: u32,
 }
 
@@ -227,7 +248,7 @@ pub(crate) struct ErrorLog {
     pub(crate) subsystem: Subsystem,
     /// Entries to read
     #[arg(short = 'e', long, value_name = "N", default_value_t = 64,
-          value_parser = clap::value_parser!(u16).range(1..=4096))]
+          value_parser = number::<u16>(1..=4096))]
     pub(crate) log_entries: u16,
 }
 
@@ -237,14 +258,14 @@ pub(crate) struct GetLog {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
     /// Which log page, for example 2 or 0x70
-    #[arg(long, value_name = "ID", value_parser = byte)]
+    #[arg(long, value_name = "ID", value_parser = number::<u8>(0..=255))]
     pub(crate) log_id: u8,
     /// Bytes to read
-    #[arg(short = 'l', long, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=16 << 20))]
+    #[arg(short = 'l', long, value_name = "SIZE",
+          value_parser = size::<u32>(1..=16 << 20))]
     pub(crate) log_len: u32,
     /// Namespace [default: the whole controller]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=u32::MAX.into()))]
     pub(crate) namespace_id: Option<u32>,
     /// Print the bytes as they are
     #[arg(short = 'b', long)]
@@ -255,10 +276,11 @@ pub(crate) struct GetLog {
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// First block
-    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    #[arg(long, value_name = "LBA", default_value_t = 0,
+          value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
     /// Number of blocks, counted from 1 (nvme-cli counts from 0)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
     pub(crate) block_count: Option<u64>,
     /// File, or - for standard input or output
     #[arg(long, value_name = "FILE")]
@@ -311,10 +333,10 @@ pub(crate) struct WriteZeroes {
     #[command(flatten)]
     pub(crate) io: Io,
     /// First block
-    #[arg(long, value_name = "LBA")]
+    #[arg(long, value_name = "LBA", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
     /// Number of blocks, counted from 1 (nvme-cli counts from 0)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
     pub(crate) block_count: u64,
     /// Let the controller deallocate the blocks
     #[arg(long)]
@@ -334,6 +356,35 @@ pub(crate) struct Dsm {
     /// Deallocate: what is done in any case; nvme-cli wants it said
     #[arg(short = 'd', long)]
     pub(crate) ad: bool,
+}
+
+impl Command {
+    /// How to print, and whether standard output gets data as it is.
+    pub(crate) fn output(&self) -> (Format, bool) {
+        let admin = |subsystem: &Subsystem| subsystem.target.output_format;
+        let io = |io: &Io| admin(&io.subsystem);
+        let piped = |path: &Path| path == Path::new("-");
+        match self {
+            Self::Discover(args) => (args.target.output_format, false),
+            Self::IdCtrl(args) | Self::ListNs(args) | Self::SmartLog(args) => {
+                (admin(&args.subsystem), false)
+            }
+            Self::IdNs(args) => (admin(&args.subsystem), false),
+            Self::ErrorLog(args) => (admin(&args.subsystem), false),
+            Self::GetLog(args) => (admin(&args.subsystem), args.raw_binary),
+            Self::Read(args) => (io(&args.io), piped(&args.run.data)),
+            Self::Write(args) => (io(&args.io), false),
+            Self::Compare(args) => (io(&args.io), false),
+            Self::CompareWrite(args) => (io(&args.io), false),
+            Self::Verify(args) => (io(&args.io), false),
+            Self::Copy(args) => (io(&args.io), false),
+            Self::Flush(args) => (io(&args.io), false),
+            Self::WriteZeroes(args) => (io(&args.io), false),
+            Self::Dsm(args) => (io(&args.io), false),
+            Self::Bench(args) => (admin(&args.subsystem), false),
+            Self::Manual(_) => (Format::Normal, false),
+        }
+    }
 }
 
 impl Target {
@@ -396,11 +447,25 @@ impl Subsystem {
     }
 }
 
+impl IoQueues {
+    /// Whether the controller grants what was asked for.
+    pub(crate) fn check(&self, info: &ControllerInfo) -> Result<(), Failure> {
+        if info.io_queues >= self.nr_io_queues {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "the controller grants {} I/O queues, {} were asked for",
+            info.io_queues, self.nr_io_queues
+        ))
+        .with_remedy(format!("use --nr-io-queues {}", info.io_queues)))
+    }
+}
+
 impl Io {
     /// How to connect for I/O.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = self.subsystem.options()?;
-        options.io_queues = self.nr_io_queues;
+        options.io_queues = self.queues.nr_io_queues;
         options.queue_size = self.queue_size;
         Ok(options)
     }
@@ -419,55 +484,6 @@ fn warn_if_unusual(whose: &str, name: &Nqn) {
 
 fn nqn(text: &str) -> Result<Nqn, String> {
     Nqn::new(text).map_err(|error| error.to_string())
-}
-
-fn positive(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(number @ 1..=1_000_000) => Ok(number),
-        _ => Err("a number from 1 to 1000000 is expected".to_owned()),
-    }
-}
-
-/// A time of at least a millisecond, in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.001 to 1000000 is expected".to_owned()),
-    }
-}
-
-/// A byte, decimal or hexadecimal.
-fn byte(text: &str) -> Result<u8, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u8::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| "a number from 0 to 255 is expected".to_owned())
-}
-
-/// Bytes, with k, m or g for powers of 1024.
-fn size(text: &str) -> Result<u32, String> {
-    match size_or_zero(text)? {
-        0 => Err("more than 0 bytes are needed".to_owned()),
-        size => Ok(size),
-    }
-}
-
-fn size_or_zero(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is not a size such as 512, 4k or 1m");
-    let lower = text.to_ascii_lowercase();
-    let lower = lower.strip_suffix("ib").unwrap_or(&lower);
-    let (digits, shift) = match lower.char_indices().last().ok_or_else(wrong)? {
-        (at, 'k') => (lower.get(..at), 10),
-        (at, 'm') => (lower.get(..at), 20),
-        (at, 'g') => (lower.get(..at), 30),
-        _ => (Some(lower), 0),
-    };
-    let number: u64 = digits.unwrap_or_default().parse().map_err(|_| wrong())?;
-    let bytes = number.checked_mul(1 << shift);
-    bytes
-        .and_then(|bytes| u32::try_from(bytes).ok())
-        .ok_or_else(|| format!("`{text}` is too large: it must be less than 4 GiB"))
 }
 
 #[cfg(test)]

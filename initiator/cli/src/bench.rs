@@ -21,6 +21,7 @@ use nvmeof_initiator::{ControllerInfo, Error, QueueShape};
 use self::job::{Job, Tally};
 use crate::args::{self, Interface, Kind};
 use crate::failure::Failure;
+use crate::interrupt::{Interrupt, Signal};
 
 /// Entries of a queue that has room for fewer. The kernel's target sizes a
 /// send queue by the number of commands, and never answers a command whose
@@ -28,23 +29,55 @@ use crate::failure::Failure;
 const SMALLEST_QUEUE: u16 = 32;
 
 /// What the threads share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// Bytes moved, for the progress bar.
     bytes: AtomicU64,
     /// Reads and writes done, for the progress bar.
     operations: AtomicU64,
-    /// Set when one thread failed: the others stop.
+    /// Set when one thread failed or a signal came: all stop.
     stop: AtomicBool,
+    interrupt: Interrupt,
+}
+
+impl Shared {
+    fn new(interrupt: Interrupt) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            interrupt,
+        }
+    }
 }
 
 /// Runs a benchmark.
 pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
-    let tally = match args.interface {
+    let (tally, signal) = match args.interface {
         Interface::Polled => polled(args)?,
         Interface::Async => awaited::run(args)?,
     };
-    report::print(args, &tally)
+    report::print(args, &tally, signal)?;
+    match signal {
+        Some(signal) => Err(interrupted(signal, tally.time)),
+        None => Ok(()),
+    }
+}
+
+/// The figures are those until then; they are printed before.
+fn interrupted(signal: Signal, time: Duration) -> Failure {
+    Failure::new(format!(
+        "interrupted by {} after {:.1} s: the figures are of that time",
+        signal.name(),
+        time.as_secs_f64()
+    ))
+    .beside_result()
+    .with_status(signal.exit_status())
+}
+
+/// Ends on the first signal, with what is measured by then; on a second one at once.
+fn watch_signals() -> Result<Interrupt, Failure> {
+    Interrupt::watch(|_| {})
 }
 
 /// Entries of each queue; one of them stays empty.
@@ -54,13 +87,7 @@ fn queue_size(args: &args::Bench) -> u16 {
 
 /// Whether the controller grants what was asked for.
 fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
-    if info.io_queues < args.io_queues {
-        return Err(Failure::new(format!(
-            "the controller grants {} I/O queues, {} were asked for",
-            info.io_queues, args.io_queues
-        ))
-        .with_remedy(format!("use --io-queues {}", info.io_queues)));
-    }
+    args.queues.check(info)?;
     let most = info.max_queue_size.saturating_sub(1);
     if args.iodepth > most {
         return Err(Failure::new(format!(
@@ -68,17 +95,17 @@ fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
             args.iodepth
         ))
         .with_remedy(format!(
-            "use --iodepth {most}, more --io-queues, or raise the target's queue size"
+            "use --iodepth {most}, more --nr-io-queues, or raise the target's queue size"
         )));
     }
     Ok(())
 }
 
 /// Measures with a thread for each queue.
-fn polled(args: &args::Bench) -> Result<Tally, Failure> {
+fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let start = Instant::now();
     let mut options = args.subsystem.options()?;
-    options.io_queues = args.io_queues;
+    options.io_queues = args.queues.nr_io_queues;
     options.in_capsule = args.in_capsule;
     let identity = args.subsystem.target.identity()?;
     let route = args.subsystem.target.route(options.addr)?;
@@ -89,9 +116,17 @@ fn polled(args: &args::Bench) -> Result<Tally, Failure> {
     let namespace = admin.namespace(args.namespace_id)?;
     let plan = job::Plan::new(args, namespace)?;
     check(args, &info)?;
-    let shared = Arc::new(Shared::default());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| no_runtime(&error))?;
+    let shared = {
+        let _within = runtime.enter();
+        Arc::new(Shared::new(watch_signals()?))
+    };
     let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
-    for qid in 1..=args.io_queues {
+    for qid in 1..=args.queues.nr_io_queues {
         let queue = QueueShape {
             qid,
             size: queue_size(args).min(info.max_queue_size),
@@ -130,8 +165,13 @@ fn polled(args: &args::Bench) -> Result<Tally, Failure> {
     admin.shutdown();
     match failure {
         Some(failure) => Err(failure),
-        None => Ok(total),
+        None => Ok((total, shared.interrupt.signal())),
     }
+}
+
+fn no_runtime(error: &io::Error) -> Failure {
+    let why = nvmeof_rdma::explain(error);
+    Failure::new(format!("cannot start a runtime: {why}"))
 }
 
 /// Keeps the controller alive and shows progress until all threads are done.
@@ -147,12 +187,15 @@ fn watch<T>(
         // Until then or until a thread is done.
         std::thread::park_timeout(TICK);
         admin.turn();
+        if shared.interrupt.signal().is_some() {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
         let seconds = start.elapsed().as_secs_f64().max(f64::EPSILON);
         bar.set_position(start.elapsed().min(runtime).as_secs());
         let per_second = |n: &AtomicU64| report::rate(n.load(Ordering::Relaxed), seconds);
         let iops = report::short(per_second(&shared.operations));
-        let bytes = report::short(per_second(&shared.bytes));
-        bar.set_message(format!("{iops} IOPS {bytes}B/s"));
+        let bytes = report::binary(per_second(&shared.bytes));
+        bar.set_message(format!("{iops} IOPS {bytes}/s"));
     }
     bar.finish_and_clear();
 }

@@ -4,20 +4,27 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator::{Buf, Error, Failed, Namespace, WriteOptions};
 use tokio::task::JoinHandle;
 
 use crate::args;
-use crate::failure::Failure;
+use crate::failure::{Failure, Printing};
+use crate::interrupt::{Interrupt, Signal};
 use crate::simple::{close, open_at};
 
 /// Bytes of one transfer.
 const CHUNK: usize = 256 << 10;
 /// Transfers in flight.
 const DEPTH: usize = 16;
+/// How long to wait for data before signals are looked for: 100 ms.
+const MOMENT: u8 = 100;
 
 /// Connects with the buffers that transfers take.
 async fn open(io: &args::Io) -> Result<Namespace, Failure> {
@@ -27,20 +34,25 @@ async fn open(io: &args::Io) -> Result<Namespace, Failure> {
 /// `nvmeof read`
 pub(crate) async fn read(args: &args::Read) -> Result<(), Failure> {
     let namespace = open(&args.io).await?;
-    let result = read_all(&namespace, &args.run).await;
+    let printing = printing(&args.io, &args.run);
+    let result = read_all(&namespace, &args.run, printing).await;
     close(namespace, result).await
 }
 
-async fn read_all(namespace: &Namespace, run: &args::Run) -> Result<(), Failure> {
+async fn read_all(
+    namespace: &Namespace,
+    run: &args::Run,
+    printing: Printing,
+) -> Result<(), Failure> {
     let rest = namespace.blocks().saturating_sub(run.start_block);
     let count = run.block_count.unwrap_or(rest);
     fits(namespace, run.start_block, count)?;
     let mut to = sink(&run.data)?;
     let mut transfers = Transfers::new(Direction::Read, namespace, run.start_block);
-    transfers.announce(count);
+    let interrupt = transfers.announce(Some(count), printing)?;
     let mut left = count;
     loop {
-        while left > 0 && transfers.has_room() {
+        while left > 0 && transfers.has_room() && interrupt.signal().is_none() {
             let blocks = transfers.chunk.min(left);
             let buf = transfers.buffer(blocks)?;
             transfers.start(buf);
@@ -57,7 +69,14 @@ async fn read_all(namespace: &Namespace, run: &args::Run) -> Result<(), Failure>
             return Err(Failure::file(&run.data, &error));
         }
     }
-    to.flush().map_err(|error| Failure::file(&run.data, &error))
+    to.flush()
+        .map_err(|error| Failure::file(&run.data, &error))?;
+    transfers.was_interrupted(&interrupt)
+}
+
+fn printing(io: &args::Io, run: &args::Run) -> Printing {
+    let format = io.subsystem.target.output_format;
+    Printing::new((format, run.data == Path::new("-")))
 }
 
 /// `nvmeof write`
@@ -66,14 +85,16 @@ pub(crate) async fn write(args: &args::Write) -> Result<(), Failure> {
         fua: args.force_unit_access,
     };
     let namespace = open(&args.io).await?;
-    let result = send_all(&namespace, &args.run, Direction::Write(options)).await;
+    let printing = Printing::new((args.io.subsystem.target.output_format, false));
+    let result = send_all(&namespace, &args.run, Direction::Write(options), printing).await;
     close(namespace, result).await
 }
 
 /// `nvmeof compare`
 pub(crate) async fn compare(args: &args::Compare) -> Result<(), Failure> {
     let namespace = open(&args.io).await?;
-    let result = send_all(&namespace, &args.run, Direction::Compare).await;
+    let printing = Printing::new((args.io.subsystem.target.output_format, false));
+    let result = send_all(&namespace, &args.run, Direction::Compare, printing).await;
     close(namespace, result).await
 }
 
@@ -81,6 +102,7 @@ async fn send_all(
     namespace: &Namespace,
     run: &args::Run,
     direction: Direction,
+    printing: Printing,
 ) -> Result<(), Failure> {
     let mut from = source(&run.data)?;
     let expected = match from.len {
@@ -99,13 +121,13 @@ async fn send_all(
     };
     fits(namespace, run.start_block, expected.unwrap_or(0))?;
     let mut transfers = Transfers::new(direction, namespace, run.start_block);
-    if let Some(blocks) = expected {
-        transfers.announce(blocks);
-    }
-    let result = pump(&mut from, run, expected, &mut transfers).await;
+    let interrupt = transfers.announce(expected, printing)?;
+    let result = pump(&mut from, run, expected, &mut transfers, &interrupt).await;
     // What was started ends before the connection does.
     let rest = transfers.finish().await;
-    result.and(rest)
+    let result = result.and(rest);
+    let result = result.map_err(|failure| transfers.with_progress(failure));
+    result.and_then(|()| transfers.was_interrupted(&interrupt))
 }
 
 /// Sends what `from` has.
@@ -114,6 +136,7 @@ async fn pump(
     run: &args::Run,
     expected: Option<u64>,
     transfers: &mut Transfers<'_>,
+    interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let namespace = transfers.namespace;
     let block_size = u64::from(namespace.block_size());
@@ -124,16 +147,17 @@ async fn pump(
     let mut sent = 0;
     loop {
         let most = expected.map_or(transfers.chunk, |all| transfers.chunk.min(all - sent));
-        if most == 0 {
+        if most == 0 || interrupt.signal().is_some() {
             return Ok(());
         }
         if !transfers.has_room() {
             transfers.next().await?;
         }
         let mut buf = transfers.buffer(most)?;
-        let got = from
-            .fill(&mut buf)
-            .map_err(|e| Failure::file(&run.data, &e))?;
+        let got = from.fill(&mut buf, interrupt);
+        let Some(got) = got.map_err(|e| Failure::file(&run.data, &e))? else {
+            return Ok(());
+        };
         let bytes = u64::try_from(got).unwrap_or(u64::MAX);
         let blocks = bytes / block_size;
         if !bytes.is_multiple_of(block_size) {
@@ -179,12 +203,48 @@ struct Transfers<'a> {
     direction: Direction,
     /// Block of the next transfer.
     at: u64,
+    /// First block of all.
+    first: u64,
+    /// How far it has come.
+    course: Arc<Course>,
     /// Most blocks of a transfer.
     chunk: u64,
     in_flight: VecDeque<JoinHandle<Result<Buf, Failed>>>,
     /// Buffers that came back.
     spare: Vec<Buf>,
+    /// Whether a transfer failed.
+    failed: bool,
     bar: ProgressBar,
+}
+
+/// How far transfers have come: blocks without a hole from the first one on.
+#[derive(Debug, Default)]
+struct Course {
+    done: AtomicU64,
+    /// 0 where it is not known before.
+    all: AtomicU64,
+}
+
+impl Course {
+    fn interrupted(&self, signal: Signal, direction: Direction, first: u64) -> Failure {
+        let done = self.done.load(Ordering::Relaxed);
+        let of_all = match self.all.load(Ordering::Relaxed) {
+            0 => String::new(),
+            all => format!(" of {all}"),
+        };
+        let (verb, key) = match direction {
+            Direction::Read => ("read", "read_blocks"),
+            Direction::Write(_) => ("acknowledged", "acknowledged_blocks"),
+            Direction::Compare => ("compared", "compared_blocks"),
+        };
+        Failure::new(format!(
+            "interrupted by {}: {done}{of_all} blocks from block {first} were {verb}",
+            signal.name()
+        ))
+        .with("interrupted", signal.name())
+        .with(key, done)
+        .with_status(signal.exit_status())
+    }
 }
 
 impl<'a> Transfers<'a> {
@@ -194,16 +254,55 @@ impl<'a> Transfers<'a> {
             namespace,
             direction,
             at,
+            first: at,
+            course: Arc::default(),
             chunk: (u64::try_from(CHUNK).unwrap_or(u64::MAX) / block_size).max(1),
             in_flight: VecDeque::with_capacity(DEPTH),
             spare: Vec::with_capacity(DEPTH),
+            failed: false,
             bar: progress(),
         }
     }
 
-    fn announce(&self, blocks: u64) {
-        let block_size = u64::from(self.namespace.block_size());
-        self.bar.set_length(blocks.saturating_mul(block_size));
+    /// What is to be transferred begins, `blocks` if that is known. From here on a signal
+    /// ends it in good order, and a second one at once.
+    fn announce(&self, blocks: Option<u64>, printing: Printing) -> Result<Interrupt, Failure> {
+        if let Some(blocks) = blocks {
+            let block_size = u64::from(self.namespace.block_size());
+            self.bar.set_length(blocks.saturating_mul(block_size));
+            self.course.all.store(blocks, Ordering::Relaxed);
+        }
+        let (course, direction, first) = (Arc::clone(&self.course), self.direction, self.first);
+        Interrupt::watch(move |signal| {
+            let failure = course.interrupted(signal, direction, first);
+            failure
+                .and("; those in flight may be done as well")
+                .report(printing);
+        })
+    }
+
+    fn was_interrupted(&self, interrupt: &Interrupt) -> Result<(), Failure> {
+        let done = self.course.done.load(Ordering::Relaxed);
+        let signal = interrupt.signal();
+        let all = self.course.all.load(Ordering::Relaxed);
+        match signal.filter(|_| all == 0 || done < all) {
+            Some(signal) => Err(self.course.interrupted(signal, self.direction, self.first)),
+            None => Ok(()),
+        }
+    }
+
+    /// A write that fails says how far it came.
+    fn with_progress(&self, failure: Failure) -> Failure {
+        let done = self.course.done.load(Ordering::Relaxed);
+        match self.direction {
+            Direction::Write(_) if done > 0 => failure
+                .and(&format!(
+                    "; {done} blocks from block {} were acknowledged before",
+                    self.first
+                ))
+                .with("acknowledged_blocks", done),
+            _ => failure,
+        }
     }
 
     fn has_room(&self) -> bool {
@@ -243,9 +342,16 @@ impl<'a> Transfers<'a> {
         };
         let ended = task
             .await
-            .map_err(|error| Failure::new(format!("a transfer was stopped: {error}")))?;
-        let buf = ended.map_err(Error::from)?;
-        self.bar.inc(buf.len() as u64);
+            .map_err(|error| Failure::new(format!("a transfer was stopped: {error}")));
+        let ended = ended.and_then(|ended| Ok(ended.map_err(Error::from)?));
+        let buf = ended.inspect_err(|_| self.failed = true)?;
+        let bytes = buf.len() as u64;
+        self.bar.inc(bytes);
+        // What comes after a failure does not count: there is a hole before it.
+        if !self.failed {
+            let blocks = bytes / u64::from(self.namespace.block_size());
+            self.course.done.fetch_add(blocks, Ordering::Relaxed);
+        }
         Ok(Some(Spare {
             buf: Some(buf),
             home: &mut self.spare,
@@ -344,14 +450,15 @@ fn sink(path: &Path) -> Result<Box<dyn Write>, Failure> {
 
 /// Where data comes from.
 struct Source {
-    reader: Box<dyn Read>,
+    reader: File,
     /// Length in bytes where that is known before.
     len: Option<u64>,
 }
 
 fn source(path: &Path) -> Result<Source, Failure> {
     if path == Path::new("-") {
-        let reader = Box::new(io::stdin().lock());
+        let standard = io::stdin().as_fd().try_clone_to_owned();
+        let reader = File::from(standard.map_err(|error| Failure::file(path, &error))?);
         return Ok(Source { reader, len: None });
     }
     let file = File::open(path).map_err(|error| Failure::file(path, &error))?;
@@ -359,17 +466,19 @@ fn source(path: &Path) -> Result<Source, Failure> {
         .metadata()
         .map_err(|error| Failure::file(path, &error))?;
     let len = metadata.is_file().then_some(metadata.len());
-    Ok(Source {
-        reader: Box::new(file),
-        len,
-    })
+    Ok(Source { reader: file, len })
 }
 
 impl Source {
-    /// Fills `buf` as far as there is data; how far.
-    fn fill(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+    /// Fills `buf` as far as there is data; how far, or `None` where a signal came first.
+    fn fill(&mut self, buf: &mut [u8], interrupt: &Interrupt) -> io::Result<Option<usize>> {
         let mut filled = 0;
         while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            while self.len.is_none() && !self.has_data() {
+                if interrupt.signal().is_some() {
+                    return Ok(None);
+                }
+            }
             match self.reader.read(rest) {
                 Ok(0) => break,
                 Ok(got) => filled += got,
@@ -377,7 +486,17 @@ impl Source {
                 Err(error) => return Err(error),
             }
         }
-        Ok(filled)
+        Ok(Some(filled))
+    }
+
+    /// Whether there is something to read, or the end, within a moment.
+    fn has_data(&self) -> bool {
+        let mut fds = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
+        // What cannot be polled is read.
+        !matches!(
+            poll(&mut fds, PollTimeout::from(MOMENT)),
+            Ok(0) | Err(nix::errno::Errno::EINTR)
+        )
     }
 }
 
@@ -385,29 +504,24 @@ impl Source {
 mod tests {
     use super::*;
 
-    /// Gives its data a few bytes at a time, as a pipe does.
-    struct Trickle(Vec<u8>);
-
-    impl Read for Trickle {
-        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-            let n = self.0.len().min(buf.len()).min(3);
-            buf[..n].copy_from_slice(&self.0[..n]);
-            self.0.drain(..n);
-            Ok(n)
-        }
-    }
-
     #[test]
     fn a_pipe_fills_buffers() {
-        let mut source = Source {
-            reader: Box::new(Trickle((0..20).collect())),
-            len: None,
-        };
+        let (from, mut to) = io::pipe().unwrap();
+        let reader = File::from(std::os::fd::OwnedFd::from(from));
+        let mut source = Source { reader, len: None };
+        // A few bytes at a time.
+        let writer = std::thread::spawn(move || {
+            for byte in 0..20 {
+                to.write_all(&[byte]).unwrap();
+            }
+        });
         let mut buf = [0; 16];
-        assert_eq!(source.fill(&mut buf).unwrap(), 16);
+        let calm = Interrupt::default();
+        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(16));
         assert!(buf.iter().copied().eq(0..16));
-        assert_eq!(source.fill(&mut buf).unwrap(), 4);
-        assert_eq!(source.fill(&mut buf).unwrap(), 0);
+        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(4));
+        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(0));
+        writer.join().unwrap();
     }
 
     #[test]

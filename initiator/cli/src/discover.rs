@@ -2,8 +2,8 @@
 
 use nvmeof_initiator::Discovery;
 use nvmeof_wire::log::DiscoveryEntry;
-use nvmeof_wire::log::discovery::{TransportType, Treq};
-use serde_json::{Value, json};
+use nvmeof_wire::log::discovery::{EntryFlags, TransportType, Treq};
+use serde::Serialize;
 
 use crate::args::{self, Format};
 use crate::failure::Failure;
@@ -30,10 +30,18 @@ fn to_text(discovery: &Discovery) -> String {
     text
 }
 
-fn to_json(discovery: &Discovery) -> Value {
-    let entries = discovery.entries.iter();
-    let records: Vec<Value> = entries.map(|entry| fields(entry).to_json()).collect();
-    json!({ "genctr": discovery.generation, "records": records })
+/// The discovery log as JSON.
+#[derive(Serialize)]
+struct Log {
+    genctr: u64,
+    records: Vec<Fields>,
+}
+
+fn to_json(discovery: &Discovery) -> Log {
+    Log {
+        genctr: discovery.generation,
+        records: discovery.entries.iter().map(fields).collect(),
+    }
 }
 
 fn fields(entry: &DiscoveryEntry) -> Fields {
@@ -46,14 +54,33 @@ fn fields(entry: &DiscoveryEntry) -> Fields {
         .add("portid", entry.portid.get())
         .add("trsvcid", entry.trsvcid.to_string())
         .add("subnqn", output::text(&entry.subnqn))
-        .add("traddr", entry.traddr.to_string());
+        .add("traddr", entry.traddr.to_string())
+        .add("eflags", flags(entry.eflags()));
     if entry.trtype == TransportType::RDMA {
         fields
             .add("rdma_prtype", entry.tsas.prtype.name())
             .add("rdma_qptype", entry.tsas.qptype.name())
-            .add("rdma_cms", entry.tsas.cms.name());
+            .add("rdma_cms", entry.tsas.cms.name())
+            .hex("rdma_pkey", entry.tsas.pkey.get());
     }
     fields
+}
+
+/// In the words of nvme-cli.
+fn flags(eflags: EntryFlags) -> String {
+    let words: Vec<&str> = [
+        (EntryFlags::EPCSD, "explicit discovery connections"),
+        (EntryFlags::DUPRETINFO, "duplicate discovery information"),
+        (EntryFlags::NCC, "no cdc connectivity"),
+    ]
+    .into_iter()
+    .filter_map(|(flag, word)| eflags.contains(flag).then_some(word))
+    .collect();
+    if words.is_empty() {
+        "none".to_owned()
+    } else {
+        words.join(", ")
+    }
 }
 
 fn requirements(treq: Treq) -> String {
@@ -110,15 +137,17 @@ mod tests {
              trsvcid     : 4420\n\
              subnqn      : nqn.2026-11.org.example:disk\n\
              traddr      : 127.0.0.1\n\
+             eflags      : none\n\
              rdma_prtype : iwarp\n\
              rdma_qptype : connected\n\
-             rdma_cms    : rdma-cm\n"
+             rdma_cms    : rdma-cm\n\
+             rdma_pkey   : 0x0\n"
         );
     }
 
     #[test]
     fn for_programs() {
-        let json = to_json(&discovery());
+        let json = serde_json::to_value(to_json(&discovery())).unwrap();
         assert_eq!(json["genctr"], 3);
         assert_eq!(json["records"][0]["subnqn"], "nqn.2026-11.org.example:disk");
         assert_eq!(json["records"][0]["trsvcid"], "4420");

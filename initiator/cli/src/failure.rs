@@ -3,9 +3,12 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use nvmeof_initiator::{Error, MachineError};
-use nvmeof_wire::text::Lines;
+use nvmeof_initiator::{Error, MachineError, SetupFault, Status};
+use nvmeof_initiator_core::SetupError;
+use nvmeof_wire::text::{Json, Lines};
+use serde_json::{Map, Value};
 
+use crate::format::Format;
 use crate::remedy::remedy;
 
 /// A failure with what to do about it.
@@ -14,6 +17,32 @@ pub(crate) struct Failure {
     cause: String,
     remedy: Option<String>,
     status: u8,
+    /// Further keys for programs.
+    extra: Map<String, Value>,
+    /// Whether standard output has a result before it.
+    beside_result: bool,
+}
+
+/// Where a failure is printed, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Printing {
+    /// Text on standard error.
+    Text,
+    /// JSON on standard output, where nvme-cli prints it.
+    Json,
+    /// JSON on standard error: standard output has data.
+    JsonBesideData,
+}
+
+impl Printing {
+    /// As for a command that prints in `format`, and has data on standard output if `data`.
+    pub(crate) fn new((format, data): (Format, bool)) -> Self {
+        match (format, data) {
+            (Format::Normal, _) => Self::Text,
+            (Format::Json, false) => Self::Json,
+            (Format::Json, true) => Self::JsonBesideData,
+        }
+    }
 }
 
 /// The operation failed.
@@ -29,6 +58,8 @@ impl Failure {
             cause: cause.into(),
             remedy: None,
             status: FAILED,
+            extra: Map::new(),
+            beside_result: false,
         }
     }
 
@@ -43,6 +74,30 @@ impl Failure {
     /// The same, with what to do about it.
     pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The same, with a key for programs.
+    pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.extra.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The same, with another exit status.
+    pub(crate) fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The same, where standard output has a result already.
+    pub(crate) fn beside_result(mut self) -> Self {
+        self.beside_result = true;
+        self
+    }
+
+    /// The same, with more to the cause.
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        self.cause.push_str(more);
         self
     }
 
@@ -64,10 +119,27 @@ impl Failure {
         text
     }
 
+    /// As JSON: `error` as nvme-cli has it, `remedy` where there is one, and for an NVMe
+    /// status `type` and `value`, as nvme-cli has them too.
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("error".to_owned(), self.cause.clone().into());
+        if let Some(remedy) = &self.remedy {
+            object.insert("remedy".to_owned(), remedy.clone().into());
+        }
+        object.extend(self.extra.clone());
+        object.into()
+    }
+
     /// Prints it; the exit status.
-    pub(crate) fn report(&self) -> ExitCode {
-        // Without standard error there is nobody to tell.
-        let _ = io::stderr().write_all(Lines(&self.text()).to_string().as_bytes());
+    pub(crate) fn report(&self, printing: Printing) -> ExitCode {
+        let json = || Json(&format!("{:#}\n", self.json())).to_string();
+        // Without that stream there is nowhere to print to.
+        let _ = match printing {
+            Printing::Text => io::stderr().write_all(Lines(&self.text()).to_string().as_bytes()),
+            Printing::Json if !self.beside_result => io::stdout().write_all(json().as_bytes()),
+            Printing::Json | Printing::JsonBesideData => io::stderr().write_all(json().as_bytes()),
+        };
         self.status.into()
     }
 }
@@ -78,12 +150,40 @@ impl From<Error> for Failure {
             &error,
             Error::Machine(machine) if matches!(**machine, MachineError::Provider { .. })
         );
-        Self {
-            cause: error.cause(),
+        let failure = Self {
             remedy: remedy(&error),
             status: if no_provider { USAGE } else { FAILED },
+            ..Self::new(error.cause())
+        };
+        match status_of(&error) {
+            Some(status) => failure
+                .with("type", "nvme")
+                .with("value", status.kind().to_field()),
+            None => failure,
         }
     }
+}
+
+/// The NVMe status that a command or Connect ended with.
+fn status_of(error: &Error) -> Option<Status> {
+    match error {
+        Error::Command(error) => Some(error.status),
+        Error::Setup(setup) => match &setup.why {
+            SetupFault::Nvme(SetupError::Refused(refusal)) => Some(refusal.status),
+            SetupFault::Nvme(SetupError::Command(error)) => Some(error.status),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What clap says is wrong with a command line, without the usage that follows.
+pub(crate) fn of_usage(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let said = text.split("\n\n").next().unwrap_or_default();
+    let said = said.strip_prefix("error: ").unwrap_or(said);
+    let words: Vec<&str> = said.split_whitespace().collect();
+    Failure::usage(words.join(" ")).with_remedy("`nvmeof COMMAND --help` shows what there is")
 }
 
 const WIDTH: usize = 80;
@@ -121,6 +221,8 @@ fn wrapped(label: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_initiator::CommandError;
+
     use super::*;
 
     #[test]
@@ -133,6 +235,31 @@ mod tests {
         assert!(text.contains("\n        word"));
         assert!(
             text.ends_with("  help: see\n          nvmeof discover -t rdma -a 127.0.0.1 -s 4420\n")
+        );
+    }
+
+    #[test]
+    fn json_has_cause_remedy_and_status() {
+        let error = CommandError {
+            command: "Read",
+            status: Status::LBA_OUT_OF_RANGE,
+            result: 0,
+            place: None,
+        };
+        let json = Failure::from(Error::from(error)).json();
+        assert_eq!(
+            json["error"],
+            "Read failed: LBA Out of Range (status 0x080)"
+        );
+        assert!(json["remedy"].as_str().unwrap().contains("nvmeof id-ns"));
+        assert_eq!(
+            (&json["type"], &json["value"]),
+            (&"nvme".into(), &0x80.into())
+        );
+        let plain = Failure::new("x").with("acknowledged_blocks", 7).json();
+        assert_eq!(
+            plain,
+            serde_json::json!({"error": "x", "acknowledged_blocks": 7})
         );
     }
 

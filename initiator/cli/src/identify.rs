@@ -1,16 +1,20 @@
 //! `nvmeof id-ctrl`, `id-ns` and `list-ns`
 
 use nvmeof_initiator::{Controller, ControllerInfo, Error};
+use nvmeof_wire::Ascii;
 use nvmeof_wire::admin::Cns;
-use nvmeof_wire::identify::{DescriptorList, IdentifyNamespace, NamespaceIdentifiers};
+use nvmeof_wire::identify::{
+    DescriptorList, IdentifyController, IdentifyNamespace, NamespaceIdentifiers, PowerState,
+};
 use nvmeof_wire::registers::Vs;
+use nvmeof_wire::text::Escaped;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
 use crate::args::{self, Format};
 use crate::failure::Failure;
-use crate::output::{self, Fields, large};
+use crate::output::{self, Fields};
 
 /// `nvmeof id-ctrl`
 pub(crate) async fn controller(args: &args::Admin) -> Result<(), Failure> {
@@ -20,12 +24,23 @@ pub(crate) async fn controller(args: &args::Admin) -> Result<(), Failure> {
     fields.print(args.subsystem.target.output_format)
 }
 
+/// All fields, with the names that nvme-cli has for them.
 fn controller_fields(info: &ControllerInfo) -> Fields {
+    let id = &info.identify;
     let mut fields = Fields::default();
     add_general_fields(&mut fields, info);
     add_admin_fields(&mut fields, info);
-    add_io_fields(&mut fields, info);
+    add_capacity_fields(&mut fields, id);
+    add_io_fields(&mut fields, id);
+    add_tracking_fields(&mut fields, id);
+    add_fabrics_fields(&mut fields, id);
+    add_power_states(&mut fields, id);
     fields
+}
+
+/// Text of a field that is padded with spaces: as it is for programs, trimmed for people.
+fn add_padded<const N: usize>(fields: &mut Fields, name: &'static str, field: &Ascii<N>) {
+    fields.with(name, output::text(field.as_array()), field.to_string());
 }
 
 /// Base 2.1, figure 313, bytes 0 to 255.
@@ -33,14 +48,17 @@ fn add_general_fields(fields: &mut Fields, info: &ControllerInfo) {
     let id = &info.identify;
     let version = Vs(id.ver.get());
     let [a, b, c] = id.ieee;
+    fields.hex("vid", id.vid.get()).hex("ssvid", id.ssvid.get());
+    add_padded(fields, "sn", &id.sn);
+    add_padded(fields, "mn", &id.mn);
+    add_padded(fields, "fr", &id.fr);
     fields
-        .hex("vid", id.vid.get())
-        .hex("ssvid", id.ssvid.get())
-        .add("sn", id.sn.to_string())
-        .add("mn", id.mn.to_string())
-        .add("fr", id.fr.to_string())
         .add("rab", id.rab)
-        .add("ieee", output::hex(&[c, b, a]))
+        .with(
+            "ieee",
+            u32::from_le_bytes([a, b, c, 0]),
+            output::hex(&[c, b, a]),
+        )
         .hex("cmic", id.cmic)
         .with("mdts", id.mdts, mdts(info))
         .hex("cntlid", id.cntlid.get())
@@ -53,11 +71,22 @@ fn add_general_fields(fields: &mut Fields, info: &ControllerInfo) {
         .add("rtd3e", id.rtd3e.get())
         .hex("oaes", id.oaes.get())
         .hex("ctratt", id.ctratt.get())
+        .hex("rrls", id.rrls.get())
+        .hex("bpcap", id.bpcap)
+        .add("nssl", id.nssl.get())
+        .hex("plsi", id.plsi)
         .add("cntrltype", id.cntrltype.0)
-        .add("fguid", output::hex(&id.fguid));
+        .add("fguid", Uuid::from_bytes(id.fguid).to_string())
+        .add("crdt1", id.crdt1.get())
+        .add("crdt2", id.crdt2.get())
+        .add("crdt3", id.crdt3.get())
+        .hex("crcap", id.crcap)
+        .hex("nvmsr", id.nvmsr)
+        .hex("vwci", id.vwci)
+        .hex("mec", id.mec);
 }
 
-/// Bytes 256 to 511.
+/// Bytes 256 to 279, and 320.
 fn add_admin_fields(fields: &mut Fields, info: &ControllerInfo) {
     let id = &info.identify;
     fields
@@ -68,24 +97,49 @@ fn add_admin_fields(fields: &mut Fields, info: &ControllerInfo) {
         .hex("lpa", id.lpa)
         .add("elpe", id.elpe)
         .add("npss", id.npss)
+        .hex("avscc", id.avscc)
+        .hex("apsta", id.apsta)
         .add("wctemp", id.wctemp.get())
         .add("cctemp", id.cctemp.get())
-        .add("tnvmcap", large(id.tnvmcap.get()))
-        .add("unvmcap", large(id.unvmcap.get()))
-        .with(
-            "kas",
-            id.kas.get(),
-            format!("{} ({} ms)", id.kas, u32::from(id.kas.get()) * 100),
-        )
+        .add("mtfa", id.mtfa.get())
+        .add("hmpre", id.hmpre.get())
+        .add("hmmin", id.hmmin.get());
+}
+
+/// Bytes 280 to 511.
+fn add_capacity_fields(fields: &mut Fields, id: &IdentifyController) {
+    let kas = id.kas.get();
+    fields
+        .large("tnvmcap", id.tnvmcap.get())
+        .large("unvmcap", id.unvmcap.get())
+        .hex("rpmbs", id.rpmbs.get())
+        .add("edstt", id.edstt.get())
+        .add("dsto", id.dsto)
+        .add("fwug", id.fwug)
+        .with("kas", kas, format!("{kas} ({} ms)", u32::from(kas) * 100))
+        .hex("hctma", id.hctma.get())
+        .add("mntmt", id.mntmt.get())
+        .add("mxtmt", id.mxtmt.get())
+        .hex("sanicap", id.sanicap.get())
+        .add("hmminds", id.hmminds.get())
+        .add("hmmaxd", id.hmmaxd.get())
+        .add("nsetidmax", id.nsetidmax.get())
+        .add("endgidmax", id.endgidmax.get())
         .add("anatt", id.anatt)
         .hex("anacap", id.anacap)
         .add("anagrpmax", id.anagrpmax.get())
-        .add("nanagrpid", id.nanagrpid.get());
+        .add("nanagrpid", id.nanagrpid.get())
+        .add("pels", id.pels.get())
+        .add("domainid", id.domainid.get())
+        .hex("kpioc", id.kpioc)
+        .add("mptfawr", id.mptfawr.get())
+        .large("megcap", id.megcap.get())
+        .hex("tmpthha", id.tmpthha)
+        .add("cqt", id.cqt.get());
 }
 
-/// Bytes 512 to 2047.
-fn add_io_fields(fields: &mut Fields, info: &ControllerInfo) {
-    let id = &info.identify;
+/// Bytes 512 to 567.
+fn add_io_fields(fields: &mut Fields, id: &IdentifyController) {
     fields
         .hex("sqes", id.sqes)
         .hex("cqes", id.cqes)
@@ -97,16 +151,85 @@ fn add_io_fields(fields: &mut Fields, info: &ControllerInfo) {
         .hex("vwc", id.vwc)
         .add("awun", id.awun.get())
         .add("awupf", id.awupf.get())
+        .hex("icsvscc", id.icsvscc)
+        .hex("nwpc", id.nwpc)
         .add("acwu", id.acwu.get())
+        // CDFS since Base 2.1, OCFS before.
+        .hex("ocfs", id.cdfs.get())
         .hex("sgls", id.sgls.get())
         .add("mnan", id.mnan.get())
-        .add("subnqn", output::text(&id.subnqn))
+        .large("maxdna", id.maxdna.get())
+        .add("maxcna", id.maxcna.get())
+        .add("oaqd", id.oaqd.get());
+}
+
+/// Bytes 568 to 767.
+fn add_tracking_fields(fields: &mut Fields, id: &IdentifyController) {
+    fields
+        .add("rhiri", id.rhiri)
+        .add("hirt", id.hirt)
+        .add("cmmrtd", id.cmmrtd.get())
+        .add("nmmrtd", id.nmmrtd.get())
+        .add("minmrtg", id.minmrtg)
+        .add("maxmrtg", id.maxmrtg)
+        .hex("trattr", id.trattr)
+        .add("mcudmq", id.mcudmq.get())
+        .add("mnsudmq", id.mnsudmq.get())
+        .add("mcmr", id.mcmr.get())
+        .add("nmcmr", id.nmcmr.get())
+        .add("mcdqpc", id.mcdqpc.get());
+}
+
+/// Bytes 768 to 2047.
+fn add_fabrics_fields(fields: &mut Fields, id: &IdentifyController) {
+    let subnqn = output::text(&id.subnqn);
+    if !subnqn.is_empty() {
+        fields.add("subnqn", subnqn);
+    }
+    fields
         .add("ioccsz", id.ioccsz.get())
         .add("iorcsz", id.iorcsz.get())
         .add("icdoff", id.icdoff.get())
-        .hex("fcattr", id.fcattr)
+        .hex("fcatt", id.fcattr)
         .add("msdbd", id.msdbd)
         .hex("ofcs", id.ofcs.get());
+}
+
+/// Bytes 2048 to 3071: NPSS is zero-based.
+fn add_power_states(fields: &mut Fields, id: &IdentifyController) {
+    let states = id.psd.iter().take(usize::from(id.npss) + 1);
+    let json: Vec<Value> = states.clone().map(power_state).collect();
+    let text: Vec<String> = states
+        .enumerate()
+        .map(|(number, state)| format!("{number}: mp {}, flags {:#x}", state.mp, state.flags))
+        .collect();
+    fields.with("psds", json, text.join("; "));
+}
+
+/// Figure 314.
+fn power_state(state: &PowerState) -> Value {
+    json!({
+        "max_power": state.mp.get(),
+        "max_power_scale": state.flags & 1,
+        "non-operational_state": state.flags >> 1 & 1,
+        "entry_lat": state.enlat.get(),
+        "exit_lat": state.exlat.get(),
+        "read_tput": state.rrt,
+        "read_lat": state.rrl,
+        "write_tput": state.rwt,
+        "write_lat": state.rwl,
+        "idle_power": state.idlp.get(),
+        "idle_scale": state.ips >> 6,
+        "active_power": state.actp.get(),
+        "active_power_work": state.apw & 7,
+        "active_scale": state.apw >> 6,
+        "emerg_power_fail_recover_time": state.epfrt,
+        "emerg_power_fail_recover_scale": state.epfr_fqv_ts & 0xf,
+        "force_quiesce_vault_time": state.fqvt,
+        "force_quiesce_vault_scale": state.epfr_fqv_ts >> 4,
+        "emerg_power_fail_vault_time": state.epfvt,
+        "emerg_power_fail_vault_scale": state.epfvts & 0xf,
+    })
 }
 
 /// What the field means in bytes.
@@ -142,12 +265,33 @@ async fn read_namespace(controller: &Controller, nsid: u32) -> Result<Fields, Fa
 }
 
 fn namespace_fields(id: &IdentifyNamespace, uuid: Option<[u8; 16]>) -> Fields {
+    let mut fields = Fields::default();
+    add_size_fields(&mut fields, id);
+    add_limits(&mut fields, id);
+    fields
+        .add("anagrpid", id.anagrpid.get())
+        .hex("nsattr", id.nsattr)
+        .add("nvmsetid", id.nvmsetid.get())
+        .add("endgid", id.endgid.get())
+        .add("nguid", output::hex(&id.nguid))
+        .add("eui64", output::hex(&id.eui64));
+    if let Some(uuid) = uuid {
+        fields.add("uuid", Uuid::from_bytes(uuid).to_string());
+    }
+    add_formats(&mut fields, id);
+    let vendor = output::vendor_lines(&id.vs);
+    let text = Escaped(&vendor.concat()).to_string();
+    fields.with("vs", vendor, text);
+    fields
+}
+
+/// NVM Command Set 1.1, figure 114, bytes 0 to 63.
+fn add_size_fields(fields: &mut Fields, id: &IdentifyNamespace) {
     let block_size = id.format().and_then(|format| format.block_len());
     let size = block_size.map_or_else(String::new, |block_size| {
         let bytes = u128::from(id.nsze.get()) * u128::from(block_size);
         format!(" ({bytes} bytes)")
     });
-    let mut fields = Fields::default();
     fields
         .with("nsze", id.nsze.get(), format!("{:#x}{size}", id.nsze.get()))
         .hex("ncap", id.ncap.get())
@@ -160,18 +304,38 @@ fn namespace_fields(id: &IdentifyNamespace, uuid: Option<[u8; 16]>) -> Fields {
         .hex("dps", id.dps)
         .hex("nmic", id.nmic)
         .hex("rescap", id.rescap)
+        .hex("fpi", id.fpi)
         .hex("dlfeat", id.dlfeat)
         .add("nawun", id.nawun.get())
         .add("nawupf", id.nawupf.get())
+        .add("nacwu", id.nacwu.get())
+        .add("nabsn", id.nabsn.get())
+        .add("nabo", id.nabo.get())
+        .add("nabspf", id.nabspf.get())
         .add("noiob", id.noiob.get())
-        .add("nvmcap", large(id.nvmcap.get()))
-        .add("anagrpid", id.anagrpid.get())
-        .hex("nsattr", id.nsattr)
-        .add("nguid", output::hex(&id.nguid))
-        .add("eui64", output::hex(&id.eui64));
-    if let Some(uuid) = uuid {
-        fields.add("uuid", Uuid::from_bytes(uuid).to_string());
+        .large("nvmcap", id.nvmcap.get());
+}
+
+/// Bytes 64 to 87. NSFEAT.OPTPERF says which of the first are there.
+fn add_limits(fields: &mut Fields, id: &IdentifyNamespace) {
+    let optperf = id.nsfeat >> 4 & 0b11;
+    if optperf != 0 {
+        fields.add("npwg", id.npwg.get()).add("npwa", id.npwa.get());
+        if optperf & 1 != 0 {
+            fields.add("npdg", id.npdg.get());
+        }
+        fields.add("npda", id.npda.get()).add("nows", id.nows.get());
     }
+    fields
+        .add("mssrl", id.mssrl.get())
+        .add("mcl", id.mcl.get())
+        .add("msrc", id.msrc)
+        .hex("kpios", id.kpios)
+        .add("nulbaf", id.nulbaf)
+        .add("kpiodaag", id.kpiodaag.get());
+}
+
+fn add_formats(fields: &mut Fields, id: &IdentifyNamespace) {
     let used = id.format_index();
     let formats = id.lbaf.iter().take(usize::from(id.nlbaf) + 1).enumerate();
     let json: Vec<Value> = formats
@@ -186,10 +350,9 @@ fn namespace_fields(id: &IdentifyNamespace, uuid: Option<[u8; 16]>) -> Fields {
         })
         .collect();
     fields.with("lbafs", json, text.join("; "));
-    if let Some(block_size) = block_size {
+    if let Some(block_size) = id.format().and_then(|format| format.block_len()) {
         fields.add("block_size", block_size);
     }
-    fields
 }
 
 /// `nvmeof list-ns`
@@ -222,6 +385,52 @@ async fn connect(subsystem: &args::Subsystem) -> Result<Controller, Failure> {
 mod tests {
     use super::*;
 
+    /// Keys and types as in nvme-cli 2.13; the lab compares them with its own output.
+    #[test]
+    fn json_has_keys_and_types_of_nvme_cli() {
+        let namespace = IdentifyNamespace::with_format(8, 12);
+        let json = serde_json::to_value(namespace_fields(&namespace, None)).unwrap();
+        for key in [
+            "fpi", "nacwu", "mssrl", "mcl", "msrc", "nulbaf", "endgid", "nvmcap",
+        ] {
+            assert!(json[key].is_u64(), "{key}: {json}");
+        }
+        assert!(json["vs"].is_array() && json["nguid"].is_string());
+        // Without OPTPERF in NSFEAT nothing is said of preferred sizes.
+        assert!(json.get("npwg").is_none(), "{json}");
+        let mut preferring = namespace;
+        preferring.nsfeat = 0x10;
+        let json = serde_json::to_value(namespace_fields(&preferring, None)).unwrap();
+        for key in ["npwg", "npwa", "npdg", "npda", "nows"] {
+            assert!(json[key].is_u64(), "{key}: {json}");
+        }
+
+        let mut id = IdentifyController::zeroed();
+        id.ieee = [0x56, 0x34, 0x12];
+        id.sn = Ascii::new("A1");
+        id.npss = 1;
+        let mut fields = Fields::default();
+        add_capacity_fields(&mut fields, &id);
+        add_io_fields(&mut fields, &id);
+        add_tracking_fields(&mut fields, &id);
+        add_fabrics_fields(&mut fields, &id);
+        add_power_states(&mut fields, &id);
+        add_padded(&mut fields, "sn", &id.sn);
+        let json = serde_json::to_value(fields).unwrap();
+        for key in [
+            "fcatt", "ocfs", "nwpc", "tnvmcap", "maxdna", "cqt", "mcdqpc",
+        ] {
+            assert!(json[key].is_u64(), "{key}: {json}");
+        }
+        assert_eq!(json["sn"], "A1                  ");
+        assert_eq!(json["psds"].as_array().unwrap().len(), 2);
+        assert!(json["psds"][0]["non-operational_state"].is_u64());
+        assert!(
+            json.get("subnqn").is_none(),
+            "an empty name is none: {json}"
+        );
+    }
+
     #[test]
     fn a_namespace_says_its_size_in_words() {
         let id = IdentifyNamespace::with_format(8, 12);
@@ -231,7 +440,7 @@ mod tests {
         assert!(text.contains("uuid       : 11111111-1111-1111-1111-111111111111\n"));
         assert!(text.contains("lbafs      : 0: 4096 bytes, metadata 0 (in use)\n"));
         assert!(text.lines().all(|line| line.len() <= 80));
-        let json = fields.to_json();
+        let json = serde_json::to_value(&fields).unwrap();
         assert_eq!(
             (&json["nsze"], &json["lbafs"][0]["ds"]),
             (&8.into(), &12.into())

@@ -5,12 +5,13 @@ use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::SMART_LEN;
 use nvmeof_wire::log::{ErrorEntry, SmartLog};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use zerocopy::FromBytes;
 
 use crate::args::{self, Format};
 use crate::failure::Failure;
-use crate::output::{self, Fields, large};
+use crate::output::{self, Fields};
 
 /// `nvmeof smart-log`
 pub(crate) async fn smart(args: &args::Admin) -> Result<(), Failure> {
@@ -31,7 +32,8 @@ fn smart_fields(log: &SmartLog) -> Fields {
         .with("temperature", log.ctemp.get(), temperature)
         .with("avail_spare", log.avsp, format!("{} %", log.avsp))
         .with("spare_thresh", log.avspt, format!("{} %", log.avspt))
-        .with("percent_used", log.pused, format!("{} %", log.pused));
+        .with("percent_used", log.pused, format!("{} %", log.pused))
+        .hex("endurance_grp_critical_warning_summary", log.egcws);
     for (name, value) in [
         ("data_units_read", log.dur),
         ("data_units_written", log.duw),
@@ -44,9 +46,40 @@ fn smart_fields(log: &SmartLog) -> Fields {
         ("media_errors", log.mdie),
         ("num_err_log_entries", log.neile),
     ] {
-        fields.add(name, large(value.get()));
+        fields.large(name, value.get());
     }
     fields
+        .add("warning_temp_time", log.wctt.get())
+        .add("critical_comp_time", log.cctt.get());
+    // A sensor that is not there reports 0.
+    for (name, sensor) in SENSORS.iter().zip(log.tsen) {
+        if sensor.get() != 0 {
+            fields.add(name, sensor.get());
+        }
+    }
+    fields
+        .add("thm_temp1_trans_count", log.tmt1tc.get())
+        .add("thm_temp2_trans_count", log.tmt2tc.get())
+        .add("thm_temp1_total_time", log.tttmt1.get())
+        .add("thm_temp2_total_time", log.tttmt2.get());
+    fields
+}
+
+const SENSORS: [&str; 8] = [
+    "temperature_sensor_1",
+    "temperature_sensor_2",
+    "temperature_sensor_3",
+    "temperature_sensor_4",
+    "temperature_sensor_5",
+    "temperature_sensor_6",
+    "temperature_sensor_7",
+    "temperature_sensor_8",
+];
+
+/// The error log as JSON.
+#[derive(Serialize)]
+struct Errors {
+    errors: Vec<Fields>,
 }
 
 /// `nvmeof error-log`
@@ -55,10 +88,12 @@ pub(crate) async fn error(args: &args::ErrorLog) -> Result<(), Failure> {
     let page = read(&args.subsystem, LogId::ERROR, None, len).await?;
     let entries = page.chunks_exact(ERROR_ENTRY_LEN);
     let entries = entries.filter_map(|entry| ErrorEntry::read_from_bytes(entry).ok());
-    // An error count of 0 marks an entry that was never used.
-    let entries: Vec<ErrorEntry> = entries.filter(|entry| entry.ecnt.get() != 0).collect();
+    let entries: Vec<ErrorEntry> = entries.collect();
     match args.subsystem.target.output_format {
         Format::Normal => {
+            // An error count of 0 marks an entry that was never used.
+            let used = entries.iter().filter(|entry| entry.ecnt.get() != 0);
+            let entries: Vec<&ErrorEntry> = used.collect();
             let mut text = format!("Error Log: {} entries\n", entries.len());
             for (number, entry) in entries.iter().enumerate() {
                 text.push_str(&format!("===== Entry {number} =====\n"));
@@ -67,8 +102,8 @@ pub(crate) async fn error(args: &args::ErrorLog) -> Result<(), Failure> {
             output::print(text.as_bytes())
         }
         Format::Json => {
-            let errors = entries.iter().map(|entry| error_fields(entry).to_json());
-            output::json(&json!({ "errors": errors.collect::<Vec<Value>>() }))
+            let errors = entries.iter().map(error_fields).collect();
+            output::json(&Errors { errors })
         }
     }
 }
@@ -81,11 +116,18 @@ fn error_fields(entry: &ErrorEntry) -> Fields {
         .add("sqid", entry.sqid.get())
         .hex("cmdid", entry.cid.get())
         .with("status_field", status.to_field(), status.to_string())
-        .hex("parm_err_loc", entry.pel.get())
+        .add("phase_tag", entry.sts.get() & 1)
+        .hex("parm_error_location", entry.pel.get())
         .add("lba", entry.lba.get())
         .hex("nsid", entry.nsid.get())
-        .hex("opcode", entry.opc)
-        .add("trtype", entry.trtype.name());
+        .hex("vs", entry.vsia)
+        .with("trtype", entry.trtype.0, entry.trtype.name())
+        .hex("cs", entry.csinfo.get())
+        .hex("trtype_spec_info", entry.ttsi.get());
+    // Base 2.1: a log page of an older version has no opcode.
+    if entry.lpver > 0 {
+        fields.hex("csi", entry.csi).hex("opcode", entry.opc);
+    }
     fields
 }
 
@@ -134,15 +176,17 @@ mod tests {
         log.ctemp = 300.into();
         log.dur = 5.into();
         let fields = smart_fields(&log);
-        assert!(fields.to_text().contains("temperature          : 27 C\n"));
-        assert_eq!(fields.to_json()["data_units_read"], 5);
+        let text = fields.to_text();
+        let temperature = text.lines().find(|line| line.starts_with("temperature "));
+        assert!(temperature.unwrap().ends_with(" : 27 C"), "{text}");
+        assert_eq!(serde_json::to_value(&fields).unwrap()["data_units_read"], 5);
     }
 
     #[test]
     fn an_error_entry_says_its_status_in_words() {
         let entry = ErrorEntry::new(3, Status::LBA_OUT_OF_RANGE);
         let text = error_fields(&entry).to_text();
-        assert!(text.contains("error_count  : 3\n"), "{text}");
+        assert!(text.contains("error_count         : 3\n"), "{text}");
         assert!(text.contains("LBA Out of Range"), "{text}");
     }
 }

@@ -7,8 +7,10 @@ mod bench;
 mod data;
 mod discover;
 mod failure;
+mod format;
 mod identify;
 mod inside;
+mod interrupt;
 mod logs;
 mod output;
 mod remedy;
@@ -21,7 +23,7 @@ use clap::{CommandFactory, Parser};
 use nvmeof_manual::Contents;
 
 use crate::args::{Cli, Command};
-use crate::failure::Failure;
+use crate::failure::{Failure, Printing};
 
 /// The manual besides the command line.
 const CONTENTS: Contents = Contents {
@@ -31,10 +33,18 @@ const CONTENTS: Contents = Contents {
 };
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are no errors.
+        Err(error) if error.use_stderr() && wants_json() => {
+            return failure::of_usage(&error).report(Printing::Json);
+        }
+        Err(error) => error.exit(),
+    };
+    let printing = Printing::new(cli.command.output());
     let filter = match nvmeof_logging::filter_of("NVMEOF_LOG", "warn") {
         Ok(filter) => filter,
-        Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(),
+        Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(printing),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -43,8 +53,24 @@ fn main() -> ExitCode {
         .init();
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(printing),
     }
+}
+
+/// Whether a command line that is wrong asks for JSON.
+fn wants_json() -> bool {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
+    let pairs = words.windows(2);
+    let apart = pairs.filter_map(|pair| match pair {
+        [option, format] => Some((option.as_str(), format.as_str())),
+        _ => None,
+    });
+    let joined = words
+        .iter()
+        .any(|word| ["-ojson", "-o=json", "--output-format=json"].contains(&word.as_str()));
+    let mut apart = apart.filter(|(option, _)| ["-o", "--output-format"].contains(option));
+    joined || apart.any(|(_, format)| format == "json")
 }
 
 fn run(command: &Command) -> Result<(), Failure> {

@@ -3,15 +3,43 @@
 use std::io::{self, Write};
 
 use nvmeof_wire::text::{Escaped, Json};
-use serde_json::{Map, Value};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
 use crate::args::Format;
 use crate::failure::Failure;
 
-/// Fields by name, in the order they are printed for people.
+/// Fields by name, in the order they are printed. As JSON they are an object.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
-    fields: Vec<(&'static str, Value, String)>,
+    fields: Vec<(&'static str, Data, String)>,
+}
+
+/// What a field has for programs.
+#[derive(Debug)]
+enum Data {
+    Json(Value),
+    /// Beyond what a [`Value`] holds; a number all the same, as nvme-cli prints it.
+    Large(u128),
+}
+
+impl Serialize for Data {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Json(value) => value.serialize(to),
+            Self::Large(number) => to.serialize_u128(*number),
+        }
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.fields.len()))?;
+        for (name, data, _) in &self.fields {
+            map.serialize_entry(name, data)?;
+        }
+        map.end()
+    }
 }
 
 impl Fields {
@@ -23,16 +51,20 @@ impl Fields {
             Value::String(text) => Escaped(text).to_string(),
             other => other.to_string(),
         };
-        self.fields.push((name, value, text));
+        self.with(name, value, text)
+    }
+
+    /// Adds a number of up to 128 bits.
+    pub(crate) fn large(&mut self, name: &'static str, value: u128) -> &mut Self {
+        self.fields
+            .push((name, Data::Large(value), value.to_string()));
         self
     }
 
     /// Adds a number that people read in hexadecimal.
     pub(crate) fn hex(&mut self, name: &'static str, value: impl Into<u64>) -> &mut Self {
         let value = value.into();
-        self.fields
-            .push((name, value.into(), format!("{value:#x}")));
-        self
+        self.with(name, value, format!("{value:#x}"))
     }
 
     /// Adds a field with words for people.
@@ -42,18 +74,9 @@ impl Fields {
         value: impl Into<Value>,
         text: impl Into<String>,
     ) -> &mut Self {
-        self.fields.push((name, value.into(), text.into()));
+        self.fields
+            .push((name, Data::Json(value.into()), text.into()));
         self
-    }
-
-    /// As JSON.
-    pub(crate) fn to_json(&self) -> Value {
-        let fields = self.fields.iter();
-        Value::Object(
-            fields
-                .map(|(name, value, _)| ((*name).to_owned(), value.clone()))
-                .collect::<Map<_, _>>(),
-        )
     }
 
     /// As lines `name : value`.
@@ -70,14 +93,9 @@ impl Fields {
     pub(crate) fn print(&self, format: Format) -> Result<(), Failure> {
         match format {
             Format::Normal => print(self.to_text().as_bytes()),
-            Format::Json => json(&self.to_json()),
+            Format::Json => json(self),
         }
     }
-}
-
-/// A 128-bit number: JSON numbers end at 64 bits in most programs.
-pub(crate) fn large(value: u128) -> Value {
-    u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
 }
 
 /// Bytes in hexadecimal.
@@ -93,9 +111,25 @@ pub(crate) fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().map(clean).collect()
 }
 
+/// Printable characters in lines of 16, up to the first NUL: how nvme-cli has vendor
+/// specific bytes in JSON.
+pub(crate) fn vendor_lines(bytes: &[u8]) -> Vec<String> {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let used = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+    let printable = |byte: &u8| match byte {
+        0x21..=0x7e => char::from(*byte),
+        _ => '.',
+    };
+    used.chunks(16)
+        .map(|line| line.iter().map(printable).collect())
+        .collect()
+}
+
 /// Prints JSON.
-pub(crate) fn json(value: &Value) -> Result<(), Failure> {
-    print(Json(&format!("{value:#}\n")).to_string().as_bytes())
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| Failure::new(format!("internal error: {error}")))?;
+    print(Json(&(text + "\n")).to_string().as_bytes())
 }
 
 /// Prints to standard output. That nobody reads any more is not a failure.
@@ -138,9 +172,13 @@ mod tests {
         let mut fields = Fields::default();
         fields.add("vid", 7).hex("ver", 0x20000u32).add("sn", "abc");
         assert_eq!(fields.to_text(), "vid : 7\nver : 0x20000\nsn  : abc\n");
-        let json = fields.to_json();
-        assert_eq!(json["ver"], 0x20000);
-        assert_eq!(json["sn"], "abc");
+        fields.large("tnvmcap", u128::MAX);
+        let json = serde_json::to_string(&fields).unwrap();
+        let expected = format!(
+            r#"{{"vid":7,"ver":131072,"sn":"abc","tnvmcap":{}}}"#,
+            u128::MAX
+        );
+        assert_eq!(json, expected, "in order, and numbers are numbers");
     }
 
     #[test]
@@ -160,7 +198,16 @@ mod tests {
         let mut fields = Fields::default();
         fields.add("subnqn", text("a\u{202e}b\u{200b}\\".as_bytes()));
         assert_eq!(fields.to_text(), "subnqn : a\\u202Eb\\u200B\\\\\n");
-        assert_eq!(fields.to_json()["subnqn"], "a\u{202e}b\u{200b}\\");
-        assert_eq!(large(u128::MAX), u128::MAX.to_string());
+        let json = serde_json::to_value(&fields).unwrap();
+        assert_eq!(json["subnqn"], "a\u{202e}b\u{200b}\\");
+    }
+
+    #[test]
+    fn vendor_bytes_end_at_the_first_nul() {
+        assert!(vendor_lines(&[0; 8]).is_empty());
+        assert_eq!(
+            vendor_lines(b"0123456789abcdef\x01 \0x"),
+            ["0123456789abcdef", ".."]
+        );
     }
 }

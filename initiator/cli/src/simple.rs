@@ -41,6 +41,10 @@ pub(crate) async fn open(io: &args::Io) -> Result<Namespace, Failure> {
 /// Connects `host` to the namespace of `io`.
 pub(crate) async fn open_at(host: Host, io: &args::Io) -> Result<Namespace, Failure> {
     let controller = host.connect(io.options()?).await?;
+    if let Err(failure) = io.queues.check(controller.info()) {
+        controller.disconnect().await;
+        return Err(failure);
+    }
     Ok(controller.namespace(io.namespace_id).await?)
 }
 

@@ -12,11 +12,14 @@ mod fake;
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fake::{BLOCK, BLOCKS, Fake, SUBNQN};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use nvmeof_initiator::Address;
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use nvmeof_wire::Status;
@@ -25,19 +28,44 @@ use serde_json::Value;
 
 /// Runs a target with `prepare` done to it until the sender is dropped.
 fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (Address, mpsc::Sender<()>) {
+    let (addr, stop, _) = counting_target(prepare);
+    (addr, stop)
+}
+
+/// The same, with the number of commands that it has served.
+fn counting_target(
+    prepare: impl FnOnce(&mut Fake<Iwarp>),
+) -> (Address, mpsc::Sender<()>, Arc<AtomicUsize>) {
     let provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
     let (mut fake, addr) = Fake::listen(provider, "127.0.0.1:0".parse().unwrap());
     prepare(&mut fake);
     let (stop, stopped) = mpsc::channel();
+    let served = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&served);
     std::thread::spawn(move || {
         let start = Instant::now();
         while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
             if !fake.poll(start.elapsed()) {
                 std::thread::sleep(Duration::from_micros(50));
             }
+            count.store(fake.served.len(), Ordering::Relaxed);
         }
     });
-    (addr, stop)
+    (addr, stop, served)
+}
+
+/// Waits until the target has served `least` commands.
+fn wait_for(served: &AtomicUsize, least: usize) {
+    let start = Instant::now();
+    while served.load(Ordering::Relaxed) < least {
+        assert!(start.elapsed() < Duration::from_secs(60), "no I/O");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    kill(pid, signal).unwrap();
 }
 
 /// `nvmeof` with the target's address; words are separated by spaces.
@@ -79,7 +107,10 @@ fn controllers_and_logs_are_shown() {
     let discovery = json(&mut nvmeof(addr, "discover"));
     assert_eq!(discovery["genctr"], 4);
     assert_eq!(discovery["records"].as_array().unwrap().len(), 5);
-    assert_eq!(json(&mut on_subsystem(addr, "id-ctrl"))["cntlid"], 1);
+    let controller = json(&mut on_subsystem(addr, "id-ctrl"));
+    assert_eq!(controller["cntlid"], 1);
+    assert!(controller["ieee"].is_u64() && controller["fcatt"].is_u64());
+    assert_eq!(controller["fguid"].as_str().unwrap().len(), 36);
     let namespace = json(&mut on_subsystem(addr, "id-ns --namespace-id 1"));
     assert_eq!(namespace["nsze"], BLOCKS);
     let list = json(&mut on_subsystem(addr, "list-ns"));
@@ -225,7 +256,7 @@ fn a_benchmark_counts() {
     let (addr, _stop) = target(|_| {});
     for kind in ["randread", "randrw", "write"] {
         let words = format!(
-            "bench --namespace-id 1 --rw {kind} --bs 4k --iodepth 8 --io-queues 2 --runtime 1"
+            "bench --namespace-id 1 --rw {kind} --bs 4k --iodepth 8 --nr-io-queues 2 --runtime 1"
         );
         let report = json(&mut on_subsystem(addr, &words));
         let figure = |value: &Value| value.as_f64().unwrap();
@@ -237,5 +268,225 @@ fn a_benchmark_counts() {
         assert!(figure(&latency["p99"]) <= figure(&latency["p99_9"]));
         assert_eq!(figure(&report["read"]["iops"]) > 0.0, kind != "write");
         assert_eq!(figure(&report["write"]["iops"]) > 0.0, kind != "randread");
+    }
+}
+
+/// Every command, with what it needs besides a target and a subsystem.
+const COMMANDS: [&str; 15] = [
+    "id-ctrl",
+    "id-ns --namespace-id 1",
+    "list-ns",
+    "smart-log",
+    "error-log",
+    "get-log --log-id 1 --log-len 64",
+    "read --namespace-id 1 --data /dev/null",
+    "write --namespace-id 1 --data /dev/null",
+    "compare --namespace-id 1 --data /dev/null",
+    "compare-write --namespace-id 1 --start-block 0 --compare /dev/null --data /dev/null",
+    "verify --namespace-id 1",
+    "copy --namespace-id 1 --start-block 0 --block-count 1 --to 9",
+    "flush --namespace-id 1",
+    "write-zeroes --namespace-id 1 --start-block 0 --block-count 1",
+    "dsm --namespace-id 1 --start-block 0 --block-count 1",
+];
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let nobody: Address = "127.0.0.1:1".parse().unwrap();
+    let bench = [
+        "bench --namespace-id 1",
+        "bench --namespace-id 1 --interface async",
+    ];
+    let mut all: Vec<Command> = COMMANDS
+        .into_iter()
+        .chain(bench)
+        .map(|words| on_subsystem(nobody, words))
+        .collect();
+    all.push(nvmeof(nobody, "discover"));
+    for command in &mut all {
+        let output = command.args(["-o", "json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert_eq!(err(&output), "", "{command:?}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |key: &str| said[key].as_str().unwrap().to_owned();
+        assert!(text("error").contains("connection refused"), "{said}");
+        assert!(text("remedy").contains("--traddr"), "{said}");
+    }
+    // Where standard output has data.
+    for words in [
+        "read --namespace-id 1 --data -",
+        "get-log --log-id 1 --log-len 64 -b",
+    ] {
+        let output = on_subsystem(nobody, words)
+            .args(["-o", "json"])
+            .output()
+            .unwrap();
+        assert!(output.stdout.is_empty());
+        let said: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert!(said["error"].is_string(), "{said}");
+    }
+    // What is wrong with the command line itself.
+    for words in [
+        "read -o json",
+        "id-ns --namespace-id 0 -o json",
+        "--output-format=json x",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_nvmeof"))
+            .args(words.split_whitespace())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(
+            said["error"].is_string() && err(&output).is_empty(),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn nvme_statuses_are_numbers_in_json() {
+    let (addr, _stop) = target(|_| {});
+    let mut flush = on_subsystem(addr, "write-zeroes --namespace-id 1 --block-count 1");
+    let output = flush
+        .args(["--start-block", "0x2000", "-o", "json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        said["error"].as_str().unwrap().contains("beyond the end"),
+        "{said}"
+    );
+
+    let (addr, _stop) =
+        target(|fake| fake.manners.connect = Some((Status::CONNECT_INVALID_HOST, 0)));
+    let output = on_subsystem(addr, "list-ns")
+        .args(["-o", "json"])
+        .output()
+        .unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["type"], "nvme");
+    assert_eq!(said["value"], Status::CONNECT_INVALID_HOST.to_field());
+}
+
+#[test]
+fn absent_queues_and_namespaces_are_refused_alike() {
+    let (addr, _stop) = target(|fake| fake.manners.queues = Some(4));
+    for (option, said) in [
+        (
+            "-i 999 --namespace-id 1",
+            "the controller grants 4 I/O queues, 999 were asked for",
+        ),
+        (
+            "--namespace-id 9",
+            "the subsystem has no namespace 9; it has 1",
+        ),
+    ] {
+        let texts = ["read --data -", "bench", "bench --interface async"].map(|words| {
+            let output = on_subsystem(addr, &format!("{words} {option}"))
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1));
+            err(&output).replace("\n        ", " ")
+        });
+        assert!(texts[0].contains(said), "{}", texts[0]);
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    }
+}
+
+#[test]
+fn interrupted_benchmark_prints_what_it_has() {
+    let (addr, _stop, served) = counting_target(|_| {});
+    for (interface, which, status) in [
+        ("polled", Signal::SIGINT, 130),
+        ("async", Signal::SIGTERM, 143),
+    ] {
+        let words = format!("bench --namespace-id 1 --runtime 600 --interface {interface} -o json");
+        let before = served.load(Ordering::Relaxed);
+        let child = on_subsystem(addr, &words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&served, before + 200);
+        signal(&child, which);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", err(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["interrupted"], which.as_str());
+        assert!(
+            report["read"]["operations"].as_u64().unwrap() >= 100,
+            "{report}"
+        );
+        assert!(report["runtime_s"].as_f64().unwrap() < 300.0, "{report}");
+        assert!(
+            err(&output).contains("interrupted by SIG"),
+            "{}",
+            err(&output)
+        );
+    }
+}
+
+#[test]
+fn interrupted_write_says_how_much_was_acknowledged() {
+    const CHUNK: usize = 256 << 10;
+    let (addr, _stop, served) = counting_target(|_| {});
+    for (which, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let before = served.load(Ordering::Relaxed);
+        let mut child = on_subsystem(addr, "write --namespace-id 1 --start-block 8 --data -")
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Two transfers, and data that is too short for a third: it waits for more.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&vec![7; 2 * CHUNK + BLOCK]).unwrap();
+        stdin.flush().unwrap();
+        // Set-up takes a few commands, the data two.
+        let read = || {
+            let words = "read --namespace-id 1 --start-block 1031 --block-count 1 --data -";
+            on_subsystem(addr, words).output().unwrap().stdout
+        };
+        let start = Instant::now();
+        while read() != [7; BLOCK] {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "nothing is written"
+            );
+        }
+        assert!(served.load(Ordering::Relaxed) > before);
+        signal(&child, which);
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!(output.status.code(), Some(status), "{}", err(&output));
+        let said = err(&output).replace("\n        ", " ");
+        let expected = format!(
+            "interrupted by {}: 1024 blocks from block 8 were acknowledged",
+            which.as_str()
+        );
+        assert!(said.contains(&expected), "{said}");
+        out(&on_subsystem(
+            addr,
+            "write-zeroes --namespace-id 1 --start-block 0 --block-count 2048",
+        )
+        .output()
+        .unwrap());
+    }
+}
+
+#[test]
+fn plain_commands_log_nothing() {
+    let (addr, _stop) = target(|_| {});
+    for words in COMMANDS {
+        // The others fail, or this target does not know them.
+        if ["compare", "verify", "copy"]
+            .iter()
+            .any(|one| words.starts_with(one))
+        {
+            continue;
+        }
+        let output = on_subsystem(addr, words).output().unwrap();
+        assert_eq!(err(&output), "", "{words}");
     }
 }

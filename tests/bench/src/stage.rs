@@ -279,7 +279,7 @@ impl Stage {
             work.kind(),
         ]);
         bench.args(shape(work)).args(["--runtime", &seconds(time)]);
-        bench.args(["--io-queues", &work.queues().to_string(), "-o", "json"]);
+        bench.args(["--nr-io-queues", &work.queues().to_string(), "-o", "json"]);
         if provider == "shm" {
             bench.arg("--shm-folder").arg(&self.shm_folder);
         }

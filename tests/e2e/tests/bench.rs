@@ -17,13 +17,13 @@ fn every_kind_reports_what_the_contract_names() {
         ("read", "--bs 64k --iodepth 4"),
         ("write", "--bs 512 --iodepth 1"),
         ("randread", "--bs 4k --iodepth 32"),
-        ("randwrite", "--bs 16k --iodepth 32 --io-queues 2"),
+        ("randwrite", "--bs 16k --iodepth 32 --nr-io-queues 2"),
         // Larger than the target takes in one command.
         ("randrw", "--bs 2m --iodepth 2 --rwmixread 70"),
         ("randrw", "--interface async --bs 2m --iodepth 2"),
         (
             "randread",
-            "--interface async --bs 4k --iodepth 32 --io-queues 2",
+            "--interface async --bs 4k --iodepth 32 --nr-io-queues 2",
         ),
         ("write", "--interface async --bs 512 --iodepth 1"),
     ] {
@@ -139,7 +139,7 @@ fn nonsense_is_refused() {
         .fails(1, &["amespace"]);
     let json = target
         .on(1, "bench")
-        .args("--rw randread --runtime 1 --io-queues 3")
+        .args("--rw randread --runtime 1 --nr-io-queues 3")
         .json();
     assert_eq!(json["io_queues"], 3);
 }

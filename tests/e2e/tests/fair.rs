@@ -36,7 +36,7 @@ fn one_host_has_so_many_controllers_and_queues() {
         .file(MIB);
     let mut target = setup.start();
     let bench = |queues: u32| {
-        let args = format!("--rw randread --io-queues {queues} --runtime 20");
+        let args = format!("--rw randread --nr-io-queues {queues} --runtime 20");
         target.on(1, "bench").args(&args)
     };
     bench(3).fails(1, &["limit"]);
@@ -59,7 +59,7 @@ fn a_port_has_so_many_commands() {
         .file(MIB);
     let mut target = setup.start();
     let bench = |queues: u32| {
-        let args = format!("--rw randread --io-queues {queues} --iodepth 63 --runtime 20");
+        let args = format!("--rw randread --nr-io-queues {queues} --iodepth 63 --runtime 20");
         target.on(1, "bench").args(&args)
     };
     bench(2).fails(1, &["limit"]);

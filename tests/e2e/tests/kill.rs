@@ -38,7 +38,7 @@ fn an_initiator_that_is_killed_leaves_nothing() {
     let _ = target.read(1, 0, Some(1));
     let idle = fds(target.pid());
     for line in [
-        "--rw write --bs 128k --iodepth 32 --io-queues 2",
+        "--rw write --bs 128k --iodepth 32 --nr-io-queues 2",
         "--rw randwrite --bs 4k --iodepth 64",
         "--rw randread --bs 64k --iodepth 64",
     ] {
@@ -60,7 +60,7 @@ fn clients_of_a_target_that_is_killed_fail_clearly() {
     let setup = Setup::new().file(16 * MIB);
     for line in [
         "--rw randread --bs 4k",
-        "--rw write --bs 128k --io-queues 2",
+        "--rw write --bs 128k --nr-io-queues 2",
     ] {
         let mut target = setup.start();
         let mut bench = target

@@ -169,7 +169,10 @@ fn more_queues_than_there_are() {
     let target = setup.start();
     target
         .on(1, "bench")
-        .args("--io-queues 3 --runtime 1")
-        .fails(1, &["2"]);
-    target.on(1, "bench").args("--io-queues 2 --runtime 1").ok();
+        .args("--nr-io-queues 3 --runtime 1")
+        .fails(1, &["grants 2 I/O queues, 3 were asked for"]);
+    target
+        .on(1, "bench")
+        .args("--nr-io-queues 2 --runtime 1")
+        .ok();
 }

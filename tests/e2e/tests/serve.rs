@@ -291,7 +291,7 @@ fn two_reactors_serve_as_one() {
         );
     }
     // Queues of one controller may be on different reactors.
-    let line = "--rw randrw --io-queues 4 --iodepth 8 --runtime 1";
+    let line = "--rw randrw --nr-io-queues 4 --iodepth 8 --runtime 1";
     let json = target.on(1, "bench").args(line).json();
     assert!(json["iops"].as_f64().unwrap() > 0.0, "{json}");
     target.stop();
@@ -303,7 +303,7 @@ fn a_thread_of_the_kernel_may_take_disk_operations() {
         .head("[reactor]\ncount = 2\n[storage]\nsqpoll = true\nsqpoll_idle_ms = 1")
         .file(8 * MIB);
     let target = setup.start();
-    let line = "--rw randwrite --io-queues 2 --iodepth 8 --runtime 1";
+    let line = "--rw randwrite --nr-io-queues 2 --iodepth 8 --runtime 1";
     let json = target.on(1, "bench").args(line).json();
     assert!(json["iops"].as_f64().unwrap() > 0.0, "{json}");
     let read = target.read(1, 0, None);

@@ -129,7 +129,9 @@ fn every_command_does_its_work() {
     over_shm(trim.args("--slbs 8 --blocks 8 --ad"), &setup).ok();
     same_bytes(&read(&target, &setup, "--block-count 8"), &[0; 4096]);
     for line in ["randrw --bs 4k", "read --bs 128k", "randwrite --bs 64k"] {
-        let bench = target.on(1, "bench").args("--runtime 1 --io-queues 2 --rw");
+        let bench = target
+            .on(1, "bench")
+            .args("--runtime 1 --nr-io-queues 2 --rw");
         over_shm(bench.args(line), &setup).ok();
     }
     target.must_be_well();
@@ -273,7 +275,7 @@ fn hosts_that_are_killed_leave_nothing() {
     let _ = read(&target, &setup, "--block-count 1");
     let idle = fds(target.pid());
     for line in [
-        "--rw write --bs 128k --io-queues 2",
+        "--rw write --bs 128k --nr-io-queues 2",
         "--rw randread --bs 4k",
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");

@@ -67,7 +67,9 @@ fn every_command_does_its_work() {
     let compare = target.on(1, "compare").args("--start-block 3 --data -");
     compare.stdin(&data).ok();
     for line in ["randrw --bs 4k", "read --bs 128k", "randwrite --bs 64k"] {
-        let bench = target.on(1, "bench").args("--runtime 1 --io-queues 4 --rw");
+        let bench = target
+            .on(1, "bench")
+            .args("--runtime 1 --nr-io-queues 4 --rw");
         bench.args(line).ok();
     }
     // Peers are known by process and user.
@@ -184,7 +186,7 @@ fn hosts_that_are_killed_leave_nothing() {
     let _ = target.read(1, 0, Some(1));
     let idle = fds(target.pid());
     for line in [
-        "--rw write --bs 128k --io-queues 2",
+        "--rw write --bs 128k --nr-io-queues 2",
         "--rw randread --bs 4k",
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");

@@ -367,6 +367,23 @@ expect_fields() {
     [ -z "$wrong" ] || fail "$1: ${wrong//$'\n'/, }"
 }
 
+# shape : of the JSON on standard input, a line `PATH TYPE` for each key, elements of
+# arrays as one.
+shape() {
+    jq -r '[paths as $path | "\($path | map(if type == "number" then "*" else . end) |
+        join(".")) \(getpath($path) | type)"] | unique[]'
+}
+
+# same_shape WHAT THEIRS OURS [OURS-ALONE...] : our JSON has every key that nvme-cli's has,
+# of the same type, and no other but those named.
+same_shape() {
+    local what=$1 theirs ours
+    theirs=$(shape <<<"$2")
+    ours=$(shape <<<"$3" | grep -vxE "$(printf '(%s) .*|' "${@:4}")")
+    expect_ge "$what: keys" 1 "$(grep -c . <<<"$theirs")"
+    expect_eq "$what: keys and types of nvme-cli and nvmeof" "$theirs" "$ours"
+}
+
 # --- fio ---------------------------------------------------------------------
 
 # fio_report FILE : fio's JSON without the messages that it puts around it.

@@ -90,6 +90,38 @@ expect_eq "ns-descs 2" '[{"nidt":1,"nidl":8,"nguid":null,"uuid":null,"eui64":"'$
     "$(sed -n 3p <<<"$names")"
 expect_eq "name of namespace 2 in Linux" "uuid.$uuid" "$(sed -n 4p <<<"$names")"
 
+# --- the JSON of our own initiator: keys and types of nvme-cli's, for every command both have
+
+ours=$(initiator id-ctrl -o json)
+same_shape id-ctrl "$controller" "$ours"
+# Each has a controller of its own; all else is the same.
+expect_eq "values of id-ctrl" "$(jq -S 'del(.cntlid)' <<<"$controller")" \
+    "$(jq -S 'del(.cntlid)' <<<"$ours")"
+for nsid in 1 2; do
+    theirs=$(json id-ns -n $nsid)
+    ours=$(initiator id-ns --namespace-id $nsid -o json)
+    # For scripts that want neither ns-descs nor powers of two.
+    same_shape "id-ns $nsid" "$theirs" "$ours" uuid block_size
+    expect_eq "values of id-ns $nsid" "$(jq -S . <<<"$theirs")" \
+        "$(jq -S 'del(.uuid, .block_size)' <<<"$ours")"
+done
+theirs=$(json list-ns)
+ours=$(initiator list-ns -o json)
+same_shape list-ns "$theirs" "$ours"
+expect_eq "values of list-ns" "$(jq -S . <<<"$theirs")" "$(jq -S . <<<"$ours")"
+same_shape smart-log "$(json smart-log)" "$(initiator smart-log -o json)"
+# nvme-cli 2.13 has opcode and command set (Base 2.0) in its text alone.
+same_shape error-log "$(json error-log -e 4)" "$(initiator error-log -e 4 -o json)" \
+    'errors\.\*\.csi' 'errors\.\*\.opcode'
+expect_eq "entries of error-log" 4 "$(initiator error-log -e 4 -o json | field '.errors | length')"
+# nvme-cli prints get-log as a dump, whatever the format is: the bytes are compared.
+expect_eq "get-log" "$(nvme get-log "/dev/$CTRL" -i 5 -l 4096 -b | sha256sum)" \
+    "$(initiator get-log --log-id 5 --log-len 4096 -b | sha256sum)"
+theirs=$(nvme discover -t rdma -a "$ADDRESS" -s "$PORT" -o json)
+ours=$(initiator discover -o json)
+same_shape discover "$theirs" "$ours"
+expect_eq "values of discover" "$(jq -S . <<<"$theirs")" "$(jq -S . <<<"$ours")"
+
 # --- what Linux made of it
 
 queue=/sys/block/${disk1##*/}/queue

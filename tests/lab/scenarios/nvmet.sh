@@ -9,7 +9,7 @@ nvmet_start "$(losetup -f --show "$(disk d1 64M)")"
 
 records=$(initiator discover -o json)
 expect_match "discovery log" "$NQN" "$records"
-expect_eq "model" Linux "$(initiator id-ctrl -o json | field '.mn | rtrimstr(" ")')"
+expect_eq "model" Linux "$(initiator id-ctrl -o json | field '.mn | sub(" +$"; "")')"
 expect_eq "blocks" 131072 "$(initiator id-ns --namespace-id 1 -o json | field .nsze)"
 expect_match "namespaces" 0x1 "$(initiator list-ns)"
 

@@ -32,7 +32,7 @@ initiator smart-log >/dev/null
 for job in 'randread 4k 32' 'randwrite 4k 32' 'randrw 16k 8' 'write 128k 8' 'read 256k 8'; do
     read -r rw bs depth <<<"$job"
     result=$(initiator bench --namespace-id 1 --rw "$rw" --bs "$bs" --iodepth "$depth" \
-        --io-queues 2 --runtime 1 -o json)
+        --nr-io-queues 2 --runtime 1 -o json)
     record "$rw-$bs" "$(field '[.. | .iops? // empty] | add | floor' <<<"$result")"
 done
 expect_eq "queue pairs that failed" 0 "$(grep -cE ' (WARN|ERROR) ' "$LOG" || true)"

@@ -33,7 +33,7 @@ for provider in iwarp shm; do
         cmp -n 4096 "$WORK/back" /dev/zero || fail "namespace $nsid over $provider: no zeroes"
         for rw in randread randwrite randrw; do
             result=$(initiator bench "${on[@]}" --rw $rw --bs 4k --iodepth 16 \
-                --io-queues 2 --runtime 1 -o json)
+                --nr-io-queues 2 --runtime 1 -o json)
             record "$rw, $provider, nullb$((nsid - 1))" \
                 "$(field '[.. | .iops? // empty] | add | floor' <<<"$result")/s"
         done

@@ -100,7 +100,7 @@ expect_eq "the job that wrote and verified" 16777216 \
     "$(fio_report "$OUT/deep.json" | field '.jobs[0] | select(.error == 0) | .read.io_bytes')"
 cmp "$(device 1)" "$WORK/d1" || fail "the backing file has other content"
 disconnect
-initiator bench --namespace-id 1 --rw randrw --iodepth 1023 --io-queues 1 --runtime 2 \
+initiator bench --namespace-id 1 --rw randrw --iodepth 1023 --nr-io-queues 1 --runtime 2 \
     -o json >"$WORK/bench"
 expect_eq "commands in one queue" "1023 1" "$(field '"\(.iodepth) \(.io_queues)"' <"$WORK/bench")"
 expect_ge "operations with 1023 in one queue" 1023 \

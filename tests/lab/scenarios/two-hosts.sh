@@ -58,7 +58,7 @@ done
 # Each its half, at the same time; the second polls for completions. The third
 # is our own initiator.
 initiator bench -q "${host}3" -I "$id"3 --namespace-id 1 --rw randread --bs 4k \
-    --io-queues 8 --iodepth 2 --runtime 2 -o json >"$WORK/bench" &
+    --nr-io-queues 8 --iodepth 2 --runtime 2 -o json >"$WORK/bench" &
 three=$!
 half one "/dev/${first}n1" 0 &
 one=$!

@@ -61,12 +61,22 @@ pub struct PowerState {
     pub actp: U16,
     /// Active power workload in bits 2:0, active power scale in bits 7:6.
     pub apw: u8,
+    /// Emergency power fail recovery time (NVMe Base 2.2).
+    pub epfrt: u8,
+    /// Forced quiescence vault time.
+    pub fqvt: u8,
+    /// Emergency power fail vault time.
+    pub epfvt: u8,
+    /// Scale of `epfrt` in bits 3:0, of `fqvt` in bits 7:4.
+    pub epfr_fqv_ts: u8,
+    /// Scale of `epfvt` in bits 3:0.
+    pub epfvts: u8,
     #[doc(hidden)]
-    pub rsvd23: [u8; 9],
+    pub rsvd28: [u8; 4],
 }
 
 /// The Identify Controller structure. Fields have the specification's names;
-/// those of NVMe Base 2.1 are zero, that is "not reported", in older ones. Bit
+/// those of newer versions are zero, that is "not reported", in older ones. Bit
 /// groups are read with the method of the field's name and written as
 /// `Oacs::NMS.bits().into()`.
 #[derive(
@@ -264,8 +274,34 @@ pub struct IdentifyController {
     pub maxcna: U32,
     /// Optimal aggregated queue depth (NVMe Base 2.1).
     pub oaqd: U32,
+    /// Recommended host-initiated refresh interval (NVMe Base 2.2), days.
+    pub rhiri: u8,
+    /// Host-initiated refresh time.
+    pub hirt: u8,
+    /// Controller maximum memory range tracking descriptors.
+    pub cmmrtd: U16,
+    /// NVM subsystem maximum memory range tracking descriptors.
+    pub nmmrtd: U16,
+    /// Minimum memory range tracking granularity.
+    pub minmrtg: u8,
+    /// Maximum memory range tracking granularity.
+    pub maxmrtg: u8,
+    /// Tracking attributes.
+    pub trattr: u8,
     #[doc(hidden)]
-    pub rsvd568: [u8; 200],
+    pub rsvd577: u8,
+    /// Maximum controller user data migration queues.
+    pub mcudmq: U16,
+    /// Maximum NVM subsystem user data migration queues.
+    pub mnsudmq: U16,
+    /// Maximum CDQ memory ranges.
+    pub mcmr: U16,
+    /// NVM subsystem maximum CDQ memory ranges.
+    pub nmcmr: U16,
+    /// Maximum controller data queue (CDQ) PRP count.
+    pub mcdqpc: U16,
+    #[doc(hidden)]
+    pub rsvd588: [u8; 180],
     /// NVM subsystem NQN, UTF-8, null terminated.
     pub subnqn: [u8; 256],
     #[doc(hidden)]
@@ -331,6 +367,9 @@ const _: () = {
     assert!(offset_of!(IdentifyController, sgls) == 536);
     assert!(offset_of!(IdentifyController, mnan) == 540);
     assert!(offset_of!(IdentifyController, maxcna) == 560);
+    assert!(offset_of!(IdentifyController, cmmrtd) == 570);
+    assert!(offset_of!(IdentifyController, mcudmq) == 578);
+    assert!(offset_of!(IdentifyController, mcdqpc) == 586);
     assert!(offset_of!(IdentifyController, subnqn) == 768);
     assert!(offset_of!(IdentifyController, ioccsz) == 1792);
     assert!(offset_of!(IdentifyController, iorcsz) == 1796);

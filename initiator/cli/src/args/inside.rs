@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::numbers::number;
 use super::{Io, Ranges};
 
 /// `verify`
@@ -13,11 +14,12 @@ pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) io: Io,
     /// First block
-    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    #[arg(long, value_name = "LBA", default_value_t = 0,
+          value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
     /// Number of blocks, counted from 1 (nvme-cli counts from 0) [default: up to
     /// the end of the namespace]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
     pub(crate) block_count: Option<u64>,
 }
 
@@ -27,7 +29,8 @@ pub(crate) struct Copy {
     #[command(flatten)]
     pub(crate) io: Io,
     /// First block of the destination
-    #[arg(long, alias = "sdlba", value_name = "LBA")]
+    #[arg(long, alias = "sdlba", value_name = "LBA",
+          value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) to: u64,
     #[command(flatten)]
     pub(crate) from: Ranges,
@@ -42,7 +45,7 @@ pub(crate) struct CompareWrite {
     #[command(flatten)]
     pub(crate) io: Io,
     /// First block
-    #[arg(long, value_name = "LBA")]
+    #[arg(long, value_name = "LBA", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
     /// File with what the blocks have to hold, or - for standard input
     #[arg(long, value_name = "FILE")]

@@ -4,6 +4,7 @@
 use clap::Args;
 use nvmeof_initiator::Range;
 
+use super::numbers::number;
 use crate::failure::Failure;
 
 /// Runs of blocks: a first block and a number of each.
@@ -15,13 +16,14 @@ pub(crate) struct Ranges {
         alias = "slbs",
         value_name = "LBA,..",
         value_delimiter = ',',
-        required = true
+        required = true,
+        value_parser = number::<u64>(0..=u64::MAX)
     )]
     start_block: Vec<u64>,
     /// Numbers of blocks of the ranges, counted from 1 (nvme copy counts from 0),
     /// separated by commas
     #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',', required = true,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = number::<u32>(1..=u32::MAX.into()))]
     block_count: Vec<u32>,
 }
 

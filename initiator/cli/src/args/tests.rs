@@ -43,7 +43,7 @@ fn the_lines_of_the_contract_parse() {
         format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --slbs 0,8 --blocks 1,1 --ad"),
         format!(
             "nvmeof bench -a ::1 -n {nqn} --namespace-id 1 --rw randread --bs 4k \
-             --iodepth 32 --io-queues 1 --runtime 10 --interface async -o json"
+             --iodepth 32 --nr-io-queues 1 --runtime 10 --interface async -o json"
         ),
     ] {
         assert!(parse(&line).is_ok(), "{line}");
@@ -90,23 +90,83 @@ fn ranges_are_said_in_one_way() {
     }
 }
 
+/// The words that a command needs, but for those of a target.
+fn needed(command: &str) -> &'static str {
+    match command {
+        "discover" => "",
+        "id-ctrl" | "list-ns" | "smart-log" | "error-log" => "-n x",
+        "get-log" => "-n x --log-id 1 --log-len 4",
+        "read" | "write" | "compare" => "-n x --namespace-id 1 --data -",
+        "compare-write" => "-n x --namespace-id 1 --start-block 1 --compare a --data -",
+        "copy" => "-n x --namespace-id 1 --start-block 1 --block-count 1 --to 9",
+        "write-zeroes" | "dsm" => "-n x --namespace-id 1 --start-block 1 --block-count 1",
+        _ => "-n x --namespace-id 1",
+    }
+}
+
 #[test]
-fn sizes_have_units() {
-    assert_eq!(size("4k"), Ok(4096));
-    assert_eq!(size("1M"), Ok(1 << 20));
-    assert_eq!(size("64KiB"), Ok(65536));
-    assert_eq!(size("512"), Ok(512));
-    for bad in ["", "k", "4x", "-1", "0", "4g", "99999999999999999999g"] {
-        assert!(size(bad).is_err(), "{bad}");
+fn every_number_is_taken_as_it_is_printed() {
+    let numeric = [
+        "N", "LBA", "LBA,..", "N,..", "PORT", "S", "SIZE", "ID", "PERCENT",
+    ];
+    let mut found = 0;
+    for command in Cli::command().get_subcommands() {
+        let name = command.get_name();
+        for arg in command.get_arguments() {
+            let values = arg.get_value_names().unwrap_or_default();
+            if !values.iter().any(|value| numeric.contains(&value.as_str())) {
+                continue;
+            }
+            let option = arg.get_long().unwrap();
+            let mut cli = Cli::command();
+            cli = cli.mut_subcommand(name, |one| one.args_override_self(true));
+            let line = format!("nvmeof {name} -a ::1 {} --{option} 0x10", needed(name));
+            let parsed = cli.try_get_matches_from(line.split_whitespace());
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            found += 1;
+        }
     }
-    assert!(size("4g").unwrap_err().contains("less than 4 GiB"));
-    assert_eq!(size_or_zero("0"), Ok(0));
-    assert_eq!((byte("2"), byte("0x70")), (Ok(2), Ok(0x70)));
-    assert!(byte("256").is_err());
-    assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-    for bad in ["0", "-1", "nan", "inf", "1e7", "x"] {
-        assert!(seconds(bad).is_err(), "{bad}");
+    assert!(found > 60, "{found}");
+}
+
+#[test]
+fn queues_are_said_in_one_way() {
+    let mut cli = Cli::command();
+    let mut help = |name: &str| {
+        let command = cli.find_subcommand_mut(name).unwrap();
+        let arg = command
+            .get_arguments()
+            .find(|arg| arg.get_short() == Some('i'));
+        let arg = arg.unwrap();
+        (
+            arg.get_long().map(str::to_owned),
+            arg.get_help().map(ToString::to_string),
+        )
+    };
+    assert_eq!(help("read"), help("bench"));
+    for command in ["read --data -", "bench"] {
+        for (queues, taken) in [
+            ("0", false),
+            ("999", true),
+            ("65535", true),
+            ("65536", false),
+        ] {
+            let line = format!("nvmeof {command} -a ::1 -n x --namespace-id 1 -i {queues}");
+            assert_eq!(parse(&line).is_ok(), taken, "{line}");
+        }
     }
+}
+
+#[test]
+fn help_says_what_holds_for_every_command() {
+    let help = Cli::command().term_width(80).render_long_help().to_string();
+    for word in ["NVMEOF_LOG", "NO_COLOR", "0x10", "KiB", "-o json", "130"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    assert!(
+        help.lines().all(|line| line.chars().count() <= 80),
+        "{help}"
+    );
 }
 
 #[test]

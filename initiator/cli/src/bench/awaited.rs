@@ -9,26 +9,24 @@ use tokio::runtime::Builder;
 
 use super::course::Course;
 use super::job::{Plan, Tally};
-use super::{check, queue_size};
+use super::{check, no_runtime, queue_size, watch_signals};
 use crate::args;
 use crate::failure::Failure;
+use crate::interrupt::{Interrupt, Signal};
 
 /// Measures; shows no progress, since nothing but the work is to run.
-pub(super) fn run(args: &args::Bench) -> Result<Tally, Failure> {
+pub(super) fn run(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| {
-        let why = nvmeof_rdma::explain(&error);
-        Failure::new(format!("cannot start a runtime: {why}"))
-    })?;
+    let runtime = runtime.map_err(|error| no_runtime(&error))?;
     runtime.block_on(measure(args))
 }
 
-async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
+async fn measure(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let mut options = args.subsystem.options()?;
-    options.io_queues = args.io_queues;
+    options.io_queues = args.queues.nr_io_queues;
     options.queue_size = queue_size(args);
     options.in_capsule = args.in_capsule;
-    let tasks = u64::from(args.iodepth) * u64::from(args.io_queues);
+    let tasks = u64::from(args.iodepth) * u64::from(args.queues.nr_io_queues);
     let calls = usize::try_from(tasks).unwrap_or(usize::MAX);
     let bytes = usize::try_from(args.bs).unwrap_or(usize::MAX);
     let host = args.subsystem.target.host_for(calls, bytes)?;
@@ -38,6 +36,7 @@ async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
     let plan = Arc::new(Plan::new(args, geometry)?);
     check(args, controller.info())?;
 
+    let interrupt = watch_signals()?;
     let tally = Arc::new(Mutex::new(Tally::default()));
     let mut lanes = Vec::with_capacity(calls);
     for at in 0..tasks {
@@ -50,6 +49,7 @@ async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
             course,
             tally: Arc::clone(&tally),
             buf: Some(buf),
+            interrupt: interrupt.clone(),
         });
     }
     let begin = Instant::now();
@@ -64,7 +64,7 @@ async fn measure(args: &args::Bench) -> Result<Tally, Failure> {
     let mut tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
     tally.time = begin.elapsed();
     controller.disconnect().await;
-    Ok(tally)
+    Ok((tally, interrupt.signal()))
 }
 
 /// One operation after the other.
@@ -74,13 +74,16 @@ struct Lane {
     course: Course,
     tally: Arc<Mutex<Tally>>,
     buf: Option<Buf>,
+    interrupt: Interrupt,
 }
 
 impl Lane {
     /// Runs until the time is over that counts from `begin`.
     async fn run(mut self, begin: Instant) -> Result<(), Error> {
         let mut now = begin;
-        while now.saturating_duration_since(begin) < self.plan.runtime {
+        while now.saturating_duration_since(begin) < self.plan.runtime
+            && self.interrupt.signal().is_none()
+        {
             let Some(buf) = self.buf.take() else { break };
             let (reads, lba) = self.course.next(&self.plan);
             let ended = if reads {

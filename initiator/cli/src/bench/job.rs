@@ -60,7 +60,7 @@ impl Plan {
             blocks,
             places,
             depth: args.iodepth,
-            queues: args.io_queues,
+            queues: args.queues.nr_io_queues,
             runtime: args.runtime,
         })
     }

@@ -6,13 +6,24 @@ use serde_json::{Value, json};
 use super::job::{Side, Tally};
 use crate::args::{self, Format};
 use crate::failure::Failure;
+use crate::interrupt::Signal;
 use crate::output;
 
 /// Prints what was measured.
-pub(super) fn print(args: &args::Bench, tally: &Tally) -> Result<(), Failure> {
+pub(super) fn print(
+    args: &args::Bench,
+    tally: &Tally,
+    signal: Option<Signal>,
+) -> Result<(), Failure> {
     match args.subsystem.target.output_format {
         Format::Normal => output::print(to_text(args, tally).as_bytes()),
-        Format::Json => output::json(&to_json(args, tally)),
+        Format::Json => {
+            let mut report = to_json(args, tally);
+            if let (Some(signal), Value::Object(report)) = (signal, &mut report) {
+                report.insert("interrupted".to_owned(), signal.name().into());
+            }
+            output::json(&report)
+        }
     }
 }
 
@@ -37,7 +48,7 @@ fn to_json(args: &args::Bench, tally: &Tally) -> Value {
         "rw": args.rw.name(),
         "bs": args.bs,
         "iodepth": args.iodepth,
-        "io_queues": args.io_queues,
+        "io_queues": args.queues.nr_io_queues,
         "runtime_s": seconds,
         "iops": rate(tally.read.operations + tally.write.operations, seconds),
         "bytes_per_s": rate(tally.read.bytes + tally.write.bytes, seconds),
@@ -58,7 +69,7 @@ fn latencies(latency_ns: &Histogram<u64>) -> Value {
 
 fn to_text(args: &args::Bench, tally: &Tally) -> String {
     let seconds = tally.time.as_secs_f64();
-    let queues = args.io_queues;
+    let queues = args.queues.nr_io_queues;
     let mut text = format!(
         "{}, {} bytes each, {} in flight on {queues} queue{}, {seconds:.1} s\n\
          {:8}{:>12}{:>12}{:>11}{:>11}{:>11}{:>12}\n",
@@ -106,7 +117,19 @@ pub(super) fn rate(count: u64, seconds: f64) -> f64 {
     }
 }
 
-/// A figure in few characters: 812, 45.2k, 1.3M.
+/// Bytes in few characters, in powers of 1024 as everywhere: 812 B, 45.2 KiB.
+pub(super) fn binary(bytes: f64) -> String {
+    let mut scaled = bytes;
+    for unit in ["B", "KiB", "MiB"] {
+        if scaled < 1024.0 {
+            return format!("{scaled:.1} {unit}");
+        }
+        scaled /= 1024.0;
+    }
+    format!("{scaled:.1} GiB")
+}
+
+/// A count in few characters, in powers of 1000: 812, 45.2k, 1.3M.
 pub(super) fn short(figure: f64) -> String {
     match figure {
         f if f >= 1e9 => format!("{:.1}G", f / 1e9),
@@ -168,6 +191,14 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.lines().count(), 4);
+        for (bytes, said) in [
+            (812.0, "812.0 B"),
+            (1536.0, "1.5 KiB"),
+            (3.0 * 1024.0 * 1024.0, "3.0 MiB"),
+            (2e12, "1862.6 GiB"),
+        ] {
+            assert_eq!(binary(bytes), said);
+        }
         assert_eq!(
             (short(812.4), short(45_200.0), short(1.3e6)),
             ("812".to_owned(), "45.2k".to_owned(), "1.3M".to_owned())

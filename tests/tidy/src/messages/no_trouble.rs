@@ -63,6 +63,9 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "Log page …, … bytes",
     "…, sq flow control disable supported",
     "…: … bytes, metadata ……",
+    "…: mp …, flags …",
+    "; those in flight may be done as well",
+    "; … blocks from block … were acknowledged before",
     "…, … bytes each, … in flight on … queue…, … s …………………",
     "… of … s … …",
     "… of … … … …",
@@ -148,7 +151,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "it is not an NVMe over RDMA target; connect with its own transport",
     "turn authentication off for this host in the target's configuration",
     "turn keep-alive off with --keep-alive-tmo 0",
-    "use --iodepth …, more --io-queues, or raise the target's queue size",
+    "use --iodepth …, more --nr-io-queues, or raise the target's queue size",
     "pad it, for example with truncate -s … …",
     "give what the namespace compares and writes at once (id-ns: nacwu)",
     // Bugs of ours, behind `internal error`.

@@ -51,6 +51,8 @@ pub(crate) struct Manners {
     pub(crate) status: Option<Status>,
     /// Answers Keep Alive not at all.
     pub(crate) deaf: bool,
+    /// Grants so many I/O queues at most.
+    pub(crate) queues: Option<u16>,
     /// Finds a difference in every fused Compare and Write, and tells of the
     /// second command first.
     pub(crate) differs: bool,
@@ -277,6 +279,8 @@ impl<P: Provider> Fake<P> {
                 let identify = Identify::parse(sqe);
                 let page = match identify.cns {
                     Cns::CONTROLLER => self.controller().as_bytes().to_vec(),
+                    // One that is not active is all zeroes.
+                    Cns::NAMESPACE if identify.nsid != 1 => vec![0; 4096],
                     Cns::NAMESPACE => IdentifyNamespace::with_format(BLOCKS as u64, 9)
                         .as_bytes()
                         .to_vec(),
@@ -313,7 +317,13 @@ impl<P: Provider> Fake<P> {
             admin::SET_FEATURES => {
                 let set = SetFeatures::parse(sqe);
                 let result = match set.fid {
-                    FeatureId::NUMBER_OF_QUEUES => set.cdw11.into(),
+                    FeatureId::NUMBER_OF_QUEUES => {
+                        let most = self.manners.queues.map_or(u32::MAX, |most| {
+                            let most = u32::from(most) - 1;
+                            most << 16 | most
+                        });
+                        set.cdw11.min(most).into()
+                    }
                     _ => 0,
                 };
                 self.respond(qp, sqe, Status::SUCCESS, result);
