@@ -313,7 +313,8 @@ fn ready(config: &Config, server: &Server) {
             Address::Ip(addr) => format!("-a {} -s {}", zone::traddr(addr), addr.port()),
             Address::Unix(_) => format!("-a {}", port.address),
         };
-        let nqn = text::Lines(nqn);
+        let nqn = text::ShellWord(nqn).to_string();
+        let nqn = text::Lines(&nqn);
         println!("nvmeof discover -t rdma {at}");
         println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
         // The kernel's host knows no Unix sockets.
