@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, same_bytes, sample,
-    target_command,
+    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, pattern, same_bytes,
+    sample, target_command,
 };
 
 const MIB: usize = 1 << 20;
