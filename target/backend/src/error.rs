@@ -99,11 +99,6 @@ impl IoErrorKind {
     }
 }
 
-/// A path as a word of a command to copy.
-fn word(path: &Path) -> String {
-    text::ShellWord(&path.to_string_lossy()).to_string()
-}
-
 /// A disk could not be opened. The message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -249,7 +244,10 @@ pub enum OpenError {
         why: NoPolling,
     },
     /// The ring took no further file.
-    #[error("{name}: {source}; serve fewer namespaces or start the ring with more places")]
+    #[error(
+        "{name}: {source}; add fewer files at once, or restart the target, which makes room for \
+         all that it serves then and for more (as far as `ulimit -n` goes)"
+    )]
     Ring {
         /// Path or specification.
         name: String,
@@ -274,6 +272,11 @@ pub enum OpenError {
         /// What the kernel said.
         errno: Errno,
     },
+}
+
+/// A path as a word of a command to copy.
+fn word(path: &Path) -> String {
+    text::ShellWord(&path.to_string_lossy()).to_string()
 }
 
 impl OpenError {
