@@ -51,7 +51,7 @@ pub(crate) fn remedy(error: &io::Error) -> Option<&'static str> {
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
             Some("`ip route get` shows which way is taken")
         }
-        ErrorKind::NetworkDown => Some("`ip link set` brings an interface up"),
+        ErrorKind::NetworkDown => Some("`ip link set IFACE up` brings an interface up"),
         ErrorKind::ConnectionRefused => Some("start what listens there, or correct the address"),
         ErrorKind::AddrInUse => Some("`ss -lp` shows what has it"),
         ErrorKind::AddrNotAvailable => {

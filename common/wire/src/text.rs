@@ -77,6 +77,30 @@ impl fmt::Display for Json<'_> {
     }
 }
 
+/// A word of a command that a person may copy into a shell: in quotes unless it is plain.
+/// What is hidden is not escaped, as the shell would not undo that.
+#[derive(Clone, Copy, Debug)]
+pub struct ShellWord<'a>(pub &'a str);
+
+impl fmt::Display for ShellWord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |c: char| c.is_alphanumeric() || "%+,-./:=@_".contains(c);
+        if !self.0.is_empty() && self.0.chars().all(is_plain) {
+            return f.write_str(self.0);
+        }
+        // POSIX.1-2017, Shell & Utilities 2.2.2: between single quotes every character
+        // but a single quote stands for itself.
+        write!(f, "'")?;
+        for c in self.0.chars() {
+            match c {
+                '\'' => f.write_str("'\\''")?,
+                c => f.write_char(c)?,
+            }
+        }
+        write!(f, "'")
+    }
+}
+
 /// As TOML has it.
 fn escape(c: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let code = u32::from(c);
@@ -112,6 +136,23 @@ mod tests {
         ("\u{e0041}", "\\U000E0041"),
         ("a\\u202Eb", "a\\\\u202Eb"),
     ];
+
+    #[test]
+    fn words_of_commands_are_quoted_unless_they_are_plain() {
+        for (text, word) in [
+            ("/srv/disk-1.img", "/srv/disk-1.img"),
+            (
+                "nqn.2026-11.org.example:disk",
+                "nqn.2026-11.org.example:disk",
+            ),
+            ("/srv/my disk.img", "'/srv/my disk.img'"),
+            ("it's", "'it'\\''s'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("", "''"),
+        ] {
+            assert_eq!(ShellWord(text).to_string(), word);
+        }
+    }
 
     #[test]
     fn hidden_characters_are_escaped() {

@@ -1,10 +1,11 @@
 //! What can go wrong: when a disk is opened, and when it is used.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nvmeof_uring::{FileTableFull, PolledError, RingError};
+use nvmeof_wire::text;
 
 use crate::NoAnswer;
 
@@ -108,7 +109,16 @@ fn is_path(name: &str) -> bool {
 pub enum OpenError {
     /// No such file.
     #[error(
-        "{path}: no such file; make one with `truncate -s 1G {path}` or correct the path",
+        "{path}: no such file; {}",
+        if .0.starts_with("/dev") {
+            "correct the path or bring the device back (`lsblk` shows those there are)".to_owned()
+        } else {
+            format!(
+                "correct the path, or mount its file system; a new, empty disk is made with \
+                 `truncate -s 1G {}`",
+                word(.0)
+            )
+        },
         path = .0.display()
     )]
     Missing(PathBuf),
@@ -144,9 +154,10 @@ pub enum OpenError {
     /// Somebody else has it.
     #[error(
         "{path}: is locked by another process or namespace that serves it; stop that one (`fuser \
-         {path}` names it){}",
+         {word}` names it){}",
         if *.readonly { "" } else { ", or serve both read-only" },
-        path = .path.display()
+        path = .path.display(),
+        word = word(.path)
     )]
     Locked {
         /// The file.
@@ -157,14 +168,16 @@ pub enum OpenError {
     /// A block device in use by the kernel.
     #[error(
         "{path}: the kernel itself uses this block device (mounted, swap, RAID, LVM or device \
-         mapper); unmount or detach it first (`lsblk {path}` shows by what)",
-        path = .0.display()
+         mapper); unmount or detach it first (`lsblk {word}` shows by what)",
+        path = .0.display(),
+        word = word(.0)
     )]
     DeviceInUse(PathBuf),
     /// Empty.
     #[error(
-        "{path}: has 0 bytes; give it a size with `truncate -s 1G {path}`",
-        path = .0.display()
+        "{path}: has 0 bytes; give it a size with `truncate -s 1G {word}`",
+        path = .0.display(),
+        word = word(.0)
     )]
     Empty(PathBuf),
     /// A block device without a size.
@@ -235,7 +248,10 @@ pub enum OpenError {
         why: NoPolling,
     },
     /// The ring took no further file.
-    #[error("{name}: {source}; serve fewer namespaces or start the ring with more places")]
+    #[error(
+        "{name}: {source}; add fewer files at once, or restart the target, which makes room for \
+         all that it serves then and for more (as far as `ulimit -n` goes)"
+    )]
     Ring {
         /// Path or specification.
         name: String,
@@ -260,6 +276,11 @@ pub enum OpenError {
         /// What the kernel said.
         errno: Errno,
     },
+}
+
+/// A path as a word of a command to copy.
+fn word(path: &Path) -> String {
+    text::ShellWord(&path.to_string_lossy()).to_string()
 }
 
 impl OpenError {

@@ -1,8 +1,9 @@
 //! Another size of a file that is served, by the descriptor that it is served by.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::NoAnswer;
 use crate::blocking::OPENING;
@@ -76,6 +77,15 @@ impl Claim {
         let _begun = self.begin_sync();
         file.sync_all().inspect_err(|_| self.add_loss())?;
         Ok(())
+    }
+
+    /// A path to the file that is served, whatever its name became (proc(5)): as long as
+    /// this process has it open. `None` for memory.
+    #[must_use]
+    pub fn open_path(&self) -> Option<PathBuf> {
+        let descriptor = self.file()?.as_raw_fd();
+        let process = std::process::id();
+        Some(format!("/proc/{process}/fd/{descriptor}").into())
     }
 
     /// Whether `path` still leads to the file or device that is served: another

@@ -313,7 +313,8 @@ fn ready(config: &Config, server: &Server) {
             Address::Ip(addr) => format!("-a {} -s {}", zone::traddr(addr), addr.port()),
             Address::Unix(_) => format!("-a {}", port.address),
         };
-        let nqn = text::Lines(nqn);
+        let nqn = text::ShellWord(nqn).to_string();
+        let nqn = text::Lines(&nqn);
         println!("nvmeof discover -t rdma {at}");
         println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
         // The kernel's host knows no Unix sockets.
@@ -372,6 +373,9 @@ impl CheckConfig {
             }
         }
         waiting.extend(listeners_waiting(&config)?);
+        if waiting.iter().any(|one| one.ends_with(Bound::IN_USE)) {
+            remarks.push(already_served(&self.file));
+        }
         Ok(Checked {
             limits: config.limits(),
             ports,
@@ -460,6 +464,17 @@ fn listeners_waiting(config: &Config) -> Result<Vec<String>, ConfigError> {
     }
     waiting.extend(or_later(Exporter::bind(config))?.err());
     Ok(waiting.iter().map(ToString::to_string).collect())
+}
+
+/// What is remarkable where a target serves the file that is checked: nothing has to be
+/// stopped.
+fn already_served(file: &Path) -> String {
+    let file = file.to_string_lossy();
+    format!(
+        "a target runs with the control.socket of this file, and what it has is waited for \
+         below; `nvmeof-target ctl plan {}` shows what a reload would change",
+        text::ShellWord(&file)
+    )
 }
 
 /// What a good configuration does here.

@@ -11,7 +11,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nvmeof_e2e::{Setup, Target, binary, copy_of, is_root, pattern, processor_time, same_bytes};
+use nvmeof_e2e::{
+    Setup, Target, binary, copy_of, ctl, is_root, managed, nsids, pattern, processor_time,
+    same_bytes,
+};
 
 const MIB: usize = 1 << 20;
 /// Users that nobody is. What a user may lock is counted over all of the
@@ -181,4 +184,23 @@ fn costs_almost_nothing(setup: Setup, over: &str) {
 fn open_fifo(path: &Path) -> std::fs::File {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).open(path).unwrap()
+}
+
+/// The error says to restart: who does that is served.
+#[test]
+fn more_files_than_a_running_target_has_room_for_are_served_after_a_restart() {
+    let mut setup = managed().file(512);
+    let target = setup.start();
+    for _ in 0..300 {
+        setup = setup.file(512);
+    }
+    let _written = setup.config();
+    let refused = ctl(&setup, "reload").end();
+    assert_eq!(refused.status, Some(2), "{refused}");
+    assert!(refused.stderr.contains("restart the target"), "{refused}");
+    assert_eq!(nsids(&target), [1]);
+    target.stop();
+    let target = setup.start();
+    assert_eq!(nsids(&target).len(), 301);
+    target.stop();
 }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, same_bytes, sample,
-    target_command,
+    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, pattern, same_bytes,
+    sample, target_command,
 };
 
 const MIB: usize = 1 << 20;
@@ -378,5 +378,55 @@ fn a_file_that_is_deleted_is_told_once() {
     fs::rename(setup.path("kept"), &path).unwrap();
     assert!(Path::new(&path).exists());
     nvmeof_e2e::eventually(|| (unlinked() == 0.0).then_some(())).unwrap();
+    target.stop();
+}
+
+/// The warning says how its data are saved; who does that has them.
+#[test]
+fn deleted_file_is_saved_as_its_warning_says() {
+    let setup = managed().file(MIB);
+    let path = setup.image_path(1);
+    let mut target = setup.start();
+    let data = pattern(7, 64 << 10);
+    target.write(1, 0, &data);
+    fs::remove_file(&path).unwrap();
+    let warning = target.wait_for_log("the file was deleted or renamed");
+    let commands: Vec<_> = warning.split('`').skip(1).step_by(2).collect();
+    let [drain, copy] = commands.as_slice() else {
+        panic!("{warning}");
+    };
+    let drain = drain.strip_prefix("nvmeof-target ctl ").unwrap();
+    ctl(&setup, drain).ok();
+    let saved = setup.path("saved");
+    let copy: Vec<_> = copy.split(' ').collect();
+    let [program, from, "COPY"] = copy.as_slice() else {
+        panic!("{warning}");
+    };
+    let mut command = Command::new(program);
+    command.arg(from).arg(&saved);
+    Run::new(command).ok();
+    fs::rename(&saved, &path).unwrap();
+    target.stop();
+    let target = setup.start();
+    same_bytes(&target.read(1, 0, Some(128)), &data);
+    target.stop();
+}
+
+/// Who checks a file that is served need not stop anything.
+#[test]
+fn check_of_a_served_file_names_the_target_that_serves_it() {
+    let setup = managed().file(MIB);
+    assert!(!check(&setup).ok().stderr.contains("a target runs"));
+    let target = setup.start();
+    let said = check(&setup).ok().stderr;
+    assert!(
+        said.contains("a target runs with the control.socket"),
+        "{said}"
+    );
+    // What it says to do shows that nothing would change.
+    let command = said.split('`').nth(1).unwrap();
+    let plan = command.strip_prefix("nvmeof-target ctl ").unwrap();
+    let planned = ctl(&setup, plan).ok().text();
+    assert!(planned.contains("nothing"), "{planned}");
     target.stop();
 }

@@ -131,7 +131,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-backend",
-        ours: &["nvmeof-backend-spec", "nvmeof-memory", "nvmeof-uring"],
+        ours: &[
+            "nvmeof-backend-spec",
+            "nvmeof-memory",
+            "nvmeof-uring",
+            "nvmeof-wire",
+        ],
         system: true,
     },
     Rule {

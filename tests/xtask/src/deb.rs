@@ -270,4 +270,20 @@ mod tests {
         let (_, trailer) = text.rsplit_once("\n -- ").unwrap();
         assert!(trailer.contains(">  "), "{text}");
     }
+
+    #[test]
+    fn quick_start_installs_the_files_that_are_made() {
+        let path = run::root().join("docs/quick-start.md");
+        let text = fs::read_to_string(path).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("# dpkg -i "));
+        let mut named: Vec<_> = line.unwrap().split(' ').map(str::to_owned).collect();
+        let version = version().unwrap();
+        let file = |package: &Package| format!("build/deb/{}_{version}-1_amd64.deb", package.name);
+        let mut made: Vec<_> = PACKAGES.iter().map(file).collect();
+        named.sort();
+        made.sort();
+        assert_eq!(named, made);
+    }
 }

@@ -184,7 +184,10 @@ impl Import {
             eprintln!("nvmeof-target: and {} more remarks", report.more);
         }
         match &self.output {
-            Some(path) => println!("{}: written; try it with check-config", path.display()),
+            Some(path) => {
+                let path = path.display();
+                println!("{path}: written; check it with `nvmeof-target check-config {path}`");
+            }
             None => print!("{text}"),
         }
     }

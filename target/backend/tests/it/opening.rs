@@ -58,6 +58,27 @@ fn what_is_not_there_or_not_storage() {
     ));
 }
 
+/// Who copies a command changes the file that is meant, and no other.
+#[test]
+fn commands_in_errors_quote_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("my disk.img");
+    let command = format!("`truncate -s 1G '{}'`", missing.display());
+    refused(&missing, &[&command]);
+    std::fs::write(&missing, "").unwrap();
+    refused(&missing, &[&command]);
+    std::fs::write(&missing, [0; 512]).unwrap();
+    let _first = take(&missing).unwrap();
+    refused(&missing, &[&format!("`fuser '{}'`", missing.display())]);
+}
+
+/// A file in /dev is no device, and is gone with the next boot.
+#[test]
+fn missing_device_is_not_to_be_made() {
+    let error = refused(Path::new("/dev/no-such-disk"), &["no such file", "lsblk"]);
+    assert!(!error.to_string().contains("truncate"), "{error}");
+}
+
 #[test]
 fn sizes_that_are_not_whole_blocks_are_explained() {
     let dir = tempfile::tempdir().unwrap();

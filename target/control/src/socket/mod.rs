@@ -58,6 +58,9 @@ pub struct Control {
 const BACKLOG: i32 = 1024;
 
 impl Bound {
+    /// What is said of a socket at which another process listens.
+    pub const IN_USE: &str = "another process listens there; stop it or choose another path";
+
     /// Listens where `config` says; `None` where it says nothing.
     ///
     /// # Errors
@@ -74,9 +77,7 @@ impl Bound {
         }
         bind(control).map(Some).map_err(|error| {
             let what = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    "another process listens there; stop it or choose another path".to_owned()
-                }
+                io::ErrorKind::AddrInUse => Self::IN_USE.to_owned(),
                 _ => explain(&error),
             };
             config

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
 use nvmeof_target_core::{Applied, Revision};
-use nvmeof_wire::Nqn;
+use nvmeof_wire::{Nqn, text};
 
 use super::pool::{Disk, Held, Lost};
 use super::reactors::Failed;
@@ -22,7 +22,8 @@ use crate::open::{self, preferred};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "namespace {nsid} of {nqn} is faulted: {why}; bring {path} back, then reload, or \
-     `nvmeof-target ctl namespace enable --subsystem {nqn} {nsid}`"
+     `nvmeof-target ctl namespace enable --subsystem {} {nsid}`",
+    text::ShellWord(.nqn)
 )]
 pub struct Faulted {
     /// Its subsystem.

@@ -98,8 +98,9 @@ impl Manager {
         }
         let disk = state.pool.disks().get(at);
         if let Some(Spec::File { path, .. }) = disk.map(|disk| &disk.wanted.spec) {
-            let remedy = "the file that is served was left as it is; give it its name back, or \
-                          remove the namespace and add it again to serve what is there now";
+            let remedy = "the file that is served was left as it is; rename it back, or save its \
+                          data, then remove the namespace and add it again to serve what is \
+                          there now";
             let named = match claim.is_at(path) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(format!(
@@ -230,7 +231,7 @@ impl NewSize<'_> {
         }
         let what = format!(
             "{size} is less than the {before} bytes that its file has, whose end would be lost; \
-             say shrink if that is meant"
+             give {before} or more, or --shrink to cut it off"
         );
         Err(NotResized::Unfit("size", what))
     }

@@ -68,9 +68,11 @@ fn unlinked(disk: &Disk) -> Option<String> {
         // Nothing is known then.
         Ok(true) | Err(_) => return None,
     };
+    let open = claim.open_path().unwrap_or_default();
     Some(format!(
-        "{}: {what}, and the old one is still served: it is gone when the target ends; copy it, \
-         or give it its name back",
-        path.display()
+        "{}: {what}, and the old one is still served: it is gone when the target ends or closes \
+         it; rename it back, or save it with `nvmeof-target ctl drain` and `cp {} COPY`",
+        path.display(),
+        open.display()
     ))
 }

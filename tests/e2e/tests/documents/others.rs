@@ -53,6 +53,7 @@ const SERVICE: &str = "needs the target as a service of systemd, its user and jo
 /// if it has none. `PID` is that of a target, which has `disk1.img` open.
 const FOREIGN: &[(&str, &str)] = &[
     ("chmod o+x …", "chmod o+x ."),
+    ("cp … COPY", "cp disk1.img copy.img"),
     ("free -m", ""),
     ("fuser …", "fuser disk1.img"),
     ("getent ahosts …", "getent ahosts localhost"),

@@ -57,6 +57,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "cat",
     "chmod",
     "chown",
+    "cp",
     "echo",
     "ethtool",
     "free",

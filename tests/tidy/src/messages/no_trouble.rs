@@ -104,7 +104,7 @@ pub(super) const NO_TROUBLE: &[&str] = &[
     "Number of Queues gave …",
     "an Identify page of another length",
     "# Made by nvmeof-target import from what nvmetcli saved.",
-    "…: written; try it with check-config",
+    "…: written; check it with `nvmeof-target check-config …`",
     "I/O queues of a controller",
     "entries of a queue",
     "bytes of data of a command",
