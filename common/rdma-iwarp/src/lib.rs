@@ -10,9 +10,9 @@
 //! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod calling;
 mod config;
-mod door;
 mod socket;
 mod streams;
 

@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
 use nvmeof_rdma::{ACCEPT_PACE, Address, ConnectError, Counted, ListenError, ListenerId};
-use nvmeof_rdma_soft::group::{Arrived, Door};
+use nvmeof_rdma_soft::group::{Acceptor, Arrived};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
+use crate::acceptor::{EventWaker, SocketAcceptor, SocketGroup, SocketInbox, SocketMeeting};
 use crate::calling::Calls;
-use crate::door::{EventBell, SocketDoor, SocketGroup, SocketInbox, SocketMeeting};
 use crate::socket;
 
 /// Events taken from the kernel per poll.
@@ -127,9 +127,9 @@ impl SocketStreams {
         number: usize,
         room: u32,
     ) -> io::Result<()> {
-        let inbox = SocketInbox::new(number, room, EventBell::new()?);
+        let inbox = SocketInbox::new(number, room, EventWaker::new()?);
         self.epoll
-            .add(inbox.bell(), EpollEvent::new(EpollFlags::EPOLLIN, INBOX))?;
+            .add(inbox.waker(), EpollEvent::new(EpollFlags::EPOLLIN, INBOX))?;
         self.group = Some((group, inbox));
         Ok(())
     }
@@ -331,7 +331,7 @@ impl SocketStreams {
         };
         for arrived in inbox.take() {
             let at = |(id, one): (u64, &Listener)| {
-                (one.meeting.door().addr() == arrived.at).then_some(id)
+                (one.meeting.acceptor().addr() == arrived.at).then_some(id)
             };
             // What arrived just before we stopped to listen is closed.
             let id = self.listeners.iter().find_map(at);
@@ -341,7 +341,12 @@ impl SocketStreams {
         }
     }
 
-    fn incoming(&mut self, id: u64, arrived: Arrived<SocketDoor>, events: &mut Vec<StreamEvent>) {
+    fn incoming(
+        &mut self,
+        id: u64,
+        arrived: Arrived<SocketAcceptor>,
+        events: &mut Vec<StreamEvent>,
+    ) {
         let (socket, peer) = arrived.visitor;
         let unix = arrived.at.socket_addr().is_none();
         socket::prepare(&socket, self.buffer, !unix, &peer);
@@ -393,14 +398,17 @@ impl Streams for SocketStreams {
     }
 
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
-        let open = || SocketDoor::open(addr, self.buffer, self.socket_mode);
+        let open = || SocketAcceptor::open(addr, self.buffer, self.socket_mode);
         let meeting = match &self.group {
             Some((group, inbox)) => group.listen(&addr, inbox, open)?,
             None => Arc::new(SocketMeeting::alone(open()?)),
         };
         let name = LISTENER | self.listeners.next_id();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
-        let (local, watched) = (meeting.door().addr(), self.epoll.add(meeting.door(), event));
+        let (local, watched) = (
+            meeting.acceptor().addr(),
+            self.epoll.add(meeting.acceptor(), event),
+        );
         let queued = false;
         let id = ListenerId(self.listeners.insert(Listener { meeting, queued }));
         if let Err(errno) = watched {
@@ -418,7 +426,7 @@ impl Streams for SocketStreams {
             meeting.leave(inbox);
         }
         // Others may keep the socket open. An error says that it was not there.
-        let _ = self.epoll.delete(meeting.door());
+        let _ = self.epoll.delete(meeting.acceptor());
     }
 
     fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {

@@ -10,7 +10,7 @@ use nvmeof_memory::{ForeignRegion, Lender, Shared, SharedError, marking};
 use nvmeof_rdma::Fault;
 
 use crate::record::Record;
-use crate::ring::{Consumer, MAX_RING, MIN_RING, Place, Producer};
+use crate::ring::{Consumer, MAX_RING, MIN_RING, Producer, RingLayout};
 
 /// The words stand apart, so that none of them shares a cache line, or a pair
 /// of lines that is fetched together, with another.
@@ -290,8 +290,8 @@ fn total(ring: usize, grants: u32) -> usize {
 }
 
 /// Ring `number`: 0 is filled by the active side, 1 by the passive side.
-fn place(number: usize, size: usize) -> Place {
-    Place {
+fn place(number: usize, size: usize) -> RingLayout {
+    RingLayout {
         head: number * 2 * APART,
         tail: (number * 2 + 1) * APART,
         data: CONTROL + number * size,

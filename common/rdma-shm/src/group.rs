@@ -12,26 +12,26 @@ use socket2::Socket;
 use crate::listening::Listener;
 
 /// What the providers of a group listen on.
-pub(crate) type Group = shared::Group<Listener, Bell>;
+pub(crate) type Group = shared::Group<Listener, Waker>;
 /// A listener and those who take its connections.
-pub(crate) type Meeting = shared::Meeting<Listener, Bell>;
+pub(crate) type Meeting = shared::Meeting<Listener, Waker>;
 /// Connections that another member of the group took for this one.
-pub(crate) type Mailbox = shared::Inbox<Listener, Bell>;
+pub(crate) type Mailbox = shared::Inbox<Listener, Waker>;
 /// A connection that arrived.
 pub(crate) type Arrived = shared::Arrived<Listener>;
 
 /// An eventfd that wakes a provider.
 #[derive(Debug)]
-pub(crate) struct Bell(EventFd);
+pub(crate) struct Waker(EventFd);
 
-impl Bell {
+impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(EventFd::from_value_and_flags(0, flags)?))
     }
 }
 
-impl shared::Bell for Bell {
+impl shared::Waker for Waker {
     fn ring(&self) {
         if let Err(error) = self.0.write(1) {
             tracing::error!(%error, "an eventfd does not ring");
@@ -39,18 +39,18 @@ impl shared::Bell for Bell {
     }
 
     fn silence(&self) {
-        // A bell that did not ring has nothing to read.
+        // An eventfd that was not signalled has nothing to read.
         let _ = self.0.read();
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl shared::Door for Listener {
+impl shared::Acceptor for Listener {
     type Addr = SocketAddr;
     type Visitor = Socket;
 

@@ -21,14 +21,14 @@ use nvmeof_rdma::{
     PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
     Steering, Tag, Whose, Work,
 };
-use nvmeof_rdma_soft::group::Door;
+use nvmeof_rdma_soft::group::Acceptor;
 use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
 use crate::given::Given;
 use crate::grant::Grant;
-use crate::group::{Bell, Group, Mailbox, Meeting};
+use crate::group::{Group, Mailbox, Meeting, Waker};
 use crate::link::Link;
 use crate::listening::Listener;
 
@@ -127,8 +127,8 @@ impl Shm {
         let group = Group::new(steering.clone());
         let member = |number| {
             let mut member = Self::new(config.clone())?;
-            let mailbox = Mailbox::new(number, config.limits.max_pending, Bell::new()?);
-            member.core.watch(mailbox.bell(), polling::MAILBOX)?;
+            let mailbox = Mailbox::new(number, config.limits.max_pending, Waker::new()?);
+            member.core.watch(mailbox.waker(), polling::MAILBOX)?;
             member.group = Some((Arc::clone(&group), mailbox));
             Ok(member)
         };
@@ -254,8 +254,8 @@ impl Provider for Shm {
             None => Arc::new(Meeting::alone(Listener::new(addr, config)?)),
         };
         let name = polling::LISTENER | self.listeners.next_id();
-        let watched = self.core.watch(meeting.door(), name);
-        let addr = meeting.door().addr();
+        let watched = self.core.watch(meeting.acceptor(), name);
+        let addr = meeting.acceptor().addr();
         self.listeners.insert(meeting);
         if let Err(error) = watched {
             self.unlisten(ListenerId(name));
@@ -272,7 +272,7 @@ impl Provider for Shm {
             meeting.leave(own);
         }
         // Others may keep the socket open. An error says that it was not there.
-        let _ = self.core.epoll.delete(meeting.door());
+        let _ = self.core.epoll.delete(meeting.acceptor());
     }
 
     fn set_whose(&mut self, qp: QpId, whose: Whose) {

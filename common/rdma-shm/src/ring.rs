@@ -20,7 +20,7 @@ pub(crate) const MAX_RING: usize = 16 << 20;
 
 /// Where a ring lies in the memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RingLayout {
     /// The word that says how far the producer is.
     pub(crate) head: usize,
     /// The word that says how far the consumer is.
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) size: usize,
 }
 
-impl Place {
+impl RingLayout {
     /// Where in the memory the `len` bytes from `position` on start, and how
     /// many of them lie there: the others start where the data starts.
     fn find(&self, position: u64, len: usize) -> (usize, usize) {
@@ -59,7 +59,7 @@ fn outside(error: OutOfBounds) -> Fault {
 /// The end that writes.
 #[derive(Debug)]
 pub(crate) struct Producer {
-    place: Place,
+    place: RingLayout,
     /// How far we are, and how far the consumer knows.
     head: u64,
     told: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: RingLayout) -> Self {
         Self {
             place,
             head: 0,
@@ -171,7 +171,7 @@ impl Producer {
 /// The end that reads.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    place: Place,
+    place: RingLayout,
     /// How far we are, and how far the producer knows.
     tail: u64,
     told: u64,
@@ -180,7 +180,7 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: RingLayout) -> Self {
         Self {
             place,
             tail: 0,

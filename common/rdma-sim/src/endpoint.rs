@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use nvmeof_rdma::ListenerId;
 use nvmeof_rdma_soft::StreamEvent;
 
-use crate::bell::Bell;
+use crate::wake_pipe::WakePipe;
 
 /// One endpoint.
 #[derive(Debug)]
@@ -14,29 +14,29 @@ pub(crate) struct Endpoint {
     /// What the next polls report.
     news: VecDeque<StreamEvent>,
     /// Rings as long as there are news; whoever has the endpoint keeps it.
-    bell: Weak<Bell>,
+    wake_pipe: Weak<WakePipe>,
     /// Those with the same number may listen on the same address.
     pub(crate) group: Option<usize>,
 }
 
 impl Endpoint {
-    /// An endpoint without news, and its bell.
-    pub(crate) fn new(group: Option<usize>) -> (Self, Arc<Bell>) {
-        let bell = Arc::new(Bell::new());
+    /// An endpoint without news, and the pipe that wakes it.
+    pub(crate) fn new(group: Option<usize>) -> (Self, Arc<WakePipe>) {
+        let wake_pipe = Arc::new(WakePipe::new());
         let endpoint = Self {
             news: VecDeque::new(),
-            bell: Arc::downgrade(&bell),
+            wake_pipe: Arc::downgrade(&wake_pipe),
             group,
         };
-        (endpoint, bell)
+        (endpoint, wake_pipe)
     }
 
     /// What a later poll reports.
     pub(crate) fn tell(&mut self, event: StreamEvent) {
         if self.news.is_empty()
-            && let Some(bell) = self.bell.upgrade()
+            && let Some(wake_pipe) = self.wake_pipe.upgrade()
         {
-            bell.ring();
+            wake_pipe.ring();
         }
         self.news.push_back(event);
     }
@@ -45,9 +45,9 @@ impl Endpoint {
     pub(crate) fn take(&mut self) -> Option<StreamEvent> {
         let event = self.news.pop_front()?;
         if self.news.is_empty()
-            && let Some(bell) = self.bell.upgrade()
+            && let Some(wake_pipe) = self.wake_pipe.upgrade()
         {
-            bell.silence();
+            wake_pipe.silence();
         }
         Some(event)
     }

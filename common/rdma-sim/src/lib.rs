@@ -14,7 +14,6 @@
 //! This crate opens no socket, reads no clock and starts no thread.
 #![forbid(unsafe_code)]
 
-mod bell;
 mod chance;
 mod config;
 mod delivery;
@@ -24,6 +23,7 @@ mod sim;
 mod socket;
 mod streams;
 mod trouble;
+mod wake_pipe;
 
 pub use config::{SimChances, SimConfig};
 pub use sim::{Sim, SimNet};

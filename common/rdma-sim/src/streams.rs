@@ -9,12 +9,12 @@ use std::time::Duration;
 use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
-use crate::bell::Bell;
 use crate::chance;
 use crate::delivery::{Delivery, Pair};
 use crate::endpoint::{Endpoint, Listener};
 use crate::net::Net;
 use crate::socket::Socket;
+use crate::wake_pipe::WakePipe;
 
 /// Events that one poll reports at most.
 const POLL_EVENTS: usize = 32;
@@ -27,7 +27,7 @@ pub struct SimStreams {
     ip: IpAddr,
     endpoint: usize,
     /// The endpoint's.
-    bell: Arc<Bell>,
+    wake_pipe: Arc<WakePipe>,
 }
 
 /// The network, whatever became of others who held it.
@@ -41,7 +41,7 @@ fn gone() -> io::Error {
 
 impl SimStreams {
     pub(crate) fn new(net: Arc<Mutex<Net>>, ip: IpAddr, group: Option<usize>) -> Self {
-        let (new, bell) = Endpoint::new(group);
+        let (new, wake_pipe) = Endpoint::new(group);
         let endpoint = {
             let mut net = lock(&net);
             net.endpoints.push(new);
@@ -51,7 +51,7 @@ impl SimStreams {
             net,
             ip,
             endpoint,
-            bell,
+            wake_pipe,
         }
     }
 
@@ -217,7 +217,7 @@ impl Streams for SimStreams {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        Some(self.wake_pipe.as_fd())
     }
 
     fn next_deadline(&self) -> Option<Duration> {

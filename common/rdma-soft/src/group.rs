@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nvmeof_rdma::{Counted, Steering};
 
 /// What connections come through: a socket that listens.
-pub trait Door: Debug {
+pub trait Acceptor: Debug {
     /// Where it is.
     type Addr: Clone + Debug + PartialEq;
     /// A connection that nothing was read from.
@@ -27,7 +27,7 @@ pub trait Door: Debug {
 }
 
 /// What wakes the thread of a provider.
-pub trait Bell: Debug {
+pub trait Waker: Debug {
     /// Rings until [`silence`](Self::silence).
     fn ring(&self);
 
@@ -37,15 +37,15 @@ pub trait Bell: Debug {
 
 /// What the providers of a group listen on.
 #[derive(Debug)]
-pub struct Group<D: Door, B> {
+pub struct Group<D: Acceptor, B> {
     steering: Steering,
     meetings: Mutex<Vec<Weak<Meeting<D, B>>>>,
 }
 
-/// A door and those who take its connections.
+/// A listening socket and the providers that accept from it.
 #[derive(Debug)]
-pub struct Meeting<D: Door, B> {
-    door: D,
+pub struct Meeting<D: Acceptor, B> {
+    acceptor: D,
     /// `None`: of one provider alone.
     steering: Option<Steering>,
     members: Mutex<Vec<Weak<Inbox<D, B>>>>,
@@ -53,20 +53,20 @@ pub struct Meeting<D: Door, B> {
 
 /// Connections that another member of the group took for this one.
 #[derive(Debug)]
-pub struct Inbox<D: Door, B> {
+pub struct Inbox<D: Acceptor, B> {
     /// The member's number in the group's [`Steering`].
     number: usize,
     arrived: Mutex<Vec<Arrived<D>>>,
     /// Rings while there are any.
-    bell: B,
+    waker: B,
     /// Connections that may wait here.
     room: usize,
 }
 
 /// A connection that arrived.
 #[derive(Debug)]
-pub struct Arrived<D: Door> {
-    /// At which door.
+pub struct Arrived<D: Acceptor> {
+    /// Which listening socket.
     pub at: D::Addr,
     /// The connection.
     pub visitor: D::Visitor,
@@ -82,7 +82,7 @@ fn is<T>(one: &Weak<T>, other: &Arc<T>) -> bool {
     std::ptr::eq(one.as_ptr(), Arc::as_ptr(other))
 }
 
-impl<D: Door, B: Bell> Group<D, B> {
+impl<D: Acceptor, B: Waker> Group<D, B> {
     /// A group whose connections `steering` spreads.
     #[must_use]
     pub fn new(steering: Steering) -> Arc<Self> {
@@ -91,7 +91,7 @@ impl<D: Door, B: Bell> Group<D, B> {
     }
 
     /// Has the owner of `inbox` listen at `addr`, together with those members
-    /// that do already; the first of them opens the door.
+    /// that do already; the first of them opens the socket.
     ///
     /// # Errors
     /// What `open` says.
@@ -104,7 +104,7 @@ impl<D: Door, B: Bell> Group<D, B> {
         let mut meetings = lock(&self.meetings);
         meetings.retain(|meeting| meeting.strong_count() > 0);
         let mut alive = meetings.iter().filter_map(Weak::upgrade);
-        let found = alive.find(|meeting| meeting.door.addr() == *addr && !meeting.has(inbox));
+        let found = alive.find(|meeting| meeting.acceptor.addr() == *addr && !meeting.has(inbox));
         let meeting = if let Some(meeting) = found {
             meeting
         } else {
@@ -120,21 +120,21 @@ impl<D: Door, B: Bell> Group<D, B> {
     }
 }
 
-impl<D: Door, B: Bell> Meeting<D, B> {
+impl<D: Acceptor, B: Waker> Meeting<D, B> {
     /// Of one provider alone.
     #[must_use]
-    pub fn alone(door: D) -> Self {
+    pub fn alone(acceptor: D) -> Self {
         Self {
-            door,
+            acceptor,
             steering: None,
             members: Mutex::default(),
         }
     }
 
-    /// The door.
+    /// The listening socket.
     #[must_use]
-    pub fn door(&self) -> &D {
-        &self.door
+    pub fn acceptor(&self) -> &D {
+        &self.acceptor
     }
 
     fn has(&self, inbox: &Arc<Inbox<D, B>>) -> bool {
@@ -145,11 +145,11 @@ impl<D: Door, B: Bell> Meeting<D, B> {
     /// `None` when it is another member's, which has it now.
     ///
     /// # Errors
-    /// As [`Door::accept`].
+    /// As [`Acceptor::accept`].
     pub fn accept(&self, own: Option<&Arc<Inbox<D, B>>>) -> io::Result<Option<Arrived<D>>> {
-        let (visitor, peer) = self.door.accept()?;
+        let (visitor, peer) = self.acceptor.accept()?;
         let mut arrived = Arrived {
-            at: self.door.addr(),
+            at: self.acceptor.addr(),
             visitor,
             counted: None,
         };
@@ -179,21 +179,21 @@ impl<D: Door, B: Bell> Meeting<D, B> {
     }
 }
 
-impl<D: Door, B: Bell> Inbox<D, B> {
+impl<D: Acceptor, B: Waker> Inbox<D, B> {
     /// Of member `number`, with room for so many connections. Its owner waits
-    /// for the bell.
-    pub fn new(number: usize, room: u32, bell: B) -> Arc<Self> {
+    /// for the waker.
+    pub fn new(number: usize, room: u32, waker: B) -> Arc<Self> {
         Arc::new(Self {
             number,
             arrived: Mutex::default(),
-            bell,
+            waker,
             room: usize::try_from(room).unwrap_or(usize::MAX),
         })
     }
 
     /// What wakes its owner.
-    pub fn bell(&self) -> &B {
-        &self.bell
+    pub fn waker(&self) -> &B {
+        &self.waker
     }
 
     fn has_room(&self) -> bool {
@@ -202,12 +202,12 @@ impl<D: Door, B: Bell> Inbox<D, B> {
 
     fn put(&self, arrived: Arrived<D>) {
         lock(&self.arrived).push(arrived);
-        self.bell.ring();
+        self.waker.ring();
     }
 
     /// Takes all that wait.
     pub fn take(&self) -> Vec<Arrived<D>> {
-        self.bell.silence();
+        self.waker.silence();
         std::mem::take(&mut lock(&self.arrived))
     }
 }
@@ -219,11 +219,11 @@ mod tests {
 
     use super::*;
 
-    /// A door before which so many wait.
+    /// A listening socket with so many connections waiting.
     #[derive(Debug)]
     struct Queue(AtomicU32);
 
-    impl Door for Queue {
+    impl Acceptor for Queue {
         type Addr = u16;
         type Visitor = u32;
 
@@ -244,7 +244,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Flag(AtomicBool);
 
-    impl Bell for Flag {
+    impl Waker for Flag {
         fn ring(&self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -269,7 +269,7 @@ mod tests {
         let meetings: Vec<_> = meetings.collect();
         assert!(
             meetings.iter().all(|one| Arc::ptr_eq(one, &meetings[0])),
-            "one door"
+            "one socket"
         );
         (members, Arc::clone(&meetings[0]))
     }
@@ -326,7 +326,7 @@ mod tests {
             meeting.accept(members.first()),
             meeting.accept(members.first()),
         ];
-        let rings = |member: &Member| member.bell().0.load(Ordering::Relaxed);
+        let rings = |member: &Member| member.waker().0.load(Ordering::Relaxed);
         assert_eq!(
             members.iter().map(rings).collect::<Vec<_>>(),
             [false, true, false]

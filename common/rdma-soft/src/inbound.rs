@@ -31,7 +31,7 @@ pub(crate) struct Inbound {
     read_msn: u32,
     /// The Send message that is arriving, with what arrived of it.
     message: Option<(Opcode, usize)>,
-    place: Place,
+    place: Destination,
     control: [u8; CONTROL_LEN],
     /// What the peer's Terminate said.
     pub(crate) terminated: Option<Fault>,
@@ -52,7 +52,7 @@ struct Recv {
 
 /// Where the payload of the segment at hand goes next.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Destination {
     /// It has none.
     Nowhere,
     /// The first posted receive, from this byte.
@@ -73,7 +73,7 @@ impl Inbound {
             send_msn: 1,
             read_msn: 1,
             message: None,
-            place: Place::Nowhere,
+            place: Destination::Nowhere,
             control: [0; CONTROL_LEN],
             terminated: None,
             idle: 0,
@@ -112,7 +112,7 @@ impl Inbound {
     /// Request: for the Terminate that answers it.
     pub(crate) fn request_bytes(&self) -> &[u8] {
         match self.place {
-            Place::Control(ReadRequest::LEN) => {
+            Destination::Control(ReadRequest::LEN) => {
                 self.control.get(..ReadRequest::LEN).unwrap_or_default()
             }
             _ => &[],
@@ -138,12 +138,12 @@ impl Sink for Receiver<'_> {
             }
             Kind::Tagged { stag, to } => {
                 self.outbound.check_answer(stag, to, header)?;
-                Place::Sink
+                Destination::Sink
             }
             Kind::Untagged {
                 queue, msn, offset, ..
             } => match queue {
-                QUEUE_SEND => Place::Receive(self.start_send(header, msn, offset)?),
+                QUEUE_SEND => Destination::Receive(self.start_send(header, msn, offset)?),
                 QUEUE_READ => self.start_read(header, msn, offset)?,
                 _ => start_terminate(header, msn, offset)?,
             },
@@ -153,28 +153,28 @@ impl Sink for Receiver<'_> {
 
     fn place(&mut self, remaining: usize) -> Result<&mut [u8], WireFault> {
         let place = match self.inbound.place {
-            Place::Nowhere => None,
-            Place::Receive(at) => {
+            Destination::Nowhere => None,
+            Destination::Receive(at) => {
                 let recv = self.inbound.recvs.front_mut();
                 recv.and_then(|recv| recv.buf.get_mut(at..at.checked_add(remaining)?))
             }
-            Place::Exposed { key, addr } => {
+            Destination::Exposed { key, addr } => {
                 let access = self.write_access(key, addr, remaining);
                 let bytes = self.keys.bytes_mut(&access);
                 return bytes.map_err(|why| faults::tagged(why, &access));
             }
-            Place::Sink => self.outbound.answer_place(remaining),
-            Place::Control(at) => self.inbound.control.get_mut(at..at + remaining),
+            Destination::Sink => self.outbound.answer_place(remaining),
+            Destination::Control(at) => self.inbound.control.get_mut(at..at + remaining),
         };
         place.ok_or_else(faults::no_memory)
     }
 
     fn advance(&mut self, len: usize) {
         match &mut self.inbound.place {
-            Place::Nowhere => {}
-            Place::Receive(at) | Place::Control(at) => *at += len,
-            Place::Exposed { addr, .. } => *addr = addr.wrapping_add(len as u64),
-            Place::Sink => self.outbound.answer_advance(len),
+            Destination::Nowhere => {}
+            Destination::Receive(at) | Destination::Control(at) => *at += len,
+            Destination::Exposed { addr, .. } => *addr = addr.wrapping_add(len as u64),
+            Destination::Sink => self.outbound.answer_advance(len),
         }
     }
 
@@ -244,7 +244,7 @@ impl Receiver<'_> {
     /// Before every segment.
     #[inline]
     fn begin(&mut self) -> Result<(), WireFault> {
-        self.inbound.place = Place::Nowhere;
+        self.inbound.place = Destination::Nowhere;
         match self.inbound.terminated {
             None => Ok(()),
             Some(_) => Err(faults::after_terminate()),
@@ -258,7 +258,7 @@ impl Receiver<'_> {
     /// what is in its memory.
     pub(crate) fn ahead(&self, header: &Header, missing: usize) -> usize {
         match self.inbound.place {
-            Place::Sink if !header.last && header.payload >= LARGE => {
+            Destination::Sink if !header.last && header.payload >= LARGE => {
                 let left = self.outbound.answer_left().saturating_sub(missing);
                 left.min(header.payload)
             }
@@ -273,7 +273,7 @@ impl Receiver<'_> {
     /// A broken rule; the connection ends.
     pub(crate) fn take_ahead(&mut self, rx: &mut Rx, len: usize) -> Result<(), WireFault> {
         let is_next = rx.payload().is_some_and(|(_, missing)| missing >= len);
-        if is_next && matches!(self.inbound.place, Place::Sink) {
+        if is_next && matches!(self.inbound.place, Destination::Sink) {
             return rx.placed(len, self);
         }
         // The peer sent something else.
@@ -291,15 +291,15 @@ impl Receiver<'_> {
         }
     }
 
-    fn start_write(&self, header: &Header, stag: u32, to: u64) -> Result<Place, WireFault> {
+    fn start_write(&self, header: &Header, stag: u32, to: u64) -> Result<Destination, WireFault> {
         // RFC 5041, section 5.1: without payload there is nothing to check
         // the tag for.
         if header.payload == 0 {
-            return Ok(Place::Nowhere);
+            return Ok(Destination::Nowhere);
         }
         let access = self.write_access(stag, to, header.payload);
         match self.keys.check(&access) {
-            Ok(_) => Ok(Place::Exposed {
+            Ok(_) => Ok(Destination::Exposed {
                 key: stag,
                 addr: to,
             }),
@@ -358,7 +358,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    fn start_read(&self, header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+    fn start_read(&self, header: &Header, msn: u32, offset: u32) -> Result<Destination, WireFault> {
         check_msn(msn, self.inbound.read_msn, "Read Request")?;
         if offset != 0 || !header.last || header.payload != ReadRequest::LEN {
             return Err(faults::read_request(header.payload, offset));
@@ -368,7 +368,7 @@ impl Receiver<'_> {
         if self.outbound.answering() >= self.inbound.reads {
             return Err(faults::too_many_reads(self.inbound.reads));
         }
-        Ok(Place::Control(0))
+        Ok(Destination::Control(0))
     }
 
     fn finish_read(&mut self) -> Result<(), WireFault> {
@@ -398,12 +398,12 @@ impl Receiver<'_> {
     }
 }
 
-fn start_terminate(header: &Header, msn: u32, offset: u32) -> Result<Place, WireFault> {
+fn start_terminate(header: &Header, msn: u32, offset: u32) -> Result<Destination, WireFault> {
     check_msn(msn, 1, "Terminate")?;
     if offset != 0 || !header.last || header.payload > CONTROL_LEN {
         return Err(faults::terminate(header.payload, CONTROL_LEN));
     }
-    Ok(Place::Control(0))
+    Ok(Destination::Control(0))
 }
 
 #[inline]

@@ -9,10 +9,10 @@ use nvmeof_rdma::{
 };
 
 use crate::adapter::AdapterId;
-use crate::aside::Calling;
-use crate::book::{Book, NUMBER_BITS, RecvItem, SendItem};
-use crate::estate::Estate;
+use crate::blocking_calls::Calling;
 use crate::link::Link;
+use crate::outstanding::{NUMBER_BITS, Outstanding, RecvItem, SendItem};
+use crate::retired::Retired;
 use crate::sys::CmId;
 
 /// What a queue pair is doing.
@@ -103,7 +103,7 @@ pub(crate) struct Conn {
     /// For the log.
     pub(crate) whose: Whose,
     /// The call that connects it, where that may wait.
-    pub(crate) calling: Option<Arc<Calling<Estate>>>,
+    pub(crate) calling: Option<Arc<Calling<Retired>>>,
     /// Connection management owes the answer to that call: until it is there,
     /// nothing can be destroyed without waiting.
     pub(crate) awaits_answer: bool,
@@ -113,8 +113,8 @@ pub(crate) struct Conn {
     pub(crate) asked: (u8, u8),
     /// RDMA Reads both sides agreed on, towards the peer.
     pub(crate) reads_out: u32,
-    pub(crate) recvs: Book<RecvItem>,
-    pub(crate) sends: Book<SendItem>,
+    pub(crate) recvs: Outstanding<RecvItem>,
+    pub(crate) sends: Outstanding<SendItem>,
     /// Done, but its peer may still write to its memory: comes back when the
     /// queue pair is gone.
     pub(crate) stuck: Option<(SendItem, Outcome)>,
@@ -173,8 +173,8 @@ impl Conn {
             private_data: PrivateData::empty(),
             asked: (0, 0),
             reads_out: 0,
-            recvs: Book::new(),
-            sends: Book::new(),
+            recvs: Outstanding::new(),
+            sends: Outstanding::new(),
             stuck: None,
             work: 0,
             internal: 0,

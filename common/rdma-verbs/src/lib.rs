@@ -29,14 +29,12 @@
 #![deny(unsafe_code)]
 
 mod adapter;
-mod aside;
-mod book;
+mod blocking_calls;
 mod config;
 mod conn;
 mod device;
 mod domain;
 mod error;
-mod estate;
 mod heads;
 mod lingering;
 mod link;
@@ -44,7 +42,9 @@ mod listening;
 mod lock;
 mod machine;
 mod mailbox;
+mod outstanding;
 mod provider;
+mod retired;
 mod shared;
 mod siw;
 mod sizes;

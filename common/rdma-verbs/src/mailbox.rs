@@ -42,13 +42,13 @@ pub(crate) struct Request {
     pub(crate) counted: Option<Counted>,
 }
 
-/// Letters for one provider, and the bell that wakes it.
+/// Messages for one provider, and the eventfd that wakes it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     /// Of its provider in the group.
     number: usize,
     letters: Mutex<Letters>,
-    bell: EventFd,
+    wakeup: EventFd,
     channel: Arc<EventChannel>,
 }
 
@@ -68,7 +68,7 @@ impl Mailbox {
         let mailbox = Arc::new(Self {
             number,
             letters: Mutex::default(),
-            bell: EventFd::from_value_and_flags(0, flags)?,
+            wakeup: EventFd::from_value_and_flags(0, flags)?,
             channel,
         });
         let mut all = lock(&ALL);
@@ -83,15 +83,15 @@ impl Mailbox {
     }
 
     /// Readable when there are letters.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wakeup(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
     /// Takes all letters.
     pub(crate) fn take(&self) -> Vec<Letter> {
         let mut letters = lock(&self.letters);
-        // Empty already, if the bell did not ring.
-        let _ = self.bell.read();
+        // Empty already, if the eventfd was not signalled.
+        let _ = self.wakeup.read();
         std::mem::take(&mut letters.waiting)
     }
 
@@ -100,7 +100,7 @@ impl Mailbox {
         if !letters.closed {
             letters.waiting.push(letter);
             // Fails only when it rang 2^64 times.
-            let _ = self.bell.write(1);
+            let _ = self.wakeup.write(1);
         }
     }
 
@@ -113,7 +113,7 @@ impl Mailbox {
             return Err(request);
         }
         letters.waiting.push(Letter::Request(request));
-        let _ = self.bell.write(1);
+        let _ = self.wakeup.write(1);
         Ok(())
     }
 

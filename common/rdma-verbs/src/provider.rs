@@ -24,7 +24,7 @@ use nvmeof_rdma::{
 };
 
 use crate::adapter::{Adapter, AdapterId};
-use crate::aside::Aside;
+use crate::blocking_calls::BlockingCalls;
 use crate::conn::{Conn, MOST_QPS, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
@@ -50,7 +50,7 @@ pub struct Verbs {
     /// Ids whose queue pair is gone, until the peer knows.
     lingering: Lingering<CmIdKey, CmId>,
     /// For calls that wait.
-    aside: Arc<Aside>,
+    blocking_calls: Arc<BlockingCalls>,
     /// Queue pairs that such calls still destroy.
     settling: u32,
     adapters: Vec<Option<Adapter>>,
@@ -144,7 +144,7 @@ impl Verbs {
             };
             watch(channel.fd(), watch::CHANNEL)?;
             watch(group.fd(), watch::GROUP)?;
-            watch(mailbox.bell(), watch::MAILBOX)?;
+            watch(mailbox.wakeup(), watch::MAILBOX)?;
             Ok((mailbox, epoll))
         };
         let (mailbox, epoll) = set_up().map_err(|source| VerbsError::Call {
@@ -161,7 +161,7 @@ impl Verbs {
             listeners: Vec::new(),
             next_listener: 1,
             lingering: Lingering::new(),
-            aside: Arc::default(),
+            blocking_calls: Arc::default(),
             settling: 0,
             adapters: Vec::new(),
             listed: Vec::new(),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag, explain};
 
-use crate::book::RecvItem;
 use crate::domain::Domain;
+use crate::outstanding::RecvItem;
 use crate::sys::{RecvChain, SharedReceiveQueue};
 
 /// A shared receive queue. The fields stand in the order in which they go: the

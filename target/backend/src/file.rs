@@ -116,7 +116,7 @@ impl FileDisk {
     }
 
     /// Starts the next operation of `slot`, or has it wait for its turn.
-    fn go_on(&mut self, slot: u32, io: &mut Io<'_>) {
+    fn advance(&mut self, slot: u32, io: &mut Io<'_>) {
         if self.in_ring >= self.most_in_ring {
             self.again.push_back(slot);
             return;
@@ -287,7 +287,7 @@ impl Backend for FileDisk {
         });
         // The ring counts in 32 bits too.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-        self.go_on(slot, io);
+        self.advance(slot, io);
         Ok(None)
     }
 
@@ -314,7 +314,7 @@ impl Backend for FileDisk {
             // A direct write that fails says so itself.
             Next::Done(Ok(())) => self.finish(slot, Ok(()), io),
             Next::Done(Err((kind, errno))) => self.fail(slot, kind, errno, io),
-            Next::Step => self.go_on(slot, io),
+            Next::Step => self.advance(slot, io),
             Next::Later => self.again.push_back(slot),
         }
     }
@@ -327,7 +327,7 @@ impl Backend for FileDisk {
             let Some(slot) = self.again.pop_front() else {
                 return;
             };
-            self.go_on(slot, io);
+            self.advance(slot, io);
         }
         self.flush(io);
         self.answer_settled(io);

@@ -6,11 +6,11 @@
 /// Numbers that are taken, and those to come.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
-    places: Vec<Place>,
+    places: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Entry {
     taken: bool,
     generation: u16,
 }
@@ -36,7 +36,7 @@ impl Numbers {
         let at = free.unwrap_or(self.places.len());
         let index = u16::try_from(at).ok()?;
         if free.is_none() {
-            self.places.push(Place::default());
+            self.places.push(Entry::default());
         }
         let place = self.places.get_mut(at)?;
         place.taken = true;

@@ -13,7 +13,7 @@ use super::{SETTINGS, SettingsFile};
 /// further error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    place: Place,
+    place: Location,
     key: Option<String>,
     what: String,
     /// See [`ConfigError::may_pass`].
@@ -23,7 +23,7 @@ pub struct ConfigError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     File {
         path: PathBuf,
         line: Option<usize>,
@@ -40,7 +40,7 @@ impl ConfigError {
         let line = before.map(|before| before.matches('\n').count() + 1);
         let path = path.to_path_buf();
         Self {
-            place: Place::File { path, line },
+            place: Location::File { path, line },
             key: key(at.and_then(|at| places::at(text, at)), what),
             what: what.trim_end().to_owned(),
             passing: false,
@@ -75,7 +75,7 @@ impl ConfigError {
     pub fn plain(path: &Path, what: String) -> Self {
         let path = path.to_path_buf();
         Self {
-            place: Place::File { path, line: None },
+            place: Location::File { path, line: None },
             key: None,
             what,
             passing: false,
@@ -92,7 +92,7 @@ impl ConfigError {
     /// About the command line.
     pub(crate) fn command_line(what: &str) -> Self {
         Self {
-            place: Place::CommandLine,
+            place: Location::CommandLine,
             key: None,
             what: what.to_owned(),
             passing: false,
@@ -120,7 +120,7 @@ impl ConfigError {
         }
         let others = self.others.into_iter();
         Self {
-            place: Place::Change(change.to_owned()),
+            place: Location::Change(change.to_owned()),
             others: others.map(|other| other.of_change(change)).collect(),
             ..self
         }
@@ -157,8 +157,8 @@ impl ConfigError {
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
-            Place::File { path, .. } => Some(path),
-            Place::CommandLine | Place::Change(_) => None,
+            Location::File { path, .. } => Some(path),
+            Location::CommandLine | Location::Change(_) => None,
         }
     }
 
@@ -179,8 +179,8 @@ impl ConfigError {
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         match self.place {
-            Place::File { line, .. } => line,
-            Place::CommandLine | Place::Change(_) => None,
+            Location::File { line, .. } => line,
+            Location::CommandLine | Location::Change(_) => None,
         }
     }
 }
@@ -211,15 +211,15 @@ fn named(what: &str) -> Option<&str> {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::File { path, line } => {
+            Location::File { path, line } => {
                 write!(f, "{}:", path.display())?;
                 if let Some(line) = line {
                     write!(f, "{line}:")?;
                 }
                 f.write_str(" ")?;
             }
-            Place::CommandLine => {}
-            Place::Change(change) => write!(f, "{change}: ")?,
+            Location::CommandLine => {}
+            Location::Change(change) => write!(f, "{change}: ")?,
         }
         f.write_str(&self.what)?;
         self.others

@@ -32,7 +32,7 @@ use std::time::Duration;
 use nvmeof_polling::PollingConfig;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{
-    Carrier, Limits, Model, ModelError, NamespaceSpec, NamespaceState, Place, PortAddress,
+    Carrier, Limits, Location, Model, ModelError, NamespaceSpec, NamespaceState, PortAddress,
     PortSpec, Preferred, SubsystemSpec, derived,
 };
 use nvmeof_wire::Nqn;
@@ -534,23 +534,23 @@ impl Config {
     fn place(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
-            Place::Limits => self.place_in("limits", error.key),
-            Place::Discovery => self.raw.discovery.place(),
-            Place::Referral(referral) => {
+            Location::Limits => self.place_in("limits", error.key),
+            Location::Discovery => self.raw.discovery.place(),
+            Location::Referral(referral) => {
                 let referral = self.raw.referral.get(referral)?;
                 referral.get_ref().place(error.key)
             }
-            Place::Port(port) => {
+            Location::Port(port) => {
                 let port = self.raw.port.get(port)?.get_ref();
                 let key = port.place(error.key, &error.value);
                 key.or_else(|| Some(port.traddr.span().start))
             }
-            Place::Subsystem(subsystem) => {
+            Location::Subsystem(subsystem) => {
                 let subsystem = self.raw.subsystem.get(subsystem);
                 let key = subsystem.and_then(|it| it.get_ref().place(error.key, &error.value));
                 key.or_else(|| at(subsystem))
             }
-            Place::Namespace {
+            Location::Namespace {
                 subsystem,
                 namespace,
             } => {

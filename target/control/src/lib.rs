@@ -12,7 +12,7 @@ mod http;
 mod socket;
 mod watch;
 
-pub use changes::{ChangeError, Keeper, Misfit, Outcome, Standing, check_state};
+pub use changes::{ChangeError, EditError, Keeper, Outcome, Standing, check_state};
 pub use http::Answering;
-pub use socket::{Bound, Control, Shared, Turns, openapi};
+pub use socket::{Bound, ChangeQueue, Control, Shared, openapi};
 pub use watch::{Exporter, Health, Watch};

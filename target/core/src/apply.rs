@@ -14,8 +14,8 @@ use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, Serves};
 use crate::live::Live;
+use crate::namespace_view::Present;
 use crate::shared::{Served, presents};
-use crate::sight::Present;
 use crate::{Change, DisconnectReason, Disconnected, Model, Target};
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 //! * the target as a whole: `target`, `apply`, `connected`
 //! * commands: `queue` (queue pairs, I/O and Fabrics commands), `admin`, `request`
 //! * state that reactors share: `shared` holds `registry`, `live`, `generations`, `locks`,
-//!   `writers`, `seats` and `hits`; controllers are `controller`, `sight` and `protection`;
+//!   `writers`, `quota` and `limit_counters`; controllers are `controller`, `namespace_view` and `protection`;
 //!   what is counted is `metrics` and `health`
 //! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
 //!   `persist`, `window`
@@ -29,20 +29,20 @@ mod controller;
 mod discovery;
 mod generations;
 mod health;
-mod hits;
+mod limit_counters;
 mod limits;
 mod live;
 mod locks;
 pub mod metrics;
 mod model;
+mod namespace_view;
 mod persist;
 mod protection;
 mod queue;
+mod quota;
 mod registry;
 mod request;
-mod seats;
 mod shared;
-mod sight;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -55,18 +55,18 @@ pub use action::{
 pub use apply::{Applied, LimitsChanged};
 pub use connected::Connected;
 pub use controller::{DisconnectReason, Disconnected};
-pub use hits::{Hits, Limit};
+pub use limit_counters::{Limit, LimitCounters};
 pub use limits::{Limits, OfPort};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,
-    DiscoverySpec, Fabric, Model, ModelError, NO_NGUID, Namespace, NamespaceSpec, NamespaceState,
-    Place, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec, Revision,
-    Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    DiscoverySpec, Fabric, Location, Model, ModelError, NO_NGUID, Namespace, NamespaceSpec,
+    NamespaceState, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec,
+    Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use persist::{Keeping, NotKept};
 pub use protection::{KeepProtections, KeptProtection};
-pub use queue::{News, Queue, Scarce};
+pub use queue::{FollowUps, Queue, Scarce};
 pub use request::Request;
-pub use target::{PortSeat, Refusal, Target, ToKeep};
-pub use writers::{Stake, Writers};
+pub use target::{PortQuotaGuard, Refusal, Target, ToKeep};
+pub use writers::{WriteLoss, Writers};

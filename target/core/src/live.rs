@@ -8,9 +8,9 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
+use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::Keeping;
 use crate::protection::{Asked, Desk, KeptProtection, Open, Protections, Refused, Settled, Step};
-use crate::sight::{Present, Sight, Viewer};
 
 /// A subsystem over all models that have its name. Its controllers hold this,
 /// so that they outlive a change of it.
@@ -70,7 +70,7 @@ impl Granting {
 pub(crate) struct View {
     live: Arc<Live>,
     seen: u64,
-    sight: Arc<Sight>,
+    namespace_view: Arc<NamespaceView>,
     viewer: Arc<Viewer>,
 }
 
@@ -226,17 +226,17 @@ impl Live {
 
     /// For a queue.
     pub(crate) fn view(self: &Arc<Self>, viewer: Arc<Viewer>) -> View {
-        let (seen, sight) = self.look(&viewer);
+        let (seen, namespace_view) = self.look(&viewer);
         View {
             live: Arc::clone(self),
             seen,
-            sight,
+            namespace_view,
             viewer,
         }
     }
 
     /// What is seen, and its generation.
-    fn look(&self, viewer: &Viewer) -> (u64, Arc<Sight>) {
+    fn look(&self, viewer: &Viewer) -> (u64, Arc<NamespaceView>) {
         let state = self.lock();
         let generation = self.generation.load(Ordering::Acquire);
         (generation, viewer.look(generation, &state.current))
@@ -259,13 +259,13 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        (self.seen, self.sight) = self.live.look(&self.viewer);
+        (self.seen, self.namespace_view) = self.live.look(&self.viewer);
     }
 
     /// What was seen at the last [`refresh`](Self::refresh).
     #[inline]
-    pub(crate) fn sight(&self) -> &Arc<Sight> {
-        &self.sight
+    pub(crate) fn namespace_view(&self) -> &Arc<NamespaceView> {
+        &self.namespace_view
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::testing::{apply, change_a_namespace, closed, subsystem, target};
 
-    /// A queue has no sight of its own: each namespace takes room in it.
+    /// A queue has no view of its own: each namespace takes room in it.
     #[test]
     fn all_queues_of_a_controller_have_the_same_sight() {
         let target = target();
@@ -286,18 +286,24 @@ mod tests {
             viewer("nqn.2026-11.org.example:b"),
         );
         let [mut one, mut two] = [(); 2].map(|()| live.view(Arc::clone(&host)));
-        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        assert!(Arc::ptr_eq(one.namespace_view(), two.namespace_view()));
         let third = live.view(other);
-        assert!(!Arc::ptr_eq(one.sight(), third.sight()), "of another host");
-        let before = Arc::clone(one.sight());
+        assert!(
+            !Arc::ptr_eq(one.namespace_view(), third.namespace_view()),
+            "of another host"
+        );
+        let before = Arc::clone(one.namespace_view());
         one.refresh();
-        assert!(Arc::ptr_eq(one.sight(), &before), "nothing changed");
+        assert!(
+            Arc::ptr_eq(one.namespace_view(), &before),
+            "nothing changed"
+        );
         change_a_namespace(&target);
         one.refresh();
-        let blocks = |view: &View| view.sight().get(1).unwrap().namespace.blocks;
+        let blocks = |view: &View| view.namespace_view().get(1).unwrap().namespace.blocks;
         assert_eq!((blocks(&one), blocks(&two)), (1001, 1000));
         two.refresh();
-        assert!(Arc::ptr_eq(one.sight(), two.sight()));
+        assert!(Arc::ptr_eq(one.namespace_view(), two.namespace_view()));
         let _ = apply(&target, &[subsystem(), closed()]);
         one.refresh();
         assert_eq!((blocks(&one), blocks(&two)), (1000, 1001));

@@ -7,11 +7,11 @@ use nvmeof_wire::Nqn;
 
 use crate::generations::Generations;
 use crate::live::Live;
+use crate::namespace_view::Present;
 use crate::protection::{Desk, Protections};
+use crate::quota::Quota;
 use crate::registry::Registry;
-use crate::seats::Seats;
-use crate::sight::Present;
-use crate::{Hits, Limits, Locks, Model, Writers};
+use crate::{LimitCounters, Limits, Locks, Model, Writers};
 
 /// What all reactors have of one target.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) locks: Locks,
     pub(crate) writers: Writers,
-    pub(crate) hits: Hits,
+    pub(crate) limit_counters: LimitCounters,
     /// I/O queues of hosts, by their names; what they weigh are commands.
-    pub(crate) hosts: Seats,
+    pub(crate) hosts: Quota,
     /// Connections, by the port that they came by.
-    pub(crate) ports: Seats,
+    pub(crate) ports: Quota,
     /// I/O queues by port; what they weigh are commands.
-    pub(crate) port_queues: Seats,
+    pub(crate) port_queues: Quota,
     /// Where what hosts write protect waits to be kept.
     pub(crate) desk: Desk,
 }
@@ -76,10 +76,10 @@ impl Shared {
             registry: Registry::new(&limits),
             locks: Locks::default(),
             writers: Writers::default(),
-            hits: Hits::default(),
-            hosts: Seats::default(),
-            ports: Seats::default(),
-            port_queues: Seats::default(),
+            limit_counters: LimitCounters::default(),
+            hosts: Quota::default(),
+            ports: Quota::default(),
+            port_queues: Quota::default(),
             desk: Desk::default(),
             served: Mutex::new(served),
             limits,

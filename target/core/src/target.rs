@@ -9,9 +9,9 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 pub use protection::ToKeep;
 
-use crate::seats::{Seat, Taken};
+use crate::quota::{QuotaGuard, Taken};
 use crate::shared::Shared;
-use crate::{Hits, Limit, Limits, Locks, Model, Queue, Writers};
+use crate::{Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
 
 /// What hosts are served. Clones are the same target; each reactor has one.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub struct Target {
 
 /// A connection's place at its port, until it is dropped.
 #[derive(Debug)]
-pub struct PortSeat {
-    _seat: Seat,
+pub struct PortQuotaGuard {
+    _guard: QuotaGuard,
 }
 
 /// A connection is to be rejected.
@@ -108,21 +108,21 @@ impl Target {
 
     /// How often peers ran into limits.
     #[must_use]
-    pub fn hits(&self) -> &Hits {
-        &self.shared.hits
+    pub fn limit_counters(&self) -> &LimitCounters {
+        &self.shared.limit_counters
     }
 
     /// One more connection comes by the port of that name.
     ///
     /// # Errors
     /// [`Refusal`] when as many came by it as may.
-    pub fn port_seat(&self, port: &str) -> Result<PortSeat, Refusal> {
+    pub fn port_quota(&self, port: &str) -> Result<PortQuotaGuard, Refusal> {
         let ports = self.shared.port_count();
         let most = self.limits().port_connections.with_ports(ports);
-        let fits = |taken: Taken| (taken.seats <= most).then_some(()).ok_or(());
+        let fits = |taken: Taken| (taken.count <= most).then_some(()).ok_or(());
         let taken = self.shared.ports.take(port, 0, fits);
-        taken.map(|seat| PortSeat { _seat: seat }).map_err(|()| {
-            self.hits().add(Limit::PortConnections);
+        taken.map(|guard| PortQuotaGuard { _guard: guard }).map_err(|()| {
+            self.limit_counters().add(Limit::PortConnections);
             Self::no_room(format!(
                 "{most} connections came by {port}, and no more may; raise limits.port_connections"
             ))

@@ -20,7 +20,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
-use crate::metrics::Book;
+use crate::metrics::ReactorMetrics;
 use crate::{
     Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, KeepProtections, KeptProtection,
     Limits, Model, NamespaceSpec, Order, PortAddress, PortSpec, Queue, Request, SubsystemSpec,
@@ -180,7 +180,7 @@ pub(crate) struct Host {
     pub(crate) ops: Vec<IoOp>,
     target: Target,
     /// Where what it protects is written.
-    pub(crate) book: Arc<KeptBook>,
+    pub(crate) reactor_metrics: Arc<KeptBook>,
 }
 
 /// How a command ended.
@@ -241,7 +241,7 @@ impl Host {
             outcomes: Vec::new(),
             ops: Vec::new(),
             target: target.clone(),
-            book: Arc::default(),
+            reactor_metrics: Arc::default(),
         }
     }
 
@@ -280,9 +280,14 @@ impl Host {
     }
 
     /// A queue that counts in that book, and its controller, which is ready.
-    pub(crate) fn counted(target: &Target, book: &Book, qid: u16, cntlid: u16) -> (Self, u16) {
+    pub(crate) fn counted(
+        target: &Target,
+        reactor_metrics: &ReactorMetrics,
+        qid: u16,
+        cntlid: u16,
+    ) -> (Self, u16) {
         let mut host = Self::open(target, qid, 32);
-        host.queue.count_in(book);
+        host.queue.count_in(reactor_metrics);
         let answer = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
         assert_eq!(answer.status(), Status::SUCCESS);
         let cntlid = u16::try_from(answer.result()).unwrap();
@@ -433,7 +438,7 @@ impl Host {
                 }
                 Action::Keep(keeping) => {
                     assert!(keeping.outcome().is_none());
-                    self.book.write(&self.target);
+                    self.reactor_metrics.write(&self.target);
                     let kept = keeping.outcome().unwrap().is_ok();
                     self.queue
                         .step(self.now, &mut request, Event::Kept { kept })

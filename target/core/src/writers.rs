@@ -31,21 +31,21 @@ struct Told {
 
 #[derive(Debug)]
 struct Entry {
-    stake: Arc<Stake>,
+    write_loss: Arc<WriteLoss>,
     /// Up to which stamp there are writes that it has to be told of.
     owed: Option<u64>,
 }
 
 /// What one host may lose of one storage. All its queues have the same.
 #[derive(Debug)]
-pub struct Stake {
+pub struct WriteLoss {
     /// The stamp of its last write that may be lost; 0 if there is none.
     wrote: AtomicU64,
     /// Of how many losses it is known whether they concern it.
     known: AtomicU64,
 }
 
-impl Stake {
+impl WriteLoss {
     /// A write that may be lost has ended, and is going to be answered with success.
     /// `stamp` was taken after it ended. When the storage has lost something since it
     /// began, which is looked at after this, [`Writers::owe`] comes next.
@@ -84,7 +84,7 @@ impl Writers {
         host: &Nqn,
         losses: u64,
         counted: impl FnOnce() -> BTreeSet<u64>,
-    ) -> Option<Arc<Stake>> {
+    ) -> Option<Arc<WriteLoss>> {
         let mut told = self.lock();
         if told.len >= MOST {
             told.refused += 1;
@@ -96,22 +96,22 @@ impl Writers {
         let Told { storages, len, .. } = &mut *told;
         let hosts = storages.entry(storage).or_default();
         if let Some(entry) = hosts.get(host) {
-            return Some(Arc::clone(&entry.stake));
+            return Some(Arc::clone(&entry.write_loss));
         }
         if is_full || hosts.len() >= MOST_OF_ONE {
             return None;
         }
-        let stake = Arc::new(Stake {
+        let write_loss = Arc::new(WriteLoss {
             wrote: AtomicU64::new(0),
             known: AtomicU64::new(losses),
         });
         let entry = Entry {
-            stake: Arc::clone(&stake),
+            write_loss: Arc::clone(&write_loss),
             owed: None,
         };
         hosts.insert(*host, entry);
         *len += 1;
-        Some(stake)
+        Some(write_loss)
     }
 
     /// `storage` has lost something `losses` times by now: finds out whether that
@@ -166,7 +166,7 @@ impl Writers {
         stable: impl FnOnce(u64) -> bool,
     ) -> bool {
         self.lock().of(storage, host).is_some_and(|entry| {
-            let wrote = entry.stake.wrote.load(Ordering::SeqCst);
+            let wrote = entry.write_loss.wrote.load(Ordering::SeqCst);
             wrote > 0 && !stable(wrote)
         })
     }
@@ -188,7 +188,7 @@ impl Writers {
 
 impl Entry {
     fn settle(&mut self, losses: u64, concern: impl FnOnce(u64, u64) -> bool) {
-        let Stake { wrote, known } = &*self.stake;
+        let WriteLoss { wrote, known } = &*self.write_loss;
         let before = known.load(Ordering::SeqCst);
         if before >= losses {
             return;
@@ -249,7 +249,7 @@ mod tests {
         writers.owed(storage, host, losses, concern).is_some()
     }
 
-    fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> Option<Arc<Stake>> {
+    fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> Option<Arc<WriteLoss>> {
         writers.join(storage, host, losses, || (0..10).collect())
     }
 
@@ -297,13 +297,13 @@ mod tests {
         let writers = Writers::default();
         let until = |stable| move |wrote| wrote <= stable;
         assert!(!writers.has_unflushed(1, &host(1), until(0)), "a stranger");
-        let stake = join(&writers, 1, &host(1), 0).unwrap();
+        let write_loss = join(&writers, 1, &host(1), 0).unwrap();
         assert!(
             !writers.has_unflushed(1, &host(1), until(0)),
             "nothing ended"
         );
-        stake.wrote(5);
-        drop(stake);
+        write_loss.wrote(5);
+        drop(write_loss);
         assert!(
             writers.has_unflushed(1, &host(1), until(4)),
             "its queue is gone"
@@ -316,18 +316,18 @@ mod tests {
     #[test]
     fn before_a_host_goes_on_writing_it_is_settled_what_it_lost() {
         let writers = Writers::default();
-        let stake = join(&writers, 1, &host(1), 0).unwrap();
-        stake.wrote(7);
-        assert!(stake.knows(0) && !stake.knows(2));
+        let write_loss = join(&writers, 1, &host(1), 0).unwrap();
+        write_loss.wrote(7);
+        assert!(write_loss.knows(0) && !write_loss.knows(2));
         writers.settle(1, &host(1), 2, |wrote, known| {
             assert_eq!((wrote, known), (7, 0));
             true
         });
-        assert!(stake.knows(2));
+        assert!(write_loss.knows(2));
         // It is asked once, and the last write counts.
         writers.settle(1, &host(1), 2, |_, _| panic!("it is settled"));
-        stake.wrote(9);
-        stake.wrote(8);
+        write_loss.wrote(9);
+        write_loss.wrote(8);
         let asked = |wrote, known| {
             assert_eq!((wrote, known), (9, 2));
             false
@@ -341,8 +341,8 @@ mod tests {
     #[test]
     fn a_flush_says_nothing_about_what_was_written_after_it_came() {
         let writers = Writers::default();
-        let stake = join(&writers, 1, &host(1), 0).unwrap();
-        stake.wrote(7);
+        let write_loss = join(&writers, 1, &host(1), 0).unwrap();
+        write_loss.wrote(7);
         assert!(owes(&writers, 1, &host(1), 1, all));
         for came in [6, 5] {
             writers.heard(1, &host(1), came);

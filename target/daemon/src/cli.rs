@@ -24,12 +24,12 @@ use crate::signals;
 use nvmeof_target_address as zone;
 use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
-use nvmeof_target_control::{Bound, Shared, Turns};
+use nvmeof_target_control::{Bound, ChangeQueue, Shared};
 use nvmeof_target_control::{Exporter, Watch};
 use nvmeof_target_control::{Standing, check_state};
 use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Means, Port};
-use nvmeof_target_manage::processors::{self, Seat};
+use nvmeof_target_manage::processors::{self, ReactorCpu};
 use nvmeof_target_manage::retry::{self, Listener, later};
 use nvmeof_target_manage::{ServeError, Server, open_present};
 
@@ -219,7 +219,7 @@ impl Serve {
             keeper: Arc::clone(&keeper),
             watch: Arc::clone(&watch),
             tell: service::status,
-            turns: Turns::default(),
+            queue: ChangeQueue::default(),
         };
         let (manager, mut listeners) = (server.manager(), Vec::new());
         let (mut control, mut metrics) = (None, None);
@@ -352,10 +352,10 @@ impl CheckConfig {
         let config = Config::read(&self.file)?;
         files::raise();
         let mut ports = ports::plan_present(&config)?;
-        let seats = processors::place(&config, &ports)?;
+        let cpus = processors::place(&config, &ports)?;
         let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
-        remarks.extend(processors::sqpoll_remark(&config, &seats));
+        remarks.extend(processors::sqpoll_remark(&config, &cpus));
         // Held to the end, as `serve` would.
         let disks = open_present(&config)?;
         let files = files::share(&config, 1, disks.len(), &ports);
@@ -379,7 +379,7 @@ impl CheckConfig {
         Ok(Checked {
             limits: config.limits(),
             ports,
-            seats,
+            cpus,
             remarks,
             waiting,
         })
@@ -390,7 +390,7 @@ impl CheckConfig {
             Ok(Checked {
                 limits,
                 ports,
-                seats,
+                cpus,
                 remarks,
                 waiting,
             }) => {
@@ -404,8 +404,8 @@ impl CheckConfig {
                 for one in waiting {
                     println!("`serve` would wait: {one}");
                 }
-                for (number, seat) in seats.iter().enumerate() {
-                    println!("reactor {number}: {seat}");
+                for (number, cpu) in cpus.iter().enumerate() {
+                    println!("reactor {number}: {cpu}");
                 }
                 for (key, most) in shares(limits, ports.len()) {
                     println!("limits.{key} = {most}");
@@ -421,7 +421,7 @@ impl CheckConfig {
             Ok(Checked {
                 limits,
                 ports,
-                seats,
+                cpus,
                 remarks,
                 waiting,
             }) => json!({
@@ -430,7 +430,7 @@ impl CheckConfig {
                 "remarks": remarks,
                 "waiting": waiting,
                 "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
-                "reactors": seats.iter().map(seat_json).collect::<Vec<_>>(),
+                "reactors": cpus.iter().map(cpu_json).collect::<Vec<_>>(),
                 "limits": shares(limits, ports.len()).into_iter().collect::<BTreeMap<_, _>>(),
             }),
             Err(error) => json!({
@@ -482,7 +482,7 @@ struct Checked {
     limits: Limits,
     ports: Vec<Port>,
     /// Of each reactor.
-    seats: Vec<Seat>,
+    cpus: Vec<ReactorCpu>,
     /// What was remarkable.
     remarks: Vec<String>,
     /// What `serve` would start without, and try again.
@@ -512,11 +512,11 @@ fn shares(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
     ]
 }
 
-fn seat_json(seat: &Seat) -> Value {
+fn cpu_json(cpu: &ReactorCpu) -> Value {
     json!({
-        "processor": seat.processor,
-        "node": seat.node,
-        "sqpoll_processor": seat.sqpoll,
+        "processor": cpu.processor,
+        "node": cpu.node,
+        "sqpoll_processor": cpu.sqpoll,
     })
 }
 

@@ -3,17 +3,17 @@
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
 
-use crate::tag::Place;
-use crate::turns::{HostId, Turns};
+use crate::fair_queue::{FairQueue, HostId};
+use crate::tag::SlotId;
 
 /// Commands that wait for a buffer: queues that have some, each once, of which some may be
 /// gone, and those that wait for a second one.
 #[derive(Debug)]
 pub(crate) struct AwaitingBuffers {
-    trusted: Turns<Place>,
+    trusted: FairQueue<SlotId>,
     /// Of addresses that stalled lately: they have one turn together, however many there
     /// are.
-    suspect: Turns<Place>,
+    suspect: FairQueue<SlotId>,
     /// Buffers that the others got since that turn.
     since: usize,
     pub(crate) seconds: SecondBuffers,
@@ -22,8 +22,8 @@ pub(crate) struct AwaitingBuffers {
 impl AwaitingBuffers {
     pub(crate) fn new(seconds: SecondBuffers) -> Self {
         Self {
-            trusted: Turns::default(),
-            suspect: Turns::default(),
+            trusted: FairQueue::default(),
+            suspect: FairQueue::default(),
             since: 0,
             seconds,
         }
@@ -44,17 +44,17 @@ impl AwaitingBuffers {
     }
 
     /// Adds a queue of `host`, whose address stalled lately or did not.
-    pub(crate) fn push(&mut self, host: HostId, queue: Place, is_suspect: bool) {
+    pub(crate) fn push(&mut self, host: HostId, queue: SlotId, is_suspect: bool) {
         self.queues(is_suspect).push(host, queue);
     }
 
     /// The queues that wait, in no order that matters.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &SlotId> {
         self.trusted.iter().chain(self.suspect.iter())
     }
 
     /// The queues of addresses that stalled lately, or those of all others.
-    pub(crate) fn queues(&mut self, is_suspect: bool) -> &mut Turns<Place> {
+    pub(crate) fn queues(&mut self, is_suspect: bool) -> &mut FairQueue<SlotId> {
         match is_suspect {
             true => &mut self.suspect,
             false => &mut self.trusted,
@@ -78,7 +78,7 @@ pub(crate) struct SecondBuffers {
     /// One buffer of the longest kind.
     reserve: Classes,
     /// Commands, by queue and slot. Some may be gone.
-    waiting: Turns<(Place, Place)>,
+    waiting: FairQueue<(SlotId, SlotId)>,
 }
 
 impl SecondBuffers {
@@ -90,7 +90,7 @@ impl SecondBuffers {
         let len = specs.iter().map(|spec| spec.len).max().unwrap_or_default();
         Ok(Self {
             reserve: Classes::new(&[ClassSpec { len, count: 1 }], Pages::Normal)?,
-            waiting: Turns::default(),
+            waiting: FairQueue::default(),
         })
     }
 
@@ -99,12 +99,12 @@ impl SecondBuffers {
     }
 
     /// The commands that wait.
-    pub(crate) fn turns(&mut self) -> &mut Turns<(Place, Place)> {
+    pub(crate) fn fair_queue(&mut self) -> &mut FairQueue<(SlotId, SlotId)> {
         &mut self.waiting
     }
 
     #[cold]
-    pub(crate) fn push(&mut self, host: HostId, command: (Place, Place)) {
+    pub(crate) fn push(&mut self, host: HostId, command: (SlotId, SlotId)) {
         self.waiting.push(host, command);
     }
 

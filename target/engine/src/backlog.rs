@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nvmeof_backend::Request;
 
-use crate::turns::{HostId, Turns};
+use crate::fair_queue::{FairQueue, HostId};
 
 /// The operations that wait for a free slot of their backing store. On each of them
 /// addresses take turns, and their hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Of disks for which anything waits.
-    disks: BTreeMap<u32, Turns<Request>>,
+    disks: BTreeMap<u32, FairQueue<Request>>,
 }
 
 impl Backlog {
@@ -23,7 +23,7 @@ impl Backlog {
 
     /// Operations on all disks.
     pub(crate) fn len(&self) -> usize {
-        self.disks.values().map(Turns::len).sum()
+        self.disks.values().map(FairQueue::len).sum()
     }
 
     /// Whether anything waits for `disk`.
@@ -39,7 +39,7 @@ impl Backlog {
 
     /// Whether the operation of that tag waits.
     pub(crate) fn has(&self, tag: u64) -> bool {
-        let mut all = self.disks.values().flat_map(Turns::iter);
+        let mut all = self.disks.values().flat_map(FairQueue::iter);
         all.any(|request| request.tag == tag)
     }
 
@@ -62,16 +62,16 @@ impl Backlog {
 
     /// Takes back what was popped last.
     pub(crate) fn put_back(&mut self, disk: u32, request: Request) {
-        if let Some(turns) = self.disks.get_mut(&disk) {
-            turns.put_back(request);
+        if let Some(fair_queue) = self.disks.get_mut(&disk) {
+            fair_queue.put_back(request);
         }
     }
 
     /// What was popped was taken: it is the next address's turn on `disk`.
     pub(crate) fn pass(&mut self, disk: u32) {
-        if let Some(turns) = self.disks.get_mut(&disk) {
-            turns.pass();
-            if turns.is_empty() {
+        if let Some(fair_queue) = self.disks.get_mut(&disk) {
+            fair_queue.pass();
+            if fair_queue.is_empty() {
                 self.disks.remove(&disk);
             }
         }
@@ -84,8 +84,8 @@ impl Backlog {
         wanted: impl Fn(&Request) -> bool,
     ) -> Option<Request> {
         let mut each = self.disks.values_mut();
-        let request = each.find_map(|turns| turns.remove(host, &wanted));
-        self.disks.retain(|_, turns| !turns.is_empty());
+        let request = each.find_map(|fair_queue| fair_queue.remove(host, &wanted));
+        self.disks.retain(|_, fair_queue| !fair_queue.is_empty());
         request
     }
 
@@ -96,9 +96,9 @@ impl Backlog {
         wanted: impl Fn(&Request) -> bool,
     ) -> VecDeque<Request> {
         let each = self.disks.values_mut();
-        let out = each.flat_map(|turns| turns.remove_all(host, &wanted));
+        let out = each.flat_map(|fair_queue| fair_queue.remove_all(host, &wanted));
         let out = out.collect();
-        self.disks.retain(|_, turns| !turns.is_empty());
+        self.disks.retain(|_, fair_queue| !fair_queue.is_empty());
         out
     }
 }

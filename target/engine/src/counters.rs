@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nvmeof_rdma::CloseReason;
-use nvmeof_target_core::metrics::{Book, Ledger};
+use nvmeof_target_core::metrics::{MetricsRegistry, ReactorMetrics};
 
 /// Counters of one reactor. Its thread writes, whoever watches reads.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Commands, for each namespace and host.
-    pub book: Book,
+    pub reactor_metrics: ReactorMetrics,
     time_ns: [AtomicU64; Spent::ALL.len()],
-    turns: [AtomicU64; Spent::ALL.len()],
+    fair_queue: [AtomicU64; Spent::ALL.len()],
     accepted: AtomicU64,
     rejected: AtomicU64,
     closed: [AtomicU64; End::ALL.len()],
@@ -116,9 +116,9 @@ impl End {
 impl Counters {
     /// Of a reactor whose commands are counted in that ledger.
     #[must_use]
-    pub fn new(ledger: &Ledger, reactor: usize) -> Self {
+    pub fn new(metrics_registry: &MetricsRegistry, reactor: usize) -> Self {
         Self {
-            book: ledger.book(reactor),
+            reactor_metrics: metrics_registry.reactor_metrics(reactor),
             ..Self::default()
         }
     }
@@ -126,7 +126,7 @@ impl Counters {
     /// The thread did this for so long.
     pub fn spent(&self, on: Spent, time: Duration) {
         add(self.time_ns.get(on as usize), ns(time));
-        add(self.turns.get(on as usize), 1);
+        add(self.fair_queue.get(on as usize), 1);
     }
 
     /// A connection was accepted.
@@ -161,7 +161,10 @@ impl Counters {
     /// Time so far, and how often: turns, or sleeps.
     pub fn time(&self, on: Spent) -> (Duration, u64) {
         let time = get(self.time_ns.get(on as usize));
-        (Duration::from_nanos(time), get(self.turns.get(on as usize)))
+        (
+            Duration::from_nanos(time),
+            get(self.fair_queue.get(on as usize)),
+        )
     }
 
     /// Connections that were accepted, and that were rejected.

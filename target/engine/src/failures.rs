@@ -15,7 +15,7 @@ pub struct Failures {
 #[derive(Debug, Default)]
 struct Inner {
     told: Mutex<Told>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Failures {
         let known = told.disks.get(&disk);
         if known.is_none_or(|known| error.is_gone() && !known.is_gone()) {
             told.disks.insert(disk, error.clone());
-            self.inner.bell.notify_one();
+            self.inner.wakeup.notify_one();
         }
     }
 
@@ -49,7 +49,7 @@ impl Failures {
         let nothing = |told: &mut Told| told.disks.is_empty() && !told.stopped;
         let waited = self
             .inner
-            .bell
+            .wakeup
             .wait_timeout_while(self.inner.told(), most, nothing);
         let (mut told, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if told.stopped {
@@ -61,7 +61,7 @@ impl Failures {
     /// Whoever waits has an end.
     pub fn stop(&self) {
         self.inner.told().stopped = true;
-        self.inner.bell.notify_all();
+        self.inner.wakeup.notify_all();
     }
 }
 

@@ -11,31 +11,31 @@
 //! * `thread` runs a `reactor`
 //! * `reactor`: the loop, admission, timers, orders
 //! * `queue`: one queue pair, its commands, and the resources that queue pairs share
-//! * what both use: fair queues (`turns`, `backlog`, `awaiting_buffers`), `stock`, `mailbox`,
+//! * what both use: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`), `data_buffers`, `mailbox`,
 //!   `counters`, `failures`, `peer_log`, `tag`
 #![forbid(unsafe_code)]
 
 mod awaiting_buffers;
 mod backlog;
 mod counters;
+mod data_buffers;
 mod failures;
+mod fair_queue;
 mod mailbox;
 mod peer_log;
 mod queue;
 mod reactor;
-mod sight;
+mod snapshot;
 mod source;
-mod stock;
 mod stopping;
 mod tag;
 mod thread;
-mod turns;
 
 pub use counters::{Counters, End, Spent};
 pub use failures::Failures;
 pub use mailbox::{Mail, Mailbox, Order, Reply};
 pub use queue::SENDS_PER_COMMAND;
 pub use reactor::{LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, capsule_stride};
-pub use sight::{Member, QueueSight, Sight};
+pub use snapshot::{Member, QueueSnapshot, ReactorSnapshot};
 pub use stopping::{NotEnded, Patience, Stopping};
 pub use thread::{Clock, Then, poll_timeout, run, sleep, step};

@@ -13,7 +13,7 @@ use nvmeof_backend::{Claim, OpenError};
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use nvmeof_target_core::Disconnected;
 
-use crate::sight::Sight;
+use crate::snapshot::ReactorSnapshot;
 
 bitflags::bitflags! {
     /// What a reactor is told.
@@ -86,11 +86,11 @@ pub enum Order {
     /// Says how it is at this moment.
     Look {
         /// Hears it.
-        answer: Sender<Sight>,
+        answer: Sender<ReactorSnapshot>,
     },
     /// Listens nowhere and takes no connection any more, until it is told to
     /// listen again; commands in work finish, then all connections are closed.
-    LetGo {
+    Detach {
         /// Hears when there is none.
         answer: Sender<()>,
     },
@@ -155,7 +155,7 @@ pub struct Mailbox {
 
 struct Inner {
     mail: AtomicU8,
-    bell: EventFd,
+    wakeup: EventFd,
     orders: Mutex<Orders>,
 }
 
@@ -189,11 +189,11 @@ impl Mailbox {
     /// When the kernel gives no eventfd.
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = EventFd::from_value_and_flags(0, flags)?;
+        let wakeup = EventFd::from_value_and_flags(0, flags)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 mail: AtomicU8::new(0),
-                bell,
+                wakeup,
                 orders: Mutex::default(),
             }),
         })
@@ -235,8 +235,8 @@ impl Mailbox {
     /// Puts `mail` in and wakes the reactor up.
     pub fn send(&self, mail: Mail) {
         self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);
-        // It fails when the counter is full: then the bell rings already.
-        let _ = self.inner.bell.write(1);
+        // It fails when the counter is full: the eventfd is signalled already.
+        let _ = self.inner.wakeup.write(1);
     }
 
     /// Puts `mail` into each of `all`.
@@ -260,7 +260,7 @@ impl Mailbox {
         if self.inner.mail.load(Ordering::Relaxed) == 0 {
             return Mail::empty();
         }
-        // Silence the bell before looking: mail that comes in between rings
+        // Drain the eventfd before looking: mail that comes in between signals
         // again.
         self.silence();
         Mail::from_bits_truncate(self.inner.mail.swap(0, Ordering::AcqRel))
@@ -270,13 +270,13 @@ impl Mailbox {
     /// on [`wait_fd`](Self::wait_fd).
     pub fn silence(&self) {
         // It fails when it does not ring.
-        let _ = self.inner.bell.read();
+        let _ = self.inner.wakeup.read();
     }
 
     /// Becomes readable when there is mail.
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.inner.bell.as_fd()
+        self.inner.wakeup.as_fd()
     }
 }
 
@@ -347,6 +347,9 @@ mod tests {
         assert_eq!(mailbox.take(), Mail::POLL | Mail::DRAIN);
         assert_eq!(mailbox.take(), Mail::empty());
         assert!(!sender.holds(Mail::all()));
-        assert!(mailbox.inner.bell.read().is_err(), "the bell is silent");
+        assert!(
+            mailbox.inner.wakeup.read().is_err(),
+            "the eventfd is not signalled"
+        );
     }
 }

@@ -3,13 +3,13 @@
 
 /// A place in a table, and how often it was given to someone before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SlotId {
     pub(crate) index: u16,
     pub(crate) generation: u16,
 }
 
 /// No queue has this place.
-pub(crate) const NOWHERE: Place = Place {
+pub(crate) const NO_SLOT: SlotId = SlotId {
     index: u16::MAX,
     generation: u16::MAX,
 };
@@ -17,8 +17,8 @@ pub(crate) const NOWHERE: Place = Place {
 /// What a name is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
-    pub(crate) queue: Place,
-    pub(crate) slot: Place,
+    pub(crate) queue: SlotId,
+    pub(crate) slot: SlotId,
 }
 
 impl Tag {
@@ -27,13 +27,13 @@ impl Tag {
     }
 
     pub(crate) fn from_bits(bits: u64) -> Self {
-        let [queue, slot] = [bits >> 32, bits].map(Place::from_low_bits);
+        let [queue, slot] = [bits >> 32, bits].map(SlotId::from_low_bits);
         Self { queue, slot }
     }
 }
 
-impl Place {
-    /// A number of 32 bits as a place; none but [`NOWHERE`] is all ones.
+impl SlotId {
+    /// A number of 32 bits as a place; none but [`NO_SLOT`] is all ones.
     pub(crate) fn of_number(number: u32) -> Self {
         Self::from_low_bits(number.into())
     }
@@ -58,11 +58,11 @@ mod tests {
     #[test]
     fn what_is_named_is_found_again() {
         let tag = Tag {
-            queue: Place {
+            queue: SlotId {
                 index: 1,
                 generation: 0xfffe,
             },
-            slot: Place {
+            slot: SlotId {
                 index: 3,
                 generation: 0x8000,
             },

@@ -13,7 +13,7 @@ use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 
 /// Where one reactor runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
+pub struct ReactorCpu {
     /// Its processor; `None` leaves that to the kernel.
     pub processor: Option<usize>,
     /// The memory node of the processor, where the machine has several.
@@ -43,28 +43,28 @@ struct Machine;
 ///
 /// # Errors
 /// [`ConfigError`] names the key, cause and remedy.
-pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<Seat>, ConfigError> {
+pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigError> {
     let parts = ports.iter().flat_map(|port| &port.parts);
     let devices = parts.flat_map(|part| &part.devices);
     let devices: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
     let running = config.running();
-    let seats = place_on(&Machine, &running.cores, &devices);
-    let mut seats = seats.map_err(|what| config.cores_error(&what))?;
+    let cpus = place_on(&Machine, &running.cores, &devices);
+    let mut cpus = cpus.map_err(|what| config.cores_error(&what))?;
     if let Some(sqpoll) = &running.sqpoll {
-        let placed = place_sqpoll(&Machine, &sqpoll.cores, &mut seats);
+        let placed = place_sqpoll(&Machine, &sqpoll.cores, &mut cpus);
         placed.map_err(|what| config.table_error("storage", "sqpoll_cores", &what))?;
     }
-    Ok(seats)
+    Ok(cpus)
 }
 
 /// What is remarkable about the processors of the kernel's threads that take disk
 /// operations from the reactors of `config`: with one of them a reactor shares its own.
 #[must_use]
-pub fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
+pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
     config.running().sqpoll?;
-    seats.iter().find_map(|seat| match seat.sqpoll {
+    cpus.iter().find_map(|cpu| match cpu.sqpoll {
         Some(core) => {
-            let own = seats.iter().position(|seat| seat.processor == Some(core))?;
+            let own = cpus.iter().position(|cpu| cpu.processor == Some(core))?;
             Some(format!(
                 "storage.sqpoll_cores: processor {core} is that of reactor {own} as well, and \
                  each waits for the other; name processors that are not in reactor.cores, or \
@@ -75,7 +75,7 @@ pub fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
         // Linux 6.2 they still count when the kernel moves it.
         // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
         // io_uring/sqpoll.c of Linux.
-        None => seat.processor.map(|core| {
+        None => cpu.processor.map(|core| {
             format!(
                 "storage.sqpoll: on Linux 6.2 and later the kernel's thread that takes disk \
                  operations shares processor {core} with the reactor that it serves, and each \
@@ -86,12 +86,12 @@ pub fn sqpoll_remark(config: &Config, seats: &[Seat]) -> Option<String> {
     })
 }
 
-/// Runs this thread where the seat says.
+/// Binds this thread to its CPU and NUMA node.
 ///
 /// # Errors
 /// When the processor went away meanwhile.
-pub(crate) fn take(seat: Seat) -> Result<(), Errno> {
-    let Some(processor) = seat.processor else {
+pub(crate) fn take(cpu: ReactorCpu) -> Result<(), Errno> {
+    let Some(processor) = cpu.processor else {
         return Ok(());
     };
     let mut set = CpuSet::new();
@@ -99,9 +99,13 @@ pub(crate) fn take(seat: Seat) -> Result<(), Errno> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-fn place_on(machine: &dyn Topology, cores: &Cores, devices: &[&str]) -> Result<Vec<Seat>, String> {
+fn place_on(
+    machine: &dyn Topology,
+    cores: &Cores,
+    devices: &[&str],
+) -> Result<Vec<ReactorCpu>, String> {
     if let Cores::Anywhere(count) = cores {
-        return Ok(vec![Seat::default(); *count]);
+        return Ok(vec![ReactorCpu::default(); *count]);
     }
     let allowed = allowed(machine)?;
     let cores = match cores {
@@ -110,23 +114,27 @@ fn place_on(machine: &dyn Topology, cores: &Cores, devices: &[&str]) -> Result<V
         Cores::Anywhere(_) => Vec::new(),
     };
     all_are_allowed(&cores, &allowed, " or \"auto\"")?;
-    let seat = |core: usize| Seat {
+    let cpu = |core: usize| ReactorCpu {
         processor: Some(core),
         node: machine.node_of(core),
         sqpoll: None,
     };
-    Ok(cores.into_iter().map(seat).collect())
+    Ok(cores.into_iter().map(cpu).collect())
 }
 
 /// Has the kernel's threads run on these processors, in the order of the reactors and
 /// from the first on again where there are fewer.
-fn place_sqpoll(machine: &dyn Topology, cores: &[usize], seats: &mut [Seat]) -> Result<(), String> {
+fn place_sqpoll(
+    machine: &dyn Topology,
+    cores: &[usize],
+    cpus: &mut [ReactorCpu],
+) -> Result<(), String> {
     if cores.is_empty() {
         return Ok(());
     }
     all_are_allowed(cores, &allowed(machine)?, "")?;
-    for (seat, core) in seats.iter_mut().zip(cores.iter().cycle()) {
-        seat.sqpoll = Some(*core);
+    for (cpu, core) in cpus.iter_mut().zip(cores.iter().cycle()) {
+        cpu.sqpoll = Some(*core);
     }
     Ok(())
 }
@@ -233,7 +241,7 @@ fn node_names(folder: &str) -> Vec<usize> {
         .collect()
 }
 
-impl fmt::Display for Seat {
+impl fmt::Display for ReactorCpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.processor, self.node) {
             (None, _) => f.write_str("any processor"),
@@ -330,25 +338,22 @@ mod tests {
     const ALL: TwoNodes = TwoNodes(&[0, 1, 2, 3, 4, 5, 6, 7]);
 
     fn processors(machine: &TwoNodes, cores: &Cores, devices: &[&str]) -> Vec<usize> {
-        let seats = place_on(machine, cores, devices).unwrap();
-        seats
-            .into_iter()
-            .filter_map(|seat| seat.processor)
-            .collect()
+        let cpus = place_on(machine, cores, devices).unwrap();
+        cpus.into_iter().filter_map(|cpu| cpu.processor).collect()
     }
 
     #[test]
     fn reactors_are_where_the_configuration_says() {
-        let seats = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
-        let seat = |processor, node| Seat {
+        let cpus = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
+        let cpu = |processor, node| ReactorCpu {
             processor: Some(processor),
             node: Some(node),
             sqpoll: None,
         };
-        assert_eq!(seats, [seat(5, 1), seat(0, 0), seat(0, 0)]);
-        assert_eq!(seats[0].to_string(), "processor 5 (memory node 1)");
+        assert_eq!(cpus, [cpu(5, 1), cpu(0, 0), cpu(0, 0)]);
+        assert_eq!(cpus[0].to_string(), "processor 5 (memory node 1)");
         let anywhere = place_on(&ALL, &Cores::Anywhere(2), &[]).unwrap();
-        assert_eq!(anywhere, [Seat::default(); 2]);
+        assert_eq!(anywhere, [ReactorCpu::default(); 2]);
         assert_eq!(anywhere[0].to_string(), "any processor");
     }
 
@@ -382,9 +387,9 @@ mod tests {
 
     /// Those of the kernel's threads, for so many reactors.
     fn taking(cores: &[usize], reactors: usize) -> Result<Vec<Option<usize>>, String> {
-        let mut seats = vec![Seat::default(); reactors];
-        place_sqpoll(&TwoNodes(&[0, 1, 2, 5]), cores, &mut seats)?;
-        Ok(seats.into_iter().map(|seat| seat.sqpoll).collect())
+        let mut cpus = vec![ReactorCpu::default(); reactors];
+        place_sqpoll(&TwoNodes(&[0, 1, 2, 5]), cores, &mut cpus)?;
+        Ok(cpus.into_iter().map(|cpu| cpu.sqpoll).collect())
     }
 
     #[test]
@@ -398,11 +403,11 @@ mod tests {
             error.contains("may use 0-2,5; name some of these, or"),
             "{error}"
         );
-        let seat = Seat {
+        let cpu = ReactorCpu {
             sqpoll: Some(5),
-            ..Seat::default()
+            ..ReactorCpu::default()
         };
-        assert_eq!(seat.to_string(), "any processor, SQPOLL on processor 5");
+        assert_eq!(cpu.to_string(), "any processor, SQPOLL on processor 5");
     }
 
     #[test]
@@ -411,10 +416,10 @@ mod tests {
             let port = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
             let config = Config::parse("target.toml".as_ref(), format!("{head}\n{port}")).unwrap();
             let running = config.running();
-            let mut seats = place_on(&ALL, &running.cores, &[]).unwrap();
+            let mut cpus = place_on(&ALL, &running.cores, &[]).unwrap();
             let cores = running.sqpoll.map(|sqpoll| sqpoll.cores);
-            place_sqpoll(&ALL, &cores.unwrap_or_default(), &mut seats).unwrap();
-            sqpoll_remark(&config, &seats)
+            place_sqpoll(&ALL, &cores.unwrap_or_default(), &mut cpus).unwrap();
+            sqpoll_remark(&config, &cpus)
         };
         let sqpoll = "[storage]\nsqpoll = true";
         let (placed, counted) = ("[reactor]\ncores = [1, 2]", "[reactor]\ncount = 2");
@@ -433,11 +438,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_runs_where_its_seat_says() {
+    fn thread_is_bound_to_its_cpu() {
         let processor = *Machine.allowed().unwrap().last().unwrap();
         let thread = std::thread::spawn(move || {
             let node = Machine.node_of(processor);
-            take(Seat {
+            take(ReactorCpu {
                 processor: Some(processor),
                 node,
                 sqpoll: None,

@@ -28,7 +28,7 @@ const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Book {
+struct Contents {
     version: u32,
     /// By the names of their subsystems.
     protected: BTreeMap<String, Vec<Entry>>,
@@ -46,7 +46,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
-    book: Book,
+    book: Contents,
     /// Whether the file may be another: it could not be written the last time.
     unsure: bool,
 }
@@ -77,7 +77,7 @@ pub fn path_beside(state: &Path) -> PathBuf {
     with_ending(state, ".protected")
 }
 
-fn read(path: &Path) -> Result<Book, ConfigError> {
+fn read(path: &Path) -> Result<Contents, ConfigError> {
     let wrong = |what: String| {
         let what = format!(
             "{what}; repair it, or move it away to have none of the namespaces protected that \
@@ -88,14 +88,14 @@ fn read(path: &Path) -> Result<Book, ConfigError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Book {
+            return Ok(Contents {
                 version: VERSION,
                 protected: BTreeMap::new(),
             });
         }
         Err(error) => return Err(wrong(format!("cannot be read: {}", explain(&error)))),
     };
-    let book: Book =
+    let book: Contents =
         serde_json::from_slice(&bytes).map_err(|error| wrong(format!("is damaged: {error}")))?;
     let entries = || book.protected.values().flatten();
     if book.version != VERSION || entries().any(|entry| entry.kept().is_none()) {
@@ -122,12 +122,12 @@ impl Entry {
 }
 
 impl File {
-    fn new(path: PathBuf, book: Book) -> Self {
+    fn new(path: PathBuf, book: Contents) -> Self {
         let unsure = false;
         Self { path, book, unsure }
     }
 
-    fn put(&self, book: &Book) -> io::Result<()> {
+    fn put(&self, book: &Contents) -> io::Result<()> {
         let mut bytes = serde_json::to_vec_pretty(book)?;
         bytes.push(b'\n');
         replace(&self.path, &bytes, Readers::Owner)

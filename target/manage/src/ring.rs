@@ -3,7 +3,7 @@
 use nvmeof_uring::{KernelThread, RingConfig};
 
 use crate::files;
-use crate::processors::Seat;
+use crate::processors::ReactorCpu;
 use nvmeof_target_config::Running;
 
 /// Disks that may be added while hosts are served, and others that are being
@@ -17,12 +17,12 @@ const LENT: usize = 512;
 pub(crate) fn ring_config(
     disks: usize,
     running: &Running,
-    seat: Seat,
+    cpu: ReactorCpu,
     reactors: usize,
 ) -> RingConfig {
     // The kernel makes no table with more places than a process may have files.
     let files = (disks + SPARE_DISKS).min(files::limit());
-    let processor = seat.sqpoll.and_then(|core| u32::try_from(core).ok());
+    let processor = cpu.sqpoll.and_then(|core| u32::try_from(core).ok());
     let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
         idle: sqpoll.idle,
         processor,

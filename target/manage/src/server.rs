@@ -13,7 +13,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusual_names};
-use nvmeof_target_core::metrics::Ledger;
+use nvmeof_target_core::metrics::MetricsRegistry;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_target_engine::{
     Clock, Counters, Failures, Mail, Mailbox, NotEnded, Reactor, ReactorConfig, Stopping,
@@ -24,7 +24,7 @@ use crate::buffers::buffers;
 use crate::files;
 use crate::open::{model_of, open_present};
 use crate::ports::{self, Listening, Means, Port, Providers, Ready};
-use crate::processors::{self, Seat};
+use crate::processors::{self, ReactorCpu};
 use crate::protections;
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
@@ -80,7 +80,7 @@ pub struct Counted {
     /// Of each reactor.
     pub reactors: Vec<(Mailbox, Arc<Counters>)>,
     /// What they counted.
-    pub ledger: Ledger,
+    pub ledger: MetricsRegistry,
     /// The providers that each has.
     pub providers: Providers,
     /// Memory that hosts on this machine lend.
@@ -89,7 +89,7 @@ pub struct Counted {
 
 /// What a reactor's thread starts with.
 struct Start {
-    seat: Seat,
+    cpu: ReactorCpu,
     config: ReactorConfig,
     target: Target,
     providers: Vec<Ready>,
@@ -110,10 +110,10 @@ struct Start {
 type Started = (usize, Vec<Region>);
 
 /// Says in the log what is odd about `config` and no error.
-fn remark(config: &Config, ports: &[Port], seats: &[Seat]) {
+fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
     let remarks = [
         ports::unused_devices(config, ports),
-        processors::sqpoll_remark(config, seats),
+        processors::sqpoll_remark(config, cpus),
         on_unusual_names(config.unusual_names()),
     ];
     for remark in remarks.into_iter().flatten() {
@@ -162,7 +162,7 @@ fn all_started(
 
 /// What is there before the first reactor starts.
 struct Opened {
-    seats: Vec<Seat>,
+    cpus: Vec<ReactorCpu>,
     remembered: Remembered,
     pool: Pool,
     means: Means,
@@ -179,9 +179,9 @@ impl Opened {
     fn open(config: &Config) -> Result<Self, ServeError> {
         files::raise();
         let ports = ports::plan_present(config)?;
-        let seats = processors::place(config, &ports)?;
-        remark(config, &ports, &seats);
-        let count = seats.len();
+        let cpus = processors::place(config, &ports)?;
+        remark(config, &ports, &cpus);
+        let count = cpus.len();
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
@@ -198,7 +198,7 @@ impl Opened {
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
         let keeping = keep_protections(state, &target, &mailboxes)?;
         Ok(Self {
-            seats,
+            cpus,
             remembered,
             pool,
             means,
@@ -231,7 +231,7 @@ impl Server {
     /// [`ServeError`]; then nothing was served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let Opened {
-            seats,
+            cpus,
             remembered,
             pool,
             means,
@@ -242,17 +242,17 @@ impl Server {
             mailboxes,
             keeping,
         } = Opened::open(config)?;
-        let (running, count) = (config.running(), seats.len());
+        let (running, count) = (config.running(), cpus.len());
         let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
-        let (failures, ledger) = (Failures::default(), Ledger::default());
+        let (failures, ledger) = (Failures::default(), MetricsRegistry::default());
         let stopping = Arc::<Stopping>::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut counting) = (Vec::new(), Vec::new());
-        let places = seats.into_iter().zip(mailboxes.iter());
-        for (at, ((seat, mailbox), providers)) in places.zip(ready).enumerate() {
+        let places = cpus.into_iter().zip(mailboxes.iter());
+        for (at, ((cpu, mailbox), providers)) in places.zip(ready).enumerate() {
             let counters = Arc::new(Counters::new(&ledger, at));
             let start = Start {
-                seat,
+                cpu,
                 config: buffers(&running, target.limits()),
                 target: target.clone(),
                 providers,
@@ -263,7 +263,7 @@ impl Server {
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
                 stopping: Arc::clone(&stopping),
-                ring: ring_config(pool.served().count(), &running, seat, mailboxes.len()),
+                ring: ring_config(pool.served().count(), &running, cpu, mailboxes.len()),
                 first: at == 0,
             };
             counting.push((mailbox.clone(), counters));
@@ -390,7 +390,7 @@ fn spawn(
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
-    let (polling, seat) = (running.polling, start.seat);
+    let (polling, cpu) = (running.polling, start.cpu);
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -416,7 +416,7 @@ fn spawn(
                     return Ok(());
                 }
             };
-            tracing::info!("reactor {at}: {seat}");
+            tracing::info!("reactor {at}: {cpu}");
             let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
             drop(started);
             let ended = nvmeof_target_engine::run(&mut reactor, clock, polling);
@@ -432,10 +432,10 @@ fn spawn(
 /// taken where it is touched first, so the thread goes to its processor before
 /// there is any.
 fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
-    let seat = start.seat;
-    processors::take(seat).map_err(|error| ServeError::Start {
+    let cpu = start.cpu;
+    processors::take(cpu).map_err(|error| ServeError::Start {
         what: "reactor.cores",
-        why: format!("{seat}: {error}; it was there a moment ago"),
+        why: format!("{cpu}: {error}; it was there a moment ago"),
     })?;
     let disks = Disks::with(start.ring, start.claims)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;

@@ -101,11 +101,11 @@ impl Net {
     }
 
     fn poll(&mut self, endpoint: usize, events: &mut Vec<StreamEvent>) -> usize {
-        let Some(news) = self.endpoints.get_mut(endpoint) else {
+        let Some(follow_ups) = self.endpoints.get_mut(endpoint) else {
             return 0;
         };
-        let count = news.len();
-        for event in news.drain(..) {
+        let count = follow_ups.len();
+        for event in follow_ups.drain(..) {
             if let StreamEvent::Ready(stream) = event
                 && let Some(stream) = at(&mut self.streams, stream)
             {
@@ -210,8 +210,8 @@ impl Net {
     }
 
     fn tell(&mut self, endpoint: usize, event: StreamEvent) {
-        if let Some(news) = self.endpoints.get_mut(endpoint) {
-            news.push_back(event);
+        if let Some(follow_ups) = self.endpoints.get_mut(endpoint) {
+            follow_ups.push_back(event);
         }
     }
 }

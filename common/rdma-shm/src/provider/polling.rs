@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nvmeof_rdma::{CloseReason, Event, ListenerId, QpId};
-use nvmeof_rdma_soft::group::Door;
+use nvmeof_rdma_soft::group::Acceptor;
 
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase};
@@ -117,7 +117,7 @@ impl Shm {
         let any = !mail.is_empty();
         for arrived in mail {
             let at = |(name, meeting): (u64, &Arc<Meeting>)| {
-                (meeting.door().addr() == arrived.at).then_some(name)
+                (meeting.acceptor().addr() == arrived.at).then_some(name)
             };
             // What arrived just before we stopped to listen is closed.
             let name = self.listeners.iter().find_map(at);
@@ -145,7 +145,7 @@ impl Shm {
     fn watch_listeners(&mut self, flags: EpollFlags) {
         for (name, listener) in self.listeners.iter() {
             let mut event = EpollEvent::new(flags, LISTENER | name);
-            if let Err(error) = self.core.epoll.modify(listener.door(), &mut event) {
+            if let Err(error) = self.core.epoll.modify(listener.acceptor(), &mut event) {
                 tracing::error!(%error, "epoll does not take a listener");
             }
         }

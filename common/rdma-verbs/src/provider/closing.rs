@@ -8,11 +8,11 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
-use crate::aside::Calling;
-use crate::book::{RecvItem, SendItem};
+use crate::blocking_calls::Calling;
 use crate::conn::{Conn, Phase, Stopped, of_peer};
-use crate::estate::Estate;
 use crate::link::{Link, Room};
+use crate::outstanding::{RecvItem, SendItem};
+use crate::retired::Retired;
 use crate::sys::{CmId, CmIdKey, Context};
 use crate::words::{found_by, of_device, stopped_by_request};
 
@@ -285,12 +285,12 @@ impl Verbs {
 
     /// Has a queue pair that is stopped destroyed by a thread that may wait
     /// for the peer's answer.
-    fn leave_unanswered(&mut self, cm: CmId, link: Link, calling: &Calling<Estate>) {
+    fn leave_unanswered(&mut self, cm: CmId, link: Link, calling: &Calling<Retired>) {
         self.settling += 1;
         let mailbox = Arc::clone(&self.mailbox);
-        let estate = Estate { cm, link, mailbox };
-        if let Err(estate) = calling.leave(estate) {
-            self.aside.run(move || estate.settle());
+        let retired = Retired { cm, link, mailbox };
+        if let Err(retired) = calling.leave(retired) {
+            self.blocking_calls.run(move || retired.settle());
         }
     }
 

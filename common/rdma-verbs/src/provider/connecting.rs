@@ -14,12 +14,12 @@ use super::queueing::{post_early_recvs, post_recvs};
 use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::{Adapter, AdapterId};
-use crate::aside::{Called, Calling};
+use crate::blocking_calls::{Called, Calling};
 use crate::conn::{Conn, Phase, of_peer};
-use crate::estate::Estate;
 use crate::heads::Heads;
 use crate::link::{Link, Room};
 use crate::mailbox::{Letter, Request};
+use crate::retired::Retired;
 use crate::siw;
 use crate::sizes;
 use crate::sys::{
@@ -234,10 +234,11 @@ impl Verbs {
         conn.calling = Some(Arc::clone(&calling));
         conn.awaits_answer = true;
         let mailbox = Arc::clone(&self.mailbox);
-        self.aside.run(move || match calling.make(|| call.make()) {
-            Called::Back(result) => mailbox.called(qp, result),
-            Called::Left(estate) => Estate::settle(estate),
-        });
+        self.blocking_calls
+            .run(move || match calling.make(|| call.make()) {
+                Called::Back(result) => mailbox.called(qp, result),
+                Called::Left(retired) => Retired::settle(retired),
+            });
         Ok(())
     }
 

@@ -16,9 +16,9 @@ use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights
 use super::Verbs;
 use super::queueing::{chain, domain_of};
 use crate::adapter::AdapterId;
-use crate::book::SendItem;
 use crate::conn::{Phase, of_peer};
 use crate::domain::Domain;
+use crate::outstanding::SendItem;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::{KeyMap, next_key};
 use crate::words::{not_acknowledged, not_closed};

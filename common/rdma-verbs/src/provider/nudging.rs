@@ -10,8 +10,8 @@ use nvmeof_rdma::QpId;
 
 use super::Verbs;
 use super::queueing::chain;
-use crate::book::SendItem;
 use crate::conn::{Phase, of_peer};
+use crate::outstanding::SendItem;
 use crate::siw;
 use crate::sys::{Payload, Segment, SendOp};
 

@@ -13,8 +13,8 @@ use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey, explain};
 use super::closing::{completion, received, watched};
 use super::{Verbs, watch};
 use crate::adapter::AdapterId;
-use crate::book::{SendItem, failed};
 use crate::conn::{Conn, Phase, WorkId};
+use crate::outstanding::{SendItem, failed};
 use crate::sys::{AsyncNote, ContextKey, CqKey, WorkCompletion, event, status};
 use crate::words::{
     event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,

@@ -9,10 +9,10 @@ use nvmeof_rdma::{
 
 use super::Verbs;
 use crate::adapter::Adapter;
-use crate::book::{RecvItem, SendItem};
 use crate::conn::{Conn, Phase, WorkId, of_peer};
 use crate::domain::Domain;
 use crate::link::Link;
+use crate::outstanding::{RecvItem, SendItem};
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
 

@@ -19,15 +19,15 @@ pub(super) struct Document {
 /// An edit cannot be made. Displays as `key: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {what}")]
-pub struct Misfit {
+pub struct EditError {
     pub(crate) key: &'static str,
     pub(crate) what: String,
 }
 
 /// It cannot be.
-pub(super) fn misfit<T>(key: &'static str, what: impl Into<String>) -> Result<T, Misfit> {
+pub(super) fn refusal<T>(key: &'static str, what: impl Into<String>) -> Result<T, EditError> {
     let what = what.into();
-    Err(Misfit { key, what })
+    Err(EditError { key, what })
 }
 
 /// Where in the document the names of things are.
@@ -58,8 +58,8 @@ impl Document {
     /// `aside` may have again, the address of a port that is given by its number.
     ///
     /// # Errors
-    /// [`Misfit`] when that cannot be known.
-    pub(super) fn settle(&self, edit: &mut Edit, aside: &[Edit]) -> Result<(), Misfit> {
+    /// [`EditError`] when that cannot be known.
+    pub(super) fn settle(&self, edit: &mut Edit, aside: &[Edit]) -> Result<(), EditError> {
         if let Some(subsystem) = edit.subsystem_mut()
             && subsystem.is_none()
         {
@@ -83,19 +83,19 @@ impl Document {
         Ok(())
     }
 
-    fn only_subsystem(&self) -> Result<String, Misfit> {
+    fn only_subsystem(&self) -> Result<String, EditError> {
         let names: Vec<&str> = tables(self.toml.as_table(), SUBSYSTEM)
             .filter_map(|table| table.get("nqn")?.as_str())
             .collect();
         match names[..] {
             [only] => Ok(only.to_owned()),
-            [] => misfit(SUBSYSTEM, "there is none; add one first"),
-            _ => misfit(SUBSYSTEM, format!("say which: {}", names.join(", "))),
+            [] => refusal(SUBSYSTEM, "there is none; add one first"),
+            _ => refusal(SUBSYSTEM, format!("say which: {}", names.join(", "))),
         }
     }
 
     /// The number of a new namespace: that of the same one, if it was put `aside`.
-    fn free_nsid(&self, new: &NamespaceAdd, aside: &[Edit]) -> Result<u32, Misfit> {
+    fn free_nsid(&self, new: &NamespaceAdd, aside: &[Edit]) -> Result<u32, EditError> {
         let nqn = new.subsystem.as_deref().unwrap_or_default();
         let subsystem = self.subsystem(nqn)?;
         let used: Vec<i64> = tables(subsystem, NAMESPACE).filter_map(nsid_of).collect();
@@ -118,11 +118,11 @@ impl Document {
         };
         let free = |nsid: &u32| !is_used(*nsid) && !promised(*nsid);
         let found = same.or_else(|| (1_u32..).find(free));
-        found.map_or_else(|| misfit("nsid", "there is no free number"), Ok)
+        found.map_or_else(|| refusal("nsid", "there is no free number"), Ok)
     }
 
     /// The address of the port that `name` is the number or the address of.
-    fn port_named(&self, name: &str) -> Result<Address, Misfit> {
+    fn port_named(&self, name: &str) -> Result<Address, EditError> {
         let Ok(number) = name.parse::<i64>() else {
             return parsed(name);
         };
@@ -135,12 +135,12 @@ impl Document {
             Some(address) => Ok(address),
             None => {
                 let what = format!("there is no port {number}; `ctl show` has them in order");
-                misfit(PORT, what)
+                refusal(PORT, what)
             }
         }
     }
 
-    fn subsystem(&self, nqn: &str) -> Result<&Table, Misfit> {
+    fn subsystem(&self, nqn: &str) -> Result<&Table, EditError> {
         let mut all = tables(self.toml.as_table(), SUBSYSTEM);
         let found = all.find(|table| is(table, "nqn", nqn));
         found.map_or_else(|| no_subsystem(nqn), Ok)
@@ -149,10 +149,10 @@ impl Document {
     /// The `path` of the namespace that `edit` is about.
     ///
     /// # Errors
-    /// [`Misfit`] when there is none.
-    pub(super) fn path_of(&self, edit: &Edit) -> Result<String, Misfit> {
+    /// [`EditError`] when there is none.
+    pub(super) fn path_of(&self, edit: &Edit) -> Result<String, EditError> {
         let Slot::Namespace(nqn, nsid) = edit.slot() else {
-            return misfit("nsid", "names no namespace");
+            return refusal("nsid", "names no namespace");
         };
         let mut all = tables(self.subsystem(nqn)?, NAMESPACE);
         let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
@@ -163,8 +163,8 @@ impl Document {
     /// Makes the edit, or leaves everything as it is.
     ///
     /// # Errors
-    /// [`Misfit`] when what it is about is not there, or is there already.
-    pub(super) fn make(&mut self, edit: &Edit) -> Result<(), Misfit> {
+    /// [`EditError`] when what it is about is not there, or is there already.
+    pub(super) fn make(&mut self, edit: &Edit) -> Result<(), EditError> {
         match edit {
             Edit::SubsystemAdd {
                 nqn,
@@ -226,13 +226,13 @@ impl Document {
         }
     }
 
-    fn remove_subsystem(&mut self, nqn: &str) -> Result<(), Misfit> {
+    fn remove_subsystem(&mut self, nqn: &str) -> Result<(), EditError> {
         let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
         let gone = remove(all, |table| is(table, "nqn", nqn));
         if gone { Ok(()) } else { no_subsystem(nqn) }
     }
 
-    fn remove_namespace(&mut self, subsystem: Option<&str>, nsid: u32) -> Result<(), Misfit> {
+    fn remove_namespace(&mut self, subsystem: Option<&str>, nsid: u32) -> Result<(), EditError> {
         let all = tables_mut(self.subsystem_mut(subsystem)?, NAMESPACE)?;
         let gone = remove(all, |table| nsid_of(table) == Some(nsid.into()));
         if gone { Ok(()) } else { no_namespace(nsid) }
@@ -243,7 +243,7 @@ impl Document {
         subsystem: Option<&str>,
         nsid: u32,
         enabled: bool,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), EditError> {
         let namespace = self.namespace_mut(subsystem, nsid)?;
         if enabled {
             namespace.remove("enabled");
@@ -253,7 +253,7 @@ impl Document {
         Ok(())
     }
 
-    fn set_port(&mut self, address: &str, key: &str, value: Option<&str>) -> Result<(), Misfit> {
+    fn set_port(&mut self, address: &str, key: &str, value: Option<&str>) -> Result<(), EditError> {
         let wanted = parsed(address)?;
         let mut all = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
         match all.find(|table| address_of(table) == Some(wanted)) {
@@ -262,14 +262,14 @@ impl Document {
         }
     }
 
-    fn subsystem_mut(&mut self, nqn: Option<&str>) -> Result<&mut Table, Misfit> {
+    fn subsystem_mut(&mut self, nqn: Option<&str>) -> Result<&mut Table, EditError> {
         let nqn = nqn.unwrap_or_default();
         let mut all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?.iter_mut();
         let found = all.find(|table| is(table, "nqn", nqn));
         found.map_or_else(|| no_subsystem(nqn), Ok)
     }
 
-    fn namespace_mut(&mut self, nqn: Option<&str>, nsid: u32) -> Result<&mut Table, Misfit> {
+    fn namespace_mut(&mut self, nqn: Option<&str>, nsid: u32) -> Result<&mut Table, EditError> {
         let mut all = tables_mut(self.subsystem_mut(nqn)?, NAMESPACE)?.iter_mut();
         let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
         found.map_or_else(|| no_namespace(nsid), Ok)
@@ -281,10 +281,10 @@ impl Document {
         serial: Option<&str>,
         model: Option<&str>,
         hosts: &[String],
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), EditError> {
         let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
         if all.iter().any(|table| is(table, "nqn", nqn)) {
-            return misfit(
+            return refusal(
                 "nqn",
                 format!("there is a subsystem {nqn} already; remove it first"),
             );
@@ -302,7 +302,7 @@ impl Document {
         Ok(())
     }
 
-    fn add_namespace(&mut self, add: &NamespaceAdd) -> Result<(), Misfit> {
+    fn add_namespace(&mut self, add: &NamespaceAdd) -> Result<(), EditError> {
         let subsystem = self.subsystem_mut(add.subsystem.as_deref())?;
         let all = tables_mut(subsystem, NAMESPACE)?;
         let nsid = i64::from(add.nsid.unwrap_or_default());
@@ -311,7 +311,7 @@ impl Document {
                 "there is a namespace {nsid} already; remove it first, or leave --nsid out for \
                  the first free number"
             );
-            return misfit("nsid", what);
+            return refusal("nsid", what);
         }
         let mut table = Table::new();
         table.insert("nsid", value(nsid));
@@ -335,13 +335,13 @@ impl Document {
         address: &str,
         provider: &[String],
         id: Option<u16>,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), EditError> {
         let mut table = located(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), PORT)?;
         let there = all.iter().any(|table| address_of(table) == Some(wanted));
         if there && wanted.port() != Some(0) {
-            return misfit(
+            return refusal(
                 "traddr",
                 format!("there is a port {address} already; remove it first"),
             );
@@ -365,12 +365,12 @@ impl Document {
         address: &str,
         port_id: Option<u16>,
         nqn: Option<&str>,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), EditError> {
         let mut table = located(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), REFERRAL)?;
         if all.iter().any(|table| address_of(table) == Some(wanted)) {
-            return misfit(
+            return refusal(
                 "traddr",
                 format!("there is a referral to {address} already; remove it first"),
             );
@@ -382,7 +382,7 @@ impl Document {
     }
 
     /// Takes what is at `address` out of the tables `key`.
-    fn remove_at(&mut self, key: &'static str, address: &str) -> Result<(), Misfit> {
+    fn remove_at(&mut self, key: &'static str, address: &str) -> Result<(), EditError> {
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), key)?;
         if remove(all, |table| address_of(table) == Some(wanted)) {
@@ -391,7 +391,7 @@ impl Document {
         none_at(key, address)
     }
 
-    fn set_ana(&mut self, address: Option<&str>, group: u32, state: &str) -> Result<(), Misfit> {
+    fn set_ana(&mut self, address: Option<&str>, group: u32, state: &str) -> Result<(), EditError> {
         let wanted = address.map(parsed).transpose()?;
         let ports = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
         let mut any = false;
@@ -422,7 +422,7 @@ impl Document {
 }
 
 /// The host may connect to the subsystem of that table.
-fn allow(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
+fn allow(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
     if host == ANY {
         subsystem.remove(HOSTS);
         subsystem.insert(ANY_HOST, value(true));
@@ -431,13 +431,13 @@ fn allow(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
     if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
         let what = "every host may connect already; deny \"any\" first, in the same change if \
                     some are to stay (host allow --only)";
-        return misfit(ANY_HOST, what);
+        return refusal(ANY_HOST, what);
     }
     let hosts = subsystem
         .entry(HOSTS)
         .or_insert_with(|| value(Array::new()));
     let Some(hosts) = hosts.as_array_mut() else {
-        return misfit(HOSTS, "is no list");
+        return refusal(HOSTS, "is no list");
     };
     if !hosts.iter().any(|one| one.as_str() == Some(host)) {
         hosts.push(host);
@@ -445,7 +445,7 @@ fn allow(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
     Ok(())
 }
 
-fn deny(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
+fn deny(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
     if host == ANY {
         subsystem.remove(ANY_HOST);
         subsystem.insert(HOSTS, value(Array::new()));
@@ -453,7 +453,7 @@ fn deny(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
     }
     if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
         let what = "every host may connect; name those that may with host allow --only";
-        return misfit(ANY_HOST, what);
+        return refusal(ANY_HOST, what);
     }
     let hosts = subsystem.get_mut(HOSTS).and_then(Item::as_array_mut);
     let at = hosts.and_then(|hosts| {
@@ -464,23 +464,23 @@ fn deny(subsystem: &mut Table, host: &str) -> Result<(), Misfit> {
         Some(_) => Ok(()),
         None => {
             let what = format!("{host} may not connect anyway; `ctl status` shows who may");
-            misfit(HOSTS, what)
+            refusal(HOSTS, what)
         }
     }
 }
 
-fn no_subsystem<T>(nqn: &str) -> Result<T, Misfit> {
+fn no_subsystem<T>(nqn: &str) -> Result<T, EditError> {
     let what = format!("there is no subsystem {nqn}; `ctl status` shows those there are");
-    misfit(SUBSYSTEM, what)
+    refusal(SUBSYSTEM, what)
 }
 
-fn no_namespace<T>(nsid: u32) -> Result<T, Misfit> {
+fn no_namespace<T>(nsid: u32) -> Result<T, EditError> {
     let what = format!("there is no namespace {nsid}; `ctl status` shows those there are");
-    misfit("nsid", what)
+    refusal("nsid", what)
 }
 
-fn none_at<T>(key: &'static str, address: &str) -> Result<T, Misfit> {
-    misfit(
+fn none_at<T>(key: &'static str, address: &str) -> Result<T, EditError> {
+    refusal(
         key,
         format!("there is none at {address}; `ctl show` has those there are"),
     )
@@ -514,13 +514,13 @@ fn tables<'a>(parent: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
 fn tables_mut<'a>(
     parent: &'a mut Table,
     key: &'static str,
-) -> Result<&'a mut ArrayOfTables, Misfit> {
+) -> Result<&'a mut ArrayOfTables, EditError> {
     let item = parent
         .entry(key)
         .or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
     match item {
         Item::ArrayOfTables(all) => Ok(all),
-        _ => misfit(key, "is no list of tables"),
+        _ => refusal(key, "is no list of tables"),
     }
 }
 
@@ -547,12 +547,12 @@ fn insert(table: &mut Table, key: &str, given: Option<impl Into<Value>>) {
     }
 }
 
-fn parsed(address: &str) -> Result<Address, Misfit> {
-    zone::parse(address).or_else(|error| misfit("traddr", format!("{address:?}: {error}")))
+fn parsed(address: &str) -> Result<Address, EditError> {
+    zone::parse(address).or_else(|error| refusal("traddr", format!("{address:?}: {error}")))
 }
 
 /// A table with that address.
-fn located(address: &str) -> Result<Table, Misfit> {
+fn located(address: &str) -> Result<Table, EditError> {
     let mut table = Table::new();
     match parsed(address)? {
         Address::Ip(address) => {

@@ -126,8 +126,8 @@ impl Effective {
         for edit in edits {
             if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
                 aside.push(known.clone());
-            } else if let Err(misfit) = document.make(edit) {
-                let (edit, why) = (edit.clone(), misfit.to_string());
+            } else if let Err(refusal) = document.make(edit) {
+                let (edit, why) = (edit.clone(), refusal.to_string());
                 aside.push(Aside { edit, why });
             }
         }
@@ -191,7 +191,7 @@ impl Effective {
                 continue;
             }
             let mut next = document.clone();
-            let made = next.make(edit).map_err(|misfit| misfit.to_string());
+            let made = next.make(edit).map_err(|refusal| refusal.to_string());
             let config = made.and_then(|()| {
                 let config = Config::parse(&base.edited(), next.text());
                 config.map_err(|error| error.what().to_owned())

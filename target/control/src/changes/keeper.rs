@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nvmeof_target_core::Disconnected;
 use nvmeof_wire::Nqn;
 
-use super::document::misfit;
+use super::document::refusal;
 use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
 use super::resize;
@@ -290,9 +290,9 @@ impl Keeper {
         let is_aside = |edit: &Edit| kept.effective.aside.iter().any(|one| one.edit == *edit);
         if let Some(edit) = edits.iter().find(|edit| !is_aside(edit)) {
             let what = "is not put aside; what is in effect is taken back by a change of its own";
-            return misfit("edits", what).map_err(|misfit| ChangeError::Misfit {
+            return refusal("edits", what).map_err(|refusal| ChangeError::Edit {
                 edit: edit.to_string(),
-                misfit,
+                refusal,
             });
         }
         let mut state = kept.state.clone();

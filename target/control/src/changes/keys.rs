@@ -2,7 +2,7 @@
 
 use toml_edit::{Item, Table, Value};
 
-use super::document::{Misfit, misfit};
+use super::document::{EditError, refusal};
 
 /// Keys that are changed in another way, and in which.
 pub(super) type Others = &'static [(&'static str, &'static str)];
@@ -38,15 +38,15 @@ pub(super) const OF_PORTS: Others = &[
 /// when the document is checked.
 ///
 /// # Errors
-/// [`Misfit`] when it is one of `others`.
+/// [`EditError`] when it is one of `others`.
 pub(super) fn set(
     table: &mut Table,
     others: Others,
     key: &str,
     value: Option<&str>,
-) -> Result<(), Misfit> {
+) -> Result<(), EditError> {
     if let Some((key, how)) = others.iter().find(|(name, _)| *name == key) {
-        return misfit(key, *how);
+        return refusal(key, *how);
     }
     match value {
         Some(value) => table.insert(key, Item::Value(parsed(value))),

@@ -21,7 +21,7 @@ mod tests;
 mod together;
 mod waking;
 
-pub use document::Misfit;
+pub use document::EditError;
 pub use keeper::Keeper;
 pub(crate) use keeper::Stalled;
 pub(crate) use nvmeof_target_api::Edit;
@@ -96,12 +96,12 @@ pub enum ChangeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// What is to be changed is not there, or is there already.
-    #[error("{edit}: {misfit}")]
-    Misfit {
+    #[error("{edit}: {refusal}")]
+    Edit {
         /// The edit.
         edit: String,
         /// What is wrong with it.
-        misfit: Misfit,
+        refusal: EditError,
     },
     /// It cannot be done at present.
     #[error("{0}")]

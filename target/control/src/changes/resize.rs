@@ -1,6 +1,6 @@
 //! A namespace of another size: that of its file is changed, or looked at again.
 
-use super::document::{Document, Misfit, misfit};
+use super::document::{Document, EditError, refusal};
 use nvmeof_target_api::{Edit, Resize};
 
 use super::ChangeError;
@@ -14,11 +14,11 @@ const UNIT: u64 = 4096;
 /// # Errors
 /// [`ChangeError`]; then what is served is as it was.
 pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Report, ChangeError> {
-    let refused = |misfit| ChangeError::Misfit {
+    let refused = |refusal| ChangeError::Edit {
         edit: format!("namespace resize {}", resize.nsid),
-        misfit,
+        refusal,
     };
-    let document = Document::parse(text).or_else(|what| misfit("document", what));
+    let document = Document::parse(text).or_else(|what| refusal("document", what));
     let nqn = document.and_then(|document| subsystem(resize, &document));
     let nqn = nqn.map_err(refused)?;
     let size = resize
@@ -26,7 +26,7 @@ pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Rep
         .filter(|size| *size == 0 || !size.is_multiple_of(UNIT));
     if let Some(size) = size {
         let what = format!("{size}: must be a multiple of {UNIT} bytes");
-        return misfit("size", what).map_err(refused);
+        return refusal("size", what).map_err(refused);
     }
     let done = manager.resize_one(NewSize {
         nqn: &nqn,
@@ -36,12 +36,12 @@ pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Rep
     });
     done.map_err(|error| match error {
         NotResized::Apply(error) => error.into(),
-        NotResized::Unfit(key, what) => refused(Misfit { key, what }),
+        NotResized::Unfit(key, what) => refused(EditError { key, what }),
     })
 }
 
 /// The subsystem that has the namespace.
-fn subsystem(resize: &Resize, document: &Document) -> Result<String, Misfit> {
+fn subsystem(resize: &Resize, document: &Document) -> Result<String, EditError> {
     let mut named = Edit::NamespaceRemove {
         subsystem: resize.subsystem.clone(),
         nsid: resize.nsid,

@@ -9,7 +9,7 @@ use std::time::Instant;
 use nvmeof_target_core::{Change, Subject};
 use nvmeof_wire::Nqn;
 
-use super::document::{Document, misfit};
+use super::document::{Document, refusal};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::waking::told;
@@ -93,9 +93,9 @@ impl<'a> Draft<'a> {
             let made = check_path(edit)
                 .and_then(|()| document.settle(edit, &late))
                 .and_then(|()| document.make(edit));
-            made.map_err(|misfit| ChangeError::Misfit {
+            made.map_err(|refusal| ChangeError::Edit {
                 edit: edit.to_string(),
-                misfit,
+                refusal,
             })?;
             forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
             compact::add(&self.base, &mut all, edit.clone());
@@ -174,7 +174,7 @@ impl Keeper {
                 .map(|made| Ok(outcome.of(made?, several)))
                 .collect(),
             // One of them is to blame.
-            Err(ChangeError::Config(_) | ChangeError::Misfit { .. }) if several => {
+            Err(ChangeError::Config(_) | ChangeError::Edit { .. }) if several => {
                 let (first, rest) = requests.split_at(requests.len() / 2);
                 let mut outcomes = self.together(first);
                 outcomes.extend(self.together(rest));
@@ -379,7 +379,7 @@ fn is_about(edit: &Edit, subject: &Subject) -> bool {
 
 /// A file is named from the root: a client's folder is not the target's, and another file
 /// could be served.
-fn check_path(edit: &Edit) -> Result<(), super::Misfit> {
+fn check_path(edit: &Edit) -> Result<(), super::EditError> {
     let path = match edit {
         Edit::NamespaceAdd(add) => &add.path,
         Edit::NamespaceSet {
@@ -390,7 +390,7 @@ fn check_path(edit: &Edit) -> Result<(), super::Misfit> {
         _ => return Ok(()),
     };
     if is_relative(path) {
-        return misfit("path", format!("{path:?} {RELATIVE}"));
+        return refusal("path", format!("{path:?} {RELATIVE}"));
     }
     Ok(())
 }

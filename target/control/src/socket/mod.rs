@@ -4,10 +4,10 @@
 //! Whoever may write the socket's file may do everything.
 
 mod openapi;
+mod queue;
 mod routes;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -21,7 +21,7 @@ use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Socket, Type};
 
 pub use openapi::text as openapi;
-pub use turns::Turns;
+pub use queue::ChangeQueue;
 
 use crate::changes::{ChangeError, Keeper};
 use crate::http::{Answering, Bounds, Fault, may_pass};
@@ -38,7 +38,7 @@ pub struct Shared {
     /// Tells the service manager what is served, after every change.
     pub tell: fn(&str),
     /// Whose turn it is to change something.
-    pub turns: Turns,
+    pub queue: ChangeQueue,
 }
 
 /// The socket, which listens; nobody is answered yet.
@@ -132,9 +132,9 @@ impl From<ChangeError> for Fault {
         let message = error.to_string();
         match error {
             ChangeError::Config(error) => error.into(),
-            ChangeError::Misfit { misfit, .. } => {
+            ChangeError::Edit { refusal, .. } => {
                 let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message);
-                fault.error.key = Some(misfit.key.to_owned());
+                fault.error.key = Some(refusal.key.to_owned());
                 fault
             }
             ChangeError::Refused(_) => Self::refused(message),

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use super::turns::Turn;
+use super::queue::Turn;
 use super::{Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Planned, Resize, Stalled};
 use crate::http::{Fault, Refusals, finished, unfinished, work};
@@ -222,7 +222,7 @@ pub(super) async fn disconnect(
 pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
     let tell = shared.tell;
     // It waits for no other change, and knows itself how long it may take.
-    let turn = shared.turns.enter()?.turn().await;
+    let turn = shared.queue.enter()?.turn().await;
     ask(shared, move |keeper| {
         let _turn = turn;
         let lost = keeper.drain();
@@ -415,7 +415,7 @@ async fn change<T: Send + 'static>(
 
 /// Has edits made, together with those of others that wait.
 async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
-    let place = shared.turns.enter()?;
+    let place = shared.queue.enter()?;
     let mut awaited = place.leave(edits);
     let making = async {
         let turn = place.turn().await;
@@ -451,7 +451,7 @@ async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
 fn make_all(shared: &Shared, turn: Turn) {
     // Until it is done, also when nobody waits for the answer any more.
     let _turn = turn;
-    let made = shared.keeper.edit_all(|| shared.turns.take());
+    let made = shared.keeper.edit_all(|| shared.queue.take());
     if !made.is_empty() {
         (shared.tell)(&shared.keeper.manager().status());
     }
@@ -467,7 +467,7 @@ async fn in_turn<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
-    let place = shared.turns.enter()?;
+    let place = shared.queue.enter()?;
     let turn = tokio::select! {
         turn = place.turn() => turn,
         stalled = stalled(&shared) => return Err(not_begun(&stalled)),
@@ -490,8 +490,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Waits until a change has been in progress for long.
 async fn stalled(shared: &Shared) -> Stalled {
     loop {
-        sleep(LOOK.min(shared.turns.patience)).await;
-        if let Some(stalled) = shared.keeper.stalled(shared.turns.patience) {
+        sleep(LOOK.min(shared.queue.patience)).await;
+        if let Some(stalled) = shared.keeper.stalled(shared.queue.patience) {
             return stalled;
         }
     }

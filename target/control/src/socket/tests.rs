@@ -348,7 +348,7 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
         keeper: Arc::new(keeper),
         watch: Arc::new(Watch::of(&server)),
         tell,
-        turns: Turns::default(),
+        queue: ChangeQueue::default(),
     };
     (server, shared)
 }
@@ -358,7 +358,7 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
 fn changes_that_wait_leave_room_for_those_who_ask() {
     let folder = tempfile::tempdir().unwrap();
     let (server, mut shared) = served(&folder, |_| {});
-    shared.turns = Turns::with_most(8);
+    shared.queue = ChangeQueue::with_most(8);
     let planned = || {
         let body = EditsIn {
             edits: Vec::new(),
@@ -369,7 +369,7 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
     runtime().block_on(async {
         let mut hung = Vec::new();
         for _ in 0..4 {
-            hung.push(shared.turns.enter().unwrap().turn().await);
+            hung.push(shared.queue.enter().unwrap().turn().await);
         }
         let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
         tokio::task::yield_now().await;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_rdma_shm::Borrowed;
-use nvmeof_target_core::metrics::{Ledger, Of};
+use nvmeof_target_core::metrics::{MetricsRegistry, Of};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
@@ -17,7 +17,7 @@ use nvmeof_target_api::{
     SubsystemState, WaitingState,
 };
 use nvmeof_target_config::ProviderName;
-use nvmeof_target_engine::{Counters, End, Sight, Spent};
+use nvmeof_target_engine::{Counters, End, ReactorSnapshot, Spent};
 use nvmeof_target_engine::{Mailbox, Order};
 use nvmeof_target_manage::ports::Providers;
 use nvmeof_target_manage::{Counted, FaultCounts, Manager, Server};
@@ -28,7 +28,7 @@ pub struct Watch {
     target: Target,
     reactors: Vec<Watched>,
     /// What they counted.
-    ledger: Ledger,
+    ledger: MetricsRegistry,
     /// What became of disks.
     faults: FaultCounts,
     /// What serves, if it is known.
@@ -40,7 +40,7 @@ pub struct Watch {
     started_at: SystemTime,
     patience: Duration,
     /// What every reactor says of itself; `None` of those that are silent.
-    sights: Joined<Vec<Option<Sight>>>,
+    reactor_snapshots: Joined<Vec<Option<ReactorSnapshot>>>,
     snapshots: Joined<Snapshot>,
 }
 
@@ -81,7 +81,7 @@ impl Watch {
             started: Instant::now(),
             started_at: SystemTime::now(),
             patience: PATIENCE,
-            sights: Joined::default(),
+            reactor_snapshots: Joined::default(),
             snapshots: Joined::default(),
         }
     }
@@ -107,14 +107,14 @@ impl Watch {
     /// the same time, for this or for a snapshot, have reactors asked once.
     #[must_use]
     pub fn health(&self) -> Health {
-        let sights = self.sights.get(|| self.look());
-        Health::of(sights.iter().map(Option::is_some))
+        let reactor_snapshots = self.reactor_snapshots.get(|| self.look());
+        Health::of(reactor_snapshots.iter().map(Option::is_some))
     }
 
     /// Asks every reactor.
-    fn look(&self) -> Vec<Option<Sight>> {
+    fn look(&self) -> Vec<Option<ReactorSnapshot>> {
         let until = Instant::now() + self.patience;
-        let asked: Vec<Receiver<Sight>> = self
+        let asked: Vec<Receiver<ReactorSnapshot>> = self
             .reactors
             .iter()
             .map(|reactor| {
@@ -131,7 +131,7 @@ impl Watch {
     }
 
     fn collect(&self) -> Snapshot {
-        let sights = self.sights.get(|| self.look());
+        let reactor_snapshots = self.reactor_snapshots.get(|| self.look());
         let model = self.target.model();
         let now = self.started.elapsed();
         let reactors = self.reactors.iter().enumerate();
@@ -146,14 +146,14 @@ impl Watch {
             }
         }
         sum.count(&mut reactors, &self.ledger, &model, now);
-        for (state, sight) in reactors.iter_mut().zip(&*sights) {
-            if let Some(sight) = sight {
-                self.see(&mut sum, state, sight);
+        for (state, reactor_snapshot) in reactors.iter_mut().zip(&*reactor_snapshots) {
+            if let Some(reactor_snapshot) = reactor_snapshot {
+                self.see(&mut sum, state, reactor_snapshot);
             }
         }
-        let hits = self.target.hits();
+        let limit_counters = self.target.limit_counters();
         let limits = Limit::ALL.into_iter();
-        let limits = limits.map(|limit| (limit.key().to_owned(), hits.get(limit)));
+        let limits = limits.map(|limit| (limit.key().to_owned(), limit_counters.get(limit)));
         let lent = ("shm.lent_memory".to_owned(), self.borrowed.refused());
         let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
         Snapshot {
@@ -175,14 +175,14 @@ impl Watch {
     }
 
     /// Adds what a reactor has at this moment.
-    fn see(&self, sum: &mut Sum, state: &mut ReactorState, sight: &Sight) {
+    fn see(&self, sum: &mut Sum, state: &mut ReactorState, reactor_snapshot: &ReactorSnapshot) {
         state.answered = true;
-        state.waiting_for_buffers = sight.waiting_for_buffers;
-        state.waiting_for_disks = sight.waiting_for_disks;
-        state.free_buffers = sight.free_buffers;
-        state.free_capsules = sight.free_capsules;
+        state.waiting_for_buffers = reactor_snapshot.waiting_for_buffers;
+        state.waiting_for_disks = reactor_snapshot.waiting_for_disks;
+        state.free_buffers = reactor_snapshot.free_buffers;
+        state.free_capsules = reactor_snapshot.free_capsules;
         let providers = self.providers.names();
-        for queue in &sight.queues {
+        for queue in &reactor_snapshot.queues {
             let provider = providers.get(queue.provider).copied();
             let provider = provider.map_or("unknown", ProviderName::name).to_owned();
             *state.queues.entry(provider.clone()).or_default() += 1;
@@ -322,7 +322,7 @@ impl Sum {
     fn count(
         &mut self,
         reactors: &mut [ReactorState],
-        ledger: &Ledger,
+        ledger: &MetricsRegistry,
         model: &Model,
         now: Duration,
     ) {

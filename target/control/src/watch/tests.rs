@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use nvmeof_rdma_shm::Borrowed;
-use nvmeof_target_core::metrics::Ledger;
+use nvmeof_target_core::metrics::MetricsRegistry;
 use nvmeof_target_core::{Limit, Limits, Model, Target};
 use nvmeof_wire::text::Escaped;
 
@@ -28,7 +28,7 @@ use nvmeof_target_api::{
     Snapshot, SubsystemState, WaitingState,
 };
 use nvmeof_target_config::Config;
-use nvmeof_target_engine::Sight;
+use nvmeof_target_engine::ReactorSnapshot;
 use nvmeof_target_engine::{Mailbox, Order};
 use nvmeof_target_manage::ports::Providers;
 use nvmeof_target_manage::{Counted, Server};
@@ -43,7 +43,7 @@ fn counted(target: Target, reactors: &[Mailbox]) -> Counted {
     Counted {
         target,
         reactors: reactors.collect(),
-        ledger: Ledger::default(),
+        ledger: MetricsRegistry::default(),
         providers: Providers::default(),
         borrowed: Borrowed::default(),
     }
@@ -390,8 +390,8 @@ fn a_server_is_watched_from_its_start() {
 #[test]
 fn what_peers_ran_into_is_told_by_its_key() {
     let target = idle_target();
-    target.hits().add(Limit::HostQueues);
-    target.hits().add(Limit::HostQueues);
+    target.limit_counters().add(Limit::HostQueues);
+    target.limit_counters().add(Limit::HostQueues);
     let snapshot = Watch::new(counted(target, &[])).snapshot();
     assert_eq!(snapshot.limits["limits.host_queues"], 2);
     let families = parse(&to_openmetrics(&snapshot));
@@ -413,14 +413,14 @@ fn answers(mailbox: &Mailbox) -> usize {
     for order in mailbox.take_orders() {
         if let Order::Look { answer } = order {
             asked += 1;
-            let sight = Sight {
+            let reactor_snapshot = ReactorSnapshot {
                 queues: Vec::new(),
                 waiting_for_buffers: 5,
                 waiting_for_disks: 0,
                 free_buffers: 0,
                 free_capsules: 0,
             };
-            let _ = answer.send(sight);
+            let _ = answer.send(reactor_snapshot);
         }
     }
     asked

@@ -15,8 +15,8 @@ use zerocopy::little_endian::U32;
 use super::Admin;
 use crate::Limits;
 use crate::model::ABSENT_GROUP;
+use crate::namespace_view::NamespaceView;
 use crate::request::Failure;
-use crate::sight::Sight;
 use crate::window::Window;
 
 /// Seconds that a transition takes at most (ANATT): as long as a host waits in
@@ -30,14 +30,14 @@ const NSID_LEN: u64 = 4;
 impl Admin<'_> {
     /// Length in bytes of the page that is asked for.
     pub(super) fn access_len(&self, command: &GetLogPage) -> u64 {
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return 0;
         };
-        let groups = sight.groups().count() as u64;
+        let groups = namespace_view.groups().count() as u64;
         let nsids = if groups_only(command) {
             0
         } else {
-            sight.seen().len() as u64
+            namespace_view.seen().len() as u64
         };
         ANA_HEADER_LEN as u64 + groups * ANA_GROUP_LEN as u64 + nsids * NSID_LEN
     }
@@ -46,12 +46,12 @@ impl Admin<'_> {
     pub(super) fn write_access(&self, command: &GetLogPage, window: &mut Window<'_>) {
         // First the counts: of what changes meanwhile the host is told again.
         let counts = self.controller.lock().access.clone();
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return;
         };
         let mut members: BTreeMap<u32, Vec<U32>> = BTreeMap::new();
         if !groups_only(command) {
-            for seen in sight.seen() {
+            for seen in namespace_view.seen() {
                 let nsid = U32::new(seen.namespace.nsid);
                 members
                     .entry(seen.namespace.ana_group)
@@ -61,7 +61,7 @@ impl Admin<'_> {
         }
         let mut at = ANA_HEADER_LEN as u64;
         let mut groups = 0u16;
-        for (group, state) in sight.groups() {
+        for (group, state) in namespace_view.groups() {
             let members = members.remove(&group).unwrap_or_default();
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let descriptor = AnaGroup::new(group, count, counts.group(group), state);
@@ -86,10 +86,10 @@ impl Admin<'_> {
         nsid: u32,
         sets: bool,
     ) -> Result<(), Failure> {
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return Ok(());
         };
-        let concerned = sight.seen().iter().filter(|seen| {
+        let concerned = namespace_view.seen().iter().filter(|seen| {
             let lost = sets && seen.state == AnaState::PERSISTENT_LOSS;
             let concerns = lost || fid == FeatureId::ERROR_RECOVERY;
             match nsid {
@@ -109,7 +109,12 @@ fn groups_only(command: &GetLogPage) -> bool {
 
 /// What an I/O controller says of it. `nn` is the highest namespace identifier
 /// that is valid.
-pub(super) fn describe(id: &mut IdentifyController, sight: &Sight, nn: u32, limits: &Limits) {
+pub(super) fn describe(
+    id: &mut IdentifyController,
+    namespace_view: &NamespaceView,
+    nn: u32,
+    limits: &Limits,
+) {
     let states = Anacap::OPTIMIZED
         | Anacap::NON_OPTIMIZED
         | Anacap::INACCESSIBLE
@@ -126,7 +131,7 @@ pub(super) fn describe(id: &mut IdentifyController, sight: &Sight, nn: u32, limi
     let groups = ANA_HEADER_LEN as u64 + u64::from(ABSENT_GROUP) * ANA_GROUP_LEN as u64;
     let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
     let room = u32::try_from(room).unwrap_or(u32::MAX);
-    let there = sight.seen().len();
+    let there = namespace_view.seen().len();
     let there = u32::try_from(there).unwrap_or(u32::MAX);
     id.mnan = room.max(there).min(nn).into();
 }

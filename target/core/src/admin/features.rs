@@ -94,18 +94,18 @@ impl Admin<'_> {
         let whole = nsid == 0 || nsid == NSID_ALL;
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         // A discovery controller has no namespaces.
-        let sight = self.controller.sight();
+        let namespace_view = self.controller.namespace_view();
         if is_of_namespaces(fid) {
-            return match sight {
+            return match namespace_view {
                 _ if nsid == NSID_ALL && sets => Ok(()),
                 Some(_) if nsid == NSID_ALL => Err(invalid),
-                Some(sight) if sight.get(nsid).is_none() => {
-                    Err(Failure::no_namespace(&sight, nsid))
+                Some(namespace_view) if namespace_view.get(nsid).is_none() => {
+                    Err(Failure::no_namespace(&namespace_view, nsid))
                 }
                 _ => Ok(()),
             };
         }
-        let valid = 1..=sight.map_or(0, |sight| sight.highest());
+        let valid = 1..=namespace_view.map_or(0, |namespace_view| namespace_view.highest());
         match valid.contains(&nsid) {
             _ if whole => Ok(()),
             true if sets => Err(Failure::from(Status::FEATURE_NOT_NAMESPACE_SPECIFIC).at(NSID)),
@@ -282,11 +282,11 @@ impl Admin<'_> {
         if value.dulbe {
             return Err(Failure::field(DULBE));
         }
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return Err(Failure::field(CDW10));
         };
         let values = &mut self.controller.lock().features.error_recovery;
-        let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        let nsids = namespace_view.seen().iter().map(|one| one.namespace.nsid);
         for nsid in nsids.filter(|nsid| [*nsid, NSID_ALL].contains(&command.nsid)) {
             values.insert(nsid, value);
         }
@@ -317,9 +317,9 @@ impl Admin<'_> {
 
     /// What is critical now.
     pub(super) fn warnings(&self, features: &Features) -> CriticalWarning {
-        let sight = self.controller.sight();
-        sight.map_or(CriticalWarning::empty(), |sight| {
-            warnings::critical(&sight, features)
+        let namespace_view = self.controller.namespace_view();
+        namespace_view.map_or(CriticalWarning::empty(), |namespace_view| {
+            warnings::critical(&namespace_view, features)
         })
     }
 

@@ -20,8 +20,8 @@ use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::warnings::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::{aborts, errors};
 use crate::model::{FIRMWARE, NO_NGUID};
+use crate::namespace_view::{NamespaceView, VisibleNamespace};
 use crate::request::Failure;
-use crate::sight::{Seen, Sight};
 use crate::window::Window;
 use crate::{Limits, Namespace};
 
@@ -39,7 +39,7 @@ impl Admin<'_> {
     pub(super) fn check_identify(&self, command: &Identify) -> Result<(), Failure> {
         let cns = command.cns;
         // Base 2.1, 3.1.3.3: a discovery controller has no namespaces.
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return match cns {
                 Cns::CONTROLLER => Ok(()),
                 _ => Err(Failure::field(CDW10)),
@@ -71,21 +71,22 @@ impl Admin<'_> {
             | Cns::INDEPENDENT_NAMESPACE
             | Cns::ALLOCATED_NAMESPACE
             | Cns::CSI_ALLOCATED_NAMESPACE => {
-                let valid = (1..=sight.highest()).contains(&command.nsid);
+                let valid = (1..=namespace_view.highest()).contains(&command.nsid);
                 if valid { Ok(()) } else { Err(invalid) }
             }
-            Cns::DESCRIPTORS => sight.get(command.nsid).map(|_| ()).ok_or(invalid),
+            Cns::DESCRIPTORS => namespace_view.get(command.nsid).map(|_| ()).ok_or(invalid),
             // Base 2.1, 5.1.13.2.11: it is about allocated namespaces, active or
             // not; "if the NSID field is set to FFFFFFFFh, then ... Invalid Field in
             // Command".
             Cns::ATTACHED_CONTROLLERS if command.nsid == NSID_ALL => Err(Failure::field(NSID)),
             Cns::ATTACHED_CONTROLLERS => {
-                let its = |one: Seen| one.namespace.nsid == command.nsid;
-                let there = sight.get(command.nsid).is_some() || self.disabled(&sight).any(its);
+                let its = |one: VisibleNamespace| one.namespace.nsid == command.nsid;
+                let there = namespace_view.get(command.nsid).is_some()
+                    || self.disabled(&namespace_view).any(its);
                 if there {
                     Ok(())
                 } else {
-                    Err(Failure::no_namespace(&sight, command.nsid))
+                    Err(Failure::no_namespace(&namespace_view, command.nsid))
                 }
             }
             Cns::ACTIVE_NAMESPACES
@@ -104,15 +105,15 @@ impl Admin<'_> {
 
     pub(super) fn write_identify(&self, command: &Identify, window: &mut Window<'_>) {
         let limits = &self.shared.limits;
-        let Some(sight) = self.controller.sight() else {
+        let Some(namespace_view) = self.controller.namespace_view() else {
             return window.put(0, &self.discovery_controller(limits));
         };
-        let seen = sight.get(command.nsid);
-        let nsids = sight.seen().iter().map(|one| one.namespace.nsid);
+        let seen = namespace_view.get(command.nsid);
+        let nsids = namespace_view.seen().iter().map(|one| one.namespace.nsid);
         // Of those that are switched off, those that are there for this host.
-        let disabled: Vec<_> = self.disabled(&sight).collect();
+        let disabled: Vec<_> = self.disabled(&namespace_view).collect();
         match command.cns {
-            Cns::CONTROLLER => window.put(0, &self.io_controller(&sight, limits)),
+            Cns::CONTROLLER => window.put(0, &self.io_controller(&namespace_view, limits)),
             // Everything in it is zero for namespaces without protection
             // information.
             Cns::CSI_NAMESPACE | Cns::CSI_ALLOCATED_NAMESPACE => {
@@ -126,7 +127,7 @@ impl Admin<'_> {
             }
             Cns::ALLOCATED_NAMESPACE => {
                 let mut disabled = disabled.iter();
-                let its = |one: &&Seen| one.namespace.nsid == command.nsid;
+                let its = |one: &&VisibleNamespace| one.namespace.nsid == command.nsid;
                 if let Some(seen) = seen.or_else(|| disabled.find(its)) {
                     window.put(0, &nvm_namespace(seen, limits));
                 }
@@ -151,7 +152,7 @@ impl Admin<'_> {
                 window.put(0, &NamespaceList::after(command.nsid, all));
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
-                let subsystem = sight.subsystem();
+                let subsystem = namespace_view.subsystem();
                 // Of one namespace those that it is there for: nobody, when it is
                 // switched off.
                 let namespace = subsystem.namespace(command.nsid);
@@ -173,9 +174,9 @@ impl Admin<'_> {
     }
 
     /// Namespaces that are switched off and would be there for this host.
-    fn disabled(&self, sight: &Sight) -> impl Iterator<Item = Seen> {
-        let its = sight.disabled(&self.controller.viewer.hostnqn);
-        its.map(|one| Seen {
+    fn disabled(&self, namespace_view: &NamespaceView) -> impl Iterator<Item = VisibleNamespace> {
+        let its = namespace_view.disabled(&self.controller.viewer.hostnqn);
+        its.map(|one| VisibleNamespace {
             namespace: one.clone(),
             state: AnaState::OPTIMIZED,
         })
@@ -230,9 +231,9 @@ impl Admin<'_> {
         }
     }
 
-    fn io_controller(&self, sight: &Sight, limits: &Limits) -> IdentifyController {
-        let subsystem = sight.subsystem();
-        let nn = sight.highest();
+    fn io_controller(&self, namespace_view: &NamespaceView, limits: &Limits) -> IdentifyController {
+        let subsystem = namespace_view.subsystem();
+        let nn = namespace_view.highest();
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
@@ -274,7 +275,7 @@ impl Admin<'_> {
             ofcs: Ofcs::DCS.bits().into(),
             ..self.common(limits)
         };
-        access::describe(&mut id, sight, nn, limits);
+        access::describe(&mut id, namespace_view, nn, limits);
         id
     }
 }
@@ -325,7 +326,7 @@ fn zero_based(count: usize) -> u8 {
     u8::try_from(count - 1).unwrap_or(u8::MAX)
 }
 
-fn nvm_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespace {
+fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespace {
     let namespace = &seen.namespace;
     let mut dlfeat = Dlfeat::empty();
     if namespace.deallocate {
@@ -356,7 +357,7 @@ fn nvm_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespace {
     id
 }
 
-fn independent_namespace(seen: &Seen, limits: &Limits) -> IdentifyNamespaceIndependent {
+fn independent_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespaceIndependent {
     let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen, limits));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();

@@ -15,8 +15,8 @@ use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
 use crate::discovery::{self, Asker};
 use crate::model::FIRMWARE;
+use crate::namespace_view::Viewer;
 use crate::request::{Failure, bit};
-use crate::sight::Viewer;
 use crate::window::Window;
 
 // Where fields of the command are.
@@ -56,11 +56,11 @@ impl Admin<'_> {
     /// active.
     fn check_log_nsid(&self, command: &GetLogPage) -> Result<(), Failure> {
         let nsid = command.nsid;
-        match self.controller.sight() {
+        match self.controller.namespace_view() {
             _ if is_whole(nsid) => Ok(()),
-            Some(sight) if command.lid == LogId::SMART => match sight.get(nsid) {
+            Some(namespace_view) if command.lid == LogId::SMART => match namespace_view.get(nsid) {
                 Some(_) => Ok(()),
-                None => Err(Failure::no_namespace(&sight, nsid)),
+                None => Err(Failure::no_namespace(&namespace_view, nsid)),
             },
             _ => Err(Failure::field(NSID)),
         }
@@ -144,7 +144,7 @@ impl Admin<'_> {
         };
         let mut counts = live.health.counts(self.now);
         if !is_whole(nsid) {
-            let totals = self.ledger.namespace(&live.nqn, nsid);
+            let totals = self.metrics_registry.namespace(&live.nqn, nsid);
             counts.moved = totals.done();
             counts.media_errors = totals.media_errors();
             counts.error_entries = totals.failures();

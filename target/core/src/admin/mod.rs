@@ -20,7 +20,7 @@ pub(crate) use protection::{give_up, kept};
 
 use crate::Keeping;
 use crate::controller::Controller;
-use crate::metrics::Ledger;
+use crate::metrics::MetricsRegistry;
 use crate::model::Local;
 use crate::request::{Epoch, Failure, Next, Page, Request, Stage};
 use crate::shared::Shared;
@@ -34,7 +34,7 @@ pub(crate) struct Admin<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
     /// What all reactors counted.
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) metrics_registry: &'a MetricsRegistry,
     /// The address of ours that the host reached, if it is known.
     pub(crate) local: Option<Local>,
     /// What it leaves to its queue.

@@ -10,10 +10,10 @@ use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11};
 use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
+use crate::namespace_view::{NamespaceView, Present, VisibleNamespace};
 use crate::protection::{Asked, Refused};
 use crate::request::{Epoch, Failure, Next, Request, Stage};
 use crate::shared::Shared;
-use crate::sight::{Present, Seen, Sight};
 use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
@@ -56,8 +56,8 @@ impl Admin<'_> {
         if command.nsid != NSID_ALL {
             return self.protect_one(request, &self.visible(command.nsid)?.namespace, to);
         }
-        let (live, sight) = (self.live()?, self.sight()?);
-        for seen in sight.seen() {
+        let (live, namespace_view) = (self.live()?, self.namespace_view()?);
+        for seen in namespace_view.seen() {
             check_ready(&seen.namespace, to)?;
             let allowed = live.check_protection(seen.namespace.nsid, to);
             allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
@@ -111,8 +111,8 @@ impl Admin<'_> {
         from: u32,
         to: WriteProtection,
     ) -> Result<Next, Failure> {
-        let sight = self.sight()?;
-        let rest = sight.seen().iter();
+        let namespace_view = self.namespace_view()?;
+        let rest = namespace_view.seen().iter();
         for seen in rest.filter(|seen| seen.namespace.nsid >= from) {
             match self.protect_one(request, &seen.namespace, to)? {
                 Next::Done(_) => {}
@@ -186,22 +186,24 @@ impl Admin<'_> {
     }
 
     /// The namespace, if it is there for this host.
-    fn visible(&self, nsid: u32) -> Result<Seen, Failure> {
-        let seen = self.sight()?.get(nsid).cloned();
+    fn visible(&self, nsid: u32) -> Result<VisibleNamespace, Failure> {
+        let seen = self.namespace_view()?.get(nsid).cloned();
         seen.ok_or_else(|| self.refusal(Refused::Gone, nsid))
     }
 
     fn refusal(&self, refused: Refused, nsid: u32) -> Failure {
-        match (refused, self.sight()) {
+        match (refused, self.namespace_view()) {
             (Refused::Fixed, _) => Failure::from(Status::FEATURE_NOT_CHANGEABLE).at(CDW10),
-            (Refused::Gone, Ok(sight)) => Failure::no_namespace(&sight, nsid),
+            (Refused::Gone, Ok(namespace_view)) => Failure::no_namespace(&namespace_view, nsid),
             (Refused::Gone, Err(failure)) => failure,
         }
     }
 
     /// What the host sees. A discovery controller has none of this.
-    fn sight(&self) -> Result<Arc<Sight>, Failure> {
-        self.controller.sight().ok_or(Failure::field(CDW10))
+    fn namespace_view(&self) -> Result<Arc<NamespaceView>, Failure> {
+        self.controller
+            .namespace_view()
+            .ok_or(Failure::field(CDW10))
     }
 
     fn live(&self) -> Result<&Live, Failure> {

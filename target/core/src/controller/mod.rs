@@ -27,8 +27,8 @@ pub(crate) use hot::Hot;
 
 use crate::live::{Live, View};
 use crate::model::PortAddress;
+use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::protection::Asked as Protecting;
-use crate::sight::{Present, Sight, Viewer};
 use crate::{Limits, Subsystem};
 use aborts::{Aborts, Asked};
 use access::AccessCounts;
@@ -140,7 +140,7 @@ impl Controller {
 
     /// What its host sees of the subsystem now, unless this is a discovery
     /// controller.
-    pub(crate) fn sight(&self) -> Option<Arc<Sight>> {
+    pub(crate) fn namespace_view(&self) -> Option<Arc<NamespaceView>> {
         // Nothing is left half done when a holder panics.
         let mut view = self
             .view
@@ -148,7 +148,7 @@ impl Controller {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         view.refresh();
-        Some(Arc::clone(view.sight()))
+        Some(Arc::clone(view.namespace_view()))
     }
 
     pub(crate) fn is_discovery(&self) -> bool {
@@ -228,12 +228,12 @@ impl Controller {
         // "A transient error occurred that is specific to a particular set of
         // commands": a host cannot know that it is not to blame.
         let internal = entry.status.is(Status::INTERNAL_ERROR);
-        let news = internal && self.raise(&mut cold, INTERNAL_ERROR);
+        let follow_ups = internal && self.raise(&mut cold, INTERNAL_ERROR);
         drop(cold);
         if let Serves::Nvm(live) = &self.serves {
             live.health.error_entry();
         }
-        news
+        follow_ups
     }
 
     /// The subsystem is another than `before`: tells the host of what it sees
@@ -246,10 +246,14 @@ impl Controller {
         if now.looks_like(before) {
             return;
         }
-        let (before, now) = (before.sight(&self.viewer), now.sight(&self.viewer));
+        let (before, now) = (
+            before.namespace_view(&self.viewer),
+            now.namespace_view(&self.viewer),
+        );
         let differing = now.since(&before);
         let mut cold = self.lock();
-        let [was, is] = [&before, &now].map(|sight| warnings::critical(sight, &cold.features));
+        let [was, is] = [&before, &now]
+            .map(|namespace_view| warnings::critical(namespace_view, &cold.features));
         self.warn(&mut cold, is - was);
         let values = &mut cold.features.error_recovery;
         values.retain(|nsid, _| now.get(*nsid).is_some_and(|one| before.has(&one.namespace)));
@@ -272,9 +276,9 @@ impl Controller {
     /// more to tell than before.
     pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) -> bool {
         let enabled = cold.features.async_events;
-        let news = cold.notices.raise(notice, enabled);
+        let follow_ups = cold.notices.raise(notice, enabled);
         self.hot.set_event(cold.notices.is_ready());
-        news
+        follow_ups
     }
 
     /// These critical warnings came up, or the host wants to hear of them now.

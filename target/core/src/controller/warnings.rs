@@ -5,7 +5,7 @@ use nvmeof_wire::log::smart::CriticalWarning;
 
 use super::Features;
 use super::notices::{Notice, RELIABILITY, TEMPERATURE};
-use crate::sight::Sight;
+use crate::namespace_view::NamespaceView;
 
 /// What the composite temperature is said to be, in kelvin: there is no
 /// sensor.
@@ -25,7 +25,7 @@ const _: () = assert!(COMPOSITE_TEMPERATURE < WARNING_TEMPERATURE);
 /// What is critical as a host sees the subsystem. That media are read only
 /// (AMRO) is never said: an administrator or a host wants them so, and the
 /// warning is not for "a change in the write protection state of a namespace".
-pub(crate) fn critical(sight: &Sight, features: &Features) -> CriticalWarning {
+pub(crate) fn critical(namespace_view: &NamespaceView, features: &Features) -> CriticalWarning {
     let mut warnings = CriticalWarning::empty();
     // "Greater than or equal to an over temperature threshold" or "less than or
     // equal to an under temperature threshold".
@@ -34,7 +34,10 @@ pub(crate) fn critical(sight: &Sight, features: &Features) -> CriticalWarning {
     warnings.set(CriticalWarning::TTC, !inside);
     // A namespace whose storage is gone: "any internal error that degrades NVM
     // subsystem reliability".
-    let lost = sight.seen().iter().any(|one| !one.namespace.is_ready());
+    let lost = namespace_view
+        .seen()
+        .iter()
+        .any(|one| !one.namespace.is_ready());
     warnings.set(CriticalWarning::NDR, lost);
     warnings
 }

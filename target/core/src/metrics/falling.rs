@@ -8,10 +8,10 @@ use std::time::Duration;
 use nvmeof_wire::{Nqn, Status};
 use proptest::prelude::*;
 
-use super::book::{Ledger, Of};
 use super::histogram::Took;
+use super::reactor_metrics::{MetricsRegistry, Of};
 use super::tally::Tally;
-use super::{Book, Operation, Totals};
+use super::{Operation, ReactorMetrics, Totals};
 
 const REACTORS: usize = 3;
 const HOSTS: usize = 8;
@@ -47,13 +47,13 @@ fn nqn(host: usize) -> Nqn {
 struct Queue {
     host: usize,
     reactor: usize,
-    book: Book,
+    reactor_metrics: ReactorMetrics,
     tally: Arc<Tally>,
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.book.left(nqn(self.host), nqn(0));
+        self.reactor_metrics.left(nqn(self.host), nqn(0));
     }
 }
 
@@ -82,10 +82,10 @@ impl Truth {
     }
 }
 
-fn look(ledger: &Ledger, now: Duration, queues: &[Queue], truth: &Truth) {
+fn look(metrics_registry: &MetricsRegistry, now: Duration, queues: &[Queue], truth: &Truth) {
     let of = |totals: &Totals| totals.operations(Operation::Admin);
     let (mut hosts, mut reactors) = (BTreeMap::<usize, u64>::new(), [0; REACTORS]);
-    for one in ledger.read(now, &|_, _| true) {
+    for one in metrics_registry.read(now, &|_, _| true) {
         reactors[one.reactor] += of(&one.totals);
         if let Of::Host { host, .. } = one.of {
             let host = (0..HOSTS).find(|it| nqn(*it) == host).unwrap();
@@ -107,16 +107,16 @@ fn look(ledger: &Ledger, now: Duration, queues: &[Queue], truth: &Truth) {
 proptest! {
     #[test]
     fn sums_over_reactors_never_lose_a_part(steps in prop::collection::vec(step(), 1..120)) {
-        let ledger = Ledger::remembering(FEW);
-        let books: Vec<Book> = (0..REACTORS).map(|reactor| ledger.book(reactor)).collect();
+        let metrics_registry = MetricsRegistry::remembering(FEW);
+        let reactors: Vec<ReactorMetrics> = (0..REACTORS).map(|reactor| metrics_registry.reactor_metrics(reactor)).collect();
         let (mut queues, mut truth) = (Vec::<Queue>::new(), Truth::default());
         let mut now = Duration::ZERO;
         for step in steps {
             match step {
                 Step::Connect { host, reactor } => {
-                    let book = books[reactor].clone();
-                    let tally = book.host(nqn(host), nqn(0));
-                    queues.push(Queue { host, reactor, book, tally });
+                    let reactor_metrics = reactors[reactor].clone();
+                    let tally = reactor_metrics.host(nqn(host), nqn(0));
+                    queues.push(Queue { host, reactor, reactor_metrics, tally });
                     truth.most = truth.most.max(hosts_of(&queues).len());
                 }
                 Step::Work { queue, commands } if !queues.is_empty() => {
@@ -138,26 +138,29 @@ proptest! {
                 }
                 Step::Look { seconds } => {
                     now += Duration::from_secs(seconds);
-                    look(&ledger, now, &queues, &truth);
+                    look(&metrics_registry, now, &queues, &truth);
                 }
                 Step::Work { .. } | Step::Leave { .. } => {}
             }
         }
-        look(&ledger, now, &queues, &truth);
+        look(&metrics_registry, now, &queues, &truth);
     }
 }
 
 #[test]
 fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
-    let ledger = Ledger::remembering(FEW);
-    let (one, other) = (ledger.book(0), ledger.book(1));
+    let metrics_registry = MetricsRegistry::remembering(FEW);
+    let (one, other) = (
+        metrics_registry.reactor_metrics(0),
+        metrics_registry.reactor_metrics(1),
+    );
     let took = Took::new(Duration::ZERO);
     let stays = one.host(nqn(1), nqn(0));
     let goes = other.host(nqn(1), nqn(0));
     goes.count(Operation::Admin, Status::SUCCESS, took);
     drop(goes);
     let told = |seconds| {
-        let all = ledger.read(Duration::from_secs(seconds), &|_, _| true);
+        let all = metrics_registry.read(Duration::from_secs(seconds), &|_, _| true);
         let its = all
             .iter()
             .filter(|one| matches!(one.of, Of::Host { host, .. } if host == nqn(1)));
@@ -176,11 +179,11 @@ fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
 
 #[test]
 fn who_left_the_longest_ago_is_forgotten_first() {
-    let ledger = Ledger::remembering(FEW);
-    let book = ledger.book(0);
-    let come = |host| book.host(nqn(host), nqn(0));
+    let metrics_registry = MetricsRegistry::remembering(FEW);
+    let reactor_metrics = metrics_registry.reactor_metrics(0);
+    let come = |host| reactor_metrics.host(nqn(host), nqn(0));
     let leave = |host: usize, tally: Arc<Tally>| {
-        book.left(nqn(host), nqn(0));
+        reactor_metrics.left(nqn(host), nqn(0));
         drop(tally);
     };
     // It came first, and was there until a moment ago.
@@ -188,7 +191,7 @@ fn who_left_the_longest_ago_is_forgotten_first() {
     (2..=FEW).for_each(|host| leave(host, come(host)));
     leave(1, first);
     let _comes = come(5);
-    let there: BTreeSet<usize> = ledger
+    let there: BTreeSet<usize> = metrics_registry
         .read(Duration::ZERO, &|_, _| true)
         .iter()
         .filter_map(|one| match one.of {

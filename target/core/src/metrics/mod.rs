@@ -1,23 +1,23 @@
 //! What is counted for whoever watches the target.
 //!
-//! Each reactor has a [`Book`], and its queues count in it: what was done in
+//! Each reactor has a [`ReactorMetrics`], and its queues count in it: what was done in
 //! each namespace, and what for each host. A counter is written by the one
 //! thread of its reactor and read by others when somebody asks, so that counting
 //! takes no instruction that other cores notice. What failed is looked up under
-//! a lock, which nobody else wants. All books are in one [`Ledger`], whose lock
+//! a lock, which nobody else wants. All books are in one [`MetricsRegistry`], whose lock
 //! is taken when a queue comes or goes and when somebody asks.
 
-mod book;
 #[cfg(test)]
 mod falling;
 mod histogram;
+mod reactor_metrics;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use book::{Book, Counted, Ledger, Of};
 pub use histogram::Latency;
 pub(crate) use histogram::Took;
+pub use reactor_metrics::{Counted, MetricsRegistry, Of, ReactorMetrics};
 pub(crate) use tally::Tally;
 pub use tally::Totals;
 

@@ -12,13 +12,13 @@ use nvmeof_wire::nvm::{Io, IoFlags, flush};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Nqn, Sqe, Status};
 
-use super::{Book, Class, Counted, Of, Operation, Totals};
+use super::{Class, Counted, Of, Operation, ReactorMetrics, Totals};
 use crate::testing::{DISK, HOST, Host, target};
 use crate::{Executed, Target};
 
-fn ready(target: &Target, book: &Book) -> (Host, Host) {
-    let (admin, cntlid) = Host::counted(target, book, 0, 0xffff);
-    (admin, Host::counted(target, book, 1, cntlid).0)
+fn ready(target: &Target, reactor_metrics: &ReactorMetrics) -> (Host, Host) {
+    let (admin, cntlid) = Host::counted(target, reactor_metrics, 0, 0xffff);
+    (admin, Host::counted(target, reactor_metrics, 1, cntlid).0)
 }
 
 fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
@@ -32,9 +32,11 @@ fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
 }
 
 /// As long as the target of the tests serves them.
-fn read(book: &Book, seconds: u64) -> Vec<Counted> {
+fn read(reactor_metrics: &ReactorMetrics, seconds: u64) -> Vec<Counted> {
     let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == DISK && [0, 1, 3].contains(&nsid);
-    book.ledger().read(Duration::from_secs(seconds), &serves)
+    reactor_metrics
+        .metrics_registry()
+        .read(Duration::from_secs(seconds), &serves)
 }
 
 fn forgotten(all: &[Counted]) -> Totals {
@@ -80,13 +82,13 @@ fn operations(totals: &Totals) -> Vec<(&'static str, u64)> {
 
 #[test]
 fn commands_are_counted_for_their_namespace_and_their_host() {
-    let (target, book) = (target(), Book::default());
-    let (_admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (_admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 3, 5), 8192);
     queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
     queue.read(command(io::READ, 1, 0), 1024);
     queue.plain(flush(3));
-    let all = read(&book, 0);
+    let all = read(&reactor_metrics, 0);
     let one = namespace(&all, 1).unwrap();
     assert_eq!(operations(one), [("read", 1), ("write", 1)]);
     assert_eq!((one.bytes_read, one.bytes_written), (1024, 1024));
@@ -104,8 +106,8 @@ fn commands_are_counted_for_their_namespace_and_their_host() {
 
 #[test]
 fn failed_commands_are_counted_by_status_and_move_no_bytes() {
-    let (target, book) = (target(), Book::default());
-    let (_admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (_admin, mut queue) = ready(&target, &reactor_metrics);
     queue.outcomes = vec![Executed::Failed];
     queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
     queue.read(command(io::READ, 1, 999), 1024);
@@ -113,7 +115,7 @@ fn failed_commands_are_counted_by_status_and_move_no_bytes() {
     for nsid in [2, 77, 78] {
         queue.read(command(io::READ, nsid, 0), 1024);
     }
-    let all = read(&book, 0);
+    let all = read(&reactor_metrics, 0);
     let one = namespace(&all, 1).unwrap();
     let failed: Vec<_> = one.failed().collect();
     let expected = [(Status::LBA_OUT_OF_RANGE, 1), (Status::WRITE_FAULT, 1)];
@@ -129,13 +131,13 @@ fn failed_commands_are_counted_by_status_and_move_no_bytes() {
 
 #[test]
 fn times_are_from_arrival_to_answer() {
-    let (target, book) = (target(), Book::default());
-    let (_admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (_admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
     queue.slow = Duration::from_micros(90);
     queue.read(command(io::READ, 1, 0), 1024);
     queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
-    let all = read(&book, 0);
+    let all = read(&reactor_metrics, 0);
     let latency = |class| {
         let totals = namespace(&all, 1).unwrap();
         let (_, found) = totals.latency().find(|(one, _)| *one == class).unwrap();
@@ -149,42 +151,45 @@ fn times_are_from_arrival_to_answer() {
 
 #[test]
 fn a_host_that_left_is_remembered_for_a_while() {
-    let (target, book) = (target(), Book::default());
-    let (admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
     drop(admin);
-    assert!(host(&read(&book, 0)).1, "the other queue is there");
+    assert!(
+        host(&read(&reactor_metrics, 0)).1,
+        "the other queue is there"
+    );
     queue.queue.broke();
-    assert_eq!(host(&read(&book, 0)).0.broken, 1);
+    assert_eq!(host(&read(&reactor_metrics, 0)).0.broken, 1);
     drop(queue);
-    assert!(!host(&read(&book, 5000)).1);
-    assert_eq!(host(&read(&book, 5599)).0.bytes_read, 1024);
-    assert_eq!(forgotten(&read(&book, 5599)), Totals::default());
-    let later = read(&book, 5600);
+    assert!(!host(&read(&reactor_metrics, 5000)).1);
+    assert_eq!(host(&read(&reactor_metrics, 5599)).0.bytes_read, 1024);
+    assert_eq!(forgotten(&read(&reactor_metrics, 5599)), Totals::default());
+    let later = read(&reactor_metrics, 5600);
     let of_host = |one: &Counted| matches!(one.of, Of::Host { .. });
     assert!(!later.iter().any(of_host), "{later:?}");
     let left = forgotten(&later);
     assert_eq!((left.bytes_read, left.broken), (1024, 1));
     assert_eq!(left.operations(Operation::Read), 1);
     // It goes on with nothing when it comes again.
-    let _queues = ready(&target, &book);
-    assert_eq!(host(&read(&book, 5601)).0.bytes_read, 0);
+    let _queues = ready(&target, &reactor_metrics);
+    assert_eq!(host(&read(&reactor_metrics, 5601)).0.bytes_read, 0);
 }
 
 /// Its commands are a part of what the reactor did as long as that runs.
 #[test]
 fn what_a_subsystem_did_that_is_gone_is_kept_together_with_others() {
-    let (target, book) = (target(), Book::default());
-    let (admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
     drop((admin, queue));
-    let before = read(&book, 0);
+    let before = read(&reactor_metrics, 0);
     let before = host(&before).0;
-    let _ = read(&book, 0);
-    assert_eq!(&forgotten(&read(&book, 600)), before);
+    let _ = read(&reactor_metrics, 0);
+    assert_eq!(&forgotten(&read(&reactor_metrics, 600)), before);
     for seconds in [601, 602] {
-        let later = book
-            .ledger()
+        let later = reactor_metrics
+            .metrics_registry()
             .read(Duration::from_secs(seconds), &|_, _| false);
         let [one] = &later[..] else {
             panic!("{later:?}");
@@ -196,11 +201,11 @@ fn what_a_subsystem_did_that_is_gone_is_kept_together_with_others() {
 
 #[test]
 fn a_host_that_comes_again_goes_on_counting() {
-    let (target, book) = (target(), Book::default());
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     for round in 1..=3 {
-        let (_admin, mut queue) = ready(&target, &book);
+        let (_admin, mut queue) = ready(&target, &reactor_metrics);
         queue.read(command(io::READ, 1, 0), 1024);
-        let all = read(&book, round * 500);
+        let all = read(&reactor_metrics, round * 500);
         assert_eq!(host(&all), (host(&all).0, true));
         assert_eq!(host(&all).0.bytes_read, round * 1024);
     }
@@ -208,14 +213,14 @@ fn a_host_that_comes_again_goes_on_counting() {
 
 #[test]
 fn hosts_that_come_and_go_under_many_names_take_a_bounded_room() {
-    let book = Book::default();
+    let reactor_metrics = ReactorMetrics::default();
     let nqn = |n: u64| Nqn::new(&format!("nqn.2026-11.org.example:{n}")).unwrap();
-    let stays = book.host(nqn(0), nqn(0));
+    let stays = reactor_metrics.host(nqn(0), nqn(0));
     for n in 1..1000 {
-        drop(book.host(nqn(n), nqn(0)));
+        drop(reactor_metrics.host(nqn(n), nqn(0)));
     }
-    let all = read(&book, 0);
-    assert_eq!(all.len(), 2 + super::book::MOST_UNUSED);
+    let all = read(&reactor_metrics, 0);
+    assert_eq!(all.len(), 2 + super::reactor_metrics::MOST_UNUSED);
     let names = |n| {
         let its = move |one: &&Counted| matches!(one.of, Of::Host { host, .. } if host == nqn(n));
         all.iter().find(its).is_some()
@@ -226,16 +231,26 @@ fn hosts_that_come_and_go_under_many_names_take_a_bounded_room() {
 
 #[test]
 fn a_namespace_that_is_not_served_is_not_shown_and_forgotten_when_nobody_counts() {
-    let (target, book) = (target(), Book::default());
-    let (admin, mut queue) = ready(&target, &book);
+    let (target, reactor_metrics) = (target(), ReactorMetrics::default());
+    let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
-    let hidden = book.ledger().read(Duration::ZERO, &|_, _| false);
+    let hidden = reactor_metrics
+        .metrics_registry()
+        .read(Duration::ZERO, &|_, _| false);
     assert!(namespace(&hidden, 1).is_none());
     // The queue counts on where it did.
     queue.read(command(io::READ, 1, 0), 1024);
-    assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
+    assert_eq!(
+        namespace(&read(&reactor_metrics, 0), 1).unwrap().bytes_read,
+        2048
+    );
     drop((admin, queue));
-    assert_eq!(namespace(&read(&book, 0), 1).unwrap().bytes_read, 2048);
-    let _ = book.ledger().read(Duration::ZERO, &|_, _| false);
-    assert!(namespace(&read(&book, 0), 1).is_none());
+    assert_eq!(
+        namespace(&read(&reactor_metrics, 0), 1).unwrap().bytes_read,
+        2048
+    );
+    let _ = reactor_metrics
+        .metrics_registry()
+        .read(Duration::ZERO, &|_, _| false);
+    assert!(namespace(&read(&reactor_metrics, 0), 1).is_none());
 }

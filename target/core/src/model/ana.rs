@@ -4,7 +4,7 @@
 use nvmeof_wire::log::ana::AnaState;
 
 use super::build::wrong;
-use super::{ModelError, Namespace, NamespaceState, Place, Port};
+use super::{Location, ModelError, Namespace, NamespaceState, Port};
 
 /// Highest number of a group that a configuration may name. It is what Linux' own
 /// target has.
@@ -57,10 +57,10 @@ impl Namespace {
 /// Checks the groups of port number `at`, and orders them by number.
 pub(super) fn groups(at: usize, given: &[AnaGroup]) -> Result<Vec<AnaGroup>, ModelError> {
     for (n, one) in given.iter().enumerate() {
-        check(Place::Port(at), "ana_group", one.id)?;
+        check(Location::Port(at), "ana_group", one.id)?;
         if given.iter().take(n).any(|other| other.id == one.id) {
             let why = "the port has this group already";
-            return Err(wrong(Place::Port(at), "ana_group", one.id, why));
+            return Err(wrong(Location::Port(at), "ana_group", one.id, why));
         }
     }
     let mut groups = given.to_vec();
@@ -70,7 +70,7 @@ pub(super) fn groups(at: usize, given: &[AnaGroup]) -> Result<Vec<AnaGroup>, Mod
 
 /// Base 2.2, 8.1.1.2: "a valid ANA Group Identifier is a non-zero value that is
 /// less than or equal to ANAGRPMAX".
-pub(super) fn check(place: Place, key: &'static str, group: u32) -> Result<u32, ModelError> {
+pub(super) fn check(place: Location, key: &'static str, group: u32) -> Result<u32, ModelError> {
     if (1..=MAX_GROUP).contains(&group) {
         return Ok(group);
     }

@@ -1,7 +1,7 @@
 //! What commands and queues of hosts may be that come by a port.
 
 use super::build::wrong;
-use super::{Model, ModelError, Place, PortAddress};
+use super::{Location, Model, ModelError, PortAddress};
 
 /// Bounds of a port; what is not given is what [`Limits`](crate::Limits) say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let mut all = self.ports.to_vec();
         for (at, (port, given)) in all.iter_mut().zip(ports).enumerate() {
-            let place = Place::Port(at);
+            let place = Location::Port(at);
             if let Some(bytes) = given.in_capsule {
                 port.in_capsule = in_capsule(place, bytes, self.limits.in_capsule)?;
             }
@@ -52,7 +52,7 @@ impl Model {
     }
 }
 
-fn in_capsule(place: Place, bytes: u32, most: u32) -> Result<u32, ModelError> {
+fn in_capsule(place: Location, bytes: u32, most: u32) -> Result<u32, ModelError> {
     let bad = |why: &str| Err(wrong(place, "in_capsule", bytes, why));
     if bytes > most {
         return bad(&format!(
@@ -67,7 +67,7 @@ fn in_capsule(place: Place, bytes: u32, most: u32) -> Result<u32, ModelError> {
     Ok(bytes)
 }
 
-fn queue_depth(place: Place, entries: u32, most: u16) -> Result<u16, ModelError> {
+fn queue_depth(place: Location, entries: u32, most: u16) -> Result<u16, ModelError> {
     let fits = u16::try_from(entries).ok();
     fits.filter(|one| (2..=most).contains(one)).ok_or_else(|| {
         let why = format!("must be 2 to {most}, which limits.queue_depth is");
@@ -132,7 +132,7 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         for size in [8, 8208] {
             let error = built([PortBounds::default(), bytes(size)]).unwrap_err();
-            assert_eq!((error.place, error.key), (Place::Port(1), "in_capsule"));
+            assert_eq!((error.place, error.key), (Location::Port(1), "in_capsule"));
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
     fn depths_that_cannot_be_are_refused() {
         for wrong in [0, 1, 257, 65_536 + 32] {
             let error = built([PortBounds::default(), entries(wrong)]).unwrap_err();
-            assert_eq!((error.place, error.key), (Place::Port(1), "queue_depth"));
+            assert_eq!((error.place, error.key), (Location::Port(1), "queue_depth"));
         }
     }
 }

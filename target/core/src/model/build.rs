@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_wire::{Ascii, Nqn};
 
 use super::{AnaGroup, Carrier, DEFAULT_ANA_GROUP, Discovery, Model, ModelError, Namespace};
-use super::{NamespaceState, Place, Port, Preferred, Subsystem, Traddr};
+use super::{Location, NamespaceState, Port, Preferred, Subsystem, Traddr};
 use super::{ana, cntlids, derive, identity};
 use crate::Limits;
 
@@ -174,7 +174,7 @@ fn between(key: &'static str, value: u32, low: u32, high: u32) -> Result<(), Mod
         return Ok(());
     }
     let why = format!("must be {low} to {high}");
-    Err(wrong(Place::Limits, key, value, &why))
+    Err(wrong(Location::Limits, key, value, &why))
 }
 
 fn check_limits(limits: &Limits) -> Result<(), ModelError> {
@@ -229,13 +229,18 @@ fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
              5.12 corrupt what they write otherwise",
             Limits::LISTS_UP_TO
         );
-        return Err(wrong(Place::Limits, "in_capsule", limits.in_capsule, &why));
+        return Err(wrong(
+            Location::Limits,
+            "in_capsule",
+            limits.in_capsule,
+            &why,
+        ));
     }
     // Identify Controller, MDTS: "a power of two (2^n) in units of the
     // minimum memory page size".
     if !limits.max_transfer.is_power_of_two() {
         return Err(wrong(
-            Place::Limits,
+            Location::Limits,
             "max_transfer",
             limits.max_transfer,
             "must be a power of two",
@@ -244,7 +249,7 @@ fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
     // Identify Controller, IOCCSZ: "in 16 byte units".
     if !limits.in_capsule.is_multiple_of(16) {
         return Err(wrong(
-            Place::Limits,
+            Location::Limits,
             "in_capsule",
             limits.in_capsule,
             "must be a multiple of 16",
@@ -255,7 +260,7 @@ fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
 
 fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result<Port, ModelError> {
     let key = |port: &PortSpec| (port.traddr.clone(), port.trsvcid);
-    let bad = |why: &str| wrong(Place::Port(at), "traddr", &spec.traddr, why);
+    let bad = |why: &str| wrong(Location::Port(at), "traddr", &spec.traddr, why);
     let taken = all.iter().take(at).any(|other| key(other) == key(spec));
     match &spec.traddr {
         // Port 0 means any free port, so two of them differ.
@@ -263,7 +268,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
             return Err(bad("another port has this traddr and trsvcid already"));
         }
         Traddr::Host(_) if taken => return Err(bad("another port has this traddr already")),
-        Traddr::Host(name) if padded::<256>(Place::Port(at), "traddr", name).is_err() => {
+        Traddr::Host(name) if padded::<256>(Location::Port(at), "traddr", name).is_err() => {
             return Err(bad(
                 "the discovery log tells printable ASCII characters only",
             ));
@@ -271,7 +276,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
         Traddr::Ip(_) | Traddr::Link(..) | Traddr::Host(_) => {}
     }
     let id = match spec.id {
-        Some(0) => return Err(wrong(Place::Port(at), "id", 0, "must be 1 to 65535")),
+        Some(0) => return Err(wrong(Location::Port(at), "id", 0, "must be 1 to 65535")),
         Some(id) => id,
         None => u16::try_from(at + 1).map_err(|_| bad("too many ports"))?,
     };
@@ -294,10 +299,10 @@ fn subsystems_of(at: usize, spec: &PortSpec) -> Result<Option<Vec<Nqn>>, ModelEr
     };
     if names.is_empty() {
         let why = "hosts would find nothing there; name subsystems, or leave this key out for all";
-        return Err(wrong(Place::Port(at), "subsystems", "none", why));
+        return Err(wrong(Location::Port(at), "subsystems", "none", why));
     }
     let names = names.iter();
-    let names = names.map(|name| check_nqn(Place::Port(at), "subsystems", name));
+    let names = names.map(|name| check_nqn(Location::Port(at), "subsystems", name));
     names.collect::<Result<_, _>>().map(Some)
 }
 
@@ -310,7 +315,7 @@ fn check_ways(ports: &[Port], subsystems: &[Arc<Subsystem>]) -> Result<(), Model
         });
         if let Some(nqn) = unknown {
             let why = "no subsystem has this name; add it, or take it out of the port's list";
-            return Err(wrong(Place::Port(at), "subsystems", nqn, why));
+            return Err(wrong(Location::Port(at), "subsystems", nqn, why));
         }
     }
     Ok(())
@@ -326,7 +331,7 @@ fn check_ids(ports: &[Port]) -> Result<(), ModelError> {
                 "port {} has it already; without a number a port has that of its place",
                 other + 1
             );
-            return Err(wrong(Place::Port(at), "id", port.id, &why));
+            return Err(wrong(Location::Port(at), "id", port.id, &why));
         }
     }
     Ok(())
@@ -338,7 +343,7 @@ fn subsystem(
     all: &[SubsystemSpec],
     limits: &Limits,
 ) -> Result<Subsystem, ModelError> {
-    let place = Place::Subsystem(at);
+    let place = Location::Subsystem(at);
     let nqn = check_nqn(place, "nqn", &spec.nqn)?;
     if nqn.is_discovery() {
         return Err(wrong(
@@ -363,7 +368,7 @@ fn subsystem(
     let model_number = padded(place, "model", spec.model.as_deref().unwrap_or("nvmeof"))?;
     let mut namespaces = Vec::with_capacity(spec.namespaces.len());
     for (n, one) in spec.namespaces.iter().enumerate() {
-        let place = Place::Namespace {
+        let place = Location::Namespace {
             subsystem: at,
             namespace: n,
         };
@@ -386,7 +391,7 @@ fn subsystem(
     })
 }
 
-fn allowed_hosts(place: Place, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
+fn allowed_hosts(place: Location, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
     let hosts = spec
         .allowed_hosts
         .iter()
@@ -406,7 +411,7 @@ fn allowed_hosts(place: Place, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>,
 }
 
 fn namespace(
-    place: Place,
+    place: Location,
     spec: &NamespaceSpec,
     nqn: &str,
     others: &[Namespace],
@@ -473,7 +478,7 @@ fn namespace(
 }
 
 /// Whom a namespace is there for.
-fn hosts(place: Place, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
+fn hosts(place: Location, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
     let Some(hosts) = &spec.hosts else {
         return Ok(None);
     };
@@ -486,13 +491,13 @@ fn hosts(place: Place, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, Model
     hosts.collect::<Result<_, _>>().map(Some)
 }
 
-pub(super) fn check_nqn(place: Place, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
+pub(super) fn check_nqn(place: Location, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
     Nqn::new(nqn).map_err(|error| wrong(place, key, nqn, &error.to_string()))
 }
 
 /// `text` as ASCII padded with spaces.
 pub(super) fn padded<const N: usize>(
-    place: Place,
+    place: Location,
     key: &'static str,
     text: &str,
 ) -> Result<Ascii<N>, ModelError> {
@@ -510,7 +515,7 @@ pub(super) fn padded<const N: usize>(
     reason = "names, numbers and addresses alike"
 )]
 pub(super) fn wrong(
-    place: Place,
+    place: Location,
     key: &'static str,
     value: impl ToString,
     why: &str,

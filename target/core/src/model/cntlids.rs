@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::build::wrong;
-use super::{Model, ModelError, Place, Subsystem};
+use super::{Location, Model, ModelError, Subsystem};
 
 /// Identifiers of controllers, from the lowest to the highest of them. The default
 /// is all there are.
@@ -131,7 +131,7 @@ pub(super) fn kept<'a>(subsystems: impl Iterator<Item = &'a Subsystem>) -> Vec<C
 
 /// Checks what a subsystem at `place` is to give; what is not said is all.
 pub(super) fn checked(
-    place: Place,
+    place: Location,
     min: Option<u32>,
     max: Option<u32>,
 ) -> Result<ControllerIds, ModelError> {
@@ -198,7 +198,7 @@ mod tests {
         ];
         for (min, max, key) in rows {
             let error = of(min, max).unwrap_err();
-            assert_eq!(error.place, Place::Subsystem(0));
+            assert_eq!(error.place, Location::Subsystem(0));
             assert_eq!(error.key, key, "{min:?} {max:?}");
         }
     }

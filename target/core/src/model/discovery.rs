@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use nvmeof_wire::Nqn;
 
 use super::build::{check_nqn, wrong};
-use super::{Change, ChangeKind, Model, ModelError, Place, Subject};
+use super::{Change, ChangeKind, Location, Model, ModelError, Subject};
 
 /// Describes what discovery controllers tell of besides subsystems.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +80,7 @@ impl Model {
         let nqn = nqn.map(|nqn| self.unique_name(nqn)).transpose()?;
         let mut referrals = Vec::with_capacity(spec.referrals.len());
         for (at, spec) in spec.referrals.iter().enumerate() {
-            referrals.push(referral(Place::Referral(at), spec, &referrals)?);
+            referrals.push(referral(Location::Referral(at), spec, &referrals)?);
         }
         self.discovery = Discovery { nqn, referrals };
         Ok(self)
@@ -93,8 +93,8 @@ impl Model {
     }
 
     fn unique_name(&self, text: &str) -> Result<Nqn, ModelError> {
-        let bad = |why: &str| wrong(Place::Discovery, "nqn", text, why);
-        let nqn = check_nqn(Place::Discovery, "nqn", text)?;
+        let bad = |why: &str| wrong(Location::Discovery, "nqn", text, why);
+        let nqn = check_nqn(Location::Discovery, "nqn", text)?;
         if nqn.is_discovery() {
             return Err(bad(
                 "every discovery subsystem has this name; leave the key out, or give one of its \
@@ -109,7 +109,7 @@ impl Model {
 }
 
 fn referral(
-    place: Place,
+    place: Location,
     spec: &ReferralSpec,
     others: &[Referral],
 ) -> Result<Referral, ModelError> {
@@ -195,7 +195,11 @@ mod tests {
                 ..DiscoverySpec::default()
             };
             let error = built(&spec).unwrap_err();
-            assert_eq!((error.place, error.key), (Place::Discovery, "nqn"), "{nqn}");
+            assert_eq!(
+                (error.place, error.key),
+                (Location::Discovery, "nqn"),
+                "{nqn}"
+            );
         }
     }
 
@@ -221,7 +225,7 @@ mod tests {
                 referrals: vec![referral("10.0.0.2"), bad],
             };
             let error = built(&spec).unwrap_err();
-            assert_eq!((error.place, error.key), (Place::Referral(1), key));
+            assert_eq!((error.place, error.key), (Location::Referral(1), key));
         }
     }
 

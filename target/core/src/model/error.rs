@@ -5,7 +5,7 @@ use std::fmt;
 /// Where in the description something is wrong. Numbers count from 0 in the
 /// order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The sizes.
     Limits,
     /// What discovery controllers tell of themselves.
@@ -25,7 +25,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limits => f.write_str("limits"),
@@ -51,7 +51,7 @@ impl fmt::Display for Place {
 #[error("{place}: {key} = {value}: {why}")]
 pub struct ModelError {
     /// Where.
-    pub place: Place,
+    pub place: Location,
     /// Name of the value.
     pub key: &'static str,
     /// The value itself.

@@ -3,7 +3,7 @@
 use nvmeof_wire::Ascii;
 
 use super::build::{padded, wrong};
-use super::{ModelError, Place, SubsystemSpec};
+use super::{Location, ModelError, SubsystemSpec};
 use crate::Limits;
 
 /// The firmware revision of a subsystem that says none: which version this is.
@@ -11,7 +11,7 @@ pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 /// I/O queues of one controller: those of all subsystems, or fewer.
 pub(super) fn io_queues(
-    place: Place,
+    place: Location,
     spec: &SubsystemSpec,
     limits: &Limits,
 ) -> Result<u16, ModelError> {
@@ -28,7 +28,7 @@ pub(super) fn io_queues(
 
 /// Identify Controller, FR: eight ASCII characters.
 pub(super) fn firmware_revision(
-    place: Place,
+    place: Location,
     spec: &SubsystemSpec,
 ) -> Result<Ascii<8>, ModelError> {
     let text = spec.firmware_revision.as_deref().unwrap_or(FIRMWARE);
@@ -37,7 +37,7 @@ pub(super) fn firmware_revision(
 
 /// Identify Controller, IEEE: the vendor's identifier, lowest byte first (Base 2.1,
 /// 1.5 and 5.1.13.2.1); 0 of nobody.
-pub(super) fn ieee_oui(place: Place, spec: &SubsystemSpec) -> Result<[u8; 3], ModelError> {
+pub(super) fn ieee_oui(place: Location, spec: &SubsystemSpec) -> Result<[u8; 3], ModelError> {
     let Some(text) = &spec.ieee_oui else {
         return Ok([0; 3]);
     };

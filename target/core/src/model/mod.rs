@@ -34,7 +34,7 @@ pub use cntlids::ControllerIds;
 pub use derive::derived;
 pub use difference::{Change, ChangeKind, Subject};
 pub use discovery::{Discovery, DiscoverySpec, Referral, ReferralSpec};
-pub use error::{ModelError, Place};
+pub use error::{Location, ModelError};
 pub(crate) use identity::FIRMWARE;
 pub use preferred::Preferred;
 pub use state::{NamespaceState, Revision};

@@ -15,7 +15,7 @@ fn build(
 }
 
 /// The place and the key that a changed subsystem is refused for.
-fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Place, &'static str) {
+fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Location, &'static str) {
     let mut spec = subsystem();
     change(&mut spec);
     let error = build(Limits::default(), &[port()], &[spec]).unwrap_err();
@@ -40,7 +40,7 @@ fn a_model_is_what_was_described_with_what_was_not_derived() {
 
 #[test]
 fn names_and_hosts() {
-    let here = Place::Subsystem(0);
+    let here = Location::Subsystem(0);
     assert_eq!(refused(|spec| spec.nqn = "di\nsk".into()), (here, "nqn"));
     let discovery = nvmeof_wire::nqn::DISCOVERY;
     assert_eq!(refused(|spec| spec.nqn = discovery.into()), (here, "nqn"));
@@ -61,7 +61,7 @@ fn names_and_hosts() {
     let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["a\nb".into()];
     assert_eq!(refused(bad), (here, "allowed_hosts"));
     let twice = build(Limits::default(), &[port()], &[subsystem(), subsystem()]).unwrap_err();
-    assert_eq!((twice.place, twice.key), (Place::Subsystem(1), "nqn"));
+    assert_eq!((twice.place, twice.key), (Location::Subsystem(1), "nqn"));
     // Subsystems may come later.
     let none = build(Limits::default(), &[port()], &[]).unwrap();
     assert!(none.subsystems().is_empty());
@@ -69,7 +69,7 @@ fn names_and_hosts() {
 
 #[test]
 fn namespaces() {
-    let second = Place::Namespace {
+    let second = Location::Namespace {
         subsystem: 0,
         namespace: 1,
     };
@@ -126,13 +126,13 @@ fn ports_have_numbers_of_their_own() {
         [numbered(None, 1), numbered(Some(0), 2)],
     ] {
         let error = ids(&ports).unwrap_err();
-        assert_eq!((error.place, error.key), (Place::Port(1), "id"));
+        assert_eq!((error.place, error.key), (Location::Port(1), "id"));
     }
 }
 
 #[test]
 fn groups_and_hosts_of_namespaces() {
-    let second = Place::Namespace {
+    let second = Location::Namespace {
         subsystem: 0,
         namespace: 1,
     };
@@ -154,14 +154,14 @@ fn groups_and_hosts_of_namespaces() {
             ..port()
         };
         let error = build(Limits::default(), &[port], &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Place::Port(0), "ana_group"));
+        assert_eq!((error.place, error.key), (Location::Port(0), "ana_group"));
     }
 }
 
 #[test]
 fn ports_and_limits() {
     let error = build(Limits::default(), &[port(), port()], &[subsystem()]).unwrap_err();
-    assert_eq!((error.place, error.key), (Place::Port(1), "traddr"));
+    assert_eq!((error.place, error.key), (Location::Port(1), "traddr"));
     let here = |name: &str| PortSpec {
         traddr: Traddr::Host(name.into()),
         trsvcid: 0,
@@ -172,7 +172,7 @@ fn ports_and_limits() {
         [here("unix:/a"), here("unix:/a")],
     ] {
         let error = build(Limits::default(), &ports, &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Place::Port(1), "traddr"));
+        assert_eq!((error.place, error.key), (Location::Port(1), "traddr"));
     }
     let good = Limits::default;
     for (limits, key) in [
@@ -249,7 +249,7 @@ fn ports_and_limits() {
         ),
     ] {
         let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Place::Limits, key));
+        assert_eq!((error.place, error.key), (Location::Limits, key));
     }
 }
 

@@ -7,7 +7,7 @@ use nvmeof_wire::features::WriteProtection;
 
 use super::KeptProtection;
 use crate::Namespace;
-use crate::sight::Present;
+use crate::namespace_view::Present;
 
 /// The states that hosts set.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::{Sqe, Status};
 
-use super::{News, Queue, Role};
+use super::{FollowUps, Queue, Role};
 use crate::admin::give_up;
 use crate::controller::Controller;
 use crate::controller::aborts::Asked;
@@ -59,7 +59,7 @@ impl Queue {
                 status: Status::SUCCESS,
                 result: result(true),
             });
-            self.news |= News::POLL;
+            self.follow_ups |= FollowUps::POLL;
             return Ok(Next::Hold);
         }
         match controller.ask_abort(request.cid, sqid, cid) {
@@ -103,7 +103,7 @@ impl Queue {
         if let (Stage::Protect { asked, .. }, Role::Admin(controller)) = (request.stage, &self.role)
             && give_up(&self.shared, controller, |one| one == asked)
         {
-            self.news |= News::POLL_ALL;
+            self.follow_ups |= FollowUps::POLL_ALL;
         }
         self.answer(request, None, Status::ABORT_REQUESTED, 0)
     }
@@ -145,7 +145,7 @@ impl Queue {
     /// Has queue `qid` of the controller polled, which the reactor `at` has.
     fn call(&mut self, qid: u16, at: u16) {
         if qid == self.qid {
-            self.news |= News::POLL;
+            self.follow_ups |= FollowUps::POLL;
         } else {
             self.call_reactor(at);
         }
@@ -154,7 +154,7 @@ impl Queue {
     /// Has a reactor poll all its queues.
     pub(super) fn call_reactor(&mut self, at: u16) {
         self.home.calls.push(at);
-        self.news |= News::CALL;
+        self.follow_ups |= FollowUps::CALL;
     }
 
     /// Which reactor has this queue, by its place among those that share the target.

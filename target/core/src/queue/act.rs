@@ -3,7 +3,7 @@
 
 use nvmeof_wire::{Cqe, Status};
 
-use super::{News, Queue};
+use super::{FollowUps, Queue};
 use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, CloseCause, Data, IoKind, Remote, Response};
 
@@ -54,7 +54,7 @@ impl Queue {
     #[cold]
     fn done_and_close(&mut self, request: &mut Request) -> Action {
         self.closing = Some(CloseCause::Disconnected);
-        self.news |= News::POLL;
+        self.follow_ups |= FollowUps::POLL;
         self.answer(request, None, Status::SUCCESS, 0)
     }
 

@@ -8,7 +8,7 @@ use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
-use super::{News, Queue, Role};
+use super::{FollowUps, Queue, Role};
 use crate::admin::{self as commands, Admin, Left};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
@@ -44,7 +44,7 @@ impl Queue {
             // controllers, which stay, there are none). The line in our log has it.
             controller.lock().registers.fatal();
             let _ = self.leave();
-            self.news |= News::POLL_ALL;
+            self.follow_ups |= FollowUps::POLL_ALL;
             return self.ordered(CloseCause::KeepAlive { kato_ms });
         }
         if let Some(order) = self.next_answer(controller) {
@@ -56,7 +56,7 @@ impl Queue {
         let cid = *self.event_requests.front()?;
         let Some(notice) = controller.next_event(now) else {
             if controller.hot.has_event() {
-                self.news |= News::DEADLINE;
+                self.follow_ups |= FollowUps::DEADLINE;
             }
             return None;
         };
@@ -83,7 +83,7 @@ impl Queue {
             && controller.hot.has_event()
             && !self.event_requests.is_empty()
         {
-            self.news |= News::POLL;
+            self.follow_ups |= FollowUps::POLL;
         }
     }
 
@@ -130,7 +130,7 @@ impl Queue {
             }
             admin::ABORT if !controller.is_discovery() => self.begin_abort(request, sqe),
             admin::SET_FEATURES | admin::KEEP_ALIVE => {
-                self.news |= News::DEADLINE;
+                self.follow_ups |= FollowUps::DEADLINE;
                 // A new time-out counts from now on.
                 if sqe.opcode == admin::SET_FEATURES
                     && SetFeatures::parse(sqe).fid == FeatureId::KEEP_ALIVE_TIMER
@@ -233,7 +233,7 @@ impl Queue {
     fn see_to(&mut self, left: Left) {
         self.keeping = left.keeping.into_inner();
         if left.told.into_inner() {
-            self.news |= News::POLL_ALL;
+            self.follow_ups |= FollowUps::POLL_ALL;
         }
     }
 
@@ -243,7 +243,7 @@ impl Queue {
             capsule_len: self.bounds.capsule,
             shared: &self.shared,
             controller,
-            ledger: self.meter.ledger(),
+            metrics_registry: self.meter.metrics_registry(),
             local: self.ends.local,
             left: Left::default(),
         }

@@ -13,12 +13,12 @@ use nvmeof_wire::nqn::NqnError;
 use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
-use super::io::{Joined, Seats};
-use super::{News, Queue, Role, Scarce, common_checks};
+use super::io::{Joined, Quota};
+use super::{FollowUps, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
+use crate::quota::Taken;
 use crate::registry::Way;
 use crate::request::{Failure, Next, Request, Stage};
-use crate::seats::Taken;
 use crate::shared::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
@@ -80,7 +80,7 @@ impl Queue {
             let opcode = sqe.opcode;
             self.remark(format!("{opcode:?} came first, expected Connect"));
             self.closing = Some(CloseCause::NotConnected);
-            self.news |= News::POLL;
+            self.follow_ups |= FollowUps::POLL;
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         common_checks(sqe)?;
@@ -115,7 +115,7 @@ impl Queue {
         *connecting = false;
         match self.admitted(now, connect, data) {
             Ok(cntlid) => {
-                self.news |= News::DEADLINE;
+                self.follow_ups |= FollowUps::DEADLINE;
                 Ok(Next::Done(ConnectResult { cntlid, authreq: 0 }.to_result()))
             }
             Err(refused) => {
@@ -249,7 +249,7 @@ impl Queue {
         let ids = choice.ids;
         drop(served);
         if let Some(lost) = &lost {
-            self.shared.hits.add(Limit::DiscoveryControllers);
+            self.shared.limit_counters.add(Limit::DiscoveryControllers);
             // It has no queue but its admin queue.
             self.call_reactor(lost.home);
         }
@@ -288,7 +288,7 @@ impl Queue {
     /// Controller Busy because of `limit`, which is counted. The host may try again:
     /// some may be free by then.
     fn busy(&self, limit: Limit, cause: impl fmt::Display) -> Refused {
-        self.shared.hits.add(limit);
+        self.shared.limit_counters.add(limit);
         let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
         Refused::new(failure, cause)
     }
@@ -355,10 +355,10 @@ impl Queue {
     }
 
     /// Places for this queue among those of its host and of its port.
-    fn seats(&self, who: &Who, entries: u16) -> Result<Seats, Refused> {
+    fn quota(&self, who: &Who, entries: u16) -> Result<Quota, Refused> {
         let (shared, limits) = (&self.shared, &self.shared.limits);
         let host = |taken: Taken| {
-            if taken.seats > limits.host_queues.into() {
+            if taken.count > limits.host_queues.into() {
                 Err(Limit::HostQueues)
             } else if taken.weight > limits.host_commands {
                 Err(Limit::HostCommands)
@@ -388,7 +388,7 @@ impl Queue {
                 .take(&at.to_string(), entries.into(), port);
             taken.map_err(|limit| self.too_many(limit, who))
         });
-        Ok(Seats {
+        Ok(Quota {
             _host: of_host,
             _port: of_port.transpose()?,
         })
@@ -436,8 +436,8 @@ impl Queue {
             let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based) by this port");
             return Err(Refused::parameter(SQSIZE, cause));
         }
-        let seats = self.seats(who, entries)?;
-        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, seats);
+        let quota = self.quota(who, entries)?;
+        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, quota);
         let most = controller.most_io_queues();
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
@@ -461,7 +461,7 @@ impl Queue {
 
     pub(super) fn remark(&mut self, text: String) {
         self.remark = Some(text);
-        self.news |= News::REMARK;
+        self.follow_ups |= FollowUps::REMARK;
     }
 }
 

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use nvmeof_wire::Status;
 
-use super::{News, Queue, Role};
+use super::{FollowUps, Queue, Role};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
-use crate::metrics::Book;
+use crate::metrics::ReactorMetrics;
 use crate::request::{Failure, Request, Stage};
 
 impl Queue {
     /// Counts its commands in the book of its reactor. Call it before the first
     /// one.
-    pub fn count_in(&mut self, book: &Book) {
-        self.meter.count_in(book);
+    pub fn count_in(&mut self, reactor_metrics: &ReactorMetrics) {
+        self.meter.count_in(reactor_metrics);
     }
 
     /// Its connection ended with an error of RDMA or of the network, which is counted for
@@ -99,7 +99,7 @@ impl Queue {
         // The admin queue has an event to tell. Not each time: a host that has
         // commands of a disk fail would have every reactor look after all queues.
         if tells {
-            self.news |= News::POLL_ALL;
+            self.follow_ups |= FollowUps::POLL_ALL;
         }
         status
     }

@@ -9,7 +9,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue, Vs};
 use nvmeof_wire::{Sqe, Status};
 
 use super::io::flush_next;
-use super::{News, Queue, Role};
+use super::{FollowUps, Queue, Role};
 use crate::controller::{Controller, lifecycle};
 use crate::request::{AfterFlush, Epoch, Failure, Next, Request, Stage};
 
@@ -94,9 +94,9 @@ impl Queue {
         // down for themselves, and a disk that this one never wrote to does not hold it up.
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
-            && let Some(sight) = controller.sight()
+            && let Some(namespace_view) = controller.namespace_view()
             && let Some(next) = flush_next(
-                &sight,
+                &namespace_view,
                 request,
                 0,
                 AfterFlush::WriteCc {
@@ -112,7 +112,7 @@ impl Queue {
         if Cc(cc).enabled() && !controller.lock().registers.is_enabled() {
             controller.hot.arm(now);
             controller.lock().features.clock.at = now;
-            self.news |= News::DEADLINE;
+            self.follow_ups |= FollowUps::DEADLINE;
         }
         self.write_cc(controller, cc);
         Ok(Next::Done(0))
@@ -127,8 +127,8 @@ impl Queue {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let controller = Arc::clone(controller);
-        if let Some(sight) = controller.sight()
-            && let Some(next) = flush_next(&sight, request, from, then)
+        if let Some(namespace_view) = controller.namespace_view()
+            && let Some(next) = flush_next(&namespace_view, request, from, then)
         {
             return Ok(next);
         }
@@ -144,7 +144,7 @@ impl Queue {
             // The commands that waited belong to before the reset.
             self.event_requests.clear();
             self.answers.clear();
-            self.news |= News::POLL_ALL;
+            self.follow_ups |= FollowUps::POLL_ALL;
         }
         let registers = controller.lock().registers;
         if registers.csts().contains(nvmeof_wire::registers::Csts::CFS) {

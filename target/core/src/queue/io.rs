@@ -14,9 +14,9 @@ use super::commit;
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
+use crate::namespace_view::NamespaceView;
+use crate::quota::QuotaGuard;
 use crate::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
-use crate::seats::Seat;
-use crate::sight::Sight;
 use crate::{CloseCause, IoKind, IoOp, Limits, Namespace};
 
 /// An I/O queue's place in its controller.
@@ -33,14 +33,14 @@ pub(super) struct Joined {
     pub(super) piece: u8,
     /// Whether any command proves that the host lives.
     traffic_keep_alive: bool,
-    _seats: Seats,
+    _quota: Quota,
 }
 
 /// A queue's places among those of its host and, where that is known, of its port.
 #[derive(Debug)]
-pub(super) struct Seats {
-    pub(super) _host: Seat,
-    pub(super) _port: Option<Seat>,
+pub(super) struct Quota {
+    pub(super) _host: QuotaGuard,
+    pub(super) _port: Option<QuotaGuard>,
 }
 
 // Where fields of a command begin, in bytes.
@@ -54,7 +54,7 @@ impl Joined {
         controller: Arc<Controller>,
         live: &Arc<Live>,
         limits: &Limits,
-        seats: Seats,
+        quota: Quota,
     ) -> Self {
         Self {
             epoch: controller.hot.epoch(),
@@ -64,7 +64,7 @@ impl Joined {
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
-            _seats: seats,
+            _quota: quota,
         }
     }
 
@@ -145,20 +145,20 @@ impl Joined {
     /// is refused.
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
-        match self.view.sight().get(nsid) {
+        match self.view.namespace_view().get(nsid) {
             Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
                 Ok(&seen.namespace)
             }
-            _ => Err(unreachable_namespace(self.view.sight(), nsid)),
+            _ => Err(unreachable_namespace(self.view.namespace_view(), nsid)),
         }
     }
 
     /// Why a command about a namespace fails that is not there for the host now.
     pub(super) fn removed(&mut self, nsid: u32) -> Option<Failure> {
         self.view.refresh();
-        let sight = self.view.sight();
-        let is_there = sight.get(nsid).is_some();
-        (!is_there).then(|| Failure::no_namespace(sight, nsid))
+        let namespace_view = self.view.namespace_view();
+        let is_there = namespace_view.get(nsid).is_some();
+        (!is_there).then(|| Failure::no_namespace(namespace_view, nsid))
     }
 
     /// The namespace and the operation that a command with a range of blocks
@@ -265,10 +265,16 @@ impl Joined {
         from: u32,
         then: AfterFlush,
     ) -> Result<Next, Failure> {
-        let sight = self.view.sight();
-        match flush_next(sight, request, from, then) {
+        let namespace_view = self.view.namespace_view();
+        match flush_next(namespace_view, request, from, then) {
             Some(next) => Ok(next),
-            None if sight.seen().iter().all(|one| one.namespace.is_ready()) => Ok(Next::Done(0)),
+            None if namespace_view
+                .seen()
+                .iter()
+                .all(|one| one.namespace.is_ready()) =>
+            {
+                Ok(Next::Done(0))
+            }
             None => Err(Failure::not_ready()),
         }
     }
@@ -315,11 +321,11 @@ pub(super) fn first_piece(left: IoOp) -> IoOp {
 /// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
 /// try again, here or elsewhere.
 #[cold]
-fn unreachable_namespace(sight: &Sight, nsid: u32) -> Failure {
-    match sight.get(nsid).map(|seen| seen.state.refusal()) {
+fn unreachable_namespace(namespace_view: &NamespaceView, nsid: u32) -> Failure {
+    match namespace_view.get(nsid).map(|seen| seen.state.refusal()) {
         Some(Some(status)) => Failure::transient(status),
         Some(None) => Failure::not_ready(),
-        None => Failure::no_namespace(sight, nsid),
+        None => Failure::no_namespace(namespace_view, nsid),
     }
 }
 
@@ -423,17 +429,17 @@ impl Extent {
     }
 }
 
-/// Flushes the first namespace in sight that has its disk and whose number is
+/// Flushes the first namespace in the view that has its disk and whose number is
 /// `from` or more; `None` when all are flushed. Numbers, because places in the
 /// list are others when namespaces come and go meanwhile. Those that are
 /// inaccessible by now are flushed too: the host may have written to them before.
 pub(super) fn flush_next(
-    sight: &Sight,
+    namespace_view: &NamespaceView,
     request: &mut Request,
     from: u32,
     then: AfterFlush,
 ) -> Option<Next> {
-    let mut namespaces = sight.seen().iter().map(|seen| &seen.namespace);
+    let mut namespaces = namespace_view.seen().iter().map(|seen| &seen.namespace);
     let namespace = namespaces.find(|one| one.nsid >= from && one.is_ready())?;
     request.stage = Stage::FlushAll {
         disk: namespace.disk,

@@ -6,13 +6,13 @@ use std::time::Duration;
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Nqn, Status};
 
-use crate::metrics::{Book, Class, Ledger, Operation, Tally, Took};
+use crate::metrics::{Class, MetricsRegistry, Operation, ReactorMetrics, Tally, Took};
 use crate::{Data, Remote, Request};
 
 /// Counts the commands of one queue, from when it is connected.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    book: Book,
+    reactor_metrics: ReactorMetrics,
     joined: Option<Joined>,
     /// The namespaces that commands named until now, lowest first; 0 is none of
     /// them.
@@ -30,8 +30,8 @@ struct Joined {
 
 impl Meter {
     /// The queue is of the reactor that has this book.
-    pub(super) fn count_in(&mut self, book: &Book) {
-        self.book = book.clone();
+    pub(super) fn count_in(&mut self, reactor_metrics: &ReactorMetrics) {
+        self.reactor_metrics = reactor_metrics.clone();
     }
 
     /// A host connected the queue to a subsystem.
@@ -39,7 +39,7 @@ impl Meter {
         self.joined = Some(Joined {
             subsystem,
             name: host,
-            host: self.book.host(host, subsystem),
+            host: self.reactor_metrics.host(host, subsystem),
         });
     }
 
@@ -124,8 +124,8 @@ impl Meter {
     }
 
     /// What all reactors counted.
-    pub(super) fn ledger(&self) -> &Ledger {
-        self.book.ledger()
+    pub(super) fn metrics_registry(&self) -> &MetricsRegistry {
+        self.reactor_metrics.metrics_registry()
     }
 
     /// A command of any other queue is answered.
@@ -150,7 +150,7 @@ impl Meter {
         });
         self.last = at.unwrap_or_else(|(nsid, free)| {
             let subsystem = self.joined.as_ref().map(|joined| joined.subsystem);
-            let tally = subsystem.map(|subsystem| self.book.namespace(subsystem, nsid));
+            let tally = subsystem.map(|subsystem| self.reactor_metrics.namespace(subsystem, nsid));
             self.namespaces
                 .insert(free, (nsid, tally.unwrap_or_default()));
             free
@@ -161,7 +161,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         if let Some(joined) = &self.joined {
-            self.book.left(joined.name, joined.subsystem);
+            self.reactor_metrics.left(joined.name, joined.subsystem);
         }
     }
 }

@@ -48,7 +48,7 @@ bitflags::bitflags! {
     /// What the edge has to do after a call besides the action.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     #[must_use]
-    pub struct News: u8 {
+    pub struct FollowUps: u8 {
         /// Call [`Queue::poll`] of this queue until it has no more orders.
         const POLL = 1;
         /// A controller changed: every reactor calls [`Queue::poll`] of all
@@ -95,7 +95,7 @@ pub struct Queue {
     /// What the first half is answered with that has no partner.
     unfused: Option<Status>,
     closing: Option<CloseCause>,
-    news: News,
+    follow_ups: FollowUps,
     remark: Option<String>,
     /// The place of the present command in what is to be kept, until the edge has it.
     keeping: Option<Keeping>,
@@ -184,7 +184,7 @@ impl Queue {
             first_half: FirstHalf::None,
             unfused: None,
             closing: None,
-            news: News::DEADLINE,
+            follow_ups: FollowUps::DEADLINE,
             remark: None,
             keeping: None,
             shared,
@@ -270,16 +270,16 @@ impl Queue {
         self.bounds.capsule
     }
 
-    /// Whether [`take_news`](Self::take_news) has any.
+    /// Whether [`take_follow_ups`](Self::take_news) has any.
     #[inline]
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub fn has_follow_ups(&self) -> bool {
+        !self.follow_ups.is_empty()
     }
 
     /// What has to be done besides the last action. Empty until the next call.
-    pub fn take_news(&mut self) -> News {
-        std::mem::take(&mut self.news)
+    pub fn take_follow_ups(&mut self) -> FollowUps {
+        std::mem::take(&mut self.follow_ups)
     }
 
     /// Something for the log: a Connect and how it went, a refusal.
@@ -371,7 +371,7 @@ impl Queue {
 
     /// What the queue wants without having been asked. Call it until it gives
     /// nothing: at [`next_deadline`](Self::next_deadline), and when
-    /// [`News`] say so.
+    /// [`FollowUps`] say so.
     pub fn poll(&mut self, now: Duration) -> Option<Order> {
         if let Some(cause) = self.closing.clone() {
             return Some(Order::Close(cause));

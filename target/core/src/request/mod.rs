@@ -12,8 +12,8 @@ use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use crate::controller::Controller;
+use crate::namespace_view::NamespaceView;
 use crate::protection::Asked;
-use crate::sight::Sight;
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
 /// A command that was begun. The edge keeps it until the command is answered.
@@ -280,8 +280,8 @@ impl Failure {
     /// (`nvme_error_status`), and since neither is repeated (DNR) a namespace that answers
     /// so while it is looked at is removed (`nvme_validate_ns`).
     #[cold]
-    pub(crate) fn no_namespace(sight: &Sight, nsid: u32) -> Self {
-        if nsid == NSID_ALL || (1..=sight.highest()).contains(&nsid) {
+    pub(crate) fn no_namespace(namespace_view: &NamespaceView, nsid: u32) -> Self {
+        if nsid == NSID_ALL || (1..=namespace_view.highest()).contains(&nsid) {
             Self::field(NSID)
         } else {
             Self::from(Status::INVALID_NAMESPACE).at(NSID)

@@ -6,7 +6,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
 
 use super::{Capsule, Io, QueuePair};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 impl QueuePair {
     /// The host gave up command `cid`. It is answered if it still waits: for a
@@ -62,7 +62,7 @@ impl QueuePair {
         }
     }
 
-    fn abort_begun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+    fn abort_begun(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         // Half of a fused operation is not given up without the other.
         if self.is_half(slot) {
             return false;
@@ -103,7 +103,7 @@ impl QueuePair {
     }
 
     /// The command in `slot` waits for nothing any more: it is answered.
-    fn end_waiting(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) {
+    fn end_waiting(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) {
         io.resources.locked.waiting.leave(self.place, slot);
         if let Action::Respond(response) = action {
             self.respond(slot, response, io);
@@ -114,7 +114,7 @@ impl QueuePair {
 
     /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
     /// over places that wait for nothing.
-    fn take_from_rows(&mut self, slot: Place) -> bool {
+    fn take_from_rows(&mut self, slot: SlotId) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
@@ -135,7 +135,7 @@ impl QueuePair {
     /// It waits for a free slot of its backing store: not any more. Of what has several
     /// operations only one that reads is taken back: those before it of a Verify or a
     /// Copy are done, which an Abort may leave so, as between two pieces.
-    fn take_unbegun(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+    fn take_unbegun(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         let one_operation = (self.slots.get(slot)).is_some_and(|it| it.request.is_one_operation());
         let may_end = |op: &Op| one_operation || matches!(op, Op::Read { .. });
         self.take_from_backlog(slot, may_end, io)
@@ -143,7 +143,7 @@ impl QueuePair {
 
     fn take_from_backlog(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         may_end: impl Fn(&Op) -> bool,
         io: &mut Io<'_>,
     ) -> bool {
@@ -161,7 +161,7 @@ impl QueuePair {
     }
 
     /// The command is answered later, by an order: nothing is kept for it.
-    pub(super) fn hold(&mut self, slot: Place, io: &mut Io<'_>) {
+    pub(super) fn hold(&mut self, slot: SlotId, io: &mut Io<'_>) {
         let capsule = self
             .slots
             .get(slot)

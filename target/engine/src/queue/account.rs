@@ -21,10 +21,10 @@ use super::lingering::Lingering;
 use super::parts::{Most, Parts};
 use super::room::all_admin_capsules;
 use super::slots::{Command, Lacks};
-use super::trust::{Crowd, Kept, Mark, Origin, Origins, Record, Standing};
+use super::trust::{Kept, Mark, Origin, Origins, Record, Standing, UnprovenUsage};
 use super::{Io, QueuePair, Source};
-use crate::tag::Place;
-use crate::turns::HostId;
+use crate::fair_queue::HostId;
+use crate::tag::SlotId;
 
 /// One host: its number, what it holds, and what it has shown.
 type Entry = (u64, Rc<Holding>, Rc<Record>);
@@ -34,7 +34,7 @@ pub(crate) struct Accounts {
     hosts: BTreeMap<(Nqn, Source), Entry>,
     origins: Origins,
     /// What those have who did not show yet that they move data.
-    crowd: Rc<Crowd>,
+    unproven_usage: Rc<UnprovenUsage>,
     /// Whether there are several hosts, and several addresses of hosts.
     several: bool,
     several_origins: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Account {
     number: HostId,
     host: Rc<Holding>,
     origin: Rc<Origin>,
-    crowd: Rc<Crowd>,
+    unproven_usage: Rc<UnprovenUsage>,
     record: Rc<Record>,
     /// Where it is known by which port it came.
     port: Option<Rc<Holding>>,
@@ -81,7 +81,7 @@ struct Charge([u8; 2]);
 pub(crate) struct Left {
     account: Account,
     /// By the slot that it is of.
-    held: Vec<(Place, Held)>,
+    held: Vec<(SlotId, Held)>,
     lingering: Lingering,
 }
 
@@ -115,7 +115,7 @@ impl Accounts {
         Self {
             hosts: BTreeMap::new(),
             origins: Origins::default(),
-            crowd: Rc::new(Crowd::new(buffers)),
+            unproven_usage: Rc::new(UnprovenUsage::new(buffers)),
             several: false,
             several_origins: false,
             ports: Vec::new(),
@@ -160,7 +160,7 @@ impl Accounts {
             },
             host,
             origin,
-            crowd: Rc::clone(&self.crowd),
+            unproven_usage: Rc::clone(&self.unproven_usage),
             record,
             port,
             _io_queue: is_io.then(|| Rc::clone(&self.io_queues)),
@@ -276,7 +276,8 @@ impl Accounts {
         }
         let [data, _] = charge.0;
         if data != UNCHARGED
-            && let Err(kept) = (self.crowd).allow(data.into(), &account.record, &account.origin)
+            && let Err(kept) =
+                (self.unproven_usage).allow(data.into(), &account.record, &account.origin)
         {
             return Err(Provided::Kept(kept));
         }
@@ -292,7 +293,7 @@ impl Accounts {
     /// Counts it when a command has to wait because of that part.
     #[cold]
     pub(super) fn count_full(&self, limit: Limit) {
-        self.target.hits().add(limit);
+        self.target.limit_counters().add(limit);
     }
 }
 
@@ -376,12 +377,12 @@ impl Account {
     pub(super) fn take_one(&self, mark: Mark) {
         self.holdings().for_each(|one| one.take(mark.kind()));
         self.origin.holding.take(mark.kind());
-        self.crowd.take(mark, &self.record);
+        self.unproven_usage.take(mark, &self.record);
     }
 
     /// The data of the buffer of that mark were moved: the mark that it has now.
     pub(super) fn arrived(&self, mark: Mark) -> Mark {
-        self.crowd.moved(mark, &self.record);
+        self.unproven_usage.moved(mark, &self.record);
         mark.after_transfer()
     }
 
@@ -408,19 +409,19 @@ impl Account {
 
     /// Buffers of a kind that its host has for transfers, and how many there are.
     pub(super) fn in_transfer(&self, kind: usize) -> (u32, u32) {
-        (self.record.held(kind), self.crowd.all(kind))
+        (self.record.held(kind), self.unproven_usage.all(kind))
     }
 
     /// Buffers that all of that standing may have.
     pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
-        self.crowd.most(kind, standing)
+        self.unproven_usage.most(kind, standing)
     }
 
     /// It gave it back.
     pub(super) fn release_one(&self, mark: Mark) {
         self.holdings().for_each(|one| one.release(mark.kind()));
         self.origin.holding.release(mark.kind());
-        self.crowd.release(mark, &self.record);
+        self.unproven_usage.release(mark, &self.record);
     }
 }
 
@@ -431,7 +432,7 @@ impl Account {
             number: HostId::default(),
             host: Rc::default(),
             origin: Rc::default(),
-            crowd: Rc::new(Crowd::default()),
+            unproven_usage: Rc::new(UnprovenUsage::default()),
             record: Rc::default(),
             port: Some(Rc::default()),
             _io_queue: None,
@@ -453,7 +454,7 @@ impl Charge {
 
 impl Left {
     /// The disk gave back what it had of `slot`.
-    pub(crate) fn release(&mut self, slot: Place) {
+    pub(crate) fn release(&mut self, slot: SlotId) {
         self.lingering.is_over(slot);
         if let Some(at) = self.held.iter().position(|(place, _)| *place == slot) {
             let (_, held) = self.held.swap_remove(at);

@@ -7,13 +7,13 @@ use nvmeof_target_core::Limit;
 use super::account::{Account, Provided, provide};
 use super::slots::Lacks;
 use super::{Io, QueuePair, State};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// Those of one queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting {
     /// In order.
-    pub(super) commands: VecDeque<Place>,
+    pub(super) commands: VecDeque<SlotId>,
     /// Whether the reactor knows that there are any.
     pub(super) is_listed: bool,
     /// The limit that the first of them waits for, once that was counted.

@@ -6,7 +6,7 @@ use nvmeof_target_core::{Data, Executed, IoKind, IoOp};
 
 use super::slots::{Command, Lent};
 use super::{Io, QueuePair, of_peer};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// A mistake of ours: disks are closed after the last command.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +130,7 @@ impl QueuePair {
         &mut self,
         error: &IoError,
         disk: Option<u32>,
-        slot: Place,
+        slot: SlotId,
         io: &mut Io<'_>,
     ) -> Executed {
         if let Some(command) = self.slots.get(slot) {

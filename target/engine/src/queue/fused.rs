@@ -17,13 +17,13 @@ use nvmeof_wire::sqe::SQE_LEN;
 
 use super::slots::Lent;
 use super::{Io, QueuePair, State};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// A fused operation.
 #[derive(Debug)]
 pub(super) struct Pair {
-    first: Place,
-    second: Option<Place>,
+    first: SlotId,
+    second: Option<SlotId>,
     /// Which of them have their data.
     ready: [bool; 2],
     /// What the first is answered with when it has its data, if it has no
@@ -40,7 +40,7 @@ pub(super) struct Pair {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Pair {
-    fn has(&self, slot: Place) -> bool {
+    fn has(&self, slot: SlotId) -> bool {
         self.first == slot || self.second == Some(slot)
     }
 }
@@ -49,7 +49,7 @@ impl QueuePair {
     /// The command in `slot` was begun and is half of a fused operation, or
     /// comes after one.
     #[cold]
-    pub(super) fn begin_beside_pairs(&mut self, slot: Place, fusing: bool, io: &mut Io<'_>) {
+    pub(super) fn begin_beside_pairs(&mut self, slot: SlotId, fusing: bool, io: &mut Io<'_>) {
         if let Some(status) = self.core.take_unfused() {
             self.fail_first(status, io);
         }
@@ -105,7 +105,7 @@ impl QueuePair {
         }
     }
 
-    fn fail_half(&mut self, slot: Place, status: Status, io: &mut Io<'_>) {
+    fn fail_half(&mut self, slot: SlotId, status: Status, io: &mut Io<'_>) {
         if let Some(command) = self.slots.get(slot)
             && let Action::Respond(response) = self.core.fail(&mut command.request, status)
         {
@@ -114,7 +114,7 @@ impl QueuePair {
     }
 
     /// A half has its data. Gives what is next for it, if anything is.
-    pub(super) fn fuse(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+    pub(super) fn fuse(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         self.align(slot);
         let Some(pair) = self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) else {
             self.bug("half of a fused operation is in no pair", io);
@@ -140,14 +140,14 @@ impl QueuePair {
         None
     }
 
-    fn turn(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+    fn turn(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         let command = self.slots.get(slot)?;
         Some(self.core.step(io.now, &mut command.request, Event::Turn))
     }
 
     /// Data in the middle of a capsule are moved to where a disk takes them
     /// from: behind the command.
-    fn align(&mut self, slot: Place) {
+    fn align(&mut self, slot: SlotId) {
         let Some(command) = self.slots.get(slot) else {
             return;
         };
@@ -166,7 +166,7 @@ impl QueuePair {
     /// An answer went out: if it is that of a half, the other is next, or the
     /// pair is over.
     #[cold]
-    pub(super) fn half_answered(&mut self, slot: Place, success: bool, io: &mut Io<'_>) {
+    pub(super) fn half_answered(&mut self, slot: SlotId, success: bool, io: &mut Io<'_>) {
         let Some(at) = self.rare.pairs.iter().position(|pair| pair.has(slot)) else {
             return;
         };
@@ -196,7 +196,7 @@ impl QueuePair {
     /// Whether `op` of the command in `slot` has to wait for a lock, its own or
     /// somebody else's. It is tried again when locks change.
     #[cold]
-    pub(super) fn is_locked_out(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
+    pub(super) fn is_locked_out(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
@@ -239,7 +239,7 @@ impl QueuePair {
     }
 
     /// Locks changed: what waits for one in `slot` is tried again.
-    pub(crate) fn try_again(&mut self, slot: Place, io: &mut Io<'_>) {
+    pub(crate) fn try_again(&mut self, slot: SlotId, io: &mut Io<'_>) {
         // Its host may be back and have written something newer.
         if self.state == State::Closing {
             return;
@@ -281,13 +281,13 @@ impl QueuePair {
     }
 
     /// Whether the command in `slot` is half of a fused operation.
-    pub(super) fn is_half(&self, slot: Place) -> bool {
+    pub(super) fn is_half(&self, slot: SlotId) -> bool {
         self.rare.pairs.iter().any(|pair| pair.has(slot))
     }
 
     /// The data of half of a fused operation go behind the command in its
     /// capsule, where there is room for as much as they may be.
-    pub(super) fn pull_behind(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+    pub(super) fn pull_behind(&mut self, slot: SlotId, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let capsule = self.slots.get(slot).and_then(|command| {
             let pieces = command.pieces();

@@ -7,13 +7,13 @@ use nvmeof_target_core::{Action, Data, Event, IoKind, IoOp, Remote};
 
 use super::path::slice;
 use super::{Io, QueuePair};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 impl QueuePair {
     /// Takes the host's memory for the data of a read, so that no buffer of ours is
     /// needed and nothing moves over the connection. Whether it did.
     #[inline]
-    pub(super) fn read_in_place(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) -> bool {
+    pub(super) fn read_in_place(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) -> bool {
         if op.kind == IoKind::Read
             && self.shares_memory()
             && let Some(command) = self.slots.get(slot)
@@ -30,7 +30,7 @@ impl QueuePair {
     ///
     /// Of all others the data are looked at here. A host may change them at any
     /// moment, so those are copied first.
-    pub(super) fn write_in_place(&mut self, slot: Place, io: &mut Io<'_>) -> Option<Action> {
+    pub(super) fn write_in_place(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         if !self.shares_memory() {
             return None;
         }

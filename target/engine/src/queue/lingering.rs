@@ -11,15 +11,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_backend::Request as DiskRequest;
-use nvmeof_target_core::{News, RangeLock, overlap};
+use nvmeof_target_core::{FollowUps, RangeLock, overlap};
 
 use super::slots::Changing;
 use super::{Io, QueuePair, State};
-use crate::tag::{Place, Tag};
+use crate::tag::{SlotId, Tag};
 
 /// Those of one queue, by the slots of their commands.
 #[derive(Debug, Default)]
-pub(crate) struct Lingering(BTreeMap<Place, One>);
+pub(crate) struct Lingering(BTreeMap<SlotId, One>);
 
 #[derive(Debug)]
 struct One {
@@ -33,7 +33,7 @@ const SLOW: Duration = Duration::from_secs(1);
 impl Lingering {
     /// The disk has nothing of the command in `slot` any more.
     #[inline]
-    pub(super) fn is_over(&mut self, slot: Place) {
+    pub(super) fn is_over(&mut self, slot: SlotId) {
         // Almost always there are none.
         if !self.0.is_empty() {
             self.0.remove(&slot);
@@ -66,7 +66,7 @@ impl QueuePair {
             self.keep_out_of(io.now, io);
             // The host gives up its I/O queues with it, and sends again what they had.
             if self.core.ends() {
-                io.resources.news |= News::POLL_ALL;
+                io.resources.follow_ups |= FollowUps::POLL_ALL;
             }
         }
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nvmeof_backend::{Losses, Lost, flush_begins, stamp};
-use nvmeof_target_core::{Executed, IoOp, Stake};
+use nvmeof_target_core::{Executed, IoOp, WriteLoss};
 
 use super::{Io, QueuePair, of_peer};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// The disks that the host of a queue is known to write to.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct Written {
 struct Touched {
     disk: u32,
     losses: Arc<Losses>,
-    stake: Arc<Stake>,
+    write_loss: Arc<WriteLoss>,
 }
 
 /// A write that may be lost after it was answered.
@@ -43,7 +43,7 @@ pub(super) struct Risk {
 /// An answer that says that something was lost.
 #[derive(Clone, Copy, Debug)]
 struct Telling {
-    slot: Place,
+    slot: SlotId,
     storage: u64,
     /// The stamp with which the Flush came.
     came: u64,
@@ -68,7 +68,9 @@ impl Written {
     fn risk_of(&self, disk: u32) -> Option<Risk> {
         let last = self.last.as_ref().filter(|last| last.disk == disk)?;
         let losses = last.losses.now().count;
-        last.stake.knows(losses).then_some(Risk { disk, losses })
+        last.write_loss
+            .knows(losses)
+            .then_some(Risk { disk, losses })
     }
 
     fn touch(&mut self, touched: Touched) {
@@ -149,7 +151,7 @@ impl QueuePair {
         Some(Risk { disk, losses })
     }
 
-    /// The disk with what the host has at stake there.
+    /// The backing store, with what the host may lose there.
     fn touched(&self, disk: u32, losses: &Arc<Losses>, io: &Io<'_>) -> Option<Touched> {
         if let Some(touched) = self.written.all.get(&disk) {
             return Some(touched.clone());
@@ -157,17 +159,17 @@ impl QueuePair {
         let Lost { storage, count } = losses.now();
         let host = self.core.hostnqn()?;
         let counted = nvmeof_backend::counted;
-        let stake = io.resources.writers.join(storage, &host, count, counted)?;
+        let write_loss = io.resources.writers.join(storage, &host, count, counted)?;
         let losses = Arc::clone(losses);
         Some(Touched {
             disk,
             losses,
-            stake,
+            write_loss,
         })
     }
 
     /// The command in `slot`, a Flush, goes to its first disk or the next one.
-    pub(super) fn flush_came(&mut self, slot: Place) {
+    pub(super) fn flush_came(&mut self, slot: SlotId) {
         if let Some(command) = self.slots.get(slot) {
             command.came.get_or_insert_with(flush_begins);
         }
@@ -179,7 +181,7 @@ impl QueuePair {
         let last = self.written.last.as_ref();
         if let Some(last) = last.filter(|last| last.disk == risk.disk) {
             // In this order: one loss is either seen here or has this seen.
-            last.stake.wrote(stamp());
+            last.write_loss.wrote(stamp());
             if last.losses.now().count == risk.losses {
                 return;
             }
@@ -194,7 +196,7 @@ impl QueuePair {
             return;
         };
         if let Some(touched) = self.touched(risk.disk, &losses, io) {
-            touched.stake.wrote(stamp());
+            touched.write_loss.wrote(stamp());
             self.written.touch(touched);
         }
         let lost = losses.now();
@@ -218,7 +220,7 @@ impl QueuePair {
     /// What the host is told of the disk's operation for the command in `slot`, which
     /// had no buffer: of a Flush that it failed, if an earlier one did for somebody else
     /// and took with it what this host wrote.
-    pub(super) fn flushed(&mut self, slot: Place, outcome: Executed, io: &Io<'_>) -> Executed {
+    pub(super) fn flushed(&mut self, slot: SlotId, outcome: Executed, io: &Io<'_>) -> Executed {
         let command = self.slots.get(slot);
         let flush = command.and_then(|command| Some((command.request.flushes()?, command.came?)));
         let Some((disk, came)) = flush else {
@@ -260,7 +262,7 @@ impl QueuePair {
 
     /// The answer to the command in `slot` went out.
     #[inline]
-    pub(super) fn answered(&mut self, slot: Place, io: &Io<'_>) {
+    pub(super) fn answered(&mut self, slot: SlotId, io: &Io<'_>) {
         // Almost always nothing is lost.
         if !self.written.telling.is_empty() || self.written.unheard > 0 {
             self.tell_lost(slot, io);
@@ -276,7 +278,7 @@ impl QueuePair {
     /// answers that went out after this one, at least one is to a command that it sent when
     /// it had heard this.
     #[cold]
-    fn tell_lost(&mut self, slot: Place, io: &Io<'_>) {
+    fn tell_lost(&mut self, slot: SlotId, io: &Io<'_>) {
         let heard = self.written.hear();
         if let Some(host) = self.core.hostnqn() {
             for (storage, until) in heard {

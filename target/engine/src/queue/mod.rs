@@ -17,8 +17,8 @@ mod quiesce;
 mod receives;
 mod room;
 mod second;
-mod sight;
 mod slots;
+mod snapshot;
 mod stalled;
 mod telling;
 mod transfer;
@@ -32,16 +32,17 @@ use nvmeof_backend::Storage;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
-    CloseCause, DisconnectReason, Disconnected, News, Order, PortSeat, Queue as Core, Writers,
+    CloseCause, DisconnectReason, Disconnected, FollowUps, Order, PortQuotaGuard, Queue as Core,
+    Writers,
 };
 
 use crate::awaiting_buffers::AwaitingBuffers;
 use crate::backlog::Backlog;
+use crate::data_buffers::DataBuffers;
 use crate::failures::Failures;
+use crate::fair_queue::FairQueue;
 use crate::peer_log::PeerLog;
-use crate::stock::Stock;
-use crate::tag::Place;
-use crate::turns::Turns;
+use crate::tag::SlotId;
 use account::Account;
 pub(crate) use account::{Accounts, KINDS, Left};
 use arrivals::Arrivals;
@@ -69,7 +70,7 @@ pub(crate) struct Io<'a> {
 
 /// What the queue pairs of one reactor share.
 pub(crate) struct Resources {
-    pub(crate) buffers: Stock,
+    pub(crate) buffers: DataBuffers,
     /// What hosts hold of them.
     pub(crate) accounts: Accounts,
     /// Where capsules of I/O queues are received.
@@ -81,7 +82,7 @@ pub(crate) struct Resources {
     /// Commands that wait for a buffer.
     pub(crate) awaiting: AwaitingBuffers,
     /// Queues with commands that wait for their host's turn, each once. Some may be gone.
-    pub(crate) due: Turns<Place>,
+    pub(crate) due: FairQueue<SlotId>,
     /// How many commands may still be begun in this turn before hosts and queues take turns.
     pub(crate) at_once: u32,
     /// Operations that found no room on their backing store.
@@ -91,7 +92,7 @@ pub(crate) struct Resources {
     /// Locks on ranges of backing stores, and commands that wait for those of others.
     pub(crate) locked: Locked,
     /// What the reactor has to do after the call.
-    pub(crate) news: News,
+    pub(crate) follow_ups: FollowUps,
     /// Reactors that are to look after their queues, by their places.
     pub(crate) calls: Vec<u16>,
     /// When queues are to be polled next. Earlier than needed does no harm.
@@ -129,7 +130,7 @@ pub(crate) struct Link {
 
 /// One queue pair.
 pub(crate) struct QueuePair {
-    place: Place,
+    place: SlotId,
     pub(crate) link: Link,
     core: Core,
     state: State,
@@ -151,7 +152,7 @@ pub(crate) struct QueuePair {
     /// Capsules of its receives, as far as they count there.
     capsules: u32,
     /// Its place at its port.
-    _seat: PortSeat,
+    _quota: PortQuotaGuard,
 }
 
 /// RDMA Reads of a queue pair.
@@ -160,7 +161,7 @@ struct Reads {
     /// Those that may be posted besides those in flight.
     left: u32,
     /// Slots that wait for one, in order.
-    waiting: VecDeque<Place>,
+    waiting: VecDeque<SlotId>,
 }
 
 /// What few commands need.
@@ -197,7 +198,7 @@ struct Capsule {
 pub(crate) const FIRST: u16 = 2;
 
 /// The slot that receives are posted under: they belong to none.
-const RECEIVE: Place = Place {
+const RECEIVE: SlotId = SlotId {
     index: u16::MAX,
     generation: 0,
 };
@@ -218,7 +219,7 @@ use of_peer;
 use telling::limited;
 
 impl QueuePair {
-    pub(crate) fn new(place: Place, link: Link, core: Core, seat: PortSeat) -> Self {
+    pub(crate) fn new(place: SlotId, link: Link, core: Core, quota: PortQuotaGuard) -> Self {
         Self {
             place,
             core,
@@ -238,7 +239,7 @@ impl QueuePair {
             watch: Watch::default(),
             account: None,
             capsules: 0,
-            _seat: seat,
+            _quota: quota,
         }
     }
 
@@ -260,7 +261,7 @@ impl QueuePair {
 
     /// Ends the command in `slot`.
     #[inline]
-    fn free(&mut self, slot: Place) {
+    fn free(&mut self, slot: SlotId) {
         self.slots.free(slot, self.account.as_ref());
     }
 
@@ -343,7 +344,7 @@ impl QueuePair {
                     "closing: {why}"
                 );
             } else {
-                self.tell_of_stranger(
+                self.log_unconnected(
                     format_args!("closing: {why}"),
                     io.now,
                     &mut io.resources.connect_log,
@@ -372,7 +373,7 @@ impl QueuePair {
             self.core.hear(now);
         }
         if !self.core.is_connected() {
-            self.tell_of_stranger(format_args!("{reason}"), now, log);
+            self.log_unconnected(format_args!("{reason}"), now, log);
             return self.core.close();
         }
         match reason {
@@ -397,7 +398,7 @@ impl QueuePair {
         }
         match cause {
             _ if !self.core.is_connected() => {
-                self.tell_of_stranger(
+                self.log_unconnected(
                     format_args!("closing: {cause}"),
                     io.now,
                     &mut io.resources.connect_log,
@@ -432,7 +433,7 @@ impl QueuePair {
     /// Nothing comes of work on a queue that closes. The buffer that the provider had,
     /// if it had one, is back.
     #[cold]
-    pub(super) fn returned(&mut self, slot: Place, had_buffer: bool) {
+    pub(super) fn returned(&mut self, slot: SlotId, had_buffer: bool) {
         if had_buffer
             && let Some(command) = self.slots.get(slot)
             && command.lent != Lent::Capsule

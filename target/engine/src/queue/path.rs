@@ -19,7 +19,7 @@ use super::account::{Provided, provide};
 use super::disk::{bytes_of, data_of, difference, lend};
 use super::slots::{Command, Lacks, Lent};
 use super::{Capsule, Io, QueuePair, RECEIVE, SharedQueues, State, in_place};
-use crate::tag::{Place, Tag};
+use crate::tag::{SlotId, Tag};
 
 impl QueuePair {
     /// A receive came back.
@@ -92,7 +92,7 @@ impl QueuePair {
     }
 
     /// Does what the core says, until something has to be waited for.
-    pub(super) fn perform(&mut self, slot: Place, mut action: Action, io: &mut Io<'_>) {
+    pub(super) fn perform(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
         loop {
             action = match action {
                 Action::Respond(response) => return self.respond(slot, &response, io),
@@ -150,7 +150,7 @@ impl QueuePair {
 
     /// Whether there is an RDMA Read that the command may begin; if not, it is its
     /// turn when there is one.
-    fn has_read(&mut self, slot: Place) -> bool {
+    fn has_read(&mut self, slot: SlotId) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
@@ -168,7 +168,7 @@ impl QueuePair {
     /// Whether there are the buffers that `action` needs; if not, it is its turn when
     /// there are.
     #[inline]
-    fn has_buffers(&mut self, slot: Place, action: &Action, io: &mut Io<'_>) -> bool {
+    fn has_buffers(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
@@ -204,13 +204,13 @@ impl QueuePair {
 
     /// `action` has to wait for what it has no part of yet.
     #[cold]
-    fn wait(&mut self, slot: Place, action: Action) {
+    fn wait(&mut self, slot: SlotId, action: Action) {
         if let Some(command) = self.slots.get(slot) {
             command.deferred = Some(action);
         }
     }
 
-    pub(super) fn pull(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+    pub(super) fn pull(&mut self, slot: SlotId, remote: Remote, io: &mut Io<'_>) {
         let local = self.slots.get(slot).and_then(|command| {
             command.on_wire = Some(io.now);
             Some((command.data.lend()?, command.pieces()))
@@ -248,12 +248,12 @@ impl QueuePair {
     }
 
     /// The data of a command are here.
-    pub(super) fn pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+    pub(super) fn pulled(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         self.go_on_pulled(slot, buf, io);
         self.pull_more(io);
     }
 
-    fn go_on_pulled(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+    fn go_on_pulled(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let room = self.make_room(io);
         let Some(command) = self.slots.get(slot) else {
             return;
@@ -305,7 +305,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn execute(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         op: &mut IoOp,
         io: &mut Io<'_>,
     ) -> Option<Action> {
@@ -373,7 +373,7 @@ impl QueuePair {
     }
 
     /// A disk operation ended.
-    pub(crate) fn executed(&mut self, slot: Place, done: Done, io: &mut Io<'_>) {
+    pub(crate) fn executed(&mut self, slot: SlotId, done: Done, io: &mut Io<'_>) {
         self.on_disk = self.on_disk.saturating_sub(1);
         self.rare.lingering.is_over(slot);
         let outcome = match &done.result {
@@ -398,7 +398,7 @@ impl QueuePair {
     #[inline]
     fn step_executed(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         mut outcome: Executed,
         buf: Option<Buf>,
         io: &mut Io<'_>,
@@ -445,7 +445,7 @@ impl QueuePair {
     }
 
     /// Answers a command.
-    pub(super) fn respond(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
+    pub(super) fn respond(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
         self.give(slot, response, true, io);
     }
 
@@ -454,7 +454,7 @@ impl QueuePair {
     /// host may send its next command.
     pub(super) fn give(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         response: &Response,
         counted: bool,
         io: &mut Io<'_>,
@@ -506,7 +506,7 @@ impl QueuePair {
     }
 
     /// Sends the answer: its data are on their way.
-    pub(super) fn send(&mut self, slot: Place, response: &Response, io: &mut Io<'_>) {
+    pub(super) fn send(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
         let send = Work::Send {
             head: head_of(response),
             body: None,
@@ -519,7 +519,7 @@ impl QueuePair {
 
     fn sent(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         response: &Response,
         posted: Result<(), PostError>,
         io: &mut Io<'_>,
@@ -574,7 +574,7 @@ impl QueuePair {
     }
 
     /// The host has the data of the command in `slot`.
-    pub(super) fn pushed(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+    pub(super) fn pushed(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         io.resources.buffers.put_back(buf);
         if let Some(command) = self.slots.get(slot) {
             command.data.sent(self.account.as_ref());
@@ -587,7 +587,7 @@ impl QueuePair {
         let nothing = self.state == State::Open
             && self.arrivals.waiting.is_empty()
             && self.arrivals.responses.is_empty()
-            && !self.core.has_news();
+            && !self.core.has_follow_ups();
         if !nothing {
             self.settle_all(io);
         }
@@ -606,16 +606,16 @@ impl QueuePair {
                 break;
             }
         }
-        let news = self.core.take_news();
-        if !news.is_empty() {
-            self.tell(news, io);
+        let follow_ups = self.core.take_follow_ups();
+        if !follow_ups.is_empty() {
+            self.tell(follow_ups, io);
         }
         if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
             self.shut(io);
         }
     }
 
-    pub(super) fn post(&mut self, slot: Place, work: Work, io: &mut Io<'_>) {
+    pub(super) fn post(&mut self, slot: SlotId, work: Work, io: &mut Io<'_>) {
         let tag = self.tag(slot);
         if let Err(refused) = io.provider.post(self.link.qp, tag, work)
             && refused.why != PostError::Closed
@@ -624,7 +624,7 @@ impl QueuePair {
         }
     }
 
-    pub(super) fn tag(&self, slot: Place) -> RdmaTag {
+    pub(super) fn tag(&self, slot: SlotId) -> RdmaTag {
         let queue = self.place;
         RdmaTag(Tag { queue, slot }.to_bits())
     }

@@ -8,7 +8,7 @@ use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping, LockMemb
 
 use super::waits::WaitsFor;
 use super::{Io, QueuePair, State};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// The membership of one reactor in the range locks, and the commands that wait.
 pub(crate) struct Locked {
@@ -20,7 +20,7 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Commands that wait for a lock: queue and slot.
-    pub(crate) locked_out: VecDeque<(Place, Place)>,
+    pub(crate) locked_out: VecDeque<(SlotId, SlotId)>,
     settling: Vec<Settling>,
     keeping: Vec<ToBeKept>,
 }
@@ -28,8 +28,8 @@ pub(crate) struct Waiting {
 /// A command that waits for what was begun before it.
 #[derive(Debug)]
 pub(crate) struct Settling {
-    pub(crate) queue: Place,
-    slot: Place,
+    pub(crate) queue: SlotId,
+    slot: SlotId,
     op: IoOp,
     barrier: Barrier,
 }
@@ -37,8 +37,8 @@ pub(crate) struct Settling {
 /// A command that waits until what it asked for is kept.
 #[derive(Debug)]
 pub(crate) struct ToBeKept {
-    pub(crate) queue: Place,
-    slot: Place,
+    pub(crate) queue: SlotId,
+    slot: SlotId,
     keeping: Keeping,
 }
 
@@ -56,7 +56,7 @@ impl Waiting {
     }
 
     /// For what the command in `slot` of `queue` waits here, if it does.
-    pub(super) fn reason(&self, queue: Place, slot: Place) -> Option<WaitsFor> {
+    pub(super) fn reason(&self, queue: SlotId, slot: SlotId) -> Option<WaitsFor> {
         let keeps = |one: &ToBeKept| (one.queue, one.slot) == (queue, slot);
         if self.locked_out.contains(&(queue, slot)) {
             Some(WaitsFor::Lock)
@@ -70,14 +70,14 @@ impl Waiting {
     }
 
     /// Whether the command in `slot` of `queue` waits until earlier writes are over.
-    pub(super) fn for_earlier_writes(&self, queue: Place, slot: Place) -> bool {
+    pub(super) fn for_earlier_writes(&self, queue: SlotId, slot: SlotId) -> bool {
         let mut all = self.settling.iter();
         all.any(|one| (one.queue, one.slot) == (queue, slot))
     }
 
     /// The command in `slot` of `queue` waits neither for a lock nor for earlier writes
     /// any more.
-    pub(super) fn leave(&mut self, queue: Place, slot: Place) {
+    pub(super) fn leave(&mut self, queue: SlotId, slot: SlotId) {
         self.locked_out.retain(|one| *one != (queue, slot));
         self.settling
             .retain(|one| (one.queue, one.slot) != (queue, slot));
@@ -102,7 +102,7 @@ impl QueuePair {
     /// Has `op` of the command in `slot` wait until everything that was begun for
     /// its disk is over, on every reactor.
     #[cold]
-    pub(super) fn quiesce(&mut self, slot: Place, op: &IoOp, io: &mut Io<'_>) {
+    pub(super) fn quiesce(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) {
         io.resources.locked.waiting.settling.push(Settling {
             queue: self.place,
             slot,
@@ -131,7 +131,7 @@ impl QueuePair {
     /// Has the command in `slot` wait until it is kept. Somebody else does that, who
     /// may hang: nothing of the reactor's waits.
     #[cold]
-    pub(super) fn keep(&mut self, slot: Place, keeping: Keeping, io: &mut Io<'_>) {
+    pub(super) fn keep(&mut self, slot: SlotId, keeping: Keeping, io: &mut Io<'_>) {
         io.resources.locked.waiting.keeping.push(ToBeKept {
             queue: self.place,
             slot,

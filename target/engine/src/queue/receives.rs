@@ -10,7 +10,7 @@
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{PostError, Provider, SharedReceives, SrqId, Tag as RdmaTag};
 
-use crate::tag::{NOWHERE, Place, Tag};
+use crate::tag::{NO_SLOT, SlotId, Tag};
 
 /// Where the receives of one queue come from.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl SharedQueues {
     }
 
     /// A shared receive came back; `slot` is of its tag.
-    pub(crate) fn came_back(&mut self, slot: Place) {
+    pub(crate) fn came_back(&mut self, slot: SlotId) {
         if let Some(queue) = self.get(slot.index) {
             queue.posted = queue.posted.saturating_sub(1);
         }
@@ -232,11 +232,11 @@ impl Receives {
 
 /// The name of shared receives: they are of no queue yet.
 fn tag(at: u16) -> RdmaTag {
-    let slot = Place {
+    let slot = SlotId {
         index: at,
         generation: 0,
     };
-    let queue = NOWHERE;
+    let queue = NO_SLOT;
     RdmaTag(Tag { queue, slot }.to_bits())
 }
 

@@ -8,7 +8,7 @@ use nvmeof_target_core::{Limits, Remote};
 use super::path::slice;
 use super::slots::Lent;
 use super::{FIRST, Io, QueuePair};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// Capsules for the receives of a whole queue, or for what its part adds to
 /// those that it draws from.
@@ -101,7 +101,7 @@ impl QueuePair {
 
     /// The data of a Connect go where its capsule was, which is parsed
     /// already: nobody but the host itself lacks a buffer by that.
-    pub(super) fn pull_connect(&mut self, slot: Place, remote: Remote, io: &mut Io<'_>) {
+    pub(super) fn pull_connect(&mut self, slot: SlotId, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let capsule = self.slots.get(slot).and_then(|command| {
             let mut capsule = command.capsule.take()?;

@@ -10,7 +10,7 @@
 use super::account::{Provided, provide};
 use super::slots::{Command, Lacks};
 use super::{Io, QueuePair, State};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 impl Command {
     /// Bytes of the second buffer, if it lacks that one and holds another that is not
@@ -26,7 +26,7 @@ impl QueuePair {
     /// Whether there is a second buffer of `len` bytes for the command in `slot`; if not,
     /// it is its turn when there is.
     #[cold]
-    pub(super) fn has_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
+    pub(super) fn has_second(&mut self, slot: SlotId, len: u32, io: &mut Io<'_>) -> bool {
         // Whoever came first gets the next one.
         let has = io.resources.awaiting.seconds.is_empty() && self.take_second(slot, len, io);
         if !has {
@@ -38,7 +38,7 @@ impl QueuePair {
         has
     }
 
-    fn take_second(&mut self, slot: Place, len: u32, io: &mut Io<'_>) -> bool {
+    fn take_second(&mut self, slot: SlotId, len: u32, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
@@ -52,7 +52,7 @@ impl QueuePair {
 
     /// It is the turn of the command in `slot` to get its second buffer. False when there
     /// is none.
-    pub(crate) fn feed_second(&mut self, slot: Place, io: &mut Io<'_>) -> bool {
+    pub(crate) fn feed_second(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         if self.state == State::Closing {
             return true;
         }

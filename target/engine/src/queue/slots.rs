@@ -11,8 +11,8 @@ use super::account::{Account, Held};
 use super::charged::Charged;
 use super::losses::Risk;
 use super::stalled::Oldest;
-use crate::stock::Stock;
-use crate::tag::Place;
+use crate::data_buffers::DataBuffers;
+use crate::tag::SlotId;
 
 /// The commands of one queue pair.
 #[derive(Debug)]
@@ -129,22 +129,22 @@ impl Slots {
 
     /// Takes a free place; its command holds nothing. Ask
     /// [`is_full`](Self::is_full) first.
-    pub(super) fn take(&mut self) -> Option<(Place, &mut Command)> {
+    pub(super) fn take(&mut self) -> Option<(SlotId, &mut Command)> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(index))?;
         slot.taken = true;
         let generation = slot.generation;
-        Some((Place { index, generation }, &mut slot.command))
+        Some((SlotId { index, generation }, &mut slot.command))
     }
 
     /// The command in that place, unless it is another by now.
-    pub(super) fn get(&mut self, place: Place) -> Option<&mut Command> {
+    pub(super) fn get(&mut self, place: SlotId) -> Option<&mut Command> {
         let slot = self.slots.get_mut(usize::from(place.index))?;
         (slot.taken && slot.generation == place.generation).then_some(&mut slot.command)
     }
 
     /// As [`get`](Self::get), to look at it.
-    pub(super) fn peek(&self, place: Place) -> Option<&Command> {
+    pub(super) fn peek(&self, place: SlotId) -> Option<&Command> {
         let slot = self.slots.get(usize::from(place.index))?;
         (slot.taken && slot.generation == place.generation).then_some(&slot.command)
     }
@@ -152,13 +152,13 @@ impl Slots {
     /// Ends the command in that place: its buffers go back to their pools, and `account`
     /// counts them no more.
     #[inline]
-    pub(super) fn free(&mut self, place: Place, account: Option<&Account>) {
+    pub(super) fn free(&mut self, place: SlotId, account: Option<&Account>) {
         self.answered(place, account, false);
     }
 
     /// As [`free`](Self::free): its host has the answer, `with_data` or without.
     #[inline]
-    pub(super) fn answered(&mut self, place: Place, account: Option<&Account>, with_data: bool) {
+    pub(super) fn answered(&mut self, place: SlotId, account: Option<&Account>, with_data: bool) {
         let slot = self.slots.get_mut(usize::from(place.index));
         let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
         let Some(slot) = slot.filter(its) else {
@@ -175,7 +175,7 @@ impl Slots {
 
     /// The queue is gone: `account` counts nothing of its commands any more but the
     /// buffers that disks have, which are returned.
-    pub(super) fn hand_over(&mut self, account: &Account) -> Vec<(Place, Held)> {
+    pub(super) fn hand_over(&mut self, account: &Account) -> Vec<(SlotId, Held)> {
         let all = (0u16..).zip(&mut self.slots);
         let lent = all.filter_map(|(index, slot)| {
             let command = &mut slot.command;
@@ -192,20 +192,20 @@ impl Slots {
                 command.spare.end(Some(account)),
             ));
             let generation = slot.generation;
-            Some((Place { index, generation }, held?))
+            Some((SlotId { index, generation }, held?))
         });
         lent.collect()
     }
 
     /// The place of the command of that identifier, which is not answered yet.
-    pub(super) fn find(&mut self, cid: u16) -> Option<Place> {
+    pub(super) fn find(&mut self, cid: u16) -> Option<SlotId> {
         let mut all = (0u16..).zip(&self.slots);
         let (index, slot) = all.find(|(_, slot)| {
             let request = &slot.command.request;
             slot.taken && request.cid() == cid && !request.is_over()
         })?;
         let generation = slot.generation;
-        Some(Place { index, generation })
+        Some(SlotId { index, generation })
     }
 
     /// Whether the disk may be writing some of `bytes` for one of the commands,
@@ -216,7 +216,7 @@ impl Slots {
         lock: u64,
         is_it: &impl Fn(u32) -> bool,
         bytes: &Range<u64>,
-        passes: impl Fn(Place) -> bool,
+        passes: impl Fn(SlotId) -> bool,
     ) -> bool {
         let mut all = (0u16..).zip(&self.slots);
         all.any(|(index, slot)| {
@@ -226,7 +226,7 @@ impl Slots {
             slot.taken
                 && (command.deferred.is_none() || before)
                 && command.request.may_write(is_it, bytes)
-                && !passes(Place { index, generation })
+                && !passes(SlotId { index, generation })
         })
     }
 
@@ -243,7 +243,7 @@ impl Slots {
     }
 
     /// What disks may be changing for the commands that were begun until `until`.
-    pub(super) fn changing(&self, until: Duration) -> Vec<(Place, Changing)> {
+    pub(super) fn changing(&self, until: Duration) -> Vec<(SlotId, Changing)> {
         // Most queues have nothing in work.
         if self.in_use() == 0 {
             return Vec::new();
@@ -256,7 +256,7 @@ impl Slots {
             let generation = slot.generation;
             let (disk, bytes) = slot.command.request.changing()?;
             let began = slot.command.began;
-            let place = Place { index, generation };
+            let place = SlotId { index, generation };
             Some((place, Changing { disk, bytes, began }))
         });
         changing.collect()
@@ -294,19 +294,19 @@ impl Slots {
     }
 
     /// Commands in work that were begun for that disk.
-    pub(super) fn of_disk(&self, disk: u32) -> Vec<Place> {
+    pub(super) fn of_disk(&self, disk: u32) -> Vec<SlotId> {
         self.find_all(|command| command.request.disk() == Some(disk))
     }
 
     /// Commands in work of which `wanted` says yes.
-    pub(super) fn find_all(&self, wanted: impl Fn(&Command) -> bool) -> Vec<Place> {
+    pub(super) fn find_all(&self, wanted: impl Fn(&Command) -> bool) -> Vec<SlotId> {
         // Most queues have nothing in work.
         if self.in_use() == 0 {
             return Vec::new();
         }
         let all = (0u16..).zip(&self.slots);
         let wanted = all.filter(|(_, slot)| slot.taken && wanted(&slot.command));
-        let places = wanted.map(|(index, slot)| Place {
+        let places = wanted.map(|(index, slot)| SlotId {
             index,
             generation: slot.generation,
         });
@@ -446,7 +446,7 @@ impl Command {
     /// Takes what it lacks. False, and nothing is taken, when that cannot be had now.
     // It is known where what it lacks is.
     #[inline(always)]
-    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut Stock) -> bool {
+    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut DataBuffers) -> bool {
         if let Some(len) = lacks.data
             && !self.data.put(take(len, buffers))
         {
@@ -470,6 +470,6 @@ fn buffer_len(op: &IoOp) -> Option<u32> {
 }
 
 #[inline]
-fn take(len: u32, buffers: &mut Stock) -> Option<Buf> {
+fn take(len: u32, buffers: &mut DataBuffers) -> Option<Buf> {
     buffers.take(usize::try_from(len).ok()?)
 }

@@ -9,7 +9,7 @@ use super::account::{Account, Provided};
 use super::slots::Lacks;
 use super::trust::{Kept, Standing};
 use super::{Io, QueuePair, of_peer};
-use crate::turns::HostId;
+use crate::fair_queue::HostId;
 
 /// Bytes that a connection moves at least in the time in which it would otherwise count
 /// as stalled.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use nvmeof_target_core::News;
+use nvmeof_target_core::FollowUps;
 
 use super::{Io, QueuePair, of_peer};
 use crate::peer_log::PeerLog;
@@ -21,8 +21,8 @@ pub(super) use limited;
 
 impl QueuePair {
     /// Does what the core wants besides its action.
-    pub(super) fn tell(&mut self, news: News, io: &mut Io<'_>) {
-        if news.contains(News::REMARK)
+    pub(super) fn tell(&mut self, follow_ups: FollowUps, io: &mut Io<'_>) {
+        if follow_ups.contains(FollowUps::REMARK)
             && let Some(remark) = self.core.take_remark()
         {
             if self.core.is_connected() {
@@ -34,28 +34,28 @@ impl QueuePair {
                     "{remark}"
                 );
             } else {
-                self.tell_of_stranger(
+                self.log_unconnected(
                     format_args!("{remark}"),
                     io.now,
                     &mut io.resources.connect_log,
                 );
             }
         }
-        if news.contains(News::DEADLINE) {
+        if follow_ups.contains(FollowUps::DEADLINE) {
             io.resources.poll_by(self.next_deadline());
         }
-        if news.contains(News::CALL) {
+        if follow_ups.contains(FollowUps::CALL) {
             io.resources.calls.extend(self.core.take_calls());
         }
-        io.resources.news |= news;
-        if news.contains(News::POLL) {
+        io.resources.follow_ups |= follow_ups;
+        if follow_ups.contains(FollowUps::POLL) {
             self.poll(io);
         }
     }
 
     /// A line in the log about a connection that nobody was let in on: few,
     /// however many such connections there are.
-    pub(super) fn tell_of_stranger(
+    pub(super) fn log_unconnected(
         &self,
         what: fmt::Arguments<'_>,
         now: Duration,

@@ -10,12 +10,12 @@ use nvmeof_target_core::{Remote, Response};
 
 use super::path::slice;
 use super::{Io, QueuePair};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// The data of one command on their way.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    slot: Place,
+    slot: SlotId,
     pieces: Vec<Remote>,
     /// The piece that is on its way.
     at: usize,
@@ -48,7 +48,7 @@ impl QueuePair {
     /// any.
     pub(super) fn post_read(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         mut local: Buf,
         mut remote: Remote,
         pieces: Vec<Remote>,
@@ -67,7 +67,7 @@ impl QueuePair {
     /// Begins to write `local` to the `pieces`; then `response` goes out.
     pub(super) fn push_pieces(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         mut local: Buf,
         pieces: Vec<Remote>,
         response: Response,
@@ -81,7 +81,7 @@ impl QueuePair {
 
     fn begin_transfer(
         &mut self,
-        slot: Place,
+        slot: SlotId,
         local: &mut Buf,
         pieces: Vec<Remote>,
         response: Option<Response>,
@@ -101,7 +101,7 @@ impl QueuePair {
     }
 
     /// Writes a piece, and the answer behind the last.
-    fn push_piece(&mut self, slot: Place, local: Buf, piece: Remote, io: &mut Io<'_>) {
+    fn push_piece(&mut self, slot: SlotId, local: Buf, piece: Remote, io: &mut Io<'_>) {
         let remote = slice(piece);
         self.post(slot, Work::Write { local, remote }, io);
         let last = self.rare.transfers.iter().position(|one| {
@@ -118,7 +118,7 @@ impl QueuePair {
 
     /// A write ended while some command has several: the next one of its pieces.
     #[cold]
-    pub(super) fn written(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+    pub(super) fn written(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let mut all = self.rare.transfers.iter_mut();
         let Some(transfer) = all.find(|one| one.slot == slot && one.response.is_some()) else {
             return self.pushed(slot, buf, io);
@@ -135,7 +135,7 @@ impl QueuePair {
     /// A read ended while some command has several: the next one of its pieces,
     /// or all its data are here.
     #[cold]
-    pub(super) fn read(&mut self, slot: Place, buf: Option<Buf>, io: &mut Io<'_>) {
+    pub(super) fn read(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let Some(at) = self.rare.transfers.iter().position(|one| one.slot == slot) else {
             return self.pulled(slot, buf, io);
         };

@@ -72,7 +72,7 @@ pub(super) struct Record {
 /// Buffers for transfers that all who are not proven have, and how many of a kind
 /// there are.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct UnprovenUsage {
     all: [u32; KINDS],
     unproven: [Cell<u32>; KINDS],
     suspect: [Cell<u32>; KINDS],
@@ -223,7 +223,7 @@ pub(super) enum Kept {
     Others(Standing),
 }
 
-impl Crowd {
+impl UnprovenUsage {
     pub(super) fn new(buffers: &Classes) -> Self {
         let mut all = [0; KINDS];
         for (all, count) in all.iter_mut().zip(buffers.counts()) {
@@ -320,65 +320,70 @@ mod tests {
 
     use super::*;
 
-    fn crowd() -> Crowd {
+    fn unproven_usage() -> UnprovenUsage {
         let specs = [4096, 65536].map(|len| ClassSpec { len, count: 8 });
-        Crowd::new(&Classes::new(&specs, Pages::Normal).unwrap())
+        UnprovenUsage::new(&Classes::new(&specs, Pages::Normal).unwrap())
     }
 
-    fn take(crowd: &Crowd, record: &Record, origin: &Origin) -> Result<Mark, Kept> {
-        crowd.allow(1, record, origin)?;
+    fn take(
+        unproven_usage: &UnprovenUsage,
+        record: &Record,
+        origin: &Origin,
+    ) -> Result<Mark, Kept> {
+        unproven_usage.allow(1, record, origin)?;
         let mark = record.mark(1, origin);
-        crowd.take(mark, record);
+        unproven_usage.take(mark, record);
         Ok(mark)
     }
 
     #[test]
     fn window_doubles_with_each_buffer_that_comes_back() {
-        let (crowd, origin, record) = (crowd(), Origin::default(), Record::default());
+        let (unproven_usage, origin, record) =
+            (unproven_usage(), Origin::default(), Record::default());
         let mut expected = 1;
         for _ in 0..5 {
             let taken: Vec<_> =
-                std::iter::from_fn(|| take(&crowd, &record, &origin).ok()).collect();
+                std::iter::from_fn(|| take(&unproven_usage, &record, &origin).ok()).collect();
             assert_eq!(taken.len(), expected);
-            assert_eq!(take(&crowd, &record, &origin), Err(Kept::Own));
+            assert_eq!(take(&unproven_usage, &record, &origin), Err(Kept::Own));
             // Only one of them shows something new.
             for mark in taken.iter().skip(1) {
                 let shown = record.shown.clone();
-                crowd.moved(*mark, &record);
+                unproven_usage.moved(*mark, &record);
                 for (now, before) in record.shown.iter().zip(shown) {
                     now.set(before.get());
                 }
             }
-            crowd.moved(taken[0], &record);
+            unproven_usage.moved(taken[0], &record);
             expected *= 2;
         }
     }
 
     #[test]
     fn hosts_without_a_record_have_a_part_together() {
-        let (crowd, origin) = (crowd(), Origin::default());
+        let (unproven_usage, origin) = (unproven_usage(), Origin::default());
         let records: [Record; 8] = Default::default();
         let taken = records
             .each_ref()
-            .map(|record| take(&crowd, record, &origin));
+            .map(|record| take(&unproven_usage, record, &origin));
         assert_eq!(taken.iter().filter(|one| one.is_ok()).count(), 3, "of 8");
         assert_eq!(taken[7], Err(Kept::Others(Standing::Unproven)));
         let proven = Record::default();
         proven.show(1);
-        assert!(take(&crowd, &proven, &origin).is_ok());
+        assert!(take(&unproven_usage, &proven, &origin).is_ok());
     }
 
     #[test]
     fn an_address_that_stalled_has_one_buffer_for_each_host() {
-        let (crowd, record) = (crowd(), Record::default());
+        let (unproven_usage, record) = (unproven_usage(), Record::default());
         let mut origins = Origins::default();
         let source = Source::User(7);
         let origin = origins.of(source);
         (0..3).for_each(|_| record.show(1));
         origin.stalled(Duration::from_secs(1));
         assert_eq!(record.standing(1, &origin), Standing::Suspect);
-        let mark = take(&crowd, &record, &origin).unwrap();
-        assert_eq!(take(&crowd, &record, &origin), Err(Kept::Own));
+        let mark = take(&unproven_usage, &record, &origin).unwrap();
+        assert_eq!(take(&unproven_usage, &record, &origin), Err(Kept::Own));
         // Its connections are gone, and it comes back.
         drop(origin);
         origins.tidy(Duration::from_secs(2));
@@ -386,18 +391,19 @@ mod tests {
         assert!(origin.is_suspect());
         origins.tidy(Duration::from_secs(1) + SUSPECT_FOR);
         assert!(!origin.is_suspect());
-        crowd.release(mark, &record);
-        assert!(take(&crowd, &record, &origin).is_ok());
+        unproven_usage.release(mark, &record);
+        assert!(take(&unproven_usage, &record, &origin).is_ok());
     }
 
     #[test]
     fn buffer_that_comes_back_without_its_data_shows_nothing() {
-        let (crowd, origin, record) = (crowd(), Origin::default(), Record::default());
-        let mark = take(&crowd, &record, &origin).unwrap();
-        crowd.release(mark, &record);
+        let (unproven_usage, origin, record) =
+            (unproven_usage(), Origin::default(), Record::default());
+        let mark = take(&unproven_usage, &record, &origin).unwrap();
+        unproven_usage.release(mark, &record);
         assert_eq!(record.standing(1, &origin), Standing::Unproven);
-        let mark = take(&crowd, &record, &origin).unwrap();
-        crowd.moved(mark, &record);
+        let mark = take(&unproven_usage, &record, &origin).unwrap();
+        unproven_usage.moved(mark, &record);
         assert_eq!(record.standing(1, &origin), Standing::Proven);
     }
 

@@ -13,7 +13,7 @@ use nvmeof_wire::opcode::{admin, io as nvm};
 
 use super::slots::Lent;
 use super::{Capsule, Io, QueuePair, of_peer};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// A command that takes longer is reported.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -105,7 +105,7 @@ impl QueuePair {
     }
 
     /// What the command in `slot` waits for.
-    fn waits_for(&self, slot: Place, io: &Io<'_>) -> WaitsFor {
+    fn waits_for(&self, slot: SlotId, io: &Io<'_>) -> WaitsFor {
         if let Some(reason) = io.resources.locked.waiting.reason(self.place, slot) {
             return reason;
         }

@@ -8,7 +8,7 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, Whose,
 };
-use nvmeof_target_core::{Limit, PortSeat, Queue as Core, Refusal, Target};
+use nvmeof_target_core::{Limit, PortQuotaGuard, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
@@ -16,7 +16,7 @@ use super::sizes::ADMIN_CAPSULE;
 use super::{LOOK_AFTER, Listening, Reactor};
 use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
-use crate::tag::Place;
+use crate::tag::SlotId;
 use nvmeof_target_address::port_address;
 
 /// RDMA Reads that one queue pair has in flight at most.
@@ -64,7 +64,7 @@ impl Requests {
 /// What an accepted connection begins with.
 struct Admitted {
     /// Its place at its port.
-    seat: PortSeat,
+    quota: PortQuotaGuard,
     core: Core,
     /// For its first receives.
     capsules: Vec<Buf>,
@@ -81,7 +81,7 @@ impl<S: Storage> Reactor<S> {
 
     fn answer_due(&mut self, now: Duration) -> bool {
         // All are refused at once by a target that is about to stop.
-        let accepts = self.stage.accepts() && self.let_go.accepts();
+        let accepts = self.stage.accepts() && self.detach.accepts();
         let mut any = false;
         while !accepts || self.requests.deadline().is_some_and(|at| now >= at) {
             let Some((provider, request)) = self.requests.waiting.pop_front() else {
@@ -128,7 +128,7 @@ impl<S: Storage> Reactor<S> {
         if !self.stage.accepts() {
             return Err(Target::no_room("the target is about to stop".to_owned()));
         }
-        if !self.let_go.accepts() {
+        if !self.detach.accepts() {
             return Err(Target::no_room("the target is drained".to_owned()));
         }
         // What shook hands before its port was removed is not let in after that.
@@ -141,7 +141,7 @@ impl<S: Storage> Reactor<S> {
         if request.reads_out == 0 {
             return Err(Target::no_reads());
         }
-        let seat = self.target.port_seat(&port.to_string())?;
+        let quota = self.target.port_quota(&port.to_string())?;
         self.make_way(now)?;
         let pool = match core.qid() {
             0 => &self.resources.admin_capsules,
@@ -154,14 +154,14 @@ impl<S: Storage> Reactor<S> {
             capsules.extend((0..first).map_while(|_| pool.take()));
         }
         if capsules.len() < first {
-            self.target.hits().add(Limit::Capsules);
+            self.target.limit_counters().add(Limit::Capsules);
             return Err(Target::no_room(format!(
                 "{free} of the {first} capsule buffers a connection needs at first are free; \
                  raise reactor.buffer_memory"
             )));
         }
         Ok(Admitted {
-            seat,
+            quota,
             core,
             capsules,
             accept,
@@ -192,7 +192,7 @@ impl<S: Storage> Reactor<S> {
         });
         // Those that are closing take their time with it.
         if self.unconnected.len() >= 2 * most {
-            self.target.hits().add(Limit::Unconnected);
+            self.target.limit_counters().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
                 "{} connections without a Connect are closing",
                 self.unconnected.len()
@@ -201,7 +201,7 @@ impl<S: Storage> Reactor<S> {
         if open.len() >= most
             && let Some(queue) = oldest_of_most(&open)
         {
-            self.target.hits().add(Limit::Unconnected);
+            self.target.limit_counters().add(Limit::Unconnected);
             self.with_queue(queue, now, |queue_pair, io| {
                 let why = format!(
                     "more than {most} connections sent no Connect, and this is the oldest of \
@@ -221,14 +221,14 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
     ) {
         let Admitted {
-            seat,
+            quota,
             mut core,
             capsules,
             accept,
         } = admitted;
         let (queue, entries) = (core.qid(), u32::from(core.entries()));
         let most = self.most_shared(queue);
-        core.count_in(&self.counters.book);
+        core.count_in(&self.counters.reactor_metrics);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
@@ -241,7 +241,7 @@ impl<S: Storage> Reactor<S> {
             _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
         };
         let link = link_of(provider, request, capsule_len, config.reads_out);
-        let place = self.add_queue(link, core, seat);
+        let place = self.add_queue(link, core, quota);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
@@ -284,9 +284,9 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// `None` when there are as many as places can name.
-    fn add_queue(&mut self, link: Link, core: Core, seat: PortSeat) -> Option<Place> {
+    fn add_queue(&mut self, link: Link, core: Core, quota: PortQuotaGuard) -> Option<SlotId> {
         let is_admin = core.qid() == 0;
-        let make = |place| QueuePair::new(place, link, core, seat);
+        let make = |place| QueuePair::new(place, link, core, quota);
         let place = self.queues.insert(make)?;
         self.unconnected.push_back(place);
         if let Some((steering, member)) = self.steering.as_ref().filter(|_| is_admin) {
@@ -369,7 +369,7 @@ fn turn_down(
 
 /// The oldest queue of the peer with the most of them: one that makes many does
 /// not drive out those of others. Oldest first.
-fn oldest_of_most(open: &[(Place, Source)]) -> Option<Place> {
+fn oldest_of_most(open: &[(SlotId, Source)]) -> Option<SlotId> {
     let mut counts: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, source) in open {
         *counts.entry(source).or_default() += 1;
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn the_peer_with_the_most_gives_way() {
         let open = |sources: &[u8]| -> Vec<_> {
-            let places = (0u16..).map(|index| Place {
+            let places = (0u16..).map(|index| SlotId {
                 index,
                 generation: 0,
             });

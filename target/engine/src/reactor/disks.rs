@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvmeof_backend::{Done, IoError, Refused, Storage, StorageError, Why};
 
 use super::Reactor;
-use crate::tag::{NOWHERE, Tag};
+use crate::tag::{NO_SLOT, Tag};
 
 impl<S: Storage> Reactor<S> {
     /// Starts what was submitted and tells queues what is done. Says whether
@@ -26,7 +26,7 @@ impl<S: Storage> Reactor<S> {
     /// A disk operation ended.
     fn executed(&mut self, done: Done, now: Duration) {
         let tag = Tag::from_bits(done.tag);
-        if tag.queue == NOWHERE {
+        if tag.queue == NO_SLOT {
             return self.flushed(tag.slot, &done);
         }
         // Of a queue that is gone only the buffer is left, which goes back to

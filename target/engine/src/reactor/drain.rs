@@ -10,8 +10,8 @@ use std::time::Duration;
 use nvmeof_backend::{Done, Op, Request, Storage};
 
 use super::Reactor;
-use crate::tag::{NOWHERE, Place, Tag};
-use crate::turns::HostId;
+use crate::fair_queue::HostId;
+use crate::tag::{NO_SLOT, SlotId, Tag};
 
 /// How far draining is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub(super) enum Stage {
 
 /// The name of a flush at the end. No queue has this place.
 pub(super) const FLUSH: Tag = Tag {
-    queue: NOWHERE,
-    slot: NOWHERE,
+    queue: NO_SLOT,
+    slot: NO_SLOT,
 };
 
 impl Stage {
@@ -115,7 +115,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// A flush that no host asked for ended.
-    pub(super) fn flushed(&mut self, slot: Place, done: &Done) {
+    pub(super) fn flushed(&mut self, slot: SlotId, done: &Done) {
         if slot != FLUSH.slot {
             return self.flushed_leaving(slot, done);
         }

@@ -6,8 +6,8 @@ use nvmeof_backend::Storage;
 
 use super::Reactor;
 use crate::awaiting_buffers::AwaitingBuffers;
-use crate::tag::Place;
-use crate::turns::Turns;
+use crate::fair_queue::FairQueue;
+use crate::tag::SlotId;
 
 /// Commands that one turn begins as they come. While no more come no host or queue waits
 /// for another, and nothing is to be divided.
@@ -17,7 +17,7 @@ const AT_ONCE: u32 = 64;
 const IN_TURN: usize = 64;
 
 /// Which of those that wait.
-type Row<T> = fn(&mut AwaitingBuffers) -> &mut Turns<T>;
+type Row<T> = fn(&mut AwaitingBuffers) -> &mut FairQueue<T>;
 
 impl<S: Storage> Reactor<S> {
     /// A turn begins.
@@ -72,11 +72,11 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives a buffer to the next address for which there is one.
     fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let turns: Row<Place> = match is_suspect {
+        let fair_queue: Row<SlotId> = match is_suspect {
             true => |all| all.queues(true),
             false => |all| all.queues(false),
         };
-        let fed = self.serve_first(turns, |reactor| reactor.feed_host(turns, now));
+        let fed = self.serve_first(fair_queue, |reactor| reactor.feed_host(fair_queue, now));
         if fed {
             self.resources.awaiting.served(is_suspect);
         }
@@ -87,11 +87,11 @@ impl<S: Storage> Reactor<S> {
     /// whose turn it is or the next one that has such a host. That one comes last then, as
     /// its address does. Those before it keep their places: they wait for something else
     /// than what there is, and newcomers do not get before them.
-    fn serve_first<T>(&mut self, turns: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+    fn serve_first<T>(&mut self, fair_queue: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
         let mut skipped = 0;
-        for _ in 0..turns(&mut self.resources.awaiting).addresses() {
-            let served = self.serve_host(turns, &serve);
-            let all = turns(&mut self.resources.awaiting);
+        for _ in 0..fair_queue(&mut self.resources.awaiting).addresses() {
+            let served = self.serve_host(fair_queue, &serve);
+            let all = fair_queue(&mut self.resources.awaiting);
             let stays = all.pass_address();
             if served {
                 all.return_addresses(skipped, stays);
@@ -103,11 +103,11 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// The same of the address whose turn it is.
-    fn serve_host<T>(&mut self, turns: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+    fn serve_host<T>(&mut self, fair_queue: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
         let mut skipped = 0;
-        for _ in 0..turns(&mut self.resources.awaiting).hosts_of_first() {
+        for _ in 0..fair_queue(&mut self.resources.awaiting).hosts_of_first() {
             let served = serve(self);
-            let all = turns(&mut self.resources.awaiting);
+            let all = fair_queue(&mut self.resources.awaiting);
             let stays = all.pass_host();
             if served {
                 all.return_hosts(skipped, stays);
@@ -121,7 +121,7 @@ impl<S: Storage> Reactor<S> {
     /// Gives commands their second buffer, as many as there are addresses: each may want
     /// another one at once, for its next piece.
     fn feed_seconds(&mut self, now: Duration) -> bool {
-        let seconds: Row<(Place, Place)> = |all| all.seconds.turns();
+        let seconds: Row<(SlotId, SlotId)> = |all| all.seconds.fair_queue();
         let mut fed = false;
         for _ in 0..seconds(&mut self.resources.awaiting).addresses() {
             if !self.serve_first(seconds, |reactor| reactor.feed_second(now)) {
@@ -134,7 +134,7 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives the first command of the host whose turn it is its second buffer.
     fn feed_second(&mut self, now: Duration) -> bool {
-        let Some((queue, slot)) = self.resources.awaiting.seconds.turns().pop() else {
+        let Some((queue, slot)) = self.resources.awaiting.seconds.fair_queue().pop() else {
             return false;
         };
         let fed = self.with_queue(queue, now, |queue_pair, io| {
@@ -142,17 +142,17 @@ impl<S: Storage> Reactor<S> {
         });
         if fed == Some(false) {
             let seconds = &mut self.resources.awaiting.seconds;
-            seconds.turns().put_back((queue, slot));
+            seconds.fair_queue().put_back((queue, slot));
         }
         fed != Some(false)
     }
 
     /// Gives a buffer to the first queue, of those of the host whose turn it
     /// is, for which there is one.
-    fn feed_host(&mut self, turns: Row<Place>, now: Duration) -> bool {
+    fn feed_host(&mut self, fair_queue: Row<SlotId>, now: Duration) -> bool {
         let mut skipped = 0;
-        for _ in 0..turns(&mut self.resources.awaiting).of_first() {
-            let all = turns(&mut self.resources.awaiting);
+        for _ in 0..fair_queue(&mut self.resources.awaiting).of_first() {
+            let all = fair_queue(&mut self.resources.awaiting);
             let Some(queue) = all.pop() else {
                 break;
             };
@@ -160,7 +160,7 @@ impl<S: Storage> Reactor<S> {
             let fed =
                 self.with_queue(queue, now, |queue_pair, io| queue_pair.feed(io)) == Some(true);
             // It is listed again when a command of it still waits.
-            let all = turns(&mut self.resources.awaiting);
+            let all = fair_queue(&mut self.resources.awaiting);
             let stays = all.of_first() > others;
             if fed {
                 all.return_things(skipped, stays);

@@ -2,18 +2,18 @@
 //! turned by one thread; what turns it is outside, so that a simulation can.
 
 mod accept;
-mod attention;
+mod detach;
 mod disks;
 mod drain;
 mod fair;
-mod let_go;
 mod locks;
 mod orders;
 mod peers;
+mod poll_schedule;
 mod queues;
 mod relief;
-mod sight;
 mod sizes;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -25,25 +25,25 @@ use std::time::Duration;
 use nvmeof_backend::{Done, Storage, StorageError};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
-use nvmeof_target_core::{News, Target};
+use nvmeof_target_core::{FollowUps, Target};
 
 use crate::awaiting_buffers::{AwaitingBuffers, SecondBuffers};
 use crate::backlog::Backlog;
 use crate::counters::Counters;
+use crate::data_buffers::DataBuffers;
 use crate::failures::Failures;
+use crate::fair_queue::FairQueue;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
 use crate::queue::{Accounts, Io, Locked, QueuePair, Receives, Resources, SharedQueues, Waiting};
-use crate::stock::Stock;
-use crate::tag::{NOWHERE, Place, Tag};
-use crate::turns::Turns;
+use crate::tag::{NO_SLOT, SlotId, Tag};
 use accept::Requests;
-use attention::Attention;
+use detach::Detach;
 use drain::Stage;
-use let_go::LetGo;
 use locks::LockChanges;
 use nvmeof_rdma::RateLimiter;
 use orders::Leaving;
+use poll_schedule::PollSchedule;
 use queues::Queues;
 use relief::Relief;
 pub use sizes::ReactorError;
@@ -74,7 +74,7 @@ pub struct Reactor<S> {
     config: ReactorConfig,
     target: Target,
     providers: Vec<Box<dyn Provider>>,
-    attention: Attention,
+    poll_schedule: PollSchedule,
     listeners: Vec<Listening>,
     storage: S,
     mailbox: Mailbox,
@@ -92,10 +92,10 @@ pub struct Reactor<S> {
     /// one is.
     steering: Option<(Steering, usize)>,
     /// Queues that were never connected, or not long ago; oldest first.
-    unconnected: VecDeque<Place>,
+    unconnected: VecDeque<SlotId>,
     relief: Relief,
     stage: Stage,
-    let_go: LetGo,
+    detach: Detach,
     /// Backing stores that are to be closed.
     leaving: Vec<Leaving>,
     /// When queues were looked after last.
@@ -149,7 +149,7 @@ impl<S: Storage> Reactor<S> {
         let buffers = Classes::new(&config.data, config.pages)?;
         let awaiting = AwaitingBuffers::new(SecondBuffers::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
-        let buffers = Stock::new(buffers);
+        let buffers = DataBuffers::new(buffers);
         let locked = Locked {
             member: target.locks().join(),
             waiting: Waiting::default(),
@@ -163,12 +163,12 @@ impl<S: Storage> Reactor<S> {
             admin_capsules,
             shared: SharedQueues::default(),
             awaiting,
-            due: Turns::default(),
+            due: FairQueue::default(),
             at_once: 0,
             backlog: Backlog::default(),
             writers: target.writers().clone(),
             locked,
-            news: News::empty(),
+            follow_ups: FollowUps::empty(),
             calls: Vec::new(),
             timer: None,
             failures: None,
@@ -180,7 +180,7 @@ impl<S: Storage> Reactor<S> {
             config,
             target,
             providers: Vec::new(),
-            attention: Attention::default(),
+            poll_schedule: PollSchedule::default(),
             listeners: Vec::new(),
             storage,
             mailbox,
@@ -195,7 +195,7 @@ impl<S: Storage> Reactor<S> {
             unconnected: VecDeque::new(),
             relief: Relief::default(),
             stage: Stage::Serving,
-            let_go: LetGo::default(),
+            detach: Detach::default(),
             leaving: Vec::new(),
             looked: Duration::ZERO,
             counters: Arc::default(),
@@ -376,7 +376,7 @@ impl<S: Storage> Reactor<S> {
             .chain(self.requests.deadline())
             .chain(self.relief.deadline())
             .chain(self.stage.deadline())
-            .chain(self.let_go.deadline())
+            .chain(self.detach.deadline())
             .chain(self.leaving.iter().filter_map(Leaving::deadline))
             .min()
     }
@@ -384,14 +384,14 @@ impl<S: Storage> Reactor<S> {
     fn poll_providers(&mut self, now: Duration) -> bool {
         let mut did_work = false;
         let mut events = std::mem::take(&mut self.events);
-        self.attention.begin(self.providers.len());
+        self.poll_schedule.begin(self.providers.len());
         for at in 0..self.providers.len() {
-            if !self.attention.looks(at) {
+            if !self.poll_schedule.looks(at) {
                 continue;
             }
             if let Some(provider) = self.providers.get_mut(at) {
                 let found = provider.poll(now, &mut events);
-                self.attention.looked(at, found);
+                self.poll_schedule.looked(at, found);
                 did_work |= found;
             }
             let mut events = events.drain(..);
@@ -422,7 +422,7 @@ impl<S: Storage> Reactor<S> {
                 }
                 Event::Received(received) => {
                     let mut queue = Tag::from_bits(received.tag.0).queue;
-                    if queue == NOWHERE {
+                    if queue == NO_SLOT {
                         io.resources
                             .shared
                             .came_back(Tag::from_bits(received.tag.0).slot);
@@ -482,7 +482,7 @@ impl<S: Storage> Reactor<S> {
         }
         // Gives back its buffers, of which others may be short.
         if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
-            self.resources.news |= News::POLL_ALL;
+            self.resources.follow_ups |= FollowUps::POLL_ALL;
         }
         self.resources.accounts.tidy(now);
         if let Some(provider) = self.providers.get_mut(provider) {
@@ -507,7 +507,7 @@ impl<S: Storage> Reactor<S> {
     /// Calls `act` with a queue that is still there.
     fn with_queue<T>(
         &mut self,
-        place: Place,
+        place: SlotId,
         now: Duration,
         act: impl FnOnce(&mut QueuePair, &mut Io<'_>) -> T,
     ) -> Option<T> {

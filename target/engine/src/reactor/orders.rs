@@ -12,9 +12,9 @@ use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{DisconnectReason, Disconnected};
 
 use super::{Listening, Reactor};
+use crate::fair_queue::HostId;
 use crate::mailbox::Order;
-use crate::tag::{NOWHERE, Place, Tag};
-use crate::turns::HostId;
+use crate::tag::{NO_SLOT, SlotId, Tag};
 
 /// A disk that is to be closed: no command begins on it any more.
 pub(super) struct Leaving {
@@ -61,7 +61,7 @@ impl<S: Storage> Reactor<S> {
                     address,
                     reply,
                 } => {
-                    self.let_go.resume();
+                    self.detach.resume();
                     let listened = self.listen_named(provider, address);
                     if let Err(Ok((listener, _))) = reply.give(listened) {
                         self.forget_listener(provider, listener);
@@ -82,9 +82,9 @@ impl<S: Storage> Reactor<S> {
                     let _ = answer.send(self.unlisten(provider, address, now));
                 }
                 Order::Look { answer } => {
-                    let _ = answer.send(self.sight(now));
+                    let _ = answer.send(self.snapshot(now));
                 }
-                Order::LetGo { answer } => self.start_to_let_go(answer, now),
+                Order::Detach { answer } => self.start_detaching(answer, now),
                 Order::Close { disks, answer } => {
                     for (disk, claim) in disks {
                         self.leave(disk, claim, answer.clone(), now);
@@ -197,8 +197,8 @@ impl<S: Storage> Reactor<S> {
 
     fn flush_leaving(&mut self, disk: u32, now: Duration) {
         let tag = Tag {
-            queue: NOWHERE,
-            slot: Place::of_number(disk),
+            queue: NO_SLOT,
+            slot: SlotId::of_number(disk),
         };
         let request = Request {
             tag: tag.to_bits(),
@@ -210,7 +210,7 @@ impl<S: Storage> Reactor<S> {
         self.submit_backlog(now);
     }
 
-    pub(super) fn flushed_leaving(&mut self, slot: Place, done: &Done) {
+    pub(super) fn flushed_leaving(&mut self, slot: SlotId, done: &Done) {
         if let Err(error) = &done.result {
             tracing::error!("the last flush of a disk that is not served any more: {error}");
         }

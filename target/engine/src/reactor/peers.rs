@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_backend::Storage;
-use nvmeof_target_core::News;
+use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
@@ -24,10 +24,10 @@ impl<S: Storage> Reactor<S> {
 
     /// Deals with what queues said besides: controllers that changed.
     pub(super) fn tell_peers(&mut self, now: Duration) {
-        while !self.resources.news.is_empty() {
-            let news = std::mem::take(&mut self.resources.news);
+        while !self.resources.follow_ups.is_empty() {
+            let follow_ups = std::mem::take(&mut self.resources.follow_ups);
             let calls = std::mem::take(&mut self.resources.calls);
-            if news.contains(News::POLL_ALL) {
+            if follow_ups.contains(FollowUps::POLL_ALL) {
                 Mailbox::send_all(&self.peers, Mail::POLL);
                 self.look_after_queues(now);
             } else {

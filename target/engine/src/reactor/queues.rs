@@ -8,7 +8,7 @@ use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
 
 use crate::queue::{Left, Lingering, QueuePair};
-use crate::tag::Place;
+use crate::tag::SlotId;
 
 /// Queue pairs by place and by the provider's name for them.
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(super) struct Queues {
     /// The one that is free longest is taken next, so that generations last.
     free: VecDeque<u16>,
     /// For events that carry no tag: connection events alone.
-    by_qp: HashMap<(usize, QpId), Place>,
+    by_qp: HashMap<(usize, QpId), SlotId>,
 }
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Entry {
 impl Queues {
     /// Adds what `make` makes of the place given to it. `None` when there are
     /// as many as places can name.
-    pub(super) fn insert(&mut self, make: impl FnOnce(Place) -> QueuePair) -> Option<Place> {
+    pub(super) fn insert(&mut self, make: impl FnOnce(SlotId) -> QueuePair) -> Option<SlotId> {
         let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
@@ -57,7 +57,7 @@ impl Queues {
         };
         let entry = self.entries.get_mut(usize::from(index))?;
         let generation = entry.generation;
-        let place = Place { index, generation };
+        let place = SlotId { index, generation };
         let queue_pair = make(place);
         self.by_qp
             .insert((queue_pair.link.provider, queue_pair.link.qp), place);
@@ -65,7 +65,7 @@ impl Queues {
         Some(place)
     }
 
-    pub(super) fn get(&mut self, place: Place) -> Option<&mut QueuePair> {
+    pub(super) fn get(&mut self, place: SlotId) -> Option<&mut QueuePair> {
         let entry = self.entries.get_mut(usize::from(place.index))?;
         if entry.generation != place.generation {
             return None;
@@ -74,7 +74,7 @@ impl Queues {
     }
 
     /// Little is sent over the queue at `place`.
-    pub(super) fn lighten(&mut self, place: Place, lightened: Lightened) {
+    pub(super) fn lighten(&mut self, place: SlotId, lightened: Lightened) {
         let entry = self.entries.get_mut(usize::from(place.index));
         if let Some(entry) = entry.filter(|entry| entry.generation == place.generation) {
             entry.lightened = Some(lightened);
@@ -82,7 +82,7 @@ impl Queues {
     }
 
     /// The place of the provider's queue pair.
-    pub(super) fn place(&self, provider: usize, qp: QpId) -> Option<Place> {
+    pub(super) fn place(&self, provider: usize, qp: QpId) -> Option<SlotId> {
         self.by_qp.get(&(provider, qp)).copied()
     }
 
@@ -106,7 +106,7 @@ impl Queues {
 
     /// A disk operation of a queue that is gone ended, which was for the command
     /// in `slot` of it.
-    pub(super) fn executed(&mut self, place: Place, slot: Place) {
+    pub(super) fn executed(&mut self, place: SlotId, slot: SlotId) {
         if let Some(entry) = self.entries.get_mut(usize::from(place.index))
             && entry.generation == place.generation.wrapping_add(1)
             && entry.on_disk > 0
@@ -168,10 +168,10 @@ impl Queues {
     }
 
     /// Places that are taken now.
-    pub(super) fn places(&self) -> Vec<Place> {
+    pub(super) fn places(&self) -> Vec<SlotId> {
         let all = (0u16..).zip(&self.entries);
         all.filter(|(_, entry)| entry.queue_pair.is_some())
-            .map(|(index, entry)| Place {
+            .map(|(index, entry)| SlotId {
                 index,
                 generation: entry.generation,
             })

@@ -10,9 +10,9 @@ use nvmeof_rdma::RateLimiter;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
+use crate::fair_queue::HostId;
 use crate::queue::{KINDS, Shortage, Stalled, Standing};
-use crate::tag::Place;
-use crate::turns::HostId;
+use crate::tag::SlotId;
 
 /// How long nothing may move of the transfers of a connection that has moved data
 /// before, and of one that has not, while others wait for their buffers. The first is
@@ -112,7 +112,7 @@ impl<S: Storage> Reactor<S> {
             if !gives {
                 short.swap_remove(at);
             }
-            self.target.hits().add(Limit::StalledTransfer);
+            self.target.limit_counters().add(Limit::StalledTransfer);
             let left_out = self.relief.log.ask(now);
             self.with_queue(place, now, |queue_pair, io| {
                 queue_pair.give_up(&stalled, left_out, io);
@@ -124,7 +124,7 @@ impl<S: Storage> Reactor<S> {
     /// that have shown nothing yet, or whose address stalled.
     fn shortages(&mut self) -> (Vec<Shortage>, Duration) {
         let (mut short, mut unproven, mut suspect, mut most) = (Vec::new(), 0, 0, 1);
-        let waiting: Vec<Place> = self.resources.awaiting.iter().copied().collect();
+        let waiting: Vec<SlotId> = self.resources.awaiting.iter().copied().collect();
         for place in waiting {
             if let Some(queue_pair) = self.queues.get(place)
                 && let Some(shortage) = queue_pair.shortage()
@@ -145,7 +145,7 @@ impl<S: Storage> Reactor<S> {
 
     /// Queues with transfers: first those that others can do without. The more its host
     /// has moved the later comes one that stalls.
-    fn stalled(&mut self, now: Duration) -> Vec<(Place, Stalled)> {
+    fn stalled(&mut self, now: Duration) -> Vec<(SlotId, Stalled)> {
         let mut all = Vec::new();
         for place in self.queues.places() {
             let stalled = self.with_queue(place, now, |queue_pair, io| queue_pair.stalled(io));
@@ -158,7 +158,7 @@ impl<S: Storage> Reactor<S> {
 
 impl Quiet {
     /// Of transfers in the order in which they are given up.
-    fn of(all: &[(Place, Stalled)]) -> Self {
+    fn of(all: &[(SlotId, Stalled)]) -> Self {
         let mut quiet = Self::default();
         let mut others = [0; KINDS];
         // Those of the host that has moved most come first.

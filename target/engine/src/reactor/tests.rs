@@ -15,6 +15,7 @@ mod commit;
 mod connections;
 mod depth;
 mod errors;
+mod fair_queue;
 mod fairness;
 mod fused;
 mod host;
@@ -36,7 +37,6 @@ mod providers;
 mod relief;
 mod shared;
 mod stalls;
-mod turns;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(super) struct Bench {
     /// Whether what hosts protect is kept at once; if not, by [`keep`](Self::keep).
     pub(super) keeps: bool,
     /// What was kept last.
-    pub(super) book: Vec<KeptProtection>,
+    pub(super) reactor_metrics: Vec<KeptProtection>,
     /// How often something was.
     pub(super) kept: usize,
 }
@@ -181,7 +181,7 @@ impl Bench {
             drained: false,
             hosts: 1,
             keeps: true,
-            book: Vec::new(),
+            reactor_metrics: Vec::new(),
             kept: 0,
         }
     }
@@ -214,7 +214,7 @@ impl Bench {
         if result.is_ok() {
             self.kept += 1;
             let (_, all) = to_keep.changes().last().unwrap();
-            self.book.clone_from(all);
+            self.reactor_metrics.clone_from(all);
         }
         to_keep.end(result);
         self.reactor.mailbox().send(Mail::POLL);

@@ -30,17 +30,17 @@ pub(crate) trait Write: Send + 'static {
 pub(crate) struct Keeper<W> {
     to: W,
     target: Target,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
 }
 
 /// Keeps it until it is dropped.
 pub(crate) struct Keeping {
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Bell {
+struct Wakeup {
     state: Mutex<Rung>,
     rings: Condvar,
 }
@@ -55,10 +55,10 @@ struct Rung {
 impl<W: Write> Keeper<W> {
     /// What hosts protect of `target` is written there from now on.
     pub(super) fn of(to: W, target: &Target) -> Self {
-        let bell = Arc::<Bell>::default();
-        target.keep_protections_in(Arc::clone(&bell) as Arc<dyn KeepProtections>);
+        let wakeup = Arc::<Wakeup>::default();
+        target.keep_protections_in(Arc::clone(&wakeup) as Arc<dyn KeepProtections>);
         let target = target.clone();
-        Self { to, target, bell }
+        Self { to, target, wakeup }
     }
 
     /// Starts the thread, which tells those reactors when something is kept.
@@ -66,11 +66,11 @@ impl<W: Write> Keeper<W> {
     /// # Errors
     /// When there can be no thread.
     pub(crate) fn start(mut self, reactors: Arc<[Mailbox]>) -> io::Result<Keeping> {
-        let bell = Arc::clone(&self.bell);
+        let wakeup = Arc::clone(&self.wakeup);
         let thread = std::thread::Builder::new()
             .name("protections".to_owned())
             .spawn(move || {
-                while self.bell.wait() {
+                while self.wakeup.wait() {
                     while let Some(to_keep) = self.target.to_keep() {
                         let written = self.to.write(to_keep.changes());
                         to_keep.end(written);
@@ -78,11 +78,11 @@ impl<W: Write> Keeper<W> {
                     }
                 }
             })?;
-        Ok(Keeping { bell, thread })
+        Ok(Keeping { wakeup, thread })
     }
 }
 
-impl Bell {
+impl Wakeup {
     fn state(&self) -> MutexGuard<'_, Rung> {
         // Nothing is left half done when a holder panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,7 +98,7 @@ impl Bell {
     }
 }
 
-impl KeepProtections for Bell {
+impl KeepProtections for Wakeup {
     fn wake(&self) {
         self.state().rung = true;
         self.rings.notify_one();
@@ -107,8 +107,8 @@ impl KeepProtections for Bell {
 
 impl Drop for Keeping {
     fn drop(&mut self) {
-        self.bell.state().stopped = true;
-        self.bell.rings.notify_all();
+        self.wakeup.state().stopped = true;
+        self.wakeup.rings.notify_all();
         // One that waits for a file that hangs is left behind.
         let until = Instant::now() + AT_THE_END;
         while !self.thread.is_finished() && Instant::now() < until {

@@ -150,7 +150,10 @@ impl Manager {
             Drained::Underway => return state.drained.check(),
             Drained::Done | Drained::Failed(_) => {}
         }
-        state.doors.all_fresh().listen(config, &self.reactors)?;
+        state
+            .served_ports
+            .all_fresh()
+            .listen(config, &self.reactors)?;
         state.drained = Drained::No;
         Ok(())
     }
@@ -169,7 +172,7 @@ impl Reactors {
             .mailboxes()
             .map(|mailbox| {
                 let (answer, hears) = channel();
-                mailbox.order(Order::LetGo { answer });
+                mailbox.order(Order::Detach { answer });
                 hears
             })
             .collect();

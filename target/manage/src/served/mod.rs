@@ -6,7 +6,6 @@
 //! with the connections that came by them, and disks that nobody is served from
 //! any more when the last command that was begun on them has ended.
 
-mod doors;
 mod drain;
 mod faults;
 mod fixed;
@@ -16,6 +15,7 @@ mod remembered;
 mod report;
 mod resize;
 mod seen;
+mod served_ports;
 #[cfg(test)]
 mod tests;
 mod unlinked;
@@ -41,10 +41,10 @@ pub use waiting::{Awaits, Waiting};
 use crate::fault_counts::FaultCounts;
 use crate::open::model_of;
 use crate::ports::Port;
-use doors::{Doors, NextDoors};
 use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
 use pool::{Disk, Prepared};
 use seen::{Changing, Seen};
+use served_ports::{NextServedPorts, ServedPorts};
 
 /// What is served now, and the way to change it. Calls come one after the
 /// other, from whatever threads.
@@ -71,7 +71,7 @@ struct State {
     fixed: Fixed,
     /// What is served, or waited for.
     config: Arc<Config>,
-    doors: Doors,
+    served_ports: ServedPorts,
     pool: Pool,
     /// Whether all hosts were let go, and nothing is listened on.
     drained: Drained,
@@ -107,7 +107,7 @@ impl Manager {
         let state = State {
             fixed: Fixed::of(config),
             config: Arc::new(config.clone()),
-            doors: Doors::new(config, ports),
+            served_ports: ServedPorts::new(config, ports),
             pool,
             drained: Drained::No,
         };
@@ -132,9 +132,9 @@ impl Manager {
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
-        let (disks, doors) = state.prepare(config, &self.reactors)?;
+        let (disks, served_ports) = state.prepare(config, &self.reactors)?;
         state.pool.given_up(&disks.fresh);
-        let model = model(config, &disks, &doors)?;
+        let model = model(config, &disks, &served_ports)?;
         let changes = self.target.model().difference(&model);
         Ok(Plan { changes })
     }
@@ -156,8 +156,8 @@ impl Manager {
         state.drained.check()?;
         let unusual = self.target.model().unusual_names();
         let unusual = config.unusual_names() - &unusual;
-        let (disks, mut doors) = state.prepare(config, &self.reactors)?;
-        let applied = match self.begin(config, &disks, &mut doors) {
+        let (disks, mut served_ports) = state.prepare(config, &self.reactors)?;
+        let applied = match self.begin(config, &disks, &mut served_ports) {
             Ok(applied) => applied,
             Err(error) => {
                 let closing = self.reactors.close(&disks.fresh);
@@ -167,12 +167,12 @@ impl Manager {
         };
         self.reactors.poll_all();
         let mut disconnected = applied.disconnected;
-        disconnected.extend(doors.leave(&self.reactors));
+        disconnected.extend(served_ports.leave(&self.reactors));
         let closing = self.reactors.close(&disks.gone);
         let mut remarks = disks.remarks;
         remarks.extend(on_unusual_names(&unusual));
         state.pool.becomes(disks.next, closing);
-        state.doors = doors.next;
+        state.served_ports = served_ports.next;
         state.config = Arc::new(config.clone());
         drop(state);
         self.remember();
@@ -189,12 +189,12 @@ impl Manager {
         &self,
         config: &Config,
         disks: &Prepared,
-        doors: &mut NextDoors,
+        served_ports: &mut NextServedPorts,
     ) -> Result<Applied, ApplyError> {
         let opened = self.reactors.open(&disks.fresh);
         opened.map_err(|failed| failed.of(config, &disks.places))?;
-        doors.listen(config, &self.reactors)?;
-        let applied = model(config, disks, doors)
+        served_ports.listen(config, &self.reactors)?;
+        let applied = model(config, disks, served_ports)
             .map_err(ApplyError::from)
             .and_then(|model| {
                 let applied = self.target.apply(model);
@@ -202,7 +202,7 @@ impl Manager {
                 applied.map_err(|error| ApplyError::Refused(error.to_string()))
             });
         if applied.is_err() {
-            doors.unlisten(&self.reactors);
+            served_ports.unlisten(&self.reactors);
         }
         applied
     }
@@ -299,13 +299,13 @@ impl State {
         &mut self,
         config: &Config,
         reactors: &Reactors,
-    ) -> Result<(Prepared, NextDoors), ConfigError> {
+    ) -> Result<(Prepared, NextServedPorts), ConfigError> {
         self.fixed.check(config)?;
         self.pool.collect();
-        let doors = self.doors.prepare(config, reactors)?;
+        let served_ports = self.served_ports.prepare(config, reactors)?;
         let disks = self.pool.prepare(config)?;
-        match model(config, &disks, &doors) {
-            Ok(_) => Ok((disks, doors)),
+        match model(config, &disks, &served_ports) {
+            Ok(_) => Ok((disks, served_ports)),
             Err(error) => {
                 self.pool.given_up(&disks.fresh);
                 Err(error)
@@ -314,7 +314,11 @@ impl State {
     }
 }
 
-fn model(config: &Config, disks: &Prepared, doors: &NextDoors) -> Result<Model, ConfigError> {
+fn model(
+    config: &Config,
+    disks: &Prepared,
+    served_ports: &NextServedPorts,
+) -> Result<Model, ConfigError> {
     let disks = disks.next.iter().map(Disk::served);
-    model_of(config, disks, &doors.next.specs())
+    model_of(config, disks, &served_ports.next.specs())
 }

@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Book {
+struct Contents {
     version: u32,
     /// By the names of their subsystems, and their numbers.
     namespaces: BTreeMap<String, BTreeMap<u32, Entry>>,
@@ -42,7 +42,7 @@ struct Entry {
 pub(crate) struct Remembered {
     path: Option<PathBuf>,
     /// As it was read or written last; none: it has to be written.
-    book: Mutex<Option<Book>>,
+    book: Mutex<Option<Contents>>,
 }
 
 impl Remembered {
@@ -53,8 +53,8 @@ impl Remembered {
             return Self::default();
         };
         let book = match std::fs::read(&path) {
-            Ok(bytes) => Book::parse(&bytes).map_err(|why| format!("is damaged: {why}")),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Book::default()),
+            Ok(bytes) => Contents::parse(&bytes).map_err(|why| format!("is damaged: {why}")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Contents::default()),
             Err(error) => Err(format!("cannot be read: {}", explain(&error))),
         };
         let book = book.inspect_err(|why| {
@@ -98,7 +98,7 @@ impl Remembered {
         let Some(path) = &self.path else {
             return;
         };
-        let next = Book::of(disks);
+        let next = Contents::of(disks);
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         if book.as_ref() == Some(&next) {
             return;
@@ -128,7 +128,7 @@ pub(crate) fn path_beside(state: &Path) -> PathBuf {
     with_ending(state, ".sizes")
 }
 
-impl Default for Book {
+impl Default for Contents {
     fn default() -> Self {
         Self {
             version: VERSION,
@@ -137,7 +137,7 @@ impl Default for Book {
     }
 }
 
-impl Book {
+impl Contents {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let book: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         match book.version {
@@ -197,22 +197,22 @@ mod tests {
         }
     }
 
-    fn book(path: &str, bytes: u64, block_size: u32) -> Book {
+    fn book(path: &str, bytes: u64, block_size: u32) -> Contents {
         let entry = Entry {
             path: path.into(),
             bytes,
             block_size,
         };
         let of_subsystem = BTreeMap::from([(1, entry)]);
-        Book {
+        Contents {
             namespaces: BTreeMap::from([("nqn.2026-11.org.example:disk".into(), of_subsystem)]),
-            ..Book::default()
+            ..Contents::default()
         }
     }
 
     #[test]
     fn a_namespace_is_known_by_its_path_with_a_size_that_can_be() {
-        let known = |book: &Book, wanted: &Wanted| book.entry(wanted).is_some();
+        let known = |book: &Contents, wanted: &Wanted| book.entry(wanted).is_some();
         let disk = wanted("/srv/disk", None);
         assert!(known(&book("/srv/disk", 4096, 512), &disk));
         assert!(!known(&book("/srv/other", 4096, 512), &disk));
@@ -234,7 +234,7 @@ mod tests {
             assert!(kept.book.lock().unwrap().is_none(), "{text}");
             kept.keep(&[]);
             let again = Remembered::beside(Some(&state));
-            assert_eq!(*again.book.lock().unwrap(), Some(Book::default()));
+            assert_eq!(*again.book.lock().unwrap(), Some(Contents::default()));
         }
     }
 }

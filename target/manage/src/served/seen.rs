@@ -59,9 +59,9 @@ impl Drop for Changing<'_> {
 impl State {
     pub(super) fn seen(&self) -> Seen {
         Seen {
-            ports: self.doors.ports().cloned().collect(),
+            ports: self.served_ports.ports().cloned().collect(),
             awaited_ports: self
-                .doors
+                .served_ports
                 .all()
                 .filter(|port| port.waits.is_some())
                 .cloned()

@@ -286,15 +286,15 @@ fn documents_from_several_threads_leave_no_disk_of_those_before() {
 fn ports_come_and_go() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let one = text(&[(1, "ram:1M")]);
-    let socket = daemon.folder.path().join("door.sock");
-    let doors = format!(
+    let socket = daemon.folder.path().join("port.sock");
+    let served_ports = format!(
         "[[port]]\ntraddr = \"unix:{}\"\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
          provider = \"iwarp\"\n",
         socket.display()
     );
     let report = daemon
         .manager
-        .apply(&parse(&format!("{one}{doors}")))
+        .apply(&parse(&format!("{one}{served_ports}")))
         .unwrap();
     assert_eq!(report.changes.len(), 2, "{report:?}");
     let addresses = || -> Vec<_> {
@@ -311,7 +311,7 @@ fn ports_come_and_go() {
     let more = |port: u16| {
         let other = daemon.folder.path().join("other.sock");
         format!(
-            "{one}{doors}[[port]]\ntraddr = \"unix:{}\"\n[[port]]\ntraddr = \"127.0.0.1\"\n\
+            "{one}{served_ports}[[port]]\ntraddr = \"unix:{}\"\n[[port]]\ntraddr = \"127.0.0.1\"\n\
              trsvcid = {port}\nprovider = \"iwarp\"\n",
             other.display()
         )

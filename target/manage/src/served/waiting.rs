@@ -192,15 +192,15 @@ impl Manager {
             state.pool.leave(&next, closing);
             return Vec::new();
         }
-        let mut doors = state.doors.clone();
+        let mut served_ports = state.served_ports.clone();
         // While the target is drained it listens nowhere.
         if state.drained == Drained::No {
             let due = |port: &Port| due(&Awaits::of_port(port));
-            let listening = doors.retry(&state.config, &self.reactors, due);
+            let listening = served_ports.retry(&state.config, &self.reactors, due);
             served.extend(listening.iter().map(Awaits::of_port));
         }
         let disks = next.iter().map(Disk::served);
-        let model = open::model_of(&state.config, disks, &doors.specs());
+        let model = open::model_of(&state.config, disks, &served_ports.specs());
         match model {
             // Sizes of the target are those that it has.
             Ok(model) => drop(self.target.apply(model)),
@@ -208,7 +208,7 @@ impl Manager {
         }
         self.reactors.poll_all();
         state.pool.becomes(next, BTreeMap::new());
-        state.doors = doors;
+        state.served_ports = served_ports;
         served
     }
 }

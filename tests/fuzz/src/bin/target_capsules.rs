@@ -252,7 +252,7 @@ impl Host {
             Action::Hold => lane.held.push(request.cid()),
             Action::Close(cause) => assert!(!cause.to_string().is_empty()),
         }
-        let _ = (lane.queue.take_news(), lane.queue.take_remark());
+        let _ = (lane.queue.take_follow_ups(), lane.queue.take_remark());
         let _ = lane.queue.take_unfused();
         self.poll(at);
     }

@@ -60,7 +60,7 @@ fn saving(files: &Counting) -> (tempfile::TempDir, Server, Shared) {
         keeper: Arc::new(keeper),
         watch: Arc::new(Watch::of(&server)),
         tell: |_| {},
-        turns: Turns::with_most(400),
+        queue: ChangeQueue::with_most(400),
     };
     (folder, server, shared)
 }
@@ -213,7 +213,7 @@ fn a_client_that_goes_away_leaves_nothing_half() {
 fn a_change_that_hangs_is_named_to_those_who_wait() {
     let files = Counting::default();
     let (_folder, server, mut shared) = saving(&files);
-    shared.turns.patience = Duration::from_millis(50);
+    shared.queue.patience = Duration::from_millis(50);
     runtime().block_on(async {
         files.hangs.store(true, Ordering::SeqCst);
         let first = tokio::spawn(ask_for(&shared, volume(0)));
@@ -271,11 +271,11 @@ fn a_connection_that_is_closed_takes_back_what_waits() {
     let (second, mut third) = (send(1), send(2));
     let waiting = |most: usize| {
         let start = Instant::now();
-        while shared.turns.waiting() != most {
+        while shared.queue.waiting() != most {
             assert!(
                 start.elapsed() < Duration::from_secs(60),
                 "{}",
-                shared.turns.waiting()
+                shared.queue.waiting()
             );
             std::thread::sleep(Duration::from_millis(1));
         }

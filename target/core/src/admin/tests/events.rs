@@ -18,7 +18,7 @@ use crate::testing::{
     CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, keyed,
     subsystem, target,
 };
-use crate::{Action, Event, Executed, NamespaceState, News, Order, Request, Revision, Target};
+use crate::{Action, Event, Executed, FollowUps, NamespaceState, Order, Request, Revision, Target};
 
 fn request() -> Sqe {
     bare(ASYNC_EVENT_REQUEST)
@@ -104,9 +104,9 @@ fn an_event_that_came_first_answers_the_next_request() {
     enable(&mut host, AsyncEventConfig::NSAN);
     change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
-    let _ = host.queue.take_news();
+    let _ = host.queue.take_follow_ups();
     hold(&mut host);
-    assert!(host.queue.take_news().contains(News::POLL));
+    assert!(host.queue.take_follow_ups().contains(FollowUps::POLL));
     assert!(event(&mut host).is_some());
 }
 
@@ -256,27 +256,30 @@ fn an_internal_error_of_any_queue_is_an_event_that_needs_no_bit() {
             ranges: 1,
             deallocate: true,
         };
-        let _ = queue.queue.take_news();
+        let _ = queue.queue.take_follow_ups();
         let answer = queue.write(command.to_sqe(), DsmRange::new(0, 8).as_bytes());
-        (answer.status(), queue.queue.take_news())
+        (answer.status(), queue.queue.take_follow_ups())
     };
     assert_eq!(trim(Executed::Gone).0, Status::NAMESPACE_NOT_READY);
     assert_eq!(event(&mut host), None);
-    let (status, news) = trim(Executed::Failed);
+    let (status, follow_ups) = trim(Executed::Failed);
     assert_eq!(status, Status::INTERNAL_ERROR);
-    assert!(news.contains(News::POLL_ALL));
+    assert!(follow_ups.contains(FollowUps::POLL_ALL));
     assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
     hold(&mut host);
     for _ in 0..2 {
-        let news = trim(Executed::Failed).1;
-        assert!(!news.contains(News::POLL_ALL), "there is nothing to tell");
+        let follow_ups = trim(Executed::Failed).1;
+        assert!(
+            !follow_ups.contains(FollowUps::POLL_ALL),
+            "there is nothing to tell"
+        );
     }
     assert_eq!(event(&mut host), None, "until the page is read");
     host.read(GetLogPage::new(LogId::ERROR, 0, 0, 64).to_sqe(), 64);
     assert_eq!(event(&mut host), None, "which told of both");
-    assert!(trim(Executed::Failed).1.contains(News::POLL_ALL));
+    assert!(trim(Executed::Failed).1.contains(FollowUps::POLL_ALL));
     let again = trim(Executed::Failed).1;
-    assert!(!again.contains(News::POLL_ALL), "it is known");
+    assert!(!again.contains(FollowUps::POLL_ALL), "it is known");
     assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
 }
 
@@ -327,9 +330,9 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     };
     change(&target, 2);
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
-    let _ = host.queue.take_news();
+    let _ = host.queue.take_follow_ups();
     assert_eq!(event(&mut host), None);
-    assert!(host.queue.take_news().contains(News::DEADLINE));
+    assert!(host.queue.take_follow_ups().contains(FollowUps::DEADLINE));
     assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
     // One of another type does not wait.
     storage_is(&target, NamespaceState::Faulted);
@@ -347,10 +350,10 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     let action = host.queue.begin(host.now, &sqe, &mut request);
     assert!(matches!(action, Action::Produce { .. }), "{action:?}");
     assert_eq!(event(&mut host), None, "it is not read yet");
-    let _ = host.queue.take_news();
+    let _ = host.queue.take_follow_ups();
     let room = Event::Room(&mut [0; 4096]);
     let _ = host.queue.step(host.now, &mut request, room);
-    assert!(host.queue.take_news().contains(News::POLL));
+    assert!(host.queue.take_follow_ups().contains(FollowUps::POLL));
     assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));
     // Nobody reads the page of that one: it keeps others back for a while.
     hold(&mut host);

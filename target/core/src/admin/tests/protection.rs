@@ -20,8 +20,8 @@ use crate::testing::{
     Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
 use crate::{
-    Action, Event, Executed, IoKind, KeepProtections, KeptProtection, NamespaceSpec,
-    NamespaceState, News, Order, Request, Target,
+    Action, Event, Executed, FollowUps, IoKind, KeepProtections, KeptProtection, NamespaceSpec,
+    NamespaceState, Order, Request, Target,
 };
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -273,12 +273,15 @@ fn every_host_of_the_subsystem_hears_of_it() {
     let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
     other.run(request, &[], &[]);
     for state in [WriteProtection::PROTECTED, WriteProtection::NONE] {
-        let _ = admin.queue.take_news();
+        let _ = admin.queue.take_follow_ups();
         set(&mut admin, 1, state);
         // That it may be written again is known when it is kept, and whoever keeps it
         // tells all.
         let at_once = state == WriteProtection::PROTECTED;
-        assert_eq!(admin.queue.take_news().contains(News::POLL_ALL), at_once);
+        assert_eq!(
+            admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL),
+            at_once
+        );
         let Some(Order::Respond(response)) = other.queue.poll(other.now) else {
             panic!("no event of {state:?}");
         };
@@ -291,10 +294,10 @@ fn every_host_of_the_subsystem_hears_of_it() {
         );
         other.run(request, &[], &[]);
         // Nothing changes when it is that already, and nobody has to look.
-        let _ = admin.queue.take_news();
+        let _ = admin.queue.take_follow_ups();
         set(&mut admin, 1, state);
         assert!(
-            !admin.queue.take_news().contains(News::POLL_ALL),
+            !admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL),
             "{state:?}"
         );
         assert!(other.queue.poll(other.now).is_none());
@@ -455,10 +458,10 @@ fn of_what_a_queue_asked_for_that_goes_meanwhile_nothing_comes() {
         heard
     };
     let (request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
     assert!(hears(&mut other));
     end(&mut admin, request, Executed::Failed);
-    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
     assert!(hears(&mut other));
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert!(hears(&mut other));
@@ -512,10 +515,10 @@ fn a_request_that_is_aborted_is_undone() {
     let target = target();
     let (mut admin, mut queue) = Host::ready(&target);
     let (mut request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
-    let _ = admin.queue.take_news();
+    let _ = admin.queue.take_follow_ups();
     let action = admin.queue.abort(&mut request);
     assert!(matches!(action, Action::Respond(_)));
-    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }

@@ -10,7 +10,7 @@ use nvmeof_wire::nvm::{Copy, CopyRange, Io};
 use nvmeof_wire::opcode::io;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::metrics::Ledger;
+use crate::metrics::MetricsRegistry;
 use crate::testing::{Answer, Host, apply, closed, namespace, subsystem, target};
 use crate::{Executed, NamespaceSpec, NamespaceState, SubsystemSpec};
 
@@ -40,8 +40,8 @@ fn counts(host: &mut Host, nsid: u32) -> [u128; 6] {
 #[test]
 fn smart_of_a_namespace_is_what_all_reactors_did_in_it() {
     let target = target();
-    let ledger = Ledger::default();
-    let [first, second] = [0, 1].map(|reactor| ledger.book(reactor));
+    let metrics_registry = MetricsRegistry::default();
+    let [first, second] = [0, 1].map(|reactor| metrics_registry.reactor_metrics(reactor));
     let (mut admin, cntlid) = Host::counted(&target, &first, 0, 0xffff);
     let (mut one, _) = Host::counted(&target, &first, 1, cntlid);
     let (mut other, _) = Host::counted(&target, &second, 2, cntlid);
@@ -80,9 +80,10 @@ fn smart_of_a_namespace_is_what_all_reactors_did_in_it() {
 #[test]
 fn smart_counts_the_commands_that_the_command_set_names() {
     let target = target();
-    let ledger = Ledger::default();
-    let (mut admin, cntlid) = Host::counted(&target, &ledger.book(0), 0, 0xffff);
-    let (mut queue, _) = Host::counted(&target, &ledger.book(0), 1, cntlid);
+    let metrics_registry = MetricsRegistry::default();
+    let (mut admin, cntlid) =
+        Host::counted(&target, &metrics_registry.reactor_metrics(0), 0, 0xffff);
+    let (mut queue, _) = Host::counted(&target, &metrics_registry.reactor_metrics(0), 1, cntlid);
     let expect = |admin: &mut Host, expected: [u128; 4], what: &str| {
         for nsid in [1, 0, NSID_ALL] {
             assert_eq!(counts(admin, nsid)[..4], expected, "{what} {nsid}");

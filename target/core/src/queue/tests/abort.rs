@@ -50,8 +50,11 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
         .begin(host.now, &write(77).to_bytes(), &mut request);
     assert!(matches!(action, Action::Pull { .. }));
     held(&mut first, Abort { sqid: 1, cid: 77 }.to_sqe());
-    let news = first.queue.take_news();
-    assert!(news.contains(crate::News::CALL) && !news.contains(crate::News::POLL_ALL));
+    let follow_ups = first.queue.take_follow_ups();
+    assert!(
+        follow_ups.contains(crate::FollowUps::CALL)
+            && !follow_ups.contains(crate::FollowUps::POLL_ALL)
+    );
     assert_eq!(first.queue.take_calls(), [0]);
     assert_eq!(ordered(&mut first), None, "nobody has looked yet");
     assert_eq!(looked_for(&mut host), Some(77));
@@ -62,9 +65,9 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
     assert_eq!(response.cqe.cid.get(), 77);
     assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
     assert!(request.is_over());
-    let _ = host.queue.take_news();
+    let _ = host.queue.take_follow_ups();
     host.queue.aborted(77, true);
-    assert_eq!(host.queue.take_news(), crate::News::CALL);
+    assert_eq!(host.queue.take_follow_ups(), crate::FollowUps::CALL);
     assert_eq!(host.queue.take_calls(), [0]);
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 0)));
     assert_eq!(ordered(&mut first), None);
@@ -88,9 +91,9 @@ fn reactors_that_have_nothing_to_do_with_it_are_not_called() {
     host.queue.aborted(5, false);
     assert_eq!(host.queue.take_calls(), [3]);
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
-    let _ = first.queue.take_news();
+    let _ = first.queue.take_follow_ups();
     held(&mut first, Abort { sqid: 0, cid: 5 }.to_sqe());
-    assert_eq!(first.queue.take_news(), crate::News::POLL);
+    assert_eq!(first.queue.take_follow_ups(), crate::FollowUps::POLL);
     assert!(first.queue.take_calls().is_empty());
 }
 

@@ -71,7 +71,7 @@ fn when_none_is_left_the_host_may_try_again() {
     for words in ["7 to 8", "raise its cntlid_max", DISK] {
         assert!(remark.contains(words), "{remark}");
     }
-    assert_eq!(target.hits().get(Limit::ControllerIds), 1);
+    assert_eq!(target.limit_counters().get(Limit::ControllerIds), 1);
     drop(first);
     let answer = third.connect(&Connect::new(0, 32, 0), &to(DISK));
     assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 7));

@@ -311,7 +311,11 @@ fn connect_comes_first_and_once() {
     let mut host = Host::open(&target(), 0, 32);
     let answer = host.plain(admin::bare(opcode::admin::KEEP_ALIVE));
     assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
-    assert!(host.queue.take_news().contains(crate::News::POLL));
+    assert!(
+        host.queue
+            .take_follow_ups()
+            .contains(crate::FollowUps::POLL)
+    );
     assert_eq!(host.close_cause(), Some(CloseCause::NotConnected));
     let mut host = Host::open(&target(), 0, 32);
     let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
@@ -387,8 +391,11 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     let answer = newest.connect(&Connect::new(0, 32, 0), &discovery());
     assert_eq!(answer.status(), Status::SUCCESS);
     // Only the reactor of the one that goes has something to do.
-    let news = newest.queue.take_news();
-    assert!(news.contains(crate::News::CALL) && !news.contains(crate::News::POLL_ALL));
+    let follow_ups = newest.queue.take_follow_ups();
+    assert!(
+        follow_ups.contains(crate::FollowUps::CALL)
+            && !follow_ups.contains(crate::FollowUps::POLL_ALL)
+    );
     assert_eq!(newest.queue.take_calls(), [3]);
     let lost: Vec<_> = (0..)
         .zip(&mut all)
@@ -428,8 +435,11 @@ fn a_host_with_many_discovery_controllers_loses_its_own() {
     }
     assert_eq!(patient.close_cause(), None);
     assert_eq!(target.controllers(), most);
-    let hits = u64::try_from(201 - most).unwrap();
-    assert_eq!(target.hits().get(Limit::DiscoveryControllers), hits);
+    let limit_counters = u64::try_from(201 - most).unwrap();
+    assert_eq!(
+        target.limit_counters().get(Limit::DiscoveryControllers),
+        limit_counters
+    );
     // Another one that comes takes no patient one's place either.
     let _late = finder(&target, 1, "nqn.2026-11.org.example:late");
     assert_eq!(patient.close_cause(), None);

@@ -12,7 +12,7 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, target, target_with};
-use crate::{CloseCause, Limits, News};
+use crate::{CloseCause, FollowUps, Limits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,7 @@ fn silence_takes_the_controller_and_all_its_queues() {
         admin.close_cause(),
         Some(CloseCause::KeepAlive { kato_ms: 2000 })
     );
-    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
     assert_eq!(
         io.close_cause(),
         Some(CloseCause::ControllerGone { cntlid })
@@ -128,10 +128,10 @@ fn without_a_time_out_nothing_expires_and_keep_alive_is_refused() {
 #[test]
 fn the_feature_changes_the_time_out() {
     let (mut admin, _) = Host::admin(&target());
-    let _ = admin.queue.take_news();
+    let _ = admin.queue.take_follow_ups();
     let set = SetFeatures::new(FeatureId::KEEP_ALIVE_TIMER, 2500);
     assert_eq!(admin.plain(set.to_sqe()).status(), Status::SUCCESS);
-    assert!(admin.queue.take_news().contains(News::DEADLINE));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::DEADLINE));
     admin.now += 4 * SECOND;
     assert_eq!(
         admin.close_cause(),

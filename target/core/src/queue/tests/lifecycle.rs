@@ -6,7 +6,7 @@ use nvmeof_wire::registers::{Cap, Cc, Csts, Property, PropertyValue, Vs};
 use nvmeof_wire::{Status, nvm};
 
 use crate::testing::{Host, target};
-use crate::{CloseCause, Executed, IoKind, News};
+use crate::{CloseCause, Executed, FollowUps, IoKind};
 
 #[test]
 fn properties_are_read_with_their_own_size() {
@@ -87,9 +87,9 @@ fn a_reset_drops_io_queues_and_the_admin_queue_goes_on() {
     let target = target();
     let (mut admin, cntlid) = Host::admin(&target);
     let mut io = Host::io(&target, 1, cntlid);
-    let _ = admin.queue.take_news();
+    let _ = admin.queue.take_follow_ups();
     admin.set_cc(0);
-    assert!(admin.queue.take_news().contains(News::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
     assert_eq!(
         io.close_cause(),
         Some(CloseCause::ControllerGone { cntlid })
@@ -157,7 +157,7 @@ fn disconnect_answers_and_closes_an_io_queue() {
     assert_eq!(io.plain(bad).status(), Status::CONNECT_INCOMPATIBLE_FORMAT);
     assert_eq!(io.close_cause(), None);
     assert_eq!(io.plain(fabrics::disconnect()).status(), Status::SUCCESS);
-    assert!(io.queue.take_news().contains(News::POLL));
+    assert!(io.queue.take_follow_ups().contains(FollowUps::POLL));
     assert_eq!(io.close_cause(), Some(CloseCause::Disconnected));
 }
 

@@ -64,9 +64,9 @@ fn one_host_does_not_get_every_controller() {
     assert_eq!(status, Status::SUCCESS, "there is one left for others");
     let (_, status, _) = admin(&target, &of_other(0xffff));
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
-    let hits = target.hits();
-    assert_eq!(hits.get(Limit::HostControllers), 1);
-    assert_eq!(hits.get(Limit::Controllers), 1);
+    let limit_counters = target.limit_counters();
+    assert_eq!(limit_counters.get(Limit::HostControllers), 1);
+    assert_eq!(limit_counters.get(Limit::Controllers), 1);
     drop(first);
     let (_, status, _) = admin(&target, &connect_data(0xffff));
     assert_eq!(status, Status::SUCCESS);
@@ -118,8 +118,9 @@ fn hosts_of_one_port_do_not_get_every_controller() {
     let target = with_ports(limits, 2);
     let (mut first, mut second) = (Vec::new(), Vec::new());
     assert_eq!(come(&target, &[1], &mut first), 12);
-    let hits = || [Limit::PortControllers, Limit::Controllers].map(|one| target.hits().get(one));
-    assert_eq!(hits(), [1, 0]);
+    let limit_counters =
+        || [Limit::PortControllers, Limit::Controllers].map(|one| target.limit_counters().get(one));
+    assert_eq!(limit_counters(), [1, 0]);
     // And may try again: without DNR.
     let (mut late, _) = one_by(&target, 1, "nqn.2026-11.org.example:late");
     let remark = late.queue.take_remark().unwrap();
@@ -131,7 +132,7 @@ fn hosts_of_one_port_do_not_get_every_controller() {
         assert!(remark.contains(words), "{remark}");
     }
     assert_eq!(come(&target, &[2], &mut second), 4);
-    assert_eq!(hits(), [2, 1]);
+    assert_eq!(limit_counters(), [2, 1]);
     // What becomes free is for whoever comes, but for the share of each.
     first.truncate(10);
     assert_eq!(come(&target, &[2], &mut second), 2);
@@ -195,8 +196,9 @@ fn one_host_does_not_get_every_queue_and_command() {
     assert_eq!(c.connect(&fewer, &data(two)).status(), Status::SUCCESS);
     let (_d, status) = queue(&target, 2, 2, &data(one));
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY, "a fourth");
-    let hits = [Limit::HostQueues, Limit::HostCommands].map(|limit| target.hits().get(limit));
-    assert_eq!(hits, [1, 1]);
+    let limit_counters =
+        [Limit::HostQueues, Limit::HostCommands].map(|limit| target.limit_counters().get(limit));
+    assert_eq!(limit_counters, [1, 1]);
     // Another host is not concerned.
     let (_other, _, its) = admin(&target, &of_other(0xffff));
     let (_e, status) = queue(&target, 1, 128, &of_other(its));
@@ -214,13 +216,13 @@ fn a_port_has_so_many_connections() {
     };
     let model = Model::build(limits, &[], &[]).unwrap();
     let target = Target::new(model);
-    let seats = [(); 2].map(|()| target.port_seat("10.0.0.1:4420").unwrap());
-    let refused = target.port_seat("10.0.0.1:4420").unwrap_err();
+    let quota = [(); 2].map(|()| target.port_quota("10.0.0.1:4420").unwrap());
+    let refused = target.port_quota("10.0.0.1:4420").unwrap_err();
     assert!(refused.cause.contains("raise limits.port_connections"));
-    assert!(target.port_seat("10.0.0.2:4420").is_ok());
-    assert_eq!(target.hits().get(Limit::PortConnections), 1);
-    drop(seats);
-    assert!(target.port_seat("10.0.0.1:4420").is_ok());
+    assert!(target.port_quota("10.0.0.2:4420").is_ok());
+    assert_eq!(target.limit_counters().get(Limit::PortConnections), 1);
+    drop(quota);
+    assert!(target.port_quota("10.0.0.1:4420").is_ok());
 }
 
 /// A controller and an I/O queue of that many entries of a host that came by port
@@ -275,8 +277,9 @@ fn a_port_has_so_many_commands() {
     for words in ["port 127.0.0.1:4420", "300", "raise limits.port_commands"] {
         assert!(remark.contains(words), "{remark}");
     }
-    let hits = || [Limit::PortCommands, Limit::HostCommands].map(|one| target.hits().get(one));
-    assert_eq!(hits(), [1, 0]);
+    let limit_counters =
+        || [Limit::PortCommands, Limit::HostCommands].map(|one| target.limit_counters().get(one));
+    assert_eq!(limit_counters(), [1, 0]);
     let (_a, status) = queue_at(&target, Some(1), 44, &of_other, &none);
     assert_eq!(status, Status::SUCCESS);
     for elsewhere in [Some(2), None] {
@@ -286,7 +289,7 @@ fn a_port_has_so_many_commands() {
     drop(one);
     let (_c, status) = queue_at(&target, Some(1), 128, &of_other, &none);
     assert_eq!(status, Status::SUCCESS);
-    assert_eq!(hits(), [1, 0]);
+    assert_eq!(limit_counters(), [1, 0]);
 }
 
 /// What is a port's part only while there are others.
@@ -311,10 +314,10 @@ fn a_port_that_is_alone_has_every_command_and_connection() {
         assert!(all.iter().all(|(_, status)| *status == Status::SUCCESS));
         let (_more, status) = queue_at(&target, Some(1), 128, &of_other, &none);
         assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY, "{ports}");
-        let mut seats = (0..1000).map_while(|_| target.port_seat("a").ok());
+        let mut quota = (0..1000).map_while(|_| target.port_quota("a").ok());
         let most = of_port.with_ports(usize::from(ports));
         assert_eq!(
-            seats.by_ref().collect::<Vec<_>>().len(),
+            quota.by_ref().collect::<Vec<_>>().len(),
             usize::try_from(most).unwrap()
         );
     }
@@ -348,6 +351,7 @@ fn what_is_left_is_kept_for_other_ports() {
     other.queue.set_scarce(Scarce::default());
     let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
     assert_eq!(answer.status(), Status::SUCCESS);
-    let hits = [Limit::PortMemory, Limit::HostMemory].map(|one| target.hits().get(one));
-    assert_eq!(hits, [2, 0]);
+    let limit_counters =
+        [Limit::PortMemory, Limit::HostMemory].map(|one| target.limit_counters().get(one));
+    assert_eq!(limit_counters, [2, 0]);
 }

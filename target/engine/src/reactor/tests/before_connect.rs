@@ -121,7 +121,10 @@ fn io_queues_leave_capsules_to_admin_queues() {
     let reject = Reject::parse(&more.rejected[0].1).unwrap();
     assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
     assert_eq!(bench.reactor.free_buffers().1, all - 64);
-    assert_eq!(bench.reactor.target.hits().get(Limit::Capsules), 1);
+    assert_eq!(
+        bench.reactor.target.limit_counters().get(Limit::Capsules),
+        1
+    );
     let mut admin = bench.host();
     establish(&mut bench, &mut admin, &Request::new(0, 32));
 }
@@ -166,7 +169,14 @@ fn many_connections_of_one_peer_do_not_drive_out_another() {
     let connect = Connect::new(0, 32, 0);
     let cqe = try_connect(&mut bench, &mut honest, first, &connect, 0xffff);
     assert!(cqe.status().is_success());
-    assert_eq!(bench.reactor.target.hits().get(Limit::Unconnected), 4);
+    assert_eq!(
+        bench
+            .reactor
+            .target
+            .limit_counters()
+            .get(Limit::Unconnected),
+        4
+    );
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn a_host_holds_its_part_of_the_buffers_and_no_more() {
     // Three quarters of 16 and of 4.
     assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
     assert_eq!(bench.reactor.free_buffers().0, 4 + 4);
-    assert!(bench.reactor.target.hits().get(Limit::HostMemory) > 0);
+    assert!(bench.reactor.target.limit_counters().get(Limit::HostMemory) > 0);
     let own: Vec<_> = [8, 512]
         .map(|blocks: u32| {
             let data = vec![0; blocks as usize * 512];
@@ -453,7 +453,10 @@ fn a_host_connects_and_is_kept_alive_while_others_have_everything() {
     }
     // Of 256 capsules a quarter is for the first queues of others.
     assert_eq!(queues.len(), 6);
-    assert_eq!(bench.reactor.target.hits().get(Limit::HostMemory), 1);
+    assert_eq!(
+        bench.reactor.target.limit_counters().get(Limit::HostMemory),
+        1
+    );
     for queue in &queues {
         for _ in 0..31 {
             greedy.send_with(*queue, command(io::READ, 0, 8), &[0; 4096]);

@@ -85,11 +85,11 @@ fn a_keeper_that_never_answers_holds_up_nobody_else() {
     bench.keep_that(hangs, Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
     assert!(other.take(later).is_none());
-    assert_eq!(bench.book.len(), 1);
+    assert_eq!(bench.reactor_metrics.len(), 1);
     bench.keep(Ok(()));
     assert!(run(&mut bench, &mut other, later).0.status().is_success());
     assert_eq!(write(&mut bench, &mut host, queue), Status::SUCCESS);
-    assert!(bench.book.is_empty());
+    assert!(bench.reactor_metrics.is_empty());
     let _ = alive;
 }
 
@@ -181,7 +181,7 @@ fn of_a_queue_that_goes_nothing_waits_and_what_it_asked_for_is_kept() {
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
     let status = write(&mut bench, &mut host, queue);
     assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED);
-    assert_eq!(bench.book.len(), 1);
+    assert_eq!(bench.reactor_metrics.len(), 1);
 }
 
 /// Base 2.1, 3.7.2: what was outstanding is not answered after a reset.
@@ -258,7 +258,7 @@ fn what_is_kept_is_what_is_so_in_any_order() {
         for (at, to, sent) in sent {
             assert!(hosts[at].take(sent).is_some(), "{seed}: {to:?}");
         }
-        let kept = if bench.book.is_empty() {
+        let kept = if bench.reactor_metrics.is_empty() {
             NONE
         } else {
             PROTECTED

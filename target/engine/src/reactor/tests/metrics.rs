@@ -13,14 +13,14 @@ use nvmeof_wire::opcode::{Opcode, io};
 use super::Bench;
 use super::host::{Host, ready, run};
 use crate::mailbox::Order;
-use crate::sight::Sight;
+use crate::snapshot::ReactorSnapshot;
 
 fn counted(bench: &Bench) -> Vec<Counted> {
     bench
         .reactor
         .counters()
-        .book
-        .ledger()
+        .reactor_metrics
+        .metrics_registry()
         .read(Duration::ZERO, &|_, _| true)
 }
 
@@ -32,15 +32,15 @@ fn of_namespace(bench: &Bench) -> Counted {
     found.next().unwrap()
 }
 
-fn sight(bench: &mut Bench, host: &mut Host) -> Sight {
+fn snapshot(bench: &mut Bench, host: &mut Host) -> ReactorSnapshot {
     let (answer, hears) = channel();
     bench.reactor.mailbox().order(Order::Look { answer });
-    let mut sight = None;
+    let mut snapshot = None;
     bench.until(&mut [host], |_, _| {
-        sight = hears.try_recv().ok();
-        sight.is_some()
+        snapshot = hears.try_recv().ok();
+        snapshot.is_some()
     });
-    sight.unwrap()
+    snapshot.unwrap()
 }
 
 fn command(opcode: Opcode) -> nvmeof_wire::Sqe {
@@ -90,7 +90,7 @@ fn commands_that_are_aborted_are_counted_once_as_failed() {
         bench.reactor.storage_mut().in_flight() == 4
     });
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
-    let waiting = sight(&mut bench, &mut host).waiting_for_buffers;
+    let waiting = snapshot(&mut bench, &mut host).waiting_for_buffers;
     assert_eq!(waiting, 1, "queues");
     let abort = Abort {
         sqid: 1,
@@ -131,14 +131,17 @@ fn what_is_there_at_a_moment_is_told_when_asked() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 3
     });
-    let sight = sight(&mut bench, &mut host);
-    assert_eq!((sight.waiting_for_buffers, sight.waiting_for_disks), (0, 0));
+    let snapshot = snapshot(&mut bench, &mut host);
     assert_eq!(
-        (sight.free_buffers, sight.free_capsules),
+        (snapshot.waiting_for_buffers, snapshot.waiting_for_disks),
+        (0, 0)
+    );
+    assert_eq!(
+        (snapshot.free_buffers, snapshot.free_capsules),
         // Of 512 capsules; those of admin queues are not among them.
         (bench.reactor.free_buffers().0, 512 - 128)
     );
-    let mut queues = sight.queues;
+    let mut queues = snapshot.queues;
     queues.sort_by_key(|one| one.queue);
     let [admin, io] = &queues[..] else {
         panic!("{queues:?}");

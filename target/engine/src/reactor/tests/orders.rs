@@ -154,11 +154,11 @@ fn a_provider_stays_only_if_every_reactor_has_it() {
 /// However far a connection is when its port goes: it is not let in after that.
 #[test]
 fn a_connection_does_not_outlive_its_port() {
-    for turns in 0..30 {
+    for fair_queue in 0..30 {
         let mut bench = Bench::new(65);
         let mut host = bench.host();
         host.open(bench.net.now(), &CmRequest::new(0, 32));
-        let mut left = turns;
+        let mut left = fair_queue;
         bench.until(&mut [&mut host], |_, _| {
             left -= 1;
             left < 0
@@ -171,7 +171,7 @@ fn a_connection_does_not_outlive_its_port() {
         });
         bench.run_for(&mut [&mut host], Duration::from_secs(1));
         assert!(hears.try_recv().unwrap().is_empty());
-        assert_eq!(bench.reactor.queue_pairs(), 0, "after {turns} turns");
+        assert_eq!(bench.reactor.queue_pairs(), 0, "after {fair_queue} turns");
     }
 }
 
@@ -208,7 +208,7 @@ fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
         bench.reactor.storage_mut().in_flight() == 1
     });
     let (answer, hears) = channel();
-    bench.reactor.mailbox().order(Order::LetGo { answer });
+    bench.reactor.mailbox().order(Order::Detach { answer });
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
     bench.reactor.storage_mut().hold = false;
@@ -233,7 +233,7 @@ fn who_does_not_let_go_is_closed_when_the_time_is_up() {
         bench.reactor.storage_mut().in_flight() == 1
     });
     let (answer, hears) = channel();
-    bench.reactor.mailbox().order(Order::LetGo { answer });
+    bench.reactor.mailbox().order(Order::Detach { answer });
     bench.run_for(&mut [&mut host], Duration::from_secs(60));
     assert_eq!(bench.reactor.queue_pairs(), 0);
     assert_eq!(hears.try_recv(), Ok(()));

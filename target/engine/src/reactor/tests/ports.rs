@@ -36,9 +36,9 @@ fn reads(host: &mut Host, qp: QpId, count: usize) {
     }
 }
 
-fn hits(bench: &Bench) -> [u64; 2] {
-    let hits = bench.reactor.target.hits();
-    [Limit::PortMemory, Limit::HostMemory].map(|limit| hits.get(limit))
+fn limit_counters(bench: &Bench) -> [u64; 2] {
+    let limit_counters = bench.reactor.target.limit_counters();
+    [Limit::PortMemory, Limit::HostMemory].map(|limit| limit_counters.get(limit))
 }
 
 /// However many hosts come by one port: some buffers are left to those of others,
@@ -75,7 +75,7 @@ fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
     go_on(&mut bench, &mut first, &mut other);
     // Three quarters of 16, of which each host has no more than a half.
     assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
-    assert!(hits(&bench)[0] > 0);
+    assert!(limit_counters(&bench)[0] > 0);
     let own: Vec<_> = (0..4).map(|_| read(&mut other, its)).collect();
     go_on(&mut bench, &mut first, &mut other);
     // With the short ones gone, the port gets its part of the longer ones as well.
@@ -182,7 +182,7 @@ fn a_host_of_another_port_connects_while_those_of_one_have_everything() {
         assert!(first.len() < 40, "they get whatever they want");
     }
     assert!(first.len() > 2, "several hosts: {}", first.len());
-    assert!(hits(&bench)[0] > 0);
+    assert!(limit_counters(&bench)[0] > 0);
     for (host, queues) in &mut first {
         if let Some(queue) = queues.first() {
             show(&mut bench, host, *queue);

@@ -19,7 +19,11 @@ fn long_write(host: &mut Host, qp: nvmeof_rdma::QpId) -> Sent {
 
 /// How often a connection was closed for others that waited.
 fn given_up(bench: &Bench) -> u64 {
-    bench.reactor.target.hits().get(Limit::StalledTransfer)
+    bench
+        .reactor
+        .target
+        .limit_counters()
+        .get(Limit::StalledTransfer)
 }
 
 #[test]

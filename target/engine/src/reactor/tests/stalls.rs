@@ -234,10 +234,10 @@ fn compare_beside_reads_that_never_cease_completes() {
     bench.run_for(&mut [host, one, other], Duration::from_millis(10));
     assert_eq!(bench.reactor.free_buffers().0, 16);
     let compare = host.send_with(qps[0], command(io::COMPARE, 0, 512), &data);
-    let mut turns = 0;
+    let mut fair_queue = 0;
     let cqe = loop {
-        turns += 1;
-        assert!(turns < 32, "it waits for ever");
+        fair_queue += 1;
+        assert!(fair_queue < 32, "it waits for ever");
         bench.reactor.storage_mut().lets_go = 1;
         bench.run_for(&mut [host, one, other], Duration::from_millis(10));
         if let Some((cqe, _)) = host.take(compare) {

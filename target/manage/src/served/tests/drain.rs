@@ -18,7 +18,7 @@ fn a_drain_keeps_nobody_from_asking() {
     let (manager, mailbox) = manager(&one(), LONG);
     let (told, ordered) = channel();
     let _puppet = Puppet::new(mailbox, move |order| {
-        if let Order::LetGo { answer } = order {
+        if let Order::Detach { answer } = order {
             told.send(answer).unwrap();
         }
     });
@@ -63,7 +63,7 @@ fn a_drain_that_hangs_is_told_as_failed_and_can_be_tried_again() {
     assert!(error.contains("tries again"), "{error}");
     // The reactor is back, and told of both.
     let _puppet = Puppet::new(mailbox, |order| {
-        if let Order::LetGo { answer } = order {
+        if let Order::Detach { answer } = order {
             let _ = answer.send(());
         }
     });

@@ -10,13 +10,16 @@ use crate::{Keeping, Limits, SubsystemSpec};
 /// A target, and where what hosts protect of its subsystem is kept.
 struct Scene {
     target: Target,
-    book: Arc<KeptBook>,
+    reactor_metrics: Arc<KeptBook>,
 }
 
 fn scene() -> Scene {
-    let (target, book) = (target(), Arc::<KeptBook>::default());
-    target.keep_protections_in(Arc::clone(&book) as Arc<dyn KeepProtections>);
-    Scene { target, book }
+    let (target, reactor_metrics) = (target(), Arc::<KeptBook>::default());
+    target.keep_protections_in(Arc::clone(&reactor_metrics) as Arc<dyn KeepProtections>);
+    Scene {
+        target,
+        reactor_metrics,
+    }
 }
 
 fn nqn() -> Nqn {
@@ -26,29 +29,29 @@ fn nqn() -> Nqn {
 impl Scene {
     fn admin(&self) -> Host {
         let (mut admin, _) = Host::admin(&self.target);
-        admin.book = Arc::clone(&self.book);
+        admin.reactor_metrics = Arc::clone(&self.reactor_metrics);
         admin
     }
 
     fn ready(&self) -> (Host, Host) {
         let (mut admin, queue) = Host::ready(&self.target);
-        admin.book = Arc::clone(&self.book);
+        admin.reactor_metrics = Arc::clone(&self.reactor_metrics);
         (admin, queue)
     }
 
     fn full(&self, full: bool) {
-        self.book.full.store(full, Ordering::Relaxed);
+        self.reactor_metrics.full.store(full, Ordering::Relaxed);
     }
 
     /// What was kept last.
     fn kept(&self) -> Vec<KeptProtection> {
-        let kept = self.book.kept.lock().unwrap();
+        let kept = self.reactor_metrics.kept.lock().unwrap();
         kept.1.get(&nqn()).cloned().unwrap_or_default()
     }
 
     /// How often something was kept, and the namespaces of the last time.
     fn numbers(&self) -> (usize, Vec<u32>) {
-        let times = self.book.kept.lock().unwrap().0;
+        let times = self.reactor_metrics.kept.lock().unwrap().0;
         (times, self.kept().iter().map(|one| one.nsid).collect())
     }
 
@@ -56,7 +59,7 @@ impl Scene {
     /// anything to be kept.
     fn forget(&self, nsid: Option<u32>) -> Option<bool> {
         let keeping = self.target.forget_protection(&nqn(), nsid)?;
-        self.book.write(&self.target);
+        self.reactor_metrics.write(&self.target);
         Some(keeping.outcome().unwrap().is_ok())
     }
 }
@@ -256,7 +259,7 @@ fn only_the_command_waits_until_it_is_kept() {
     in_work.end(Ok(()));
     assert!(waits.1.outcome().unwrap().is_ok());
     assert!(later.1.outcome().is_none());
-    scene.book.write(&scene.target);
+    scene.reactor_metrics.write(&scene.target);
     assert!(forgotten.wait(std::time::Duration::MAX).unwrap().is_ok());
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
@@ -280,7 +283,7 @@ fn requests_that_wait_are_kept_together() {
         Status::SUCCESS
     ));
     assert!(waiting.iter().all(|(_, one)| one.outcome().is_none()));
-    scene.book.write(&scene.target);
+    scene.reactor_metrics.write(&scene.target);
     assert_eq!(scene.numbers(), (1, vec![1]));
     for one in waiting {
         let answered = is_answered(&after_keep(&mut admins[1], one), Status::SUCCESS);
@@ -306,7 +309,7 @@ fn a_keeper_that_goes_has_not_kept_it() {
     let mut lost = scene.admin();
     let _ = begin_keep(&mut lost, WriteProtection::PROTECTED);
     drop(lost);
-    scene.book.write(&scene.target);
+    scene.reactor_metrics.write(&scene.target);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
     assert_eq!(scene.numbers(), (1, vec![1]));
 }
@@ -342,7 +345,7 @@ fn a_command_that_waits_over_a_reset_is_not_answered() {
     assert!(matches!(action, Action::Keep(_)), "{action:?}");
     admin.set_cc(0);
     admin.set_cc(Cc::ENABLE.0);
-    scene.book.write(&scene.target);
+    scene.reactor_metrics.write(&scene.target);
     let action = after_keep(&mut admin, waits);
     assert!(matches!(action, Action::Hold), "{action:?}");
     let kept = Event::Kept { kept: true };

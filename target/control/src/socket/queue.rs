@@ -16,7 +16,7 @@ use nvmeof_target_manage::files;
 
 /// Whose turn it is. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Turns {
+pub struct ChangeQueue {
     working: Arc<Semaphore>,
     places: Arc<Semaphore>,
     most: usize,
@@ -28,7 +28,7 @@ pub struct Turns {
 /// A place among the requests that wait.
 #[derive(Debug)]
 pub(super) struct Waits {
-    turns: Turns,
+    queue: ChangeQueue,
     place: OwnedSemaphorePermit,
 }
 
@@ -63,14 +63,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Of so many connections one is not for changes but for those who ask.
 const ASKING_SHARE: usize = 8;
 
-impl Default for Turns {
+impl Default for ChangeQueue {
     fn default() -> Self {
         let connections = files::managing();
         Self::with_most(connections - connections.div_ceil(ASKING_SHARE))
     }
 }
 
-impl Turns {
+impl ChangeQueue {
     /// So many requests may wait and be worked on together.
     pub(super) fn with_most(most: usize) -> Self {
         Self {
@@ -96,8 +96,8 @@ impl Turns {
             );
             Fault::new(StatusCode::SERVICE_UNAVAILABLE, what)
         })?;
-        let turns = self.clone();
-        Ok(Waits { turns, place })
+        let queue = self.clone();
+        Ok(Waits { queue, place })
     }
 
     /// Requests whose edits nobody makes yet.
@@ -117,14 +117,14 @@ impl Waits {
     /// Leaves edits to be made by the next request that gets a turn.
     pub(super) fn leave(&self, edits: Vec<Edit>) -> Awaited {
         let (reply, outcome) = oneshot::channel();
-        lock(&self.turns.waiting).push(Waiting { edits, reply });
-        let waiting = Arc::clone(&self.turns.waiting);
+        lock(&self.queue.waiting).push(Waiting { edits, reply });
+        let waiting = Arc::clone(&self.queue.waiting);
         Awaited { waiting, outcome }
     }
 
     /// Waits for a turn, in the order of those who come.
     pub(super) async fn turn(self) -> Turn {
-        let working = Arc::clone(&self.turns.working).acquire_owned().await;
+        let working = Arc::clone(&self.queue.working).acquire_owned().await;
         Turn {
             _working: working.ok(),
             _place: self.place,

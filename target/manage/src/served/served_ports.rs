@@ -9,12 +9,12 @@ use nvmeof_target_config::{Choice, Config, ConfigError};
 
 /// The ports that are listened on, in the order of the configuration.
 #[derive(Clone)]
-pub(crate) struct Doors {
-    doors: Vec<Door>,
+pub(crate) struct ServedPorts {
+    served_ports: Vec<ServedPort>,
 }
 
 #[derive(Clone, Debug)]
-struct Door {
+struct ServedPort {
     /// As configured.
     wanted: (Address, Choice),
     /// With the address in use.
@@ -22,8 +22,8 @@ struct Door {
 }
 
 /// The ports of the next configuration.
-pub(super) struct NextDoors {
-    pub(super) next: Doors,
+pub(super) struct NextServedPorts {
+    pub(super) next: ServedPorts,
     /// Places of those that are to be listened on.
     fresh: Vec<usize>,
     /// Providers of those that no reactor has yet.
@@ -31,18 +31,22 @@ pub(super) struct NextDoors {
     pub(super) gone: Vec<Port>,
 }
 
-impl Doors {
+impl ServedPorts {
     /// What is listened on since the start.
     pub(crate) fn new(config: &Config, ports: Vec<Port>) -> Self {
-        let doors = wanted(config).zip(ports);
+        let served_ports = wanted(config).zip(ports);
         Self {
-            doors: doors.map(|(wanted, port)| Door { wanted, port }).collect(),
+            served_ports: served_ports
+                .map(|(wanted, port)| ServedPort { wanted, port })
+                .collect(),
         }
     }
 
     /// All of them, those that are waited for included.
     pub(super) fn all(&self) -> impl Iterator<Item = &Port> {
-        self.doors.iter().map(|door| &door.port)
+        self.served_ports
+            .iter()
+            .map(|served_port| &served_port.port)
     }
 
     /// Those that are listened on.
@@ -64,18 +68,21 @@ impl Doors {
         due: impl Fn(&Port) -> bool,
     ) -> Vec<Port> {
         let mut listening = Vec::new();
-        for at in 0..self.doors.len() {
-            let port = self.doors.get(at).map(|door| &door.port);
+        for at in 0..self.served_ports.len() {
+            let port = self
+                .served_ports
+                .get(at)
+                .map(|served_port| &served_port.port);
             if !port.is_some_and(|port| port.waits.is_some() && due(port)) {
                 continue;
             }
             let tried = self.try_one(config, reactors, at);
-            let Some(door) = self.doors.get_mut(at) else {
+            let Some(served_port) = self.served_ports.get_mut(at) else {
                 continue;
             };
-            match (tried, &mut door.port.waits) {
+            match (tried, &mut served_port.port.waits) {
                 (Ok(port), _) => {
-                    door.port = port.clone();
+                    served_port.port = port.clone();
                     listening.push(port);
                 }
                 (Err(error), Some(waits)) => waits.still(error.what()),
@@ -106,10 +113,10 @@ impl Doors {
     }
 
     /// Those that were listened on, to be listened on again.
-    pub(super) fn all_fresh(&self) -> NextDoors {
+    pub(super) fn all_fresh(&self) -> NextServedPorts {
         let all = self.all().enumerate();
         let fresh = all.filter(|(_, port)| port.waits.is_none());
-        NextDoors {
+        NextServedPorts {
             next: self.clone(),
             fresh: fresh.map(|(at, _)| at).collect(),
             made: Vec::new(),
@@ -122,18 +129,22 @@ impl Doors {
         &self,
         config: &Config,
         reactors: &Reactors,
-    ) -> Result<NextDoors, ConfigError> {
-        let mut there: Vec<_> = self.doors.iter().map(Some).collect();
+    ) -> Result<NextServedPorts, ConfigError> {
+        let mut there: Vec<_> = self.served_ports.iter().map(Some).collect();
         let (mut next, mut fresh, mut made) = (Vec::new(), Vec::new(), Vec::new());
         for (at, wanted) in wanted(config).enumerate() {
-            let same = |door: &Option<&Door>| door.is_some_and(|door| door.wanted == wanted);
-            let kept = there.iter_mut().find(|door| same(door));
-            if let Some(door) = kept.and_then(Option::take) {
-                next.push(door.clone());
+            let same = |served_port: &Option<&ServedPort>| {
+                served_port.is_some_and(|served_port| served_port.wanted == wanted)
+            };
+            let kept = there.iter_mut().find(|served_port| same(served_port));
+            if let Some(served_port) = kept.and_then(Option::take) {
+                next.push(served_port.clone());
                 continue;
             }
-            let mut known = self.doors.iter();
-            if known.any(|door| door.wanted.0 == wanted.0 && wanted.0.port() != Some(0)) {
+            let mut known = self.served_ports.iter();
+            if known
+                .any(|served_port| served_port.wanted.0 == wanted.0 && wanted.0.port() != Some(0))
+            {
                 let what = "it cannot change while the port is served; remove the port, then add \
                             it again";
                 return Err(config.provider_error(at, what));
@@ -141,19 +152,19 @@ impl Doors {
             fresh.push(at);
             let mut port = ports::plan_one(config, at)?;
             reactors.make_missing(config, at, &mut port, &mut made)?;
-            next.push(Door { wanted, port });
+            next.push(ServedPort { wanted, port });
         }
         let gone = there.into_iter().flatten();
-        Ok(NextDoors {
-            gone: gone.map(|door| door.port.clone()).collect(),
-            next: Doors { doors: next },
+        Ok(NextServedPorts {
+            gone: gone.map(|served_port| served_port.port.clone()).collect(),
+            next: ServedPorts { served_ports: next },
             fresh,
             made,
         })
     }
 }
 
-impl NextDoors {
+impl NextServedPorts {
     /// Has every reactor listen on the new ones, or none on any, over providers
     /// that may be new as well.
     pub(super) fn listen(
@@ -175,10 +186,10 @@ impl NextDoors {
                 *other != *at && listens && port.waits.is_none()
             });
             let others: Vec<_> = others.map(|(_, port)| port.clone()).collect();
-            let Some(door) = self.next.doors.get_mut(*at) else {
+            let Some(served_port) = self.next.served_ports.get_mut(*at) else {
                 continue;
             };
-            if let Err(error) = reactors.listen(config, *at, &mut door.port, &others) {
+            if let Err(error) = reactors.listen(config, *at, &mut served_port.port, &others) {
                 self.fresh.truncate(opened);
                 self.unlisten(reactors);
                 return Err(error);
@@ -190,8 +201,8 @@ impl NextDoors {
     /// Takes that back.
     pub(super) fn unlisten(&self, reactors: &Reactors) {
         for at in &self.fresh {
-            if let Some(door) = self.next.doors.get(*at) {
-                let _ = reactors.unlisten(&door.port);
+            if let Some(served_port) = self.next.served_ports.get(*at) {
+                let _ = reactors.unlisten(&served_port.port);
             }
         }
     }

@@ -11,7 +11,7 @@ use nvmeof_memory::{Buf, Classes, Region, RegionId};
 const MOST: usize = 128;
 
 /// The buffers for data of one reactor.
-pub(crate) struct Stock {
+pub(crate) struct DataBuffers {
     classes: Classes,
     /// Some of the shortest kind, which came back last.
     at_hand: Vec<Buf>,
@@ -20,7 +20,7 @@ pub(crate) struct Stock {
     region: Option<RegionId>,
 }
 
-impl Stock {
+impl DataBuffers {
     pub(crate) fn new(classes: Classes) -> Self {
         let region = classes.regions().next().map(Region::id);
         Self {
@@ -79,36 +79,46 @@ mod tests {
     use super::*;
     use nvmeof_memory::{ClassSpec, Pages};
 
-    fn stock() -> Stock {
+    fn data_buffers() -> DataBuffers {
         let specs = [4096, 65536].map(|len| ClassSpec { len, count: 2 });
-        Stock::new(Classes::new(&specs, Pages::Normal).unwrap())
+        DataBuffers::new(Classes::new(&specs, Pages::Normal).unwrap())
     }
 
     #[test]
     fn what_came_back_is_given_again_and_counts_as_free() {
-        let mut stock = stock();
-        let buf = stock.take(4096).unwrap();
+        let mut data_buffers = data_buffers();
+        let buf = data_buffers.take(4096).unwrap();
         let addr = buf.addr();
-        assert_eq!(stock.available(), 3);
-        stock.put_back(Some(buf));
-        assert_eq!((stock.available(), stock.classes().available()), (4, 3));
-        let again = stock.take(512).unwrap();
+        assert_eq!(data_buffers.available(), 3);
+        data_buffers.put_back(Some(buf));
+        assert_eq!(
+            (data_buffers.available(), data_buffers.classes().available()),
+            (4, 3)
+        );
+        let again = data_buffers.take(512).unwrap();
         assert_eq!((again.addr(), again.len()), (addr, 512));
     }
 
     #[test]
     fn only_the_short_ones_are_kept_and_only_for_what_fits() {
-        let mut stock = stock();
-        let (short, long) = (stock.take(1).unwrap(), stock.take(4097).unwrap());
-        stock.put_back(Some(long));
-        assert_eq!(stock.classes().available(), 3, "it went back to its pool");
-        stock.put_back(Some(short));
-        assert_eq!(stock.take(4097).unwrap().capacity(), 65536);
-        let all: Vec<Buf> = std::iter::from_fn(|| stock.take(1)).collect();
+        let mut data_buffers = data_buffers();
+        let (short, long) = (
+            data_buffers.take(1).unwrap(),
+            data_buffers.take(4097).unwrap(),
+        );
+        data_buffers.put_back(Some(long));
+        assert_eq!(
+            data_buffers.classes().available(),
+            3,
+            "it went back to its pool"
+        );
+        data_buffers.put_back(Some(short));
+        assert_eq!(data_buffers.take(4097).unwrap().capacity(), 65536);
+        let all: Vec<Buf> = std::iter::from_fn(|| data_buffers.take(1)).collect();
         let lens: Vec<usize> = all.iter().map(|buf| buf.capacity()).collect();
         assert_eq!(lens, [4096, 4096, 65536, 65536]);
         // Of another stock.
-        stock.put_back(self::stock().take(1));
-        assert!(stock.take(1).is_none());
+        data_buffers.put_back(self::data_buffers().take(1));
+        assert!(data_buffers.take(1).is_none());
     }
 }

@@ -6,27 +6,27 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_rdma::{Address, ListenError, Peer, UnixPath};
-use nvmeof_rdma_soft::group::{Bell, Door, Group, Inbox, Meeting};
+use nvmeof_rdma_soft::group::{Acceptor, Group, Inbox, Meeting, Waker};
 use nvmeof_socket_file::SocketFile;
 use socket2::Socket;
 
 use crate::socket;
 
-pub(crate) type SocketGroup = Group<SocketDoor, EventBell>;
-pub(crate) type SocketMeeting = Meeting<SocketDoor, EventBell>;
-pub(crate) type SocketInbox = Inbox<SocketDoor, EventBell>;
+pub(crate) type SocketGroup = Group<SocketAcceptor, EventWaker>;
+pub(crate) type SocketMeeting = Meeting<SocketAcceptor, EventWaker>;
+pub(crate) type SocketInbox = Inbox<SocketAcceptor, EventWaker>;
 
 /// A socket that listens. The file of a Unix socket is there as long as this
 /// is.
 #[derive(Debug)]
-pub(crate) struct SocketDoor {
+pub(crate) struct SocketAcceptor {
     socket: Socket,
     /// In use.
     addr: Address,
     _file: Option<SocketFile>,
 }
 
-impl SocketDoor {
+impl SocketAcceptor {
     /// Listens for TCP connections, or at a path, where whoever may write a file
     /// of that `mode` may connect.
     pub(crate) fn open(
@@ -61,7 +61,7 @@ impl SocketDoor {
     }
 }
 
-impl Door for SocketDoor {
+impl Acceptor for SocketAcceptor {
     type Addr = Address;
     type Visitor = (Socket, Peer);
 
@@ -80,24 +80,24 @@ impl Door for SocketDoor {
     }
 }
 
-impl AsFd for SocketDoor {
+impl AsFd for SocketAcceptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// An eventfd that is a bell.
+/// An eventfd that wakes a provider.
 #[derive(Debug)]
-pub(crate) struct EventBell(EventFd);
+pub(crate) struct EventWaker(EventFd);
 
-impl EventBell {
+impl EventWaker {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Self(EventFd::from_value_and_flags(0, flags)?))
     }
 }
 
-impl Bell for EventBell {
+impl Waker for EventWaker {
     fn ring(&self) {
         if let Err(error) = self.0.write(1) {
             tracing::error!(%error, "an eventfd does not ring");
@@ -105,12 +105,12 @@ impl Bell for EventBell {
     }
 
     fn silence(&self) {
-        // A bell that did not ring has nothing to read.
+        // An eventfd that was not signalled has nothing to read.
         let _ = self.0.read();
     }
 }
 
-impl AsFd for EventBell {
+impl AsFd for EventWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -11,14 +11,14 @@ use crate::sys::{CmId, EventChannel};
 /// An id with its queue pair and device, which cannot be destroyed without
 /// waiting. The queue pair is stopped, so all buffers are back already.
 #[derive(Debug)]
-pub(crate) struct Estate {
+pub(crate) struct Retired {
     pub(crate) cm: CmId,
     pub(crate) link: Link,
     /// Of the provider, which is told when its room is free.
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
-impl Estate {
+impl Retired {
     /// Destroys everything, which may wait. In a thread for that.
     pub(crate) fn settle(self) {
         let Self {

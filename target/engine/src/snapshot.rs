@@ -6,9 +6,9 @@ use nvmeof_rdma::Peer;
 
 /// What a reactor has at one moment.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct ReactorSnapshot {
     /// Its queue pairs.
-    pub queues: Vec<QueueSight>,
+    pub queues: Vec<QueueSnapshot>,
     /// Queues with commands that wait for a buffer.
     pub waiting_for_buffers: usize,
     /// Disk operations that wait for room.
@@ -21,7 +21,7 @@ pub struct Sight {
 
 /// One queue pair of it.
 #[derive(Clone, Debug)]
-pub struct QueueSight {
+pub struct QueueSnapshot {
     /// The number of its provider.
     pub provider: usize,
     /// Who is at the other end.

@@ -13,7 +13,7 @@ pub(crate) struct HostId {
 
 /// Things that wait, of several hosts. What one host has keeps its order.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct FairQueue<T> {
     /// The first one's turn it is. Others have something.
     addresses: VecDeque<(u64, Hosts<T>)>,
     /// Things of all.
@@ -26,7 +26,7 @@ pub(crate) struct Turns<T> {
 /// Those of one address, in the order of their turns, and what each has.
 type Hosts<T> = VecDeque<(u64, VecDeque<T>)>;
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
             addresses: VecDeque::new(),
@@ -37,7 +37,7 @@ impl<T> Default for Turns<T> {
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -245,149 +245,152 @@ mod tests {
     }
 
     /// Everything, one for each turn.
-    fn served<T>(turns: &mut Turns<T>) -> Vec<T> {
+    fn served<T>(fair_queue: &mut FairQueue<T>) -> Vec<T> {
         let mut all = Vec::new();
-        while let Some(thing) = turns.pop() {
+        while let Some(thing) = fair_queue.pop() {
             all.push(thing);
-            turns.pass();
+            fair_queue.pass();
         }
         all
     }
 
     #[test]
     fn hosts_take_turns_and_keep_their_order() {
-        let mut turns = Turns::default();
+        let mut fair_queue = FairQueue::default();
         for thing in 0..4 {
-            turns.push(A, thing);
+            fair_queue.push(A, thing);
         }
-        turns.push(B, 10);
-        turns.push(host(3, 3), 20);
-        turns.push(B, 11);
-        assert_eq!(turns.addresses(), 3);
-        let mut all: Vec<_> = turns.iter().copied().collect();
+        fair_queue.push(B, 10);
+        fair_queue.push(host(3, 3), 20);
+        fair_queue.push(B, 11);
+        assert_eq!(fair_queue.addresses(), 3);
+        let mut all: Vec<_> = fair_queue.iter().copied().collect();
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 10, 11, 20]);
-        assert_eq!(served(&mut turns), [0, 10, 20, 1, 11, 2, 3]);
-        assert!(turns.is_empty());
-        assert_eq!(turns.addresses(), 0);
+        assert_eq!(served(&mut fair_queue), [0, 10, 20, 1, 11, 2, 3]);
+        assert!(fair_queue.is_empty());
+        assert_eq!(fair_queue.addresses(), 0);
     }
 
     #[test]
     fn hosts_of_one_address_have_one_turn_together() {
-        let mut turns = Turns::default();
+        let mut fair_queue = FairQueue::default();
         for thing in 0..3 {
             for account in 1..4 {
-                turns.push(host(1, account), 10 * account + thing);
+                fair_queue.push(host(1, account), 10 * account + thing);
             }
-            turns.push(host(2, 4), thing);
+            fair_queue.push(host(2, 4), thing);
         }
         let expected = [10, 0, 20, 1, 30, 2, 11, 21, 31, 12, 22, 32];
-        assert_eq!(served(&mut turns), expected);
-        assert_eq!((turns.len(), turns.addresses()), (0, 0));
+        assert_eq!(served(&mut fair_queue), expected);
+        assert_eq!((fair_queue.len(), fair_queue.addresses()), (0, 0));
     }
 
     #[test]
     fn turn_of_an_address_goes_from_host_to_host() {
-        let mut turns = Turns::default();
-        turns.push(host(1, 1), 10);
-        turns.push(host(1, 2), 20);
-        turns.push(host(2, 3), 30);
-        assert_eq!(turns.hosts_of_first(), 2);
-        turns.pass_host();
-        assert_eq!(turns.pop(), Some(20));
-        turns.pass();
-        assert_eq!(turns.pop(), Some(30));
-        turns.pass_host();
-        assert_eq!((turns.hosts_of_first(), turns.pop()), (0, None));
-        turns.pass_address();
-        assert_eq!((turns.addresses(), turns.pop()), (1, Some(10)));
+        let mut fair_queue = FairQueue::default();
+        fair_queue.push(host(1, 1), 10);
+        fair_queue.push(host(1, 2), 20);
+        fair_queue.push(host(2, 3), 30);
+        assert_eq!(fair_queue.hosts_of_first(), 2);
+        fair_queue.pass_host();
+        assert_eq!(fair_queue.pop(), Some(20));
+        fair_queue.pass();
+        assert_eq!(fair_queue.pop(), Some(30));
+        fair_queue.pass_host();
+        assert_eq!((fair_queue.hosts_of_first(), fair_queue.pop()), (0, None));
+        fair_queue.pass_address();
+        assert_eq!((fair_queue.addresses(), fair_queue.pop()), (1, Some(10)));
     }
 
     #[test]
     fn what_is_put_back_is_next() {
-        let mut turns = Turns::default();
-        turns.push(A, 1);
-        turns.push(B, 2);
-        let first = turns.pop().unwrap();
-        assert!(!turns.is_empty());
-        turns.put_back(first);
-        assert_eq!((turns.of_first(), served(&mut turns)), (1, vec![1, 2]));
+        let mut fair_queue = FairQueue::default();
+        fair_queue.push(A, 1);
+        fair_queue.push(B, 2);
+        let first = fair_queue.pop().unwrap();
+        assert!(!fair_queue.is_empty());
+        fair_queue.put_back(first);
+        assert_eq!(
+            (fair_queue.of_first(), served(&mut fair_queue)),
+            (1, vec![1, 2])
+        );
     }
 
     #[test]
     fn what_is_removed_is_never_served() {
-        let mut turns = Turns::default();
+        let mut fair_queue = FairQueue::default();
         for thing in 0..3 {
-            turns.push(A, thing);
+            fair_queue.push(A, thing);
         }
-        turns.push(B, 1);
-        assert_eq!(turns.remove(A, |thing| *thing == 1), Some(1));
-        assert_eq!(turns.remove(A, |thing| *thing == 1), None);
-        assert_eq!(turns.remove(host(3, 3), |_| true), None);
-        assert_eq!(turns.remove(B, |_| true), Some(1));
-        assert_eq!(served(&mut turns), [0, 2]);
-        assert!(turns.is_empty());
+        fair_queue.push(B, 1);
+        assert_eq!(fair_queue.remove(A, |thing| *thing == 1), Some(1));
+        assert_eq!(fair_queue.remove(A, |thing| *thing == 1), None);
+        assert_eq!(fair_queue.remove(host(3, 3), |_| true), None);
+        assert_eq!(fair_queue.remove(B, |_| true), Some(1));
+        assert_eq!(served(&mut fair_queue), [0, 2]);
+        assert!(fair_queue.is_empty());
         for thing in 0..6 {
-            turns.push(A, thing);
-            turns.push(B, thing);
+            fair_queue.push(A, thing);
+            fair_queue.push(B, thing);
         }
-        assert_eq!(turns.remove_all(A, |thing| *thing % 2 == 0), [0, 2, 4]);
-        assert_eq!(turns.remove_all(B, |_| true).len(), 6);
-        assert!(turns.remove_all(B, |_| true).is_empty());
-        assert_eq!((turns.len(), turns.addresses()), (3, 1));
-        assert_eq!(served(&mut turns), [1, 3, 5]);
+        assert_eq!(fair_queue.remove_all(A, |thing| *thing % 2 == 0), [0, 2, 4]);
+        assert_eq!(fair_queue.remove_all(B, |_| true).len(), 6);
+        assert!(fair_queue.remove_all(B, |_| true).is_empty());
+        assert_eq!((fair_queue.len(), fair_queue.addresses()), (3, 1));
+        assert_eq!(served(&mut fair_queue), [1, 3, 5]);
     }
 
     #[test]
     fn a_host_keeps_its_turn_until_it_passes() {
-        let mut turns = Turns::default();
-        turns.push(A, 1);
-        turns.push(B, 2);
-        assert_eq!((turns.pop(), turns.pop()), (Some(1), None));
-        turns.push(A, 3);
-        assert_eq!((turns.of_first(), turns.pop()), (1, Some(3)));
-        turns.pass();
-        assert_eq!(served(&mut turns), [2]);
+        let mut fair_queue = FairQueue::default();
+        fair_queue.push(A, 1);
+        fair_queue.push(B, 2);
+        assert_eq!((fair_queue.pop(), fair_queue.pop()), (Some(1), None));
+        fair_queue.push(A, 3);
+        assert_eq!((fair_queue.of_first(), fair_queue.pop()), (1, Some(3)));
+        fair_queue.pass();
+        assert_eq!(served(&mut fair_queue), [2]);
     }
 
     /// Those that cannot be served now stay before all that come later, however often
     /// others between them are served.
     #[test]
     fn who_was_skipped_comes_before_newcomers() {
-        let mut turns = Turns::default();
+        let mut fair_queue = FairQueue::default();
         for account in 1..=4 {
-            turns.push(host(1, account), account);
+            fair_queue.push(host(1, account), account);
         }
-        turns.push(host(2, 9), 9);
-        turns.push(host(3, 8), 8);
+        fair_queue.push(host(2, 9), 9);
+        fair_queue.push(host(3, 8), 8);
         // The third is served, and has something again.
-        assert!(turns.pass_host() && turns.pass_host());
-        assert_eq!(turns.pop(), Some(3));
-        turns.push(host(1, 3), 3);
-        assert!(turns.pass_host());
-        turns.return_hosts(2, true);
-        turns.push(host(1, 5), 5);
-        let (_, hosts) = turns.addresses.front().unwrap();
+        assert!(fair_queue.pass_host() && fair_queue.pass_host());
+        assert_eq!(fair_queue.pop(), Some(3));
+        fair_queue.push(host(1, 3), 3);
+        assert!(fair_queue.pass_host());
+        fair_queue.return_hosts(2, true);
+        fair_queue.push(host(1, 5), 5);
+        let (_, hosts) = fair_queue.addresses.front().unwrap();
         let order: Vec<u64> = hosts.iter().map(|(account, _)| *account).collect();
         assert_eq!(order, [1, 2, 4, 3, 5]);
         // The second address, which has nothing any more.
-        assert!(turns.pass_address());
-        assert_eq!(turns.pop(), Some(9));
-        assert!(!turns.pass_host() && !turns.pass_address());
-        turns.return_addresses(1, false);
-        let order: Vec<u64> = turns.addresses.iter().map(|(at, _)| *at).collect();
+        assert!(fair_queue.pass_address());
+        assert_eq!(fair_queue.pop(), Some(9));
+        assert!(!fair_queue.pass_host() && !fair_queue.pass_address());
+        fair_queue.return_addresses(1, false);
+        let order: Vec<u64> = fair_queue.addresses.iter().map(|(at, _)| *at).collect();
         assert_eq!(order, [1, 3]);
         // Things of one host.
         for thing in [10, 11] {
-            turns.push(host(1, 1), thing);
+            fair_queue.push(host(1, 1), thing);
         }
-        let skipped = turns.pop().unwrap();
-        turns.push(host(1, 1), skipped);
-        let served = turns.pop().unwrap();
-        turns.push(host(1, 1), served);
-        turns.return_things(1, true);
+        let skipped = fair_queue.pop().unwrap();
+        fair_queue.push(host(1, 1), skipped);
+        let served = fair_queue.pop().unwrap();
+        fair_queue.push(host(1, 1), served);
+        fair_queue.return_things(1, true);
         assert_eq!((skipped, served), (1, 10));
-        let things = turns.first_mut().unwrap();
+        let things = fair_queue.first_mut().unwrap();
         assert_eq!(*things, [1, 11, 10]);
     }
 }

@@ -27,7 +27,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Does what is asked of it in other threads, which end by themselves.
 #[derive(Default)]
-pub(crate) struct Aside(Mutex<Jobs>);
+pub(crate) struct BlockingCalls(Mutex<Jobs>);
 
 #[derive(Default)]
 struct Jobs {
@@ -35,13 +35,13 @@ struct Jobs {
     threads: usize,
 }
 
-impl std::fmt::Debug for Aside {
+impl std::fmt::Debug for BlockingCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Aside").finish_non_exhaustive()
     }
 }
 
-impl Aside {
+impl BlockingCalls {
     /// Has `job` done, at once unless all threads are in a call.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.0);
@@ -153,16 +153,16 @@ mod tests {
 
     #[test]
     fn jobs_run_elsewhere_and_a_stuck_one_holds_up_nobody() {
-        let aside = Arc::new(Aside::default());
+        let blocking_calls = Arc::new(BlockingCalls::default());
         let (release, stuck) = mpsc::channel::<()>();
         let (done, results) = mpsc::channel();
-        aside.run(move || {
+        blocking_calls.run(move || {
             let _ = stuck.recv();
         });
         let me = std::thread::current().id();
         for number in 0..2 * THREADS {
             let done = done.clone();
-            aside.run(move || {
+            blocking_calls.run(move || {
                 done.send((number, std::thread::current().id() != me))
                     .unwrap();
             });
@@ -172,28 +172,28 @@ mod tests {
         let expected: Vec<_> = (0..2 * THREADS).map(|number| (number, true)).collect();
         assert_eq!(all, expected);
         drop(release);
-        while lock(&aside.0).threads > 0 {
+        while lock(&blocking_calls.0).threads > 0 {
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn threads_are_bounded() {
-        let aside = Arc::new(Aside::default());
+        let blocking_calls = Arc::new(BlockingCalls::default());
         let (release, stuck) = mpsc::channel::<()>();
         let stuck = Arc::new(Mutex::new(stuck));
         for _ in 0..3 * THREADS {
             let stuck = Arc::clone(&stuck);
-            aside.run(move || {
+            blocking_calls.run(move || {
                 let _ = lock(&stuck).recv();
             });
         }
-        assert_eq!(lock(&aside.0).threads, THREADS);
+        assert_eq!(lock(&blocking_calls.0).threads, THREADS);
         drop(release);
-        while lock(&aside.0).threads > 0 {
+        while lock(&blocking_calls.0).threads > 0 {
             std::thread::yield_now();
         }
-        assert!(lock(&aside.0).waiting.is_empty());
+        assert!(lock(&blocking_calls.0).waiting.is_empty());
     }
 
     #[test]

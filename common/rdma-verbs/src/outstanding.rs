@@ -16,7 +16,7 @@ use crate::sys::MemoryRegion;
 
 /// Work requests that were posted and did not come back yet.
 #[derive(Debug)]
-pub(crate) struct Book<T> {
+pub(crate) struct Outstanding<T> {
     /// Number of the oldest one.
     first: u64,
     entries: VecDeque<Entry<T>>,
@@ -85,7 +85,7 @@ impl SendItem {
 pub(crate) const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
-impl<T> Book<T> {
+impl<T> Outstanding<T> {
     pub(crate) fn new() -> Self {
         Self {
             first: 0,
@@ -201,57 +201,63 @@ mod tests {
 
     use super::*;
 
-    fn drain(book: &mut Book<u32>) -> Vec<(u32, Outcome)> {
-        std::iter::from_fn(|| book.pop()).collect()
+    fn drain(outstanding: &mut Outstanding<u32>) -> Vec<(u32, Outcome)> {
+        std::iter::from_fn(|| outstanding.pop()).collect()
     }
 
     #[test]
     fn one_completion_ends_what_is_before_it() {
-        let mut book = Book::new();
-        let numbers: Vec<u64> = (0..4).map(|item| book.push(item, false)).collect();
-        assert!(book.pop().is_none());
-        assert!(book.complete(numbers[2], Outcome::Success));
-        let done = drain(&mut book);
+        let mut outstanding = Outstanding::new();
+        let numbers: Vec<u64> = (0..4).map(|item| outstanding.push(item, false)).collect();
+        assert!(outstanding.pop().is_none());
+        assert!(outstanding.complete(numbers[2], Outcome::Success));
+        let done = drain(&mut outstanding);
         assert_eq!(done.len(), 3);
         assert!(done.iter().all(|(_, end)| end.is_success()));
-        assert_eq!(book.len(), 1);
-        assert!(!book.complete(numbers[0], Outcome::Success), "stale");
-        assert!(!book.complete(numbers[3] + 1, Outcome::Success), "foreign");
+        assert_eq!(outstanding.len(), 1);
+        assert!(!outstanding.complete(numbers[0], Outcome::Success), "stale");
+        assert!(
+            !outstanding.complete(numbers[3] + 1, Outcome::Success),
+            "foreign"
+        );
     }
 
     #[test]
     fn a_read_waits_for_its_own_completion_and_holds_others_up() {
-        let mut book = Book::new();
-        let read = book.push(0, true);
-        book.push(1, false);
-        let send = book.push(2, false);
-        assert!(book.complete(send, Outcome::Success));
-        assert!(drain(&mut book).is_empty());
-        assert!(book.complete(read, Outcome::Success));
-        assert_eq!(drain(&mut book).len(), 3);
+        let mut outstanding = Outstanding::new();
+        let read = outstanding.push(0, true);
+        outstanding.push(1, false);
+        let send = outstanding.push(2, false);
+        assert!(outstanding.complete(send, Outcome::Success));
+        assert!(drain(&mut outstanding).is_empty());
+        assert!(outstanding.complete(read, Outcome::Success));
+        assert_eq!(drain(&mut outstanding).len(), 3);
     }
 
     #[test]
     fn what_was_never_tried_says_nothing_good_of_others() {
-        let mut book = Book::new();
-        book.push(0, false);
-        let second = book.push(1, false);
-        book.push(2, false);
-        book.complete(second, Outcome::Flushed);
-        let ends: Vec<_> = drain(&mut book);
+        let mut outstanding = Outstanding::new();
+        outstanding.push(0, false);
+        let second = outstanding.push(1, false);
+        outstanding.push(2, false);
+        outstanding.complete(second, Outcome::Flushed);
+        let ends: Vec<_> = drain(&mut outstanding);
         assert_eq!(ends, [(0, Outcome::Flushed), (1, Outcome::Flushed)]);
-        assert_eq!(book.pop_anyway(), Some((2, Outcome::Flushed)));
+        assert_eq!(outstanding.pop_anyway(), Some((2, Outcome::Flushed)));
     }
 
     #[test]
     fn what_is_before_a_failure_was_done() {
-        let mut book = Book::new();
-        book.push(0, false);
-        let second = book.push(1, false);
-        let third = book.push(2, false);
-        book.complete(second, failed(&CloseReason::Peer));
-        book.complete(third, Outcome::Success);
-        let ends: Vec<_> = drain(&mut book).into_iter().map(|(_, end)| end).collect();
+        let mut outstanding = Outstanding::new();
+        outstanding.push(0, false);
+        let second = outstanding.push(1, false);
+        let third = outstanding.push(2, false);
+        outstanding.complete(second, failed(&CloseReason::Peer));
+        outstanding.complete(third, Outcome::Success);
+        let ends: Vec<_> = drain(&mut outstanding)
+            .into_iter()
+            .map(|(_, end)| end)
+            .collect();
         let expected = [
             Outcome::Success,
             failed(&CloseReason::Peer),
@@ -262,14 +268,14 @@ mod tests {
 
     #[test]
     fn numbers_go_round() {
-        let mut book = Book::new();
-        book.first = NUMBER_MASK;
-        book.covered = book.first;
-        let last = book.push(0, false);
-        let next = book.push(1, false);
+        let mut outstanding = Outstanding::new();
+        outstanding.first = NUMBER_MASK;
+        outstanding.covered = outstanding.first;
+        let last = outstanding.push(0, false);
+        let next = outstanding.push(1, false);
         assert_eq!((last, next), (NUMBER_MASK, 0));
-        assert!(book.complete(next, Outcome::Success));
-        assert_eq!(drain(&mut book).len(), 2);
+        assert!(outstanding.complete(next, Outcome::Success));
+        assert_eq!(drain(&mut outstanding).len(), 2);
     }
 
     proptest! {
@@ -280,16 +286,16 @@ mod tests {
             kinds in prop::collection::vec(any::<bool>(), 1..40),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..80),
         ) {
-            let mut book = Book::new();
+            let mut outstanding = Outstanding::new();
             let numbers: Vec<u64> = kinds.iter().enumerate()
-                .map(|(item, alone)| book.push(item, *alone)).collect();
+                .map(|(item, alone)| outstanding.push(item, *alone)).collect();
             let mut completed = vec![false; kinds.len()];
             let mut back = Vec::new();
             for index in order {
                 let index = index.index(kinds.len());
-                book.complete(numbers[index], Outcome::Success);
+                outstanding.complete(numbers[index], Outcome::Success);
                 completed[index] = true;
-                while let Some((item, end)) = book.pop() {
+                while let Some((item, end)) = outstanding.pop() {
                     prop_assert!(end.is_success());
                     let own = completed[item];
                     let later = !kinds[item] && completed[item..].iter().any(|done| *done);
@@ -297,7 +303,7 @@ mod tests {
                     back.push(item);
                 }
             }
-            while let Some((item, _)) = book.pop_anyway() {
+            while let Some((item, _)) = outstanding.pop_anyway() {
                 back.push(item);
             }
             prop_assert_eq!(back, (0..kinds.len()).collect::<Vec<_>>());

@@ -16,14 +16,14 @@ use super::tally::{Tally, Totals};
 /// all reactors at the same time, so that the sum over them goes up, or begins
 /// again from zero, and never loses a part.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub struct MetricsRegistry {
     pages: Arc<Mutex<Pages>>,
 }
 
 /// The counters of one reactor. Clones are the same book.
 #[derive(Clone, Debug)]
-pub struct Book {
-    ledger: Ledger,
+pub struct ReactorMetrics {
+    metrics_registry: MetricsRegistry,
     reactor: usize,
 }
 
@@ -99,13 +99,13 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// Hosts that left and are remembered, at most.
 pub(super) const MOST_UNUSED: usize = 128;
 
-impl Default for Ledger {
+impl Default for MetricsRegistry {
     fn default() -> Self {
         Self::remembering(MOST_UNUSED)
     }
 }
 
-impl Ledger {
+impl MetricsRegistry {
     /// That remembers so many hosts that left.
     pub(super) fn remembering(most_unused: usize) -> Self {
         let pages = Pages {
@@ -123,11 +123,11 @@ impl Ledger {
 
     /// The book of a reactor.
     #[must_use]
-    pub fn book(&self, reactor: usize) -> Book {
+    pub fn reactor_metrics(&self, reactor: usize) -> ReactorMetrics {
         let reactors = &mut self.pages().reactors;
         *reactors = reactor.saturating_add(1).max(*reactors);
-        Book {
-            ledger: self.clone(),
+        ReactorMetrics {
+            metrics_registry: self.clone(),
             reactor,
         }
     }
@@ -185,23 +185,23 @@ impl Ledger {
     }
 }
 
-impl Default for Book {
+impl Default for ReactorMetrics {
     /// Of a reactor that is alone.
     fn default() -> Self {
-        Ledger::default().book(0)
+        MetricsRegistry::default().reactor_metrics(0)
     }
 }
 
-impl Book {
+impl ReactorMetrics {
     /// What it is a part of.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn metrics_registry(&self) -> &MetricsRegistry {
+        &self.metrics_registry
     }
 
     /// Where commands in a namespace are counted.
     pub(crate) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
-        let mut pages = self.ledger.pages();
+        let mut pages = self.metrics_registry.pages();
         let at = pages.tick();
         let page = pages.namespaces.entry((subsystem, nsid)).or_default();
         page.take(self.reactor, at)
@@ -209,7 +209,7 @@ impl Book {
 
     /// Where commands of a host are counted.
     pub(crate) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
-        let mut pages = self.ledger.pages();
+        let mut pages = self.metrics_registry.pages();
         pages.make_room(&(host, subsystem));
         let at = pages.tick();
         let page = pages.hosts.entry((host, subsystem)).or_default();
@@ -218,7 +218,7 @@ impl Book {
 
     /// A queue of a host goes.
     pub(crate) fn left(&self, host: Nqn, subsystem: Nqn) {
-        let mut pages = self.ledger.pages();
+        let mut pages = self.metrics_registry.pages();
         let at = pages.tick();
         if let Some(page) = pages.hosts.get_mut(&(host, subsystem)) {
             page.touched = at;

@@ -16,7 +16,7 @@ use super::Reactor;
 
 /// How far that is.
 #[derive(Debug, Default)]
-pub(super) struct LetGo {
+pub(super) struct Detach {
     stage: Stage,
     /// Hear when all are gone.
     answers: Vec<Sender<()>>,
@@ -35,7 +35,7 @@ enum Stage {
     Gone,
 }
 
-impl LetGo {
+impl Detach {
     /// Whether connections are taken.
     pub(super) fn accepts(&self) -> bool {
         self.stage == Stage::Serving
@@ -55,33 +55,33 @@ impl LetGo {
 }
 
 impl<S: Storage> Reactor<S> {
-    pub(super) fn start_to_let_go(&mut self, answer: Sender<()>, now: Duration) {
+    pub(super) fn start_detaching(&mut self, answer: Sender<()>, now: Duration) {
         self.listen_nowhere();
-        self.let_go.answers.push(answer);
-        if self.let_go.stage == Stage::Serving {
+        self.detach.answers.push(answer);
+        if self.detach.stage == Stage::Serving {
             let until = now + self.config.drain;
-            self.let_go.stage = Stage::Finishing { until };
+            self.detach.stage = Stage::Finishing { until };
             self.each_queue(now, |queue_pair, io| queue_pair.drain(io));
         }
     }
 
     /// Goes on with it. Says whether anything came of it.
     pub(super) fn go_on_letting_go(&mut self, now: Duration) -> bool {
-        match self.let_go.stage {
+        match self.detach.stage {
             Stage::Finishing { .. } | Stage::Closing if self.queues.is_empty() => {
-                self.let_go.stage = Stage::Gone;
+                self.detach.stage = Stage::Gone;
             }
             Stage::Finishing { until } if now >= until => {
-                self.let_go.stage = Stage::Closing;
+                self.detach.stage = Stage::Closing;
                 self.each_queue(now, |queue_pair, io| {
                     queue_pair.abandon("the time to finish commands is up", io);
                 });
             }
             _ => {}
         }
-        let tells = self.let_go.stage == Stage::Gone && !self.let_go.answers.is_empty();
+        let tells = self.detach.stage == Stage::Gone && !self.detach.answers.is_empty();
         if tells {
-            for answer in self.let_go.answers.drain(..) {
+            for answer in self.detach.answers.drain(..) {
                 // Who does not wait any more need not know.
                 let _ = answer.send(());
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvmeof_backend::Storage;
 
 use super::Reactor;
-use crate::sight::Sight;
+use crate::snapshot::ReactorSnapshot;
 
 impl<S: Storage> Reactor<S> {
     /// Whether hosts and ports are charged just what they hold: for tests, since it
@@ -27,10 +27,10 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// How it is now.
-    pub(super) fn sight(&mut self, now: Duration) -> Sight {
+    pub(super) fn snapshot(&mut self, now: Duration) -> ReactorSnapshot {
         let mut queues = Vec::with_capacity(self.queues.len());
-        self.each_queue(now, |queue_pair, _| queues.push(queue_pair.sight()));
-        Sight {
+        self.each_queue(now, |queue_pair, _| queues.push(queue_pair.snapshot()));
+        ReactorSnapshot {
             queues,
             waiting_for_buffers: self.resources.awaiting.len(),
             waiting_for_disks: self.resources.backlog.len(),

@@ -26,15 +26,15 @@ pub(crate) struct Viewer {
     /// optimized.
     pub(crate) port: Option<PortAddress>,
     /// What was seen last, and the generation of the subsystem that it is of.
-    last: Mutex<Option<(u64, Arc<Sight>)>>,
+    last: Mutex<Option<(u64, Arc<NamespaceView>)>>,
 }
 
-/// What is seen.
+/// The namespaces that one controller can access, and their ANA states.
 #[derive(Clone, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct NamespaceView {
     subsystem: Arc<Subsystem>,
     /// Ordered by namespace identifier.
-    seen: Vec<Seen>,
+    seen: Vec<VisibleNamespace>,
     /// Groups of the namespaces.
     groups: BTreeMap<u32, AnaState>,
     highest: u32,
@@ -47,7 +47,7 @@ const NAMESPACES: u32 = 1024;
 
 /// A namespace that is there for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VisibleNamespace {
     /// Without the names of the hosts that it is there for: who sees it does
     /// not see that change.
     pub(crate) namespace: Namespace,
@@ -55,7 +55,7 @@ pub(crate) struct Seen {
     pub(crate) state: AnaState,
 }
 
-/// How a sight differs from the one before, as far as hosts notice it.
+/// How a view differs from the one before, as far as hosts notice it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Differing {
     /// Namespaces that changed, came or went.
@@ -77,15 +77,15 @@ impl Viewer {
 
     /// What it sees of `present`, which is of that generation. All queues have the
     /// same one, since each namespace takes room in it.
-    pub(crate) fn look(&self, generation: u64, present: &Present) -> Arc<Sight> {
+    pub(crate) fn look(&self, generation: u64, present: &Present) -> Arc<NamespaceView> {
         // Nothing is left half done when a holder panics.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
-            Some((seen, sight)) if *seen == generation => Arc::clone(sight),
+            Some((seen, namespace_view)) if *seen == generation => Arc::clone(namespace_view),
             _ => {
-                let sight = Arc::new(present.sight(self));
-                *last = Some((generation, Arc::clone(&sight)));
-                sight
+                let namespace_view = Arc::new(present.namespace_view(self));
+                *last = Some((generation, Arc::clone(&namespace_view)));
+                namespace_view
             }
         }
     }
@@ -93,7 +93,7 @@ impl Viewer {
 
 impl Present {
     /// What `viewer` sees.
-    pub(crate) fn sight(&self, viewer: &Viewer) -> Sight {
+    pub(crate) fn namespace_view(&self, viewer: &Viewer) -> NamespaceView {
         let port = viewer.port.as_ref().map(|at| {
             let mut ports = self.ports.iter();
             ports.find(|port| port.is_at(at))
@@ -108,7 +108,7 @@ impl Present {
         let namespaces = self.subsystem.namespaces().iter();
         let seen: Vec<_> = namespaces
             .filter(|namespace| namespace.is_for(&viewer.hostnqn))
-            .map(|namespace| Seen {
+            .map(|namespace| VisibleNamespace {
                 namespace: Namespace {
                     hosts: None,
                     storage: Arc::default(),
@@ -123,16 +123,19 @@ impl Present {
         let groups = seen.iter();
         let groups = groups.map(|one| (one.namespace.ana_group, one.state));
         let groups = groups.collect();
-        let sight = Sight {
+        let namespace_view = NamespaceView {
             subsystem: Arc::clone(&self.subsystem),
             seen,
             groups,
             highest: NAMESPACES,
         };
-        let disabled = sight.disabled(&viewer.hostnqn);
-        let all = disabled.chain(sight.seen.iter().map(|one| &one.namespace));
+        let disabled = namespace_view.disabled(&viewer.hostnqn);
+        let all = disabled.chain(namespace_view.seen.iter().map(|one| &one.namespace));
         let highest = all.map(|one| one.nsid).fold(NAMESPACES, u32::max);
-        Sight { highest, ..sight }
+        NamespaceView {
+            highest,
+            ..namespace_view
+        }
     }
 
     /// Whether everybody sees what they saw in `before`.
@@ -148,14 +151,14 @@ impl Present {
     }
 }
 
-impl Sight {
+impl NamespaceView {
     /// The subsystem as a whole, with what is not there for this host.
     pub(crate) fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
 
     /// The namespaces, lowest number first.
-    pub(crate) fn seen(&self) -> &[Seen] {
+    pub(crate) fn seen(&self) -> &[VisibleNamespace] {
         &self.seen
     }
 
@@ -173,7 +176,7 @@ impl Sight {
 
     /// The namespace of that number.
     #[inline]
-    pub(crate) fn get(&self, nsid: u32) -> Option<&Seen> {
+    pub(crate) fn get(&self, nsid: u32) -> Option<&VisibleNamespace> {
         let at = self
             .seen
             .binary_search_by_key(&nsid, |one| one.namespace.nsid)
@@ -205,7 +208,8 @@ impl Sight {
     pub(crate) fn since(&self, before: &Self) -> Differing {
         let namespaces = numbers(before.nsids(), self.nsids());
         let namespaces = namespaces.into_iter().filter(|nsid| {
-            let of = |sight: &Self| sight.get(*nsid).map(|one| one.namespace.clone());
+            let of =
+                |namespace_view: &Self| namespace_view.get(*nsid).map(|one| one.namespace.clone());
             of(before) != of(self)
         });
         let groups = numbers(before.groups.keys(), self.groups.keys());
@@ -230,7 +234,7 @@ impl Sight {
             let was = before.groups.get(group);
             was.is_some_and(|was| was != state)
         };
-        let group = |one: &Seen| {
+        let group = |one: &VisibleNamespace| {
             let was = before.get(one.namespace.nsid);
             was.is_some_and(|was| was.namespace.ana_group != one.namespace.ana_group)
         };

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A pipe that has one byte in it or none, so that neither end ever waits.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct WakePipe {
     reader: PipeReader,
     writer: PipeWriter,
 }
 
-impl Bell {
+impl WakePipe {
     #[allow(
         clippy::expect_used,
         reason = "a simulation that nobody could sleep on"
@@ -33,7 +33,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakePipe {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }

@@ -9,13 +9,13 @@ const SELDOM: u32 = 16;
 
 /// How often each provider is looked at.
 #[derive(Debug, Default)]
-pub(super) struct Attention {
+pub(super) struct PollSchedule {
     turn: u32,
     /// Of each provider: looks in a row that found nothing.
     nothing: Vec<u32>,
 }
 
-impl Attention {
+impl PollSchedule {
     /// A turn over so many providers begins.
     pub(super) fn begin(&mut self, providers: usize) {
         self.turn = self.turn.wrapping_add(1);
@@ -45,14 +45,14 @@ mod tests {
 
     /// How often 160 turns look at each of two providers, of which those of
     /// `busy` find something.
-    fn looks(attention: &mut Attention, busy: [bool; 2]) -> [u32; 2] {
+    fn looks(poll_schedule: &mut PollSchedule, busy: [bool; 2]) -> [u32; 2] {
         let mut looks = [0; 2];
         for _ in 0..160 {
-            attention.begin(2);
+            poll_schedule.begin(2);
             for (at, (looks, busy)) in looks.iter_mut().zip(busy).enumerate() {
-                if attention.looks(at) {
+                if poll_schedule.looks(at) {
                     *looks += 1;
-                    attention.looked(at, busy);
+                    poll_schedule.looked(at, busy);
                 }
             }
         }
@@ -61,27 +61,27 @@ mod tests {
 
     #[test]
     fn quiet_ones_are_looked_at_seldom_as_long_as_another_is_busy() {
-        let mut attention = Attention::default();
+        let mut poll_schedule = PollSchedule::default();
         for _ in 0..2 {
-            looks(&mut attention, [false, true]);
+            looks(&mut poll_schedule, [false, true]);
         }
-        assert_eq!(looks(&mut attention, [false, true]), [10, 160]);
+        assert_eq!(looks(&mut poll_schedule, [false, true]), [10, 160]);
         // It is looked at as often as the other from its first work on.
-        assert_eq!(looks(&mut attention, [true, true])[1], 160);
-        assert_eq!(looks(&mut attention, [true, true]), [160, 160]);
+        assert_eq!(looks(&mut poll_schedule, [true, true])[1], 160);
+        assert_eq!(looks(&mut poll_schedule, [true, true]), [160, 160]);
         // And all are when nobody is busy.
-        looks(&mut attention, [false, false]);
-        looks(&mut attention, [false, false]);
-        assert_eq!(looks(&mut attention, [false, false]), [160, 160]);
+        looks(&mut poll_schedule, [false, false]);
+        looks(&mut poll_schedule, [false, false]);
+        assert_eq!(looks(&mut poll_schedule, [false, false]), [160, 160]);
     }
 
     #[test]
     fn one_alone_is_always_looked_at() {
-        let mut attention = Attention::default();
+        let mut poll_schedule = PollSchedule::default();
         for _ in 0..1000 {
-            attention.begin(1);
-            assert!(attention.looks(0));
-            attention.looked(0, false);
+            poll_schedule.begin(1);
+            assert!(poll_schedule.looks(0));
+            poll_schedule.looked(0, false);
         }
     }
 }

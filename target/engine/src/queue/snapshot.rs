@@ -1,11 +1,11 @@
 //! What a queue pair looks like at one moment, to whoever watches the target.
 
 use super::QueuePair;
-use crate::sight::{Member, QueueSight};
+use crate::snapshot::{Member, QueueSnapshot};
 
 impl QueuePair {
     /// How it is now.
-    pub(crate) fn sight(&self) -> QueueSight {
+    pub(crate) fn snapshot(&self) -> QueueSnapshot {
         let member = self
             .core
             .association()
@@ -14,7 +14,7 @@ impl QueuePair {
                 subsystem: subsystem.to_owned(),
                 cntlid,
             });
-        QueueSight {
+        QueueSnapshot {
             provider: self.link.provider,
             peer: self.link.peer,
             queue: self.core.qid(),

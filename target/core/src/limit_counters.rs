@@ -39,7 +39,7 @@ pub enum Limit {
 
 /// Counters of one target, each about one [`Limit`].
 #[derive(Debug, Default)]
-pub struct Hits {
+pub struct LimitCounters {
     counts: [AtomicU64; Limit::ALL.len()],
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Limit {
     }
 }
 
-impl Hits {
+impl LimitCounters {
     /// Somebody ran into `limit`.
     pub fn add(&self, limit: Limit) {
         if let Some(count) = self.counts.get(limit as usize) {
@@ -113,14 +113,14 @@ mod tests {
 
     #[test]
     fn each_limit_has_its_own_counter() {
-        let hits = Hits::default();
+        let limit_counters = LimitCounters::default();
         for (at, limit) in Limit::ALL.into_iter().enumerate() {
             assert_eq!(limit as usize, at);
             for _ in 0..=at {
-                hits.add(limit);
+                limit_counters.add(limit);
             }
         }
-        let counts = Limit::ALL.map(|limit| hits.get(limit));
+        let counts = Limit::ALL.map(|limit| limit_counters.get(limit));
         assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
     }
 }
