@@ -15,7 +15,8 @@
 //! * the target as a whole: `target`, `apply`, `connected`
 //! * commands: `queue` (queue pairs, I/O and Fabrics commands), `admin`, `request`
 //! * state that reactors share: `shared` holds `registry`, `live`, `generations`, `locks`,
-//!   `writers`, `quota` and `limit_counters`; controllers are `controller`, `namespace_view` and `protection`;
+//!   `writers`, `quota` and `limit_counters`; controllers are `controller`,
+//!   `namespace_view` and `protection`;
 //!   what is counted is `metrics` and `health`
 //! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
 //!   `persist`, `window`

@@ -11,8 +11,8 @@
 //! * `thread` runs a `reactor`
 //! * `reactor`: the loop, admission, timers, orders
 //! * `queue`: one queue pair, its commands, and the resources that queue pairs share
-//! * what both use: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`), `data_buffers`, `mailbox`,
-//!   `counters`, `failures`, `peer_log`, `tag`
+//! * what both use: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`),
+//!   `data_buffers`, `mailbox`, `counters`, `failures`, `peer_log`, `tag`
 #![forbid(unsafe_code)]
 
 mod awaiting_buffers;

@@ -108,7 +108,8 @@ proptest! {
     #[test]
     fn sums_over_reactors_never_lose_a_part(steps in prop::collection::vec(step(), 1..120)) {
         let metrics_registry = MetricsRegistry::remembering(FEW);
-        let reactors: Vec<ReactorMetrics> = (0..REACTORS).map(|reactor| metrics_registry.reactor_metrics(reactor)).collect();
+        let of = |reactor| metrics_registry.reactor_metrics(reactor);
+        let reactors: Vec<ReactorMetrics> = (0..REACTORS).map(of).collect();
         let (mut queues, mut truth) = (Vec::<Queue>::new(), Truth::default());
         let mut now = Duration::ZERO;
         for step in steps {
