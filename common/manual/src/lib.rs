@@ -35,8 +35,8 @@ pub struct Pages {
     folder: PathBuf,
 }
 
-/// What the manual of a program has besides its command line. Texts are Markdown, see
-/// `markdown`.
+/// What the manual of a program has besides its command line. Texts are Markdown: headings
+/// of the second level, paragraphs, lists, code, links and tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     /// The section of the program's own pages, such as `1` or `8`.
@@ -55,7 +55,7 @@ pub struct FilePage {
     pub name: &'static str,
     /// What it is, in a few words.
     pub about: &'static str,
-    /// Its sections. Below the heading `TABLES` comes the reference.
+    /// Its sections. Below the heading `TABLES AND KEYS` comes the reference.
     pub text: &'static str,
     /// The reference of its keys, with headings of its own.
     pub reference: &'static str,

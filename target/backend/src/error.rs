@@ -249,8 +249,8 @@ pub enum OpenError {
     },
     /// The ring took no further file.
     #[error(
-        "{name}: {source}; add fewer files at once, or restart the target, which makes room for \
-         all that it serves then and for more (as far as `ulimit -n` goes)"
+        "{name}: {source}; add fewer namespaces at once, or restart the target, which makes room \
+         for all that it serves then and for more (as far as `ulimit -n` goes)"
     )]
     Ring {
         /// Path or specification.

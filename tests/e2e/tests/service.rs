@@ -252,6 +252,15 @@ fn both_programs_make_their_manual_pages_and_completions() {
         ] {
             assert!(page.contains(&format!(".SH {title}\n")), "{title}: {page}");
         }
+        // Code is indented by 11 columns, and not broken.
+        let code = page.split("\n.EX\n").skip(1);
+        let code = code.flat_map(|block| block.split("\n.EE\n").next().unwrap().lines());
+        for line in code.map(|line| line.replace('\\', "")) {
+            assert!(
+                line.len() <= 80 - 11,
+                "{name}: too long for a terminal: {line}"
+            );
+        }
         for shell in ["bash", "zsh", "fish"] {
             let printed = run(name, "completions").arg(shell).ok().stdout;
             let printed = String::from_utf8_lossy(&printed).into_owned();
