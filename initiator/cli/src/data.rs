@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator::{Buf, Error, Failed, Namespace, WriteOptions};
+use nvmeof_wire::text::ShellWord;
 use tokio::task::JoinHandle;
 
 use crate::args;
@@ -435,7 +436,7 @@ fn whole_blocks(namespace: &Namespace, path: &Path, len: u64) -> Result<u64, Fai
     ))
     .with_remedy(format!(
         "nothing was sent; extend the file, which keeps its data:\n  truncate -s {padded} {}",
-        path.display()
+        ShellWord(&path.to_string_lossy())
     )))
 }
 

@@ -99,11 +99,6 @@ impl IoErrorKind {
     }
 }
 
-/// Whether a name is that of a file, not `ram:SIZE` or `null:SIZE`.
-fn is_path(name: &str) -> bool {
-    name.contains('/')
-}
-
 /// A disk could not be opened. The message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -203,8 +198,10 @@ pub enum OpenError {
     /// Not whole blocks.
     #[error(
         "{name}: {size} bytes is not a multiple of the block size of {block_size}; {}{}",
-        if is_path(.name) {
-            format!("extend it with `truncate -s {up} {name}`, which keeps its data")
+        // Not `ram:SIZE` or `null:SIZE`, and no device: its size is what it is.
+        if .name.contains('/') && !.name.starts_with("/dev/") {
+            let word = word(Path::new(.name));
+            format!("extend it with `truncate -s {up} {word}`, which keeps its data")
         } else {
             format!("the next size is {up}")
         },
