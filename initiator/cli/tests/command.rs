@@ -7,7 +7,7 @@
     reason = "tests"
 )]
 
-#[path = "../../client/tests/fake/mod.rs"]
+#[path = "../../client/tests/it/fake/mod.rs"]
 mod fake;
 
 use std::fs;

@@ -1,5 +1,10 @@
 //! A provider, and those who speak its protocol without being one.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -152,11 +157,12 @@ pub(crate) fn request_with(ring: usize, grants: u32) -> Vec<u8> {
 
 /// How many descriptors of these files are open; other tests run beside us.
 pub(crate) fn open_of(files: &[&OwnedFd]) -> usize {
-    let ours = files.iter().map(|fd| fstat(fd).unwrap().st_ino);
-    let ours: Vec<u64> = ours.collect();
+    let ours = files.iter().map(|fd| fstat(fd).unwrap());
+    let ours: Vec<(u64, u64)> = ours.map(|file| (file.st_dev, file.st_ino)).collect();
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let all = all.filter_map(|entry| std::fs::metadata(entry.unwrap().path()).ok());
-    all.filter(|file| ours.contains(&file.ino())).count()
+    all.filter(|file| ours.contains(&(file.dev(), file.ino())))
+        .count()
 }
 
 pub(crate) fn send(socket: &Socket, bytes: &[u8], fds: &[&OwnedFd]) {

@@ -7,13 +7,11 @@
     reason = "tests"
 )]
 
-mod fake;
-
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
+use crate::fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{

@@ -8,13 +8,11 @@
     reason = "tests"
 )]
 
-mod fake;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake::{Fake, SUBNQN};
+use crate::fake::{Fake, SUBNQN};
 use nvmeof_initiator::polled::{AdminQueue, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{
     Address, Blocks, ConnectOptions, Identity, Nqn, Operation, Pages, Pool, PoolLayout, QueueShape,

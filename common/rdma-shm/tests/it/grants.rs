@@ -7,10 +7,9 @@
     reason = "tests"
 )]
 
-mod stranger;
-
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use crate::stranger::*;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
@@ -18,7 +17,6 @@ use nvmeof_memory::Shared;
 use nvmeof_rdma::{CloseReason, Event, PrivateData, Provider, RemoteKey, RemoteSlice, Rights};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
-use stranger::*;
 
 const GRANTS: u32 = 2048;
 

@@ -1,13 +1,11 @@
 //! Peers that do not speak the protocol, or say nothing at all.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod fabric;
-
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use fabric::SimFabric;
+use crate::fabric::SimFabric;
 use nvmeof_rdma::{CloseReason, Event};
 use nvmeof_rdma_conformance::End::B;
 use nvmeof_rdma_conformance::Rig;

@@ -7,11 +7,10 @@
     reason = "tests"
 )]
 
-mod stranger;
-
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::stranger::*;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use nvmeof_memory::{Pages, Pool, PoolLayout, Shared};
@@ -20,7 +19,6 @@ use nvmeof_rdma::{
 };
 use nvmeof_rdma_layers::Dice;
 use socket2::Socket;
-use stranger::*;
 
 #[test]
 fn requests_that_make_no_sense_are_refused_with_the_reason() {

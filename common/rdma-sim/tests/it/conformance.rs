@@ -1,9 +1,7 @@
 //! The suite of the contract, on many simulated networks and through layers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod fabric;
-
-use fabric::SimFabric;
+use crate::fabric::SimFabric;
 use nvmeof_rdma_layers::{Faults, Faulty, OneIn, Sharing, Trace, TraceLog};
 
 nvmeof_rdma_conformance::conformance_suite!(bare, SimFabric::seeds(|sim| Box::new(sim)));

@@ -7,16 +7,14 @@
     reason = "tests"
 )]
 
-#[path = "polled/association.rs"]
 mod association;
-mod fake;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
+use crate::fake::{BLOCK, BLOCKS, Fake, Manners, SUBNQN};
 use nvmeof_initiator::polled::{AdminQueue, Call, Done, IoConfig, IoQueue, SubmitError, Work};
 use nvmeof_initiator::{
     Address, Blocks, Buf, ConnectOptions, Error, Identity, LostCause, Nqn, Operation, QueueShape,
@@ -477,7 +475,7 @@ fn refusals_reach_the_caller_in_words() {
     for (manners, said) in [
         (
             Manners {
-                connect: fake::refused(nvmeof_wire::fabrics::InvalidParameter::InData(256)),
+                connect: crate::fake::refused(nvmeof_wire::fabrics::InvalidParameter::InData(256)),
                 ..Manners::default()
             },
             "nvmeof discover -t rdma -a 10.0.0.1 -s 4420",

@@ -1,5 +1,5 @@
 //! Simulated networks for the conformance suite, one for each seed.
-#![allow(clippy::unwrap_used, dead_code, reason = "shared by tests")]
+#![allow(clippy::unwrap_used, reason = "shared by tests")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;

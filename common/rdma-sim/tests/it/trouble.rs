@@ -6,12 +6,10 @@
     reason = "tests"
 )]
 
-mod fabric;
-
 use std::cell::Cell;
 use std::time::Duration;
 
-use fabric::{SimFabric, ip};
+use crate::fabric::{SimFabric, ip};
 use nvmeof_rdma::{CloseReason, Event, Provider, QpId, Rights, Work, WorkKind};
 use nvmeof_rdma_conformance::End::{A, B};
 use nvmeof_rdma_conformance::{Link, Rig, check_pattern};
