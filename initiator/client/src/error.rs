@@ -258,7 +258,7 @@ impl Error {
             Self::Setup(setup) => setup.remedy(),
             Self::Lost(lost) => lost.remedy(),
             Self::Machine(error) => error.remedy().map(str::to_owned),
-            Self::Usage(_) => None,
+            Self::Usage(error) => error.remedy().map(str::to_owned),
         }
     }
 
@@ -279,11 +279,11 @@ impl Error {
     #[must_use]
     pub fn remedy_naming(&self, name: impl Fn(Setting) -> Option<String>) -> Option<String> {
         let names: Vec<String> = self.settings().iter().copied().filter_map(name).collect();
-        match (self.remedy(), names.join(", ")) {
-            (remedy, names) if names.is_empty() => remedy,
-            (Some(remedy), names) => Some(format!("{remedy} ({names})")),
-            (None, names) => Some(format!("see {names}")),
+        let remedy = self.remedy()?;
+        if names.is_empty() {
+            return Some(remedy);
         }
+        Some(format!("{remedy} ({})", names.join(", ")))
     }
 
     pub(crate) fn cannot_connect(addr: Address, error: &ConnectError) -> Self {
@@ -510,6 +510,14 @@ impl UsageError {
             }
         };
         Self::NoNamespace { nsid, known }
+    }
+
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoNamespace { .. } => Some("choose an active namespace"),
+            Self::OutOfRange { .. } => Some("choose blocks within the namespace"),
+            _ => None,
+        }
     }
 
     fn settings(&self) -> &'static [Setting] {
