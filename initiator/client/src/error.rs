@@ -168,6 +168,18 @@ pub enum UsageError {
     /// A buffer of another host.
     #[error("the buffer does not come from this host's pools; take it from Host::buffer")]
     ForeignBuffer,
+    /// More blocks than are compared and written at once.
+    #[error(
+        "{count} blocks are more than the {most} that are compared and written at once ({field})"
+    )]
+    CompareAndWrite {
+        /// Asked for.
+        count: u64,
+        /// Most there may be.
+        most: u64,
+        /// The Identify field that says so, zero-based.
+        field: &'static str,
+    },
     /// Something else.
     #[error("{0}")]
     Other(String),
@@ -516,6 +528,7 @@ impl UsageError {
         match self {
             Self::NoNamespace { .. } => Some("choose an active namespace"),
             Self::OutOfRange { .. } => Some("choose blocks within the namespace"),
+            Self::CompareAndWrite { .. } => Some("give fewer"),
             _ => None,
         }
     }
@@ -524,6 +537,7 @@ impl UsageError {
         match self {
             Self::NoNamespace { .. } => &[Setting::Namespace],
             Self::OutOfRange { .. } => &[Setting::Blocks],
+            Self::CompareAndWrite { .. } => &[Setting::CompareAndWrite],
             _ => &[],
         }
     }
