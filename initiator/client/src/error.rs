@@ -168,6 +168,18 @@ pub enum UsageError {
     /// A buffer of another host.
     #[error("the buffer does not come from this host's pools; take it from Host::buffer")]
     ForeignBuffer,
+    /// More blocks than are compared and written at once.
+    #[error(
+        "{count} blocks are more than the {most} that are compared and written at once ({field})"
+    )]
+    CompareAndWrite {
+        /// Asked for.
+        count: u64,
+        /// Most there may be.
+        most: u64,
+        /// The Identify field that says so, zero-based.
+        field: &'static str,
+    },
     /// Something else.
     #[error("{0}")]
     Other(String),
@@ -258,7 +270,7 @@ impl Error {
             Self::Setup(setup) => setup.remedy(),
             Self::Lost(lost) => lost.remedy(),
             Self::Machine(error) => error.remedy().map(str::to_owned),
-            Self::Usage(_) => None,
+            Self::Usage(error) => error.remedy().map(str::to_owned),
         }
     }
 
@@ -279,11 +291,11 @@ impl Error {
     #[must_use]
     pub fn remedy_naming(&self, name: impl Fn(Setting) -> Option<String>) -> Option<String> {
         let names: Vec<String> = self.settings().iter().copied().filter_map(name).collect();
-        match (self.remedy(), names.join(", ")) {
-            (remedy, names) if names.is_empty() => remedy,
-            (Some(remedy), names) => Some(format!("{remedy} ({names})")),
-            (None, names) => Some(format!("see {names}")),
+        let remedy = self.remedy()?;
+        if names.is_empty() {
+            return Some(remedy);
         }
+        Some(format!("{remedy} ({})", names.join(", ")))
     }
 
     pub(crate) fn cannot_connect(addr: Address, error: &ConnectError) -> Self {
@@ -512,10 +524,20 @@ impl UsageError {
         Self::NoNamespace { nsid, known }
     }
 
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoNamespace { .. } => Some("choose an active namespace"),
+            Self::OutOfRange { .. } => Some("choose blocks within the namespace"),
+            Self::CompareAndWrite { .. } => Some("give fewer"),
+            _ => None,
+        }
+    }
+
     fn settings(&self) -> &'static [Setting] {
         match self {
             Self::NoNamespace { .. } => &[Setting::Namespace],
             Self::OutOfRange { .. } => &[Setting::Blocks],
+            Self::CompareAndWrite { .. } => &[Setting::CompareAndWrite],
             _ => &[],
         }
     }

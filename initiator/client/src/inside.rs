@@ -92,11 +92,8 @@ impl Namespace {
         let (most, field) =
             compare_and_write_limit(self.identify(), &self.controller().info().identify);
         if count > most {
-            let text = format!(
-                "{count} blocks are more than the {most} that are compared and written at once \
-                 ({field}); give fewer"
-            );
-            return Err(Failed::new(UsageError::Other(text), buf));
+            let error = UsageError::CompareAndWrite { count, most, field };
+            return Err(Failed::new(error, buf));
         }
         self.move_run(Operation::CompareWrite, lba, count, buf, options.fua)
             .await

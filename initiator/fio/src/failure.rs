@@ -194,5 +194,12 @@ mod tests {
             let text = Failure::from(Error::from(why)).to_string();
             assert!(text.contains(option) && !text.contains("--"), "{text}");
         }
+        let known = "1".to_owned();
+        let absent = UsageError::NoNamespace { nsid: 7, known };
+        let text = Failure::from(Error::from(absent)).to_string();
+        assert!(
+            text.ends_with("it has 1; choose an active namespace (namespace=)"),
+            "{text}"
+        );
     }
 }

@@ -292,7 +292,10 @@ fn refusals_say_what_to_do() {
     let mut target = setup.start();
     for (lines, words) in [
         ("bs=512", &["bs=512", "4096 bytes"][..]),
-        ("bs=4k\nnamespace=7", &["no namespace 7", "list-ns"]),
+        (
+            "bs=4k\nnamespace=7",
+            &["no namespace 7; it has 1", "(namespace=)"],
+        ),
         ("bs=4k\nprovider=roce", &["provider", "roce", "iwarp"]),
         (
             "bs=4k\nsubsystem=nqn.2026-11.org.example:no",

@@ -276,7 +276,7 @@ pub struct IdentifyController {
     pub oaqd: U32,
     /// Recommended host-initiated refresh interval (NVMe Base 2.2), days.
     pub rhiri: u8,
-    /// Host-initiated refresh time.
+    /// Host-initiated refresh time, minutes.
     pub hirt: u8,
     /// Controller maximum memory range tracking descriptors.
     pub cmmrtd: U16,
