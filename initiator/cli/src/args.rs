@@ -133,8 +133,8 @@ pub(crate) struct Target {
     /// Transport type
     #[arg(short = 't', long, value_name = "TYPE", default_value = "rdma")]
     pub(crate) transport: TransportType,
-    /// Address of the target: IP address or name, with :PORT if it is not said
-    /// otherwise ([::1]:4420), or unix:/path for a Unix socket on this host
+    /// Address of the target: IP address or name, optionally with :PORT (an IPv6 address
+    /// then in brackets), or unix:/path for a Unix socket on this host
     #[arg(short = 'a', long, value_name = "ADDR")]
     pub(crate) traddr: String,
     /// Port of the target [default: 4420]
