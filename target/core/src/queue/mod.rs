@@ -270,7 +270,7 @@ impl Queue {
         self.bounds.capsule
     }
 
-    /// Whether [`take_follow_ups`](Self::take_news) has any.
+    /// Whether [`take_follow_ups`](Self::take_follow_ups) has any.
     #[inline]
     #[must_use]
     pub fn has_follow_ups(&self) -> bool {
