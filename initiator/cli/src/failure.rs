@@ -183,7 +183,7 @@ pub(crate) fn of_usage(error: &clap::Error) -> Failure {
     let said = text.split("\n\n").next().unwrap_or_default();
     let said = said.strip_prefix("error: ").unwrap_or(said);
     let words: Vec<&str> = said.split_whitespace().collect();
-    Failure::usage(words.join(" ")).with_remedy("`nvmeof COMMAND --help` shows what there is")
+    Failure::usage(words.join(" ")).with_remedy("--help lists commands and options")
 }
 
 const WIDTH: usize = 80;

@@ -210,7 +210,7 @@ impl Setting<'_> {
         hold.arg("hold").arg(target.to_string());
         hold.args(["--nqn", NQN, "--provider", provider]);
         hold.args(["--controllers", &controllers.to_string()]);
-        hold.args(["--nr-io-queues", &queues.to_string()]);
+        hold.args(["--io-queues", &queues.to_string()]);
         hold.args(["--queue-size", &IDLE_SIZE.to_string()]);
         hold.arg("--shm-folder").arg(self.shm_folder());
         let log = self.path("hold.log");
