@@ -119,11 +119,9 @@ fn each_medium_is_compared_with_its_yardstick() {
             .find(|line| line.split(' ').next() == Some(name));
         let line = line.unwrap_or_else(|| panic!("no line for {name}: {text}"));
         // Name, this target with its unit, the yardstick with its unit, the ratio.
-        let ratio = line
-            .split_whitespace()
-            .nth(5)
-            .map(|word| word.parse().unwrap());
-        assert!(ratio > Some(0.0), "{line}");
+        // On a busy machine it may be anything, and 0 when rounded.
+        let ratio: Option<f64> = line.split_whitespace().nth(5).map(|it| it.parse().unwrap());
+        assert!(ratio >= Some(0.0), "{line}");
     }
     let plot = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     for name in ["iops.svg", "latency.svg"] {
