@@ -11,7 +11,7 @@ use crate::test::{Extent, Step};
 /// What a failure prints before the commands that repeat it.
 pub(crate) const TO_REPEAT: &str = "To repeat:";
 
-/// How far a step in the background stands back where others want the processors.
+/// How far a step in the background stands back where others want the CPUs.
 const NICENESS: &str = "10";
 
 /// Runs the steps until `is_interrupted`; returns how those ended that were begun, and how

@@ -58,10 +58,10 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 }
 
 /// The step of `cargo xtask test`: every target, the same inputs each time, as far as it
-/// comes in some seconds; as many at a time as there are processors.
+/// comes in some seconds; as many at a time as there are CPUs.
 pub(crate) fn bounded(extent: Extent) -> Outcome {
     let (runs, seconds) = match extent {
-        Extent::Short => (DEFAULT_RUNS, 20),
+        Extent::Short => (DEFAULT_RUNS, 10),
         Extent::All => (100 * DEFAULT_RUNS, 300),
     };
     let all = targets()?;

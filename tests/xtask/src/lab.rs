@@ -38,8 +38,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 /// The step of `cargo xtask test`.
 pub(crate) fn step(extent: Extent) -> Outcome {
     let arguments: &[&str] = match extent {
-        // Most scenarios wait most of the time.
-        Extent::Short => &["--rotate", "--profile", "dev", "--jobs", "3"],
+        Extent::Short => &["--rotate", "--profile", "dev"],
         Extent::All => &[],
     };
     main(

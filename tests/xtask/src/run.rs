@@ -195,7 +195,7 @@ pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStat
     }
 }
 
-/// Runs the jobs, as many at a time as there are processors, whether one fails or not.
+/// Runs the jobs, as many at a time as there are CPUs, whether one fails or not.
 pub(crate) fn side_by_side<T: Sync>(jobs: &[T], run: impl Fn(&T) -> Outcome + Sync) -> Outcome {
     let waiting = Mutex::new(jobs.iter());
     let failures = Mutex::new(Failures::default());

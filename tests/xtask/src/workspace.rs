@@ -33,7 +33,7 @@ pub(crate) fn build() -> Outcome {
 }
 
 /// Runs all tests of the packages that `is_wanted` chooses, as many programs at a time as
-/// there are processors, with variables of the environment.
+/// there are CPUs, with variables of the environment.
 pub(crate) fn test(is_wanted: impl Fn(&str) -> bool, variables: &[(&str, &str)]) -> Outcome {
     let mut build = run::cargo(BUILD);
     run::announce(&build);

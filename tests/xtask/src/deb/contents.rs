@@ -97,8 +97,10 @@ const DOCUMENTS: &Places<'_> = &[
         "docs/design/fairness-and-quotas.md",
         "design/fairness-and-quotas.md",
     ),
+    ("docs/glossary.md", "glossary.md"),
     ("docs/security.md", "security.md"),
     ("docs/troubleshooting.md", "troubleshooting.md"),
+    ("SECURITY.md", "SECURITY.md"),
     ("systemd/README.md", "service.md"),
 ];
 

@@ -84,7 +84,7 @@ pub(super) fn fio(source: &Path) -> Outcome<PathBuf> {
     let mut make = Command::new("make");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make.args(["-s", &format!("-j{jobs}")]);
-    // fio's own default is code for the processor that builds it.
+    // fio's own default is code for the CPU that builds it.
     make.args(["CONFIG_BUILD_NATIVE=", "fio"]);
     makes(source, &mut make, "fio")
 }
