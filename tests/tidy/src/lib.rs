@@ -17,6 +17,7 @@ pub mod mentions;
 pub mod messages;
 pub mod names;
 pub mod options;
+pub mod phrases;
 pub mod reference;
 pub mod sources;
 pub mod spdx;

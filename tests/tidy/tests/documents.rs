@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvmeof_tidy::{features, instructions, logging, mentions, messages, options, reference, tree};
+use nvmeof_tidy::{
+    features, instructions, logging, mentions, messages, options, phrases, reference, tree,
+};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -81,66 +83,8 @@ fn every_feature_names_tests_that_are_there() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Folders whose `#[error]`, `error!` and `warn!` a person may see.
-const DECLARED: &[&str] = &["common", "target", "initiator"];
-/// Files and folders whose errors are written where they arise.
-const WRITTEN: &[&str] = &[
-    "common/rdma-shm/src",
-    "common/rdma-soft/src",
-    "common/rdma-iwarp/src",
-    "common/rdma-verbs/src",
-    "common/uring/src",
-    "initiator/cli/src",
-    "initiator/client/src",
-    "initiator/core/src",
-    "common/atomic-file/src",
-    "target/backend/src",
-    "target/backend-spec/src",
-    "target/api/src",
-    "target/config/src",
-    "target/core/src",
-    "target/admin/src/ctl",
-    "target/admin/src/import",
-    "target/control/src/changes",
-    "target/control/src/http",
-    "target/control/src/socket",
-    "target/daemon/src/serve.rs",
-    "target/daemon/src/service.rs",
-    "target/admin/src/top/mod.rs",
-    "target/control/src/watch/exporter.rs",
-    "target/engine/src/queue/receives.rs",
-    "target/engine/src/queue/room.rs",
-    "target/engine/src/reactor",
-    "target/manage/src",
-];
-
-#[test]
-fn every_message_has_a_remedy() {
-    let root = tree::root();
-    let in_program = |file: &&PathBuf| {
-        let text = file.to_string_lossy();
-        text.contains("/src/")
-            && !["tests", "rdma-sim", "fuzzing"]
-                .iter()
-                .any(|one| text.contains(one))
-    };
-    let mut all = BTreeSet::new();
-    for folder in DECLARED {
-        for file in sources(folder).iter().filter(in_program) {
-            all.extend(messages::declared(&read(&root.join(file))).unwrap());
-        }
-    }
-    for folder in WRITTEN {
-        for file in sources(folder).iter().filter(in_program) {
-            all.extend(messages::sentences(&read(&root.join(file))).unwrap());
-        }
-    }
-    assert!(all.len() > 150, "only {} messages are found", all.len());
-    let document = read(&root.join("docs/troubleshooting.md"));
-    let problems = messages::check(&document, &all);
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
-}
-
+/// Folders with texts that a person may see.
+const PROGRAMS: &[&str] = &["common", "target", "initiator"];
 /// Crates that programs are made of, none of which knows a program's command line.
 const LIBRARIES: &[&str] = &["common", "initiator/client", "initiator/core"];
 
@@ -173,12 +117,11 @@ fn documents() -> Vec<PathBuf> {
     files.iter().filter(shipped).filter(text).cloned().collect()
 }
 
-#[test]
-fn messages_and_documents_mention_keys_and_documents_that_exist() {
+/// What a person may read, with the file that has it: texts of programs, documents.
+fn public_texts() -> Vec<(PathBuf, String)> {
     let root = tree::root();
-    let keys = mentions::Keys::of(&tables());
     let mut texts = Vec::new();
-    for file in DECLARED.iter().flat_map(|folder| sources(folder)) {
+    for file in PROGRAMS.iter().flat_map(|folder| sources(folder)) {
         let name = file.to_string_lossy();
         if name.contains("/src/") && !name.contains("tests") {
             let found = messages::texts(&read(&root.join(&file))).unwrap();
@@ -190,6 +133,23 @@ fn messages_and_documents_mention_keys_and_documents_that_exist() {
         let text = read(&root.join(&file));
         (file, text)
     }));
+    texts
+}
+
+#[test]
+fn messages_and_documents_are_in_the_words_of_the_field() {
+    let problems: Vec<_> = public_texts()
+        .iter()
+        .flat_map(|(file, text)| phrases::check(&file.to_string_lossy(), text))
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn messages_and_documents_mention_keys_and_documents_that_exist() {
+    let root = tree::root();
+    let keys = mentions::Keys::of(&tables());
+    let texts = public_texts();
     let all = documents();
     let exists = |name: &str| match name.strip_prefix("/usr/share/doc/nvmeof-target/") {
         Some(shipped) => root.join("docs").join(shipped).is_file(),
@@ -228,32 +188,32 @@ const OF_PEERS: &[&str] = &[
 ];
 /// Texts there that are about this process or the machine.
 const OF_NO_PEER: &[&str] = &[
-    "a memory window stays for good: {error}",
-    "a shared receive queue keeps its buffers: {error}",
-    "a shared receive was taken by no queue pair",
-    "an RDMA connection identifier stays for good: {error}",
-    "an event of the connection manager is lost: {error}",
-    "an eventfd does not ring",
+    "cannot free a memory window, it is leaked: {error}",
+    "cannot drain a shared receive queue, its buffers are leaked: {error}",
+    "shared receive completed for an unknown queue pair",
+    "cannot destroy an RDMA connection identifier, it is leaked: {error}",
+    "cannot read a connection manager event: {error}",
+    "cannot signal an eventfd",
     "cannot accept connections; raise the limit of open files (`ulimit -n`)",
-    "epoll does not take a listener",
+    "cannot add a listener to epoll",
     "epoll failed",
-    "memory stays registered for good: {error}",
-    "no thread for a call that may wait: {error}",
-    "the last flush of a disk that is not served any more: {error}",
-    "the last flush: {error}",
-    "{left} disks could not be flushed in time",
+    "cannot deregister memory, it is leaked: {error}",
+    "cannot start a thread for a blocking call: {error}",
+    "final flush of a removed backing store failed: {error}",
+    "final flush failed: {error}",
+    "{left} backing stores could not be flushed in time",
 ];
 
 /// Texts there about peers of whom nothing else is known yet, and about connections
 /// that nobody was let in on, which name the queue that was asked for.
 const OF_STRANGERS: &[&str] = &[
-    "a connection was refused: {what}",
+    "connection refused: {what}",
     "a socket option was refused",
     "connection accepted",
-    "connection rejected: no place for it",
+    "connection rejected: no free connection slot",
     "connection rejected: {refusal}",
     "connection rejected: {why}",
-    "epoll does not take a connection",
+    "cannot add a connection to epoll",
     "not connected to a controller: {what}",
     "the kernel keeps its socket buffer size",
     "{what}",
@@ -297,18 +257,18 @@ fn every_line_about_a_peer_says_whose_it_is() {
 /// and why.
 const NOT_AT_WILL: &[(&str, &str)] = &[
     (
-        "a Flush is answered with an error: the disk failed to make stable what was written \
-         before, and this host wrote to it",
+        "Flush failed: an earlier flush of the backing store failed and may have lost \
+             writes of this host",
         "once for each failure of a disk",
     ),
     (
-        "a process on this machine still uses memory of ours, though its connection is over: \
-         nobody gets that memory back before; is it stopped, or its disk? `kill -CONT \
-         {process}` has it go on, its end gives the memory back",
+        "memory of this process is still in use by process {process} after its connection \
+         ended; it stays reserved until that process releases it or ends: is the process \
+         stopped (`kill -CONT {process}` resumes it), or waiting for a disk?",
         "once for a connection of a permitted process, after seconds",
     ),
     ("a queue pair cannot be stopped: {error}", DEVICE),
-    ("a shared receive is refused: {error}", DEVICE),
+    ("cannot post a shared receive: {error}", DEVICE),
     ("memory cannot be exposed: {error}", DEVICE),
     (
         "memory for an RDMA Read cannot be registered: {error}",
@@ -316,7 +276,8 @@ const NOT_AT_WILL: &[(&str, &str)] = &[
     ),
     ("no memory window: {error}", DEVICE),
     (
-        "no shared receive queue, each queue pair gets receives of its own: {error}",
+        "cannot create a shared receive queue, each queue pair has its own receives: \
+                     {error}",
         DEVICE,
     ),
     ("port is down", DEVICE),
@@ -328,8 +289,8 @@ const NOT_AT_WILL: &[(&str, &str)] = &[
         DEVICE,
     ),
     ("{reason}", DEVICE),
-    ("epoll does not change what it tells", KERNEL),
-    ("epoll does not take a connection", KERNEL),
+    ("cannot modify an epoll registration", KERNEL),
+    ("cannot add a connection to epoll", KERNEL),
 ];
 const DEVICE: &str = "a device fails or changes its state";
 const KERNEL: &str = "the kernel has no memory";

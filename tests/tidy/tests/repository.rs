@@ -154,6 +154,20 @@ fn links_between_documents() {
 }
 
 #[test]
+fn every_crate_has_a_readme() {
+    let root = tree::root();
+    let manifests = tree::files(&root).unwrap();
+    let manifests = manifests.iter().filter(|file| file.ends_with("Cargo.toml"));
+    let folders: Vec<_> = manifests.filter_map(|file| file.parent()).collect();
+    assert!(folders.len() > 30, "{folders:?}");
+    let without: Vec<_> = folders
+        .iter()
+        .filter(|folder| !root.join(folder).join("README.md").is_file())
+        .collect();
+    assert!(without.is_empty(), "no README.md in {without:?}");
+}
+
+#[test]
 fn licences_and_sources() {
     let policy = licences::Policy::parse(&table("deny.toml"));
     assert!(!policy.licences.is_empty() && !policy.banned.is_empty());
