@@ -66,7 +66,7 @@ impl Classes {
         self.pools.last().map_or(0, Pool::buf_len)
     }
 
-    /// Buffers that nobody holds, over all sizes.
+    /// Free buffers, over all sizes.
     #[must_use]
     pub fn available(&self) -> usize {
         self.pools.iter().map(Pool::available).sum()

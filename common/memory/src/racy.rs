@@ -73,7 +73,7 @@ mod opaque {
     }
 }
 
-/// For processors without the code above, and for Miri.
+/// For CPUs without the code above, and for Miri.
 #[cfg(any(test, miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod bytewise {
     use std::sync::atomic::{AtomicU8, Ordering};

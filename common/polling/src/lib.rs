@@ -3,12 +3,12 @@
 //!
 //! Waking up a thread takes longer than most commands do, so it pays to look
 //! for a while before sleeping; how long, nobody knows beforehand. As KVM does
-//! for halted processors (Linux, Documentation/virt/kvm/halt-polling.rst), the
+//! for halted CPUs (Linux, Documentation/virt/kvm/halt-polling.rst), the
 //! time is learned from the sleeps: after one so short that looking for longer
 //! would have saved it, it is doubled; after one that was longer than any
 //! looking, it is halved.
 //!
-//! The one who has work for us may wait for our processor, so that it is offered to
+//! The one who has work for us may wait for our CPU, so that it is offered to
 //! others now and then, and in each turn without work once somebody took it. Where
 //! somebody keeps it for long each time, sleeping is better than offering.
 
@@ -26,7 +26,7 @@ pub struct PollingConfig {
     /// Longest time to look for work before sleeping.
     pub longest: Duration,
     /// Whether it is shortened while looking does not pay, and others get the
-    /// processor meanwhile. Without, nobody gets it before that time is over.
+    /// CPU meanwhile. Without, nobody gets it before that time is over.
     pub learns: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct PollCounts {
 pub enum AfterTurn {
     /// Turn again.
     Turn,
-    /// Let somebody else have the processor ([`Polling::give_way`]), and turn again.
+    /// Let somebody else have the CPU ([`Polling::give_way`]), and turn again.
     Yield,
     /// Sleep, if there is nothing left that would not wake us, and say for how
     /// long ([`Polling::slept`]).
@@ -119,7 +119,7 @@ impl Polling {
         }
     }
 
-    /// How long to look: where others keep the processor, no longer than who answers at
+    /// How long to look: where others keep the CPU, no longer than who answers at
     /// once needs for it.
     fn window_at(&self, now: Duration) -> Duration {
         if self.others.keep_it(now) {
@@ -129,7 +129,7 @@ impl Polling {
         }
     }
 
-    /// Lets others have the processor, and learns whether anybody wanted it. `clock` is
+    /// Lets others have the CPU, and learns whether anybody wanted it. `clock` is
     /// the time as elsewhere.
     pub fn give_way(&mut self, clock: impl Fn() -> Duration) {
         self.others.let_run(clock);

@@ -1,7 +1,7 @@
-//! Others who want the processor of a thread that polls.
+//! Others who want the CPU of a thread that polls.
 //!
 //! It is offered to them now and then, and each time there is nothing to do once
-//! somebody took it: two who poll on one processor then take turns. Where somebody takes
+//! somebody took it: two who poll on one CPU then take turns. Where somebody takes
 //! it who has enough to do for himself, he keeps it for milliseconds, while one who
 //! sleeps gets it back when there is work: there it is not offered, and sleeping is
 //! better than looking.
@@ -14,7 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 /// What is known of them.
 #[derive(Debug)]
 pub(super) struct Others {
-    /// Empty turns in a row after which they get the processor, and when they do if
+    /// Empty turns in a row after which they get the CPU, and when they do if
     /// there are none.
     patience: u32,
     due_at: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Others {
     kept_until: Duration,
 }
 
-/// Empty turns after which others get the processor, until it is known whether
+/// Empty turns after which others get the CPU, until it is known whether
 /// anybody wants it.
 const PATIENCE: u32 = 8;
 /// The same at most: twice as many each time that nobody takes it. To offer it is
@@ -35,14 +35,14 @@ const PATIENCE: u32 = 8;
 /// what we look for.
 const MOST_PATIENCE: u32 = 64;
 /// Who always has something to do lets others run so often as well: where nobody took
-/// the processor the last time, and where somebody did. Those who share it would have
+/// the CPU the last time, and where somebody did. Those who share it would have
 /// to wait until the kernel takes it away otherwise.
 const OFFER_EVERY: Duration = Duration::from_millis(1);
 const SHARE_EVERY: Duration = Duration::from_micros(100);
 /// An offer that takes so many times as long as one that nobody took was taken; of
 /// others the kernel is asked, which takes as long as the offer.
 const SURELY: u32 = 4;
-/// Who keeps the processor for longer has enough to do for himself. The kernel lets
+/// Who keeps the CPU for longer has enough to do for himself. The kernel lets
 /// anybody have it for longer who wants more of it (some `base_slice_ns` of its
 /// scheduler, up to the next tick), and those who poll as we do give it back earlier.
 const LONG: Duration = Duration::from_millis(1);
@@ -65,7 +65,7 @@ impl Others {
         }
     }
 
-    /// Whether they should have the processor after so many empty turns in a row.
+    /// Whether they should have the CPU after so many empty turns in a row.
     #[inline]
     pub(super) fn are_due(&self, empty: u32, now: Duration) -> bool {
         let due = match empty {
@@ -92,7 +92,7 @@ impl Others {
             self.switches.forget();
         }
         if !taken {
-            // The mean of the last ones: a processor is not always as fast.
+            // The mean of the last ones: a CPU is not always as fast.
             let known = !self.alone.is_zero();
             self.alone = if known {
                 (self.alone * 7 + time) / 8
@@ -114,14 +114,14 @@ impl Others {
             _ => self.kept.saturating_sub(1),
         };
         if self.kept >= ENOUGH {
-            // Once more is enough, when it is tried again.
+            // Once more is enough, when retrying.
             self.kept -= COUNTS_FOR;
             self.kept_until = now + BELIEVED;
         }
     }
 }
 
-/// How often the processor was taken from this thread: by those who got it when it
+/// How often the CPU was taken from this thread: by those who got it when it
 /// was offered, and by force, which tells the same.
 #[derive(Debug, Default)]
 struct Switches {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn it_is_seen_whether_somebody_took_the_processor() {
-        // Both threads are bound to the first processor that we may use.
+        // Both threads are bound to the first CPU that we may use.
         let here = Pid::from_raw(0);
         let allowed = sched_getaffinity(here).unwrap();
         let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap());

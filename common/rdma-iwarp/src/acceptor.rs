@@ -100,7 +100,7 @@ impl EventWaker {
 impl Waker for EventWaker {
     fn ring(&self) {
         if let Err(error) = self.0.write(1) {
-            tracing::error!(%error, "an eventfd does not ring");
+            tracing::error!(%error, "cannot signal an eventfd");
         }
     }
 

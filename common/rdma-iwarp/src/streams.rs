@@ -356,7 +356,7 @@ impl SocketStreams {
                 stream,
                 peer,
             }),
-            Err(error) => tracing::error!(%peer, %error, "epoll does not take a connection"),
+            Err(error) => tracing::error!(%peer, %error, "cannot add a connection to epoll"),
         }
     }
 

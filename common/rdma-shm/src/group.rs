@@ -34,7 +34,7 @@ impl Waker {
 impl shared::Waker for Waker {
     fn ring(&self) {
         if let Err(error) = self.0.write(1) {
-            tracing::error!(%error, "an eventfd does not ring");
+            tracing::error!(%error, "cannot signal an eventfd");
         }
     }
 

@@ -118,7 +118,7 @@ pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link,
     }
 }
 
-/// Where there is no file, nobody listens; a file alone is of a process that is
+/// Where there is no file, nothing listens; a file alone is of a process that is
 /// gone.
 fn is_nobody(error: &io::Error) -> bool {
     matches!(

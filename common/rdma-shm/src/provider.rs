@@ -192,7 +192,7 @@ impl Core {
         if let Some(left_out) = self.log.ask(self.now) {
             let peer = link.and_then(|link| link.peer().ok());
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(peer, left_out, "a connection was refused: {what}");
+            tracing::warn!(peer, left_out, "connection refused: {what}");
         }
     }
 

@@ -250,7 +250,7 @@ impl Consumer {
 
     /// Is done with that record. Tells so now and then, and returns whether it
     /// did: not each time, since the word that says it moves between two
-    /// processors. What is not told is never so much that the producer would
+    /// CPUs. What is not told is never so much that the producer would
     /// have to wait for it.
     pub(crate) fn release(&mut self, memory: &Shared, record: &Record) -> bool {
         self.tail = self.tail.wrapping_add(need(record));

@@ -53,7 +53,7 @@ impl Net {
         }
     }
 
-    /// A port nobody listens on.
+    /// A port nothing listens on.
     pub(crate) fn free_port(&mut self) -> u16 {
         loop {
             let port = self.next_port;

@@ -59,7 +59,7 @@ impl SimStreams {
         lock(&self.net)
     }
 
-    /// Whether nobody listens there but others of this one's group.
+    /// Whether nothing listens there but others of this one's group.
     fn may_listen(&self, net: &Net, addr: SocketAddr) -> bool {
         let group = |endpoint: usize| net.endpoints.get(endpoint).and_then(|one| one.group);
         let ours = group(self.endpoint);

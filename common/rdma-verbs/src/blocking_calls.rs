@@ -59,7 +59,7 @@ impl BlockingCalls {
         if let Err(error) = thread {
             // Late is better than never.
             let error = explain(&error);
-            tracing::warn!("no thread for a call that may wait: {error}");
+            tracing::warn!("cannot start a thread for a blocking call: {error}");
             self.work();
         }
     }

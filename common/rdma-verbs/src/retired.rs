@@ -30,7 +30,7 @@ impl Retired {
         // that takes it. From this channel nobody takes events.
         if let Err(error) = EventChannel::new().and_then(|nobody| cm.migrate(&nobody)) {
             let error = explain(&error);
-            tracing::error!("an RDMA connection identifier stays for good: {error}");
+            tracing::error!("cannot destroy an RDMA connection identifier, it is leaked: {error}");
             std::mem::forget((cm, link));
             return;
         }

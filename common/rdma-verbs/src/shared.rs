@@ -54,7 +54,7 @@ impl Shared {
         let Self { srq, posted, .. } = self;
         if let Err(error) = SharedReceiveQueue::close(srq) {
             let error = explain(&error);
-            tracing::error!("a shared receive queue keeps its buffers: {error}");
+            tracing::error!("cannot drain a shared receive queue, its buffers are leaked: {error}");
             std::mem::forget(posted);
         }
     }

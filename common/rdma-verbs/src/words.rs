@@ -178,7 +178,7 @@ pub(crate) fn refusal(number: i32) -> Refusal {
 }
 
 fn nobody_listens() -> CloseReason {
-    network(io::ErrorKind::ConnectionRefused, "nobody listens there")
+    network(io::ErrorKind::ConnectionRefused, "nothing listens there")
         .with_remedy("start what listens there, or correct the address")
 }
 
@@ -321,7 +321,7 @@ mod tests {
                 recv_reason(status::LOC_PROT, 1).unwrap(),
                 "memory of this side",
             ),
-            (refused(REJECTED_INVALID_SERVICE), "nobody listens"),
+            (refused(REJECTED_INVALID_SERVICE), "nothing listens"),
             (refused(3), "connection manager"),
             (refused(-libc::EINVAL), "the connection was not made: "),
             (

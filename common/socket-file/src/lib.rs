@@ -83,7 +83,7 @@ impl Drop for SocketFile {
 fn bind_with(socket: &Socket, path: &Path, mode: u32) -> io::Result<(u64, u64)> {
     let named = |error| about(path, error);
     socket.bind(&SockAddr::unix(path)?).map_err(named)?;
-    // Nobody can connect yet, since nobody listens.
+    // Nobody can connect yet, since nothing listens.
     let made = fs::set_permissions(path, Permissions::from_mode(mode))
         .and_then(|()| fs::symlink_metadata(path));
     if made.is_err() {

@@ -36,7 +36,7 @@ impl fmt::Display for Registered {
             f,
             "{left_out} of {all} bytes of buffers not registered with io_uring: disk I/O with \
              them works, but the kernel maps their pages again for each request, which costs \
-             some processor time; "
+             some CPU time; "
         )?;
         why.fmt(f)
     }

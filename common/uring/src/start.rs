@@ -35,7 +35,7 @@ pub struct RingConfig {
 pub struct KernelThread {
     /// It sleeps when none came for so long.
     pub idle: Duration,
-    /// The processor that it runs on. `None`: on Linux 6.2 and later one that the ring's
+    /// The CPU that it runs on. `None`: on Linux 6.2 and later one that the ring's
     /// owner may run on, as far as that was said to the kernel (`sched_setaffinity`), on
     /// older kernels any.
     pub processor: Option<u32>,
@@ -116,11 +116,11 @@ pub enum RingError {
     Thread(Errno),
     /// It gives a thread, but none there.
     #[error(
-        "the kernel runs no thread that takes disk operations on processor {processor} ({errno}): \
+        "the kernel runs no thread that takes disk operations on CPU {processor} ({errno}): \
          it is offline, or not in the cpuset of this process; name others in storage.sqpoll_cores"
     )]
     ThreadProcessor {
-        /// The processor asked for.
+        /// The CPU asked for.
         processor: u32,
         /// What the kernel said.
         errno: Errno,

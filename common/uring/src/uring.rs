@@ -345,7 +345,7 @@ impl AsFd for Uring {
 }
 
 /// Has the kernel give a worker thread to each operation that waits in one, if it comes
-/// to that. The default is four for each processor, for all files of the thread together:
+/// to that. The default is four for each CPU, for all files of the thread together:
 /// a disk that does not answer would take them, and every flush of others would wait. The
 /// kernel makes one only when all it has are waiting, and ends it when it is idle. Source:
 /// `io_wq_create()` and `io_wqe_dec_running()` in io_uring/io-wq.c of Linux.

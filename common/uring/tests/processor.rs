@@ -1,4 +1,4 @@
-//! The processor of the kernel's thread that takes operations.
+//! The CPU of the kernel's thread that takes operations.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ fn ring_on(processor: usize) -> Result<Ring, RingError> {
 }
 
 /// `Cpus_allowed_list` of the kernel's thread for a ring that the calling thread made.
-/// Its name, which it sets before its processors, has the number of the maker.
+/// Its name, which it sets before its CPUs, has the number of the maker.
 /// Source: io_sq_thread() in io_uring/sqpoll.c of Linux.
 fn processors_of_taker() -> Option<String> {
     let name = format!("iou-sqp-{}", gettid());
@@ -53,7 +53,7 @@ fn processors_of_taker() -> Option<String> {
 }
 
 /// Also where the ring's owner may not run there: newer kernels give the thread the
-/// processors of the owner when nothing else is said.
+/// CPUs of the owner when nothing else is said.
 #[test]
 fn the_thread_runs_on_the_processor_that_was_asked_for() {
     for (own, asked) in allowed().into_iter().zip(allowed().into_iter().rev()) {
@@ -83,6 +83,6 @@ fn a_processor_that_is_not_there_is_told_and_not_taken_for_another_lack() {
     };
     assert_eq!((processor, errno), (1_000_000, Errno::EINVAL));
     let words = error.to_string();
-    assert!(words.contains("processor 1000000 (EINVAL"), "{words}");
+    assert!(words.contains("CPU 1000000 (EINVAL"), "{words}");
     assert!(words.contains("storage.sqpoll_cores"), "{words}");
 }

@@ -27,8 +27,8 @@ pub(crate) use crate::format::Format;
 use crate::address;
 use crate::failure::Failure;
 
-/// NVMe over Fabrics from user space: look at targets, read and write their
-/// namespaces, measure them.
+/// NVMe over Fabrics from user space: discover targets, read, write and measure
+/// their namespaces.
 #[derive(Debug, Parser)]
 #[command(name = "nvmeof", version, max_term_width = 80)]
 #[command(after_help = "\
@@ -48,7 +48,7 @@ Environment:
 Exit status: 0 success, 1 the operation failed, 2 wrong usage, 130 ended by \
 SIGINT, 143 by SIGTERM.")]
 pub(crate) struct Cli {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -58,9 +58,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// List the subsystems that a target offers this host
     Discover(Discover),
-    /// Show what a controller says about itself
+    /// Identify Controller
     IdCtrl(Admin),
-    /// Show what a controller says about a namespace
+    /// Identify Namespace
     IdNs(AdminNamespace),
     /// List the active namespaces
     ListNs(Admin),
@@ -99,17 +99,17 @@ pub(crate) enum Command {
              \x20          --start-block <LBA> --compare <FILE> --data <FILE>"
     )]
     CompareWrite(CompareWrite),
-    /// Have the controller read blocks, without sending them
+    /// Verify blocks: the controller reads them and sends no data
     Verify(Verify),
-    /// Have the controller copy blocks within the namespace
+    /// Copy blocks within the namespace
     #[command(
         override_usage = "nvmeof copy [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
              \x20          --start-block <LBA,..> --block-count <N,..> --to <LBA>"
     )]
     Copy(Copy),
-    /// Put what was written on stable media
+    /// Flush: put completed writes on stable media
     Flush(Flush),
-    /// Make blocks read as zeroes
+    /// Write zeroes
     #[command(
         override_usage = "nvmeof write-zeroes [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
              \x20          --start-block <LBA> --block-count <N>"
@@ -121,13 +121,13 @@ pub(crate) enum Command {
              \x20          --start-block <LBA,..> --block-count <N,..>"
     )]
     Dsm(Dsm),
-    /// Measure reads and writes. Writing destroys the namespace's data
+    /// Measure reads and writes; writes destroy the data of the namespace
     Bench(Bench),
     #[command(flatten)]
     Manual(Manual),
 }
 
-/// Where the target is and who asks.
+/// Address of the target, identity of the host.
 #[derive(Args, Debug)]
 pub(crate) struct Target {
     /// Transport type
@@ -140,33 +140,33 @@ pub(crate) struct Target {
     /// Port of the target [default: 4420]
     #[arg(short = 's', long, value_name = "PORT", value_parser = number::<u16>(1..=65535))]
     pub(crate) trsvcid: Option<u16>,
-    /// Name of this host [default: /etc/nvme/hostnqn, or derived from the machine]
+    /// NQN of this host [default: /etc/nvme/hostnqn, or derived from the machine]
     #[arg(short = 'q', long, value_name = "NQN", value_parser = nqn)]
     pub(crate) hostnqn: Option<Nqn>,
     /// Identifier of this host, a UUID [default: /etc/nvme/hostid, or derived]
     #[arg(short = 'I', long, value_name = "UUID", value_parser = parse_hostid)]
     pub(crate) hostid: Option<[u8; 16]>,
-    /// RDMA provider: shm shares memory with a target on this host, verbs uses
-    /// the RDMA device on the way to the target, iwarp needs none, auto is the
-    /// first of these that there is, and iwarp for a Unix socket
+    /// RDMA provider: shm (shared memory with a target on this host), verbs (RDMA
+    /// device on the route), iwarp (software, no device), or auto: the first of
+    /// these that is available, and iwarp for a Unix socket
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) provider: Transport,
-    /// Where targets on this host listen for shared memory (their shm.folder)
-    /// [default: the folders of this user and of the system]
+    /// Folder of shared memory sockets, shm.folder of the target [default: those of
+    /// this user and of the system]
     #[arg(long, value_name = "DIR")]
     pub(crate) shm_folder: Option<PathBuf>,
-    /// Copy data through rings even where a target of this user or of root could
-    /// use our buffers in place
+    /// Copy data through shared rings, even if the target may use buffers of this
+    /// process in place
     #[arg(long)]
     pub(crate) shm_copy: bool,
-    /// Ask for a CRC on every frame of software iWARP
+    /// Request a CRC on every frame of software iWARP
     #[arg(long)]
     pub(crate) crc: bool,
-    /// Seconds that a command may take before its queue is given up
+    /// Time limit of a command in seconds; then its queue is disconnected
     #[arg(long, value_name = "S", default_value_t = 30,
           value_parser = number::<u64>(1..=1_000_000))]
     pub(crate) command_timeout: u64,
-    /// How to print
+    /// Output format
     #[arg(short = 'o', long, value_name = "FORMAT", default_value = "normal")]
     pub(crate) output_format: Format,
 }
@@ -178,15 +178,15 @@ pub(crate) enum TransportType {
     Rdma,
 }
 
-/// Which subsystem, and how to connect to it.
+/// Subsystem and connection.
 #[derive(Args, Debug)]
 pub(crate) struct Subsystem {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Name of the subsystem
+    /// NQN of the subsystem
     #[arg(short = 'n', long, value_name = "NQN", value_parser = nqn)]
     pub(crate) nqn: Nqn,
-    /// Keep-alive time-out in seconds, 0 for none
+    /// Keep alive timeout in seconds, 0 for none
     #[arg(short = 'k', long, value_name = "S", default_value_t = 5,
           value_parser = number::<u32>(0..=4_294_967))]
     pub(crate) keep_alive_tmo: u32,
@@ -195,7 +195,7 @@ pub(crate) struct Subsystem {
 /// I/O queues, said in one way by every command that has them.
 #[derive(Args, Debug)]
 pub(crate) struct IoQueues {
-    /// I/O queues; the controller has to grant as many
+    /// Number of I/O queues; the command fails if the controller grants fewer
     #[arg(short = 'i', long, value_name = "N", default_value_t = 1,
           value_parser = number::<u16>(1..=65535))]
     pub(crate) nr_io_queues: u16,
@@ -206,7 +206,7 @@ pub(crate) struct IoQueues {
 pub(crate) struct Io {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
-    /// Namespace
+    /// Namespace ID
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     pub(crate) namespace_id: u32,
     #[command(flatten)]
@@ -236,7 +236,7 @@ pub(crate) struct Admin {
 pub(crate) struct AdminNamespace {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
-    /// Namespace
+    /// Namespace ID
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     pub(crate) namespace_id: u32,
 }
@@ -257,17 +257,17 @@ pub(crate) struct ErrorLog {
 pub(crate) struct GetLog {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
-    /// Which log page, for example 2 or 0x70
+    /// Log page identifier, such as 2 or 0x70
     #[arg(long, value_name = "ID", value_parser = number::<u8>(0..=255))]
     pub(crate) log_id: u8,
     /// Bytes to read
     #[arg(short = 'l', long, value_name = "SIZE",
           value_parser = size::<u32>(1..=16 << 20))]
     pub(crate) log_len: u32,
-    /// Namespace [default: the whole controller]
+    /// Namespace ID [default: the controller]
     #[arg(long, value_name = "N", value_parser = number::<u32>(0..=u32::MAX.into()))]
     pub(crate) namespace_id: Option<u32>,
-    /// Print the bytes as they are
+    /// Print raw bytes
     #[arg(short = 'b', long)]
     pub(crate) raw_binary: bool,
 }
@@ -305,7 +305,7 @@ pub(crate) struct Write {
     /// Without --block-count: all of the file.
     #[command(flatten)]
     pub(crate) run: Run,
-    /// End when the data is on stable media
+    /// Complete when the data are on stable media (FUA)
     #[arg(long)]
     pub(crate) force_unit_access: bool,
 }
@@ -338,10 +338,10 @@ pub(crate) struct WriteZeroes {
     /// Number of blocks, counted from 1 (nvme-cli counts from 0)
     #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
     pub(crate) block_count: u64,
-    /// Let the controller deallocate the blocks
+    /// Allow the controller to deallocate the blocks
     #[arg(long)]
     pub(crate) deac: bool,
-    /// End when the zeroes are on stable media
+    /// Complete when the zeroes are on stable media (FUA)
     #[arg(long)]
     pub(crate) force_unit_access: bool,
 }
@@ -353,7 +353,7 @@ pub(crate) struct Dsm {
     pub(crate) io: Io,
     #[command(flatten)]
     pub(crate) ranges: Ranges,
-    /// Deallocate: what is done in any case; nvme-cli wants it said
+    /// Deallocate; implied, for compatibility with nvme-cli
     #[arg(short = 'd', long)]
     pub(crate) ad: bool,
 }

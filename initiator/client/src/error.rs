@@ -386,7 +386,7 @@ impl Lost {
             (LostCause::Network(reason), false) => match network_kind(reason) {
                 Some(io::ErrorKind::ConnectionRefused) => {
                     format!(
-                        "connection refused: nobody listens on {addr}{}",
+                        "connection refused: nothing listens on {addr}{}",
                         self.over()
                     )
                 }

@@ -182,7 +182,7 @@ mod tests {
         let failure = Failure::from(lost(false, refused));
         assert_eq!(failure.errno(), Errno::ECONNREFUSED);
         let text = failure.to_string();
-        assert!(text.contains("nobody listens on 10.0.0.1:4420"), "{text}");
+        assert!(text.contains("nothing listens on 10.0.0.1:4420"), "{text}");
         assert!(text.contains("address="), "{text}");
         assert!(!text.contains("(-a)"), "{text}");
         let name = "verbs";

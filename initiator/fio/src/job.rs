@@ -292,7 +292,7 @@ impl Job {
         progress
     }
 
-    /// Polls again; others may need the processor.
+    /// Polls again; others may need the CPU.
     fn go_on(&mut self, next: AfterTurn) {
         if next == AfterTurn::Yield {
             self.polling.give_way(|| self.start.elapsed());

@@ -14,7 +14,7 @@ use nvmeof_target_core::{PortAddress, Traddr};
 
 /// Names of interfaces that were not there when an address was read. The place of each says
 /// which index stands for it, so that two of them differ and the name is not lost: the
-/// address is read again when it is tried again.
+/// address is read again when retrying.
 static ABSENT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Stands for the first of them. The kernel counts interfaces from 1 on and never gets there.
 const FIRST_ABSENT: u32 = i32::MAX as u32;

@@ -168,11 +168,13 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// What to do when there is no connection.
 fn cause(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "there is no such socket; does the target run? The log says \
-             \"managed at\"; name its socket with --socket"
-            .to_owned(),
+        io::ErrorKind::NotFound => {
+            "there is no such socket; does the target run? Its log names the socket \
+             (\"control socket listening on\"); pass it with --socket"
+                .to_owned()
+        }
         io::ErrorKind::ConnectionRefused => {
-            "nobody listens there; start the target, then try again".to_owned()
+            "nothing listens there; start the target, then try again".to_owned()
         }
         io::ErrorKind::PermissionDenied => "permission denied; become the target's user, root, or \
              one of the group of control.group"

@@ -30,7 +30,7 @@ pub struct EditsIn {
     pub plan: bool,
 }
 
-/// Changes that are put aside, to be given up.
+/// Changes that are deferred, to be given up.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetIn {
@@ -109,10 +109,10 @@ pub struct DocumentOut {
     pub file: String,
     /// The document that was applied in its place.
     pub applied: Option<String>,
-    /// Changes since, in order, those put aside included.
+    /// Changes since, in order, those deferred included.
     pub edits: Vec<Edit>,
     /// Changes that do not fit the document at present.
-    pub aside: Vec<Aside>,
+    pub deferred: Vec<Deferred>,
 }
 
 /// What is served, and to whom.
@@ -134,7 +134,7 @@ pub struct StatusOut {
     /// Changes since.
     pub edits: usize,
     /// Changes that do not fit at present.
-    pub aside: usize,
+    pub deferred: usize,
     /// Where changes are kept; none: they end with the process.
     pub state: Option<String>,
     /// Whether they are there.
@@ -258,14 +258,14 @@ impl From<&[Disconnected]> for LostOut {
 /// An edit that does not fit the document at present. It is kept for when it
 /// does again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Aside {
+pub struct Deferred {
     /// The edit.
     pub edit: Edit,
     /// Why it does not fit.
     pub why: String,
 }
 
-impl std::fmt::Display for Aside {
+impl std::fmt::Display for Deferred {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.edit, self.why)
     }

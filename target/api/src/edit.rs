@@ -270,11 +270,11 @@ impl Edit {
         }
     }
 
-    /// Whether an edit that was put aside is forgotten when this one is made:
+    /// Whether an edit that was deferred is forgotten when this one is made:
     /// it is about the same.
     #[must_use]
-    pub fn displaces(&self, aside: &Self) -> bool {
-        let (its, other) = (self.slot(), aside.slot());
+    pub fn displaces(&self, deferred: &Self) -> bool {
+        let (its, other) = (self.slot(), deferred.slot());
         match (&its, &other) {
             // A new subsystem says which hosts may connect, and nothing of
             // namespaces.
@@ -283,7 +283,7 @@ impl Edit {
                 Slot::Namespace(..) | Slot::Enabled(..) | Slot::KeyOfNamespace(..),
             ) if !self.overrides() => false,
             (Slot::Subsystem(_), Slot::Host(..)) if !self.overrides() => {
-                its.holds(&other) && !aside.only_adds()
+                its.holds(&other) && !deferred.only_adds()
             }
             _ => its.holds(&other),
         }

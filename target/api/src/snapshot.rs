@@ -81,7 +81,7 @@ pub struct ReactorState {
     pub rdma_errors: BTreeMap<String, u64>,
     /// Queue pairs by provider.
     pub queues: BTreeMap<String, usize>,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
     /// Queues with commands that wait for a buffer.
     pub waiting_for_buffers: usize,
@@ -104,7 +104,7 @@ pub struct SubsystemState {
     pub hosts: usize,
     /// Queue pairs.
     pub queues: usize,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
     /// Queue pairs that ended with an error of RDMA or of the network.
     pub rdma_errors: u64,
@@ -131,7 +131,7 @@ pub struct NamespaceState {
     pub unlinked: bool,
     /// How often what is behind it was gone, by cause.
     pub faults: BTreeMap<String, u64>,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
     /// Commands that were answered.
     pub counts: Counts,
@@ -168,7 +168,7 @@ pub struct HostState {
     pub connected: bool,
     /// Queue pairs.
     pub queues: usize,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
     /// Queue pairs that ended with an error of RDMA or of the network.
     pub rdma_errors: u64,
@@ -195,7 +195,7 @@ pub struct QueueState {
     pub queue: u16,
     /// Commands that the host may have outstanding.
     pub entries: u16,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
 }
 

@@ -41,7 +41,7 @@ impl Questions {
             let answer = ask();
             waiting.store(false, Ordering::Release);
             if late.get().is_some() {
-                tracing::warn!(%path, "backing store recovered: it answers again");
+                tracing::warn!(%path, "backing store recovered");
             }
             answer
         });
@@ -69,7 +69,7 @@ pub fn within<T: Send + 'static>(
         });
     });
     if let Err(error) = started {
-        tracing::warn!(%error, "no thread to ask a backing store with");
+        tracing::warn!(%error, "cannot start a thread to query a backing store");
         return None;
     }
     hears.recv_timeout(patience).ok()

@@ -10,7 +10,7 @@ pub enum SizeError {
     #[error("{0:?} is more than 8 EiB")]
     TooLarge(String),
     /// Nothing.
-    #[error("a size of 0 bytes makes no disk")]
+    #[error("size must be greater than 0")]
     Zero,
 }
 

@@ -283,7 +283,7 @@ impl Disks {
             tracing::warn!(
                 "memory that hosts on this machine lend is not registered with io_uring: disk \
                  I/O with it works, but the kernel maps its pages again for each request, which \
-                 costs some processor time; {why}"
+                 costs some CPU time; {why}"
             );
         }
     }
@@ -303,7 +303,7 @@ impl Storage for Disks {
             Ok(()) | Err(CloseError::NotOpen) => true,
             Err(CloseError::Busy(_)) => false,
             Err(error @ CloseError::Ring(_)) => {
-                tracing::error!(disk, %error, "a disk cannot be closed");
+                tracing::error!(disk, %error, "cannot close a backing store");
                 false
             }
         }

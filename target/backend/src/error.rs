@@ -321,7 +321,7 @@ impl OpenError {
     }
 
     /// Whether it tells of the process or the machine at this moment, and nothing of
-    /// the storage: it may be gone when it is tried again.
+    /// the storage: it may be gone when retrying.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -366,7 +366,7 @@ pub enum NoPolling {
     #[error("it lies in memory; name a block device or a file on one")]
     Memory,
     /// Only direct I/O goes to the device.
-    #[error("it is not read and written directly (O_DIRECT), which the log says more about")]
+    #[error("I/O is buffered: the log says why O_DIRECT is not used")]
     Buffered,
     /// The device has no queues without interrupts.
     #[error(

@@ -105,7 +105,7 @@ fn report(path: &Path, geometry: &Geometry, buffered: Option<&str>) {
         tracing::info!(%path, "submitting I/O here may block: worker threads of the kernel do it");
     }
     if !readonly && !geometry.deallocate_zeroes {
-        tracing::info!(%path, "cannot give storage back here: deallocating will do nothing");
+        tracing::info!(%path, "deallocation is not supported here and has no effect");
     }
 }
 

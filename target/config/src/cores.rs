@@ -1,4 +1,4 @@
-//! On which processors reactors run, as it is configured.
+//! On which CPUs reactors run, as it is configured.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -8,17 +8,17 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 /// Reactors there can be.
 pub const MOST_REACTORS: usize = 256;
-/// Processors that the kernel's set can name (`CPU_SETSIZE`).
+/// CPUs that the kernel's set can name (`CPU_SETSIZE`).
 const MOST_PROCESSORS: usize = 1024;
 
-/// On which processors reactors run.
+/// On which CPUs reactors run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
     /// So many reactors, where the kernel likes.
     Anywhere(usize),
     /// One reactor on each of these, in this order.
     On(Vec<usize>),
-    /// One on each processor there is for it, or on so many of them.
+    /// One on each CPU there is for it, or on so many of them.
     Auto(Option<usize>),
 }
 
@@ -34,7 +34,7 @@ impl Cores {
     }
 }
 
-/// The value of `reactor.cores`: `"auto"`, processors and ranges of them in a
+/// The value of `reactor.cores`: `"auto"`, CPUs and ranges of them in a
 /// text as systemd's `CPUAffinity=` has them (`"0-3,8"`), or an array of
 /// numbers and such texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,17 +59,17 @@ impl RawCores {
             }
             (Some(Self::On(cores)), Some(count)) => Err(format!(
                 "reactor.count: {count} does not go with reactor.cores, which names {} \
-                 processors; leave one of them out",
+                 CPUs; leave one of them out",
                 cores.len()
             )),
         }
     }
 }
 
-/// Processors of a text such as `0-3,8`, in its order.
+/// CPUs of a text such as `0-3,8`, in its order.
 fn parse(text: &str) -> Result<Vec<usize>, String> {
     let wrong = |part: &str| {
-        format!("{part:?}: must be a processor (0) or a range of them (0-3), separated by commas")
+        format!("{part:?}: must be a CPU (0) or a range of them (0-3), separated by commas")
     };
     let mut all = Vec::new();
     // systemd separates by spaces too.
@@ -87,7 +87,7 @@ fn parse(text: &str) -> Result<Vec<usize>, String> {
         }
         if last >= MOST_PROCESSORS {
             return Err(format!(
-                "{part:?}: Linux counts processors to {}",
+                "{part:?}: Linux counts CPUs to {}",
                 MOST_PROCESSORS - 1
             ));
         }
@@ -111,11 +111,9 @@ impl<'de> Deserialize<'de> for Element {
 impl<'de> Deserialize<'de> for RawCores {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match deserializer.deserialize_any(CoresVisitor)? {
-            Self::On(cores) if cores.is_empty() || cores.len() > MOST_REACTORS => {
-                Err(D::Error::custom(format!(
-                    "name 1 to {MOST_REACTORS} processors, or leave it out"
-                )))
-            }
+            Self::On(cores) if cores.is_empty() || cores.len() > MOST_REACTORS => Err(
+                D::Error::custom(format!("name 1 to {MOST_REACTORS} CPUs, or leave it out")),
+            ),
             cores => Ok(cores),
         }
     }
@@ -127,7 +125,7 @@ impl<'de> Visitor<'de> for CoresVisitor {
     type Value = RawCores;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("\"auto\", processors such as \"0-3,8\", or a list of them")
+        f.write_str("\"auto\", CPUs such as \"0-3,8\", or a list of them")
     }
 
     fn visit_i64<E: Error>(self, core: i64) -> Result<RawCores, E> {
@@ -191,9 +189,9 @@ mod tests {
             ("\"1024\"", "1023"),
             ("\"x\"", "\"x\""),
             ("-1", "\"-1\""),
-            ("\"0-18446744073709551616\"", "must be a processor"),
+            ("\"0-18446744073709551616\"", "must be a CPU"),
             ("[\"auto\"]", "stands alone"),
-            ("true", "\"auto\", processors such as"),
+            ("true", "\"auto\", CPUs such as"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

@@ -96,11 +96,11 @@ pub struct SettingsFile {
 /// How reactors are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// On which processors they run.
+    /// On which CPUs they run.
     pub cores: Cores,
     /// How a reactor looks for work before it sleeps.
     pub polling: PollingConfig,
-    /// How long commands in work may take when the target stops.
+    /// How long commands in flight may take when the target stops.
     pub drain: Duration,
     /// Bytes of buffers of each reactor.
     pub buffer_memory: u64,
@@ -395,7 +395,7 @@ impl Config {
         }
     }
 
-    /// An error about the processors that reactors are to run on.
+    /// An error about the CPUs that reactors are to run on.
     #[must_use]
     pub fn cores_error(&self, what: &str) -> ConfigError {
         self.table_error("reactor", "cores", what)
@@ -451,7 +451,7 @@ impl Config {
             let subsystem = subsystem.get_ref();
             if !subsystem.says_who() {
                 let what = "allowed_hosts: no host could connect; name hosts, or set \
-                            allow_any_host = true; [] says that nobody is to";
+                            allow_any_host = true; [] allows no host";
                 return Err(self.error_at(Some(at), what));
             }
             let mut namespaces = Vec::new();

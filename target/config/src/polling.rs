@@ -14,7 +14,7 @@ pub(crate) enum Preset {
     Adaptive,
     /// Answers at once: it looks long before it sleeps.
     Latency,
-    /// Leaves the processor to others: it does not look before it sleeps.
+    /// Leaves the CPU to others: it does not look before it sleeps.
     Efficiency,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct RawConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawReactor {
-    /// On which processors threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
+    /// On which CPUs threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
     /// where the kernel likes.
     cores: Option<Spanned<RawCores>>,
     /// Threads, 1 to 256. Left out: one, or as many as `cores` names.
@@ -72,7 +72,7 @@ pub(crate) struct RawReactor {
     /// Microseconds that a thread looks for work at most before it sleeps: 0 to 1000000. Left
     /// out: what `polling` says.
     spin_us: Option<u32>,
-    /// Seconds that commands in work may take when the target stops: 0 to 600. Closing
+    /// Seconds that commands in flight may take when the target stops: 0 to 600. Closing
     /// connections and the last flush of disks have as long each; systemd is asked to wait.
     ///
     /// Default: `5`

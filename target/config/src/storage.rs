@@ -25,7 +25,7 @@ pub(crate) struct RawStorage {
     /// Milliseconds without any after which that thread sleeps, with `sqpoll`: 1 to 10000. Left
     /// out: 2.
     sqpoll_idle_ms: Option<Spanned<u32>>,
-    /// On which processors the kernel's threads run, with `sqpoll`: `[4, 6]` or `"4-7"`, in the
+    /// On which CPUs the kernel's threads run, with `sqpoll`: `[4, 6]` or `"4-7"`, in the
     /// order of the target's threads, and from the first on again. Left out: where the kernel
     /// likes, which on Linux 6.2 and later is where the target's thread may run.
     sqpoll_cores: Option<Spanned<RawCores>>,
@@ -36,7 +36,7 @@ pub(crate) struct RawStorage {
 pub struct Sqpoll {
     /// How long one looks for operations after the last one before it sleeps.
     pub idle: Duration,
-    /// The processors that they run on, in turn; empty leaves that to the kernel.
+    /// The CPUs that they run on, in turn; empty leaves that to the kernel.
     pub cores: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ impl RawStorage {
         match &self.sqpoll_cores {
             Some(cores) if !self.sqpoll => wrong(cores, "goes with storage.sqpoll = true"),
             Some(cores) => match cores.get_ref() {
-                RawCores::Auto => wrong(cores, "\"auto\" is for reactor.cores; name processors"),
+                RawCores::Auto => wrong(cores, "\"auto\" is for reactor.cores; name CPUs"),
                 RawCores::On(cores) => Ok(cores.clone()),
             },
             None => Ok(Vec::new()),

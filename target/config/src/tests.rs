@@ -540,11 +540,7 @@ fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line(
             "is for reactor.cores",
         ),
         ("sqpoll = true\nsqpoll_cores = []", 3, "name 1 to 256"),
-        (
-            "sqpoll = true\nsqpoll_cores = \"x\"",
-            3,
-            "must be a processor",
-        ),
+        ("sqpoll = true\nsqpoll_cores = \"x\"", 3, "must be a CPU"),
     ] {
         let error = parse(&format!("[storage]\n{text}\n{GOOD}"))
             .unwrap_err()

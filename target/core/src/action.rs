@@ -220,7 +220,7 @@ pub enum IoKind {
     /// [`Flush`](Self::Flush), if the host has written something that was answered and is
     /// not known to be stable; nothing otherwise.
     FlushOwn,
-    /// Wait until no command is in work, on whatever reactor, that
+    /// Wait until no command is in flight, on whatever reactor, that
     /// [will write](crate::Request::will_write) to what is behind the disk and
     /// was begun before; then [`Flush`](Self::Flush).
     Settle,

@@ -51,7 +51,7 @@ impl WriteLoss {
     /// began, which is looked at after this, [`Writers::owe`] comes next.
     #[inline]
     pub fn wrote(&self, stamp: u64) {
-        // It rarely changes, so that queues on several processors only read it.
+        // It rarely changes, so that queues on several CPUs only read it.
         if self.wrote.load(Ordering::SeqCst) < stamp {
             self.wrote.fetch_max(stamp, Ordering::SeqCst);
         }

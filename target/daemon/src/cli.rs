@@ -35,39 +35,38 @@ use nvmeof_target_manage::{ServeError, Server, open_present};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
-/// No RDMA device is needed, software iWARP over TCP is built in; a device is
-/// used where the address has one, and shared memory by hosts on this machine.
+/// No RDMA device is required: software iWARP over TCP is built in. RDMA devices
+/// are used on addresses that have one, shared memory for hosts on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "nvmeof-target", version, max_term_width = 80)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How much to log: error, warn, info, debug, trace, or a filter as in
-    /// RUST_LOG.
+    /// Log level: error, warn, info, debug, trace, or a filter as in RUST_LOG.
     #[arg(long, global = true, value_name = "LEVEL")]
     log_level: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve until SIGTERM or SIGINT. On SIGHUP read the file again.
+    /// Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration file.
     Serve(Serve),
-    /// Check a configuration file and what it names, and serve nothing.
+    /// Check a configuration file and its backing stores without serving them.
     CheckConfig(CheckConfig),
-    /// Ask and change a target that runs.
+    /// Show and change a running target.
     Ctl(Ctl),
-    /// Watch a target that runs: rates, latencies, how busy it is.
+    /// Show rates, latencies and load of a running target.
     Top(Top),
-    /// Make a configuration of what nvmetcli saved.
+    /// Convert a configuration of nvmet, as nvmetcli saves it.
     Import(Import),
-    /// Print what the control socket takes and answers, as OpenAPI (JSON).
+    /// Print the OpenAPI description of the control socket (JSON).
     Openapi,
     #[command(flatten)]
     Manual(Manual),
 }
 
-/// Give a configuration file, or namespaces for a subsystem with a derived
-/// name that every host may connect to.
+/// Serves a configuration file, or namespaces of one subsystem that every host
+/// may connect to.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true))]
 struct Serve {
@@ -79,11 +78,11 @@ struct Serve {
         conflicts_with_all = ["listen", "provider", "nqn"]
     )]
     config: Option<PathBuf>,
-    /// A file or block device to serve, or ram:SIZE or null:SIZE. May be given
-    /// several times; the first is namespace 1.
+    /// File, block device, ram:SIZE or null:SIZE; repeatable. The first one is
+    /// namespace 1.
     #[arg(long, value_name = "PATH", group = "what")]
     namespace: Vec<String>,
-    /// Address and port to listen on, or unix:/path for a Unix socket.
+    /// Address and port to listen on, or unix:/path.
     #[arg(
         long,
         value_name = "ADDR:PORT",
@@ -92,8 +91,7 @@ struct Serve {
         value_parser = zone::parse
     )]
     listen: Address,
-    /// RDMA providers to serve over: auto, iwarp, verbs, shm, or several such
-    /// as iwarp,shm.
+    /// RDMA providers: auto, iwarp, verbs, shm, or several such as iwarp,shm.
     #[arg(
         long,
         value_name = "NAME,..",
@@ -101,8 +99,7 @@ struct Serve {
         requires = "namespace"
     )]
     provider: Vec<String>,
-    /// Name of the subsystem. Without it a name is derived that is the same
-    /// at every start.
+    /// NQN of the subsystem [default: derived from the machine].
     #[arg(long, requires = "namespace")]
     nqn: Option<String>,
 }
@@ -111,7 +108,7 @@ struct Serve {
 struct CheckConfig {
     /// Configuration file (TOML).
     file: PathBuf,
-    /// How to print the outcome.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Normal)]
     output_format: Format,
 }
@@ -514,9 +511,9 @@ fn shares(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
 
 fn cpu_json(cpu: &ReactorCpu) -> Value {
     json!({
-        "processor": cpu.processor,
-        "node": cpu.node,
-        "sqpoll_processor": cpu.sqpoll,
+        "cpu": cpu.processor,
+        "numa_node": cpu.node,
+        "sqpoll_cpu": cpu.sqpoll,
     })
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn run(
             match stopping.map(|since: Instant| since.elapsed()) {
                 Some(since) if since < TOGETHER => continue,
                 Some(_) => {
-                    tracing::warn!("second signal: stopping at once");
+                    tracing::warn!("second signal: stopping immediately");
                     std::process::exit(1);
                 }
                 None => stopping = Some(Instant::now()),
@@ -73,7 +73,7 @@ pub(crate) fn run(
                 .ok()
                 .and_then(|number| Signal::try_from(number).ok())
                 .map_or("signal", Signal::as_str);
-            tracing::info!("{name}: stopping; commands in work are finished first");
+            tracing::info!("{name}: stopping; completing commands in flight");
             service::stopping(server.drain());
         }
         // One that failed takes the others along: half a target is worse
@@ -85,7 +85,7 @@ pub(crate) fn run(
     }
     let result = server.join();
     if result.is_ok() {
-        tracing::info!("stopped: everything is flushed");
+        tracing::info!("stopped: all backing stores are flushed");
     }
     result
 }

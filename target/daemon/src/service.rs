@@ -27,9 +27,9 @@ pub(crate) fn waiting(status: &str, longer: Duration) {
     ]);
 }
 
-/// No new connection is taken from now on; commands in work have `drain` to end.
+/// No new connection is taken from now on; commands in flight have `drain` to end.
 pub(crate) fn stopping(drain: Duration) {
-    let status = "stopping; commands in work are finished first";
+    let status = "stopping; completing commands in flight";
     tell(&[
         NotifyState::Stopping,
         NotifyState::Status(status),
@@ -67,7 +67,7 @@ pub(crate) fn reloading() {
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(
-            "the service manager could not be told: {}; see NOTIFY_SOCKET",
+            "cannot notify the service manager: {}; see NOTIFY_SOCKET",
             explain(&error)
         );
     }
@@ -136,12 +136,10 @@ impl Watchdog {
                 let every = self.every;
                 if hangs {
                     tracing::error!(
-                        reactor = at,
-                        "hangs: did nothing for {every:?}; the service manager is not told that \
-                         we live until it goes on"
+                        "reactor {at} stalled for {every:?}; withholding watchdog notifications"
                     );
                 } else {
-                    tracing::warn!(reactor = at, "goes on");
+                    tracing::warn!("reactor {at} recovered");
                 }
             }
         }

@@ -25,7 +25,7 @@ pub struct Counters {
 pub enum Spent {
     /// Turns in which there was something to do.
     Working,
-    /// Turns in which there was nothing, and giving others the processor.
+    /// Turns in which there was nothing, and giving others the CPU.
     Polling,
     /// Sleeping until something happens.
     Asleep,

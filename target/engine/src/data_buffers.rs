@@ -2,7 +2,7 @@
 //! came back last are kept at hand.
 //!
 //! Pools are shared by all who may drop a buffer, on whichever thread: each take
-//! and each return are two exchanges that a processor does alone. Most of the short
+//! and each return are two exchanges that a CPU does alone. Most of the short
 //! ones come back to the reactor itself, which gives them to the next command.
 
 use nvmeof_memory::{Buf, Classes, Region, RegionId};
@@ -63,7 +63,7 @@ impl DataBuffers {
         }
     }
 
-    /// Buffers that nobody holds, over all sizes.
+    /// Free buffers, over all sizes.
     pub(crate) fn available(&self) -> usize {
         self.classes.available() + self.at_hand.len()
     }

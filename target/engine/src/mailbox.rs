@@ -89,7 +89,7 @@ pub enum Order {
         answer: Sender<ReactorSnapshot>,
     },
     /// Listens nowhere and takes no connection any more, until it is told to
-    /// listen again; commands in work finish, then all connections are closed.
+    /// listen again; commands in flight finish, then all connections are closed.
     Detach {
         /// Hears when there is none.
         answer: Sender<()>,

@@ -32,7 +32,7 @@ pub struct QueueSnapshot {
     pub entries: u16,
     /// Whose it is, when it is connected.
     pub member: Option<Member>,
-    /// Commands in work.
+    /// Commands in flight.
     pub commands: usize,
     /// The same by namespace; those that are being answered are left out.
     pub namespaces: BTreeMap<u32, usize>,

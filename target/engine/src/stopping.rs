@@ -36,7 +36,7 @@ pub enum NotEnded {
     )]
     Outstanding(String),
     /// A reactor does not come to its end.
-    #[error("stopped, but {0} did not end within {1} s; see the log for what it hangs in")]
+    #[error("stopped, but {0} did not end within {1} s; the log says what it waits for")]
     Stuck(String, u64),
 }
 

@@ -82,7 +82,7 @@ pub fn run<S: Storage>(
 pub enum Then {
     /// The next one, at once.
     Turn,
-    /// The next one, when somebody else had the processor.
+    /// The next one, when somebody else had the CPU.
     Yield,
     /// [`sleep`], until then at most; until something happens if there is no such
     /// time.

@@ -1,5 +1,5 @@
-//! Where reactors run: the processors that this process may use, and the
-//! memory nodes they belong to.
+//! Where reactors run: the CPUs that this process may use, and the
+//! NUMA nodes they belong to.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,24 +14,24 @@ use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 /// Where one reactor runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReactorCpu {
-    /// Its processor; `None` leaves that to the kernel.
+    /// Its CPU; `None` leaves that to the kernel.
     pub processor: Option<usize>,
-    /// The memory node of the processor, where the machine has several.
+    /// The NUMA node of the CPU, where the machine has several.
     pub node: Option<usize>,
-    /// The processor of the kernel's thread that takes its disk operations, where one was
+    /// The CPU of the kernel's thread that takes its disk operations, where one was
     /// named for that (`storage.sqpoll_cores`).
     pub sqpoll: Option<usize>,
 }
 
 /// What placing asks a machine.
 trait Topology {
-    /// The processors that this process may use.
+    /// The CPUs that this process may use.
     fn allowed(&self) -> Result<BTreeSet<usize>, Errno>;
 
-    /// The memory node of a processor; `None` on machines that have only one.
+    /// The NUMA node of a CPU; `None` on machines that have only one.
     fn node_of(&self, processor: usize) -> Option<usize>;
 
-    /// The memory node next to an RDMA device.
+    /// The NUMA node next to an RDMA device.
     fn node_of_device(&self, device: &str) -> Option<usize>;
 }
 
@@ -57,7 +57,7 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigE
     Ok(cpus)
 }
 
-/// What is remarkable about the processors of the kernel's threads that take disk
+/// What is remarkable about the CPUs of the kernel's threads that take disk
 /// operations from the reactors of `config`: with one of them a reactor shares its own.
 #[must_use]
 pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
@@ -66,20 +66,20 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
         Some(core) => {
             let own = cpus.iter().position(|cpu| cpu.processor == Some(core))?;
             Some(format!(
-                "storage.sqpoll_cores: processor {core} is that of reactor {own} as well, and \
-                 each waits for the other; name processors that are not in reactor.cores, or \
+                "storage.sqpoll_cores: CPU {core} is that of reactor {own} as well, and \
+                 each waits for the other; name CPUs that are not in reactor.cores, or \
                  leave storage.sqpoll out"
             ))
         }
-        // A new thread has the processors that were set for the one that made it, and since
+        // A new thread has the CPUs that were set for the one that made it, and since
         // Linux 6.2 they still count when the kernel moves it.
         // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
         // io_uring/sqpoll.c of Linux.
         None => cpu.processor.map(|core| {
             format!(
                 "storage.sqpoll: on Linux 6.2 and later the kernel's thread that takes disk \
-                 operations shares processor {core} with the reactor that it serves, and each \
-                 waits for the other; name other processors in storage.sqpoll_cores, or leave \
+                 operations shares CPU {core} with the reactor that it serves, and each \
+                 waits for the other; name other CPUs in storage.sqpoll_cores, or leave \
                  storage.sqpoll out"
             )
         }),
@@ -89,7 +89,7 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
 /// Binds this thread to its CPU and NUMA node.
 ///
 /// # Errors
-/// When the processor went away meanwhile.
+/// When the CPU went away meanwhile.
 pub(crate) fn take(cpu: ReactorCpu) -> Result<(), Errno> {
     let Some(processor) = cpu.processor else {
         return Ok(());
@@ -122,7 +122,7 @@ fn place_on(
     Ok(cores.into_iter().map(cpu).collect())
 }
 
-/// Has the kernel's threads run on these processors, in the order of the reactors and
+/// Has the kernel's threads run on these CPUs, in the order of the reactors and
 /// from the first on again where there are fewer.
 fn place_sqpoll(
     machine: &dyn Topology,
@@ -141,7 +141,7 @@ fn place_sqpoll(
 
 fn allowed(machine: &dyn Topology) -> Result<BTreeSet<usize>, String> {
     machine.allowed().map_err(|errno| {
-        format!("the kernel does not tell which processors there are ({errno}); leave it out")
+        format!("the kernel does not tell which CPUs there are ({errno}); leave it out")
     })
 }
 
@@ -149,7 +149,7 @@ fn allowed(machine: &dyn Topology) -> Result<BTreeSet<usize>, String> {
 fn all_are_allowed(cores: &[usize], allowed: &BTreeSet<usize>, or: &str) -> Result<(), String> {
     match cores.iter().find(|core| !allowed.contains(core)) {
         Some(core) => Err(format!(
-            "processor {core} is not there or not for this process, which may use {}; name some \
+            "CPU {core} is not there or not for this process, which may use {}; name some \
              of these{or}, or change what it may use (CPUAffinity= and AllowedCPUs= of its \
              systemd unit, `taskset`, the cpuset of its container)",
             Ranges(allowed)
@@ -158,7 +158,7 @@ fn all_are_allowed(cores: &[usize], allowed: &BTreeSet<usize>, or: &str) -> Resu
     }
 }
 
-/// The processors of the nodes that the devices are at, or all where that is
+/// The CPUs of the nodes that the devices are at, or all where that is
 /// not known or leaves none.
 fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> BTreeSet<usize> {
     let nodes = devices
@@ -177,13 +177,13 @@ fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> 
     near
 }
 
-/// So many of the processors, or all that there can be reactors for.
+/// So many of the CPUs, or all that there can be reactors for.
 fn first_of(processors: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize>, String> {
     let there = processors.len();
     if let Some(count) = count.filter(|count| *count > there) {
         return Err(format!(
-            "\"auto\" finds {there} processors ({}), fewer than the {count} of reactor.count; \
-             lower that, or name processors",
+            "\"auto\" finds {there} CPUs ({}), fewer than the {count} of reactor.count; \
+             lower that, or name CPUs",
             Ranges(processors)
         ));
     }
@@ -229,7 +229,7 @@ impl Topology for Machine {
     }
 }
 
-/// Numbers of the entries `nodeN` of a folder. A processor's has one, which is
+/// Numbers of the entries `nodeN` of a folder. A CPU's has one, which is
 /// its node. Source: Documentation/ABI/stable/sysfs-devices-node.
 fn node_names(folder: &str) -> Vec<usize> {
     let Ok(entries) = std::fs::read_dir(folder) else {
@@ -244,14 +244,14 @@ fn node_names(folder: &str) -> Vec<usize> {
 impl fmt::Display for ReactorCpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.processor, self.node) {
-            (None, _) => f.write_str("any processor"),
-            (Some(processor), None) => write!(f, "processor {processor}"),
+            (None, _) => f.write_str("any CPU"),
+            (Some(processor), None) => write!(f, "CPU {processor}"),
             (Some(processor), Some(node)) => {
-                write!(f, "processor {processor} (memory node {node})")
+                write!(f, "CPU {processor} (NUMA node {node})")
             }
         }?;
         match self.sqpoll {
-            Some(core) => write!(f, ", SQPOLL on processor {core}"),
+            Some(core) => write!(f, ", SQPOLL on CPU {core}"),
             None => Ok(()),
         }
     }
@@ -301,24 +301,15 @@ mod tests {
         let cores = refusal(&format!("[reactor]\ndrain_s = 1\ncores = [{core}, 1023]"));
         let sqpoll = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{core}, 1023]");
         let sqpoll = refusal(&sqpoll);
-        for word in [
-            "target.toml:3: ",
-            "reactor.cores",
-            "processor 1023",
-            "taskset",
-        ] {
+        for word in ["target.toml:3: ", "reactor.cores", "CPU 1023", "taskset"] {
             assert!(cores.contains(word), "{word}: {cores}");
         }
-        for word in [
-            "target.toml:3: ",
-            "sqpoll_cores",
-            "processor 1023 is not there",
-        ] {
+        for word in ["target.toml:3: ", "sqpoll_cores", "CPU 1023 is not there"] {
             assert!(sqpoll.contains(word), "{word}: {sqpoll}");
         }
     }
 
-    /// Two nodes with four processors each; some are not for this process.
+    /// Two nodes with four CPUs each; some are not for this process.
     struct TwoNodes(&'static [usize]);
 
     impl Topology for TwoNodes {
@@ -351,10 +342,10 @@ mod tests {
             sqpoll: None,
         };
         assert_eq!(cpus, [cpu(5, 1), cpu(0, 0), cpu(0, 0)]);
-        assert_eq!(cpus[0].to_string(), "processor 5 (memory node 1)");
+        assert_eq!(cpus[0].to_string(), "CPU 5 (NUMA node 1)");
         let anywhere = place_on(&ALL, &Cores::Anywhere(2), &[]).unwrap();
         assert_eq!(anywhere, [ReactorCpu::default(); 2]);
-        assert_eq!(anywhere[0].to_string(), "any processor");
+        assert_eq!(anywhere[0].to_string(), "any CPU");
     }
 
     #[test]
@@ -370,7 +361,7 @@ mod tests {
         for devices in [&[][..], &["rxe0"], &["mlx5_-1"]] {
             assert_eq!(processors(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
         }
-        // None of a device's own processors is for us.
+        // None of a device's own CPUs is for us.
         let half = TwoNodes(&[1, 3]);
         assert_eq!(processors(&half, &auto, &["mlx5_1"]), [1, 3]);
     }
@@ -379,10 +370,10 @@ mod tests {
     fn processors_that_are_not_for_us_are_errors() {
         let some = TwoNodes(&[0, 1, 2, 5, 7]);
         let error = place_on(&some, &Cores::On(vec![1, 3]), &[]).unwrap_err();
-        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(error.contains("CPU 3 is not there"), "{error}");
         assert!(error.contains("may use 0-2,5,7;"), "{error}");
         let error = place_on(&some, &Cores::Auto(Some(3)), &["mlx5_1"]).unwrap_err();
-        assert!(error.contains("finds 2 processors (5,7)"), "{error}");
+        assert!(error.contains("finds 2 CPUs (5,7)"), "{error}");
     }
 
     /// Those of the kernel's threads, for so many reactors.
@@ -398,7 +389,7 @@ mod tests {
         assert_eq!(taking(&[5, 2], 3).unwrap(), [Some(5), Some(2), Some(5)]);
         assert_eq!(taking(&[5, 2], 1).unwrap(), [Some(5)]);
         let error = taking(&[5, 3], 1).unwrap_err();
-        assert!(error.contains("processor 3 is not there"), "{error}");
+        assert!(error.contains("CPU 3 is not there"), "{error}");
         assert!(
             error.contains("may use 0-2,5; name some of these, or"),
             "{error}"
@@ -407,7 +398,7 @@ mod tests {
             sqpoll: Some(5),
             ..ReactorCpu::default()
         };
-        assert_eq!(cpu.to_string(), "any processor, SQPOLL on processor 5");
+        assert_eq!(cpu.to_string(), "any CPU, SQPOLL on CPU 5");
     }
 
     #[test]
@@ -428,8 +419,8 @@ mod tests {
         let others = format!("{placed}\n{sqpoll}\nsqpoll_cores = [3, 4]");
         assert_eq!(remark(&others), None);
         for (text, words) in [
-            ("", "shares processor 1"),
-            ("sqpoll_cores = [3, 1]", "processor 1 is that of reactor 0"),
+            ("", "shares CPU 1"),
+            ("sqpoll_cores = [3, 1]", "CPU 1 is that of reactor 0"),
         ] {
             let remark = remark(&format!("{placed}\n{sqpoll}\n{text}")).unwrap();
             assert!(remark.contains(words), "{remark}");

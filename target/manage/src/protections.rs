@@ -149,7 +149,7 @@ impl Write for File {
             return Ok(());
         }
         if let Err(error) = self.put(&new) {
-            tracing::error!("what a host write protected cannot be kept: {error}");
+            tracing::error!("cannot save write protection set by a host: {error}");
             // It may have taken its place all the same, and hosts were told what is in
             // the one before.
             self.unsure = true;

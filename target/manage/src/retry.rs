@@ -85,7 +85,7 @@ impl Retry {
         tell: fn(&str),
     ) -> std::io::Result<Self> {
         for Waiting { what, waits, .. } in manager.waiting() {
-            tracing::warn!("waiting for {what}: {}; it is tried again", waits.why);
+            tracing::warn!("waiting for {what}: {}; retrying", waits.why);
         }
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new()

@@ -64,7 +64,7 @@ pub struct Server {
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     stopping: Arc<Stopping>,
-    /// How long commands in work may take when it stops.
+    /// How long commands in flight may take when it stops.
     drain: Duration,
     /// Keeps what hosts write protect.
     _keeping: Option<protections::Keeping>,
@@ -327,7 +327,7 @@ impl Server {
         &self.stopping
     }
 
-    /// How long commands in work may take when it stops.
+    /// How long commands in flight may take when it stops.
     #[must_use]
     pub fn drain(&self) -> Duration {
         self.drain
@@ -429,7 +429,7 @@ fn spawn(
 }
 
 /// Builds the reactor on its own thread, to which its ring belongs. Memory is
-/// taken where it is touched first, so the thread goes to its processor before
+/// taken where it is touched first, so the thread goes to its CPU before
 /// there is any.
 fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     let cpu = start.cpu;
@@ -502,7 +502,7 @@ mod tests {
     use crate::processors::{first_usable, usable};
     use crate::served::Waiting;
 
-    /// The processors of the kernel's threads that take disk operations, as texts.
+    /// The CPUs of the kernel's threads that take disk operations, as texts.
     fn sqpoll_processors() -> Vec<String> {
         let threads = std::fs::read_dir("/proc/self/task").unwrap();
         let statuses = threads.filter_map(|thread| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cores::Cores;
 
-/// Processor time so far, in the kernel's ticks.
+/// CPU time so far, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// All the time of our cores.
@@ -46,14 +46,14 @@ impl Snapshot {
     }
 }
 
-/// Time that process `pid` had on processors so far; 0 if there is none. Not in
+/// Time that process `pid` had on CPUs so far; 0 if there is none. Not in
 /// ticks, of which a process that is all but idle has hardly one in ten seconds.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();
     let nanos = threads.flatten().filter_map(|thread| {
-        // Time on a processor is first (sched-stats.rst of the kernel).
+        // Time on a CPU is first (sched-stats.rst of the kernel).
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     });

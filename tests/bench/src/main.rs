@@ -86,7 +86,7 @@ struct Arguments {
     /// measured as it is without options
     #[arg(long)]
     no_refresh: bool,
-    /// Measure also what needs more processor cores than there are
+    /// Measure also what needs more CPU cores than there are
     #[arg(long)]
     force: bool,
     /// How the result is printed

@@ -49,7 +49,7 @@ pub(crate) struct Profile {
 /// Of a work, by side: target, initiator.
 pub(crate) type Sides = [Profile; 2];
 
-/// Samples a second, of a processor that is in use.
+/// Samples a second, of a CPU that is in use.
 const FREQUENCY: &str = "1999";
 
 /// Samples a process for as long as said. The samples go to `file`.

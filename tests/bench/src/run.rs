@@ -95,7 +95,7 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
     let measured = || rows.iter().filter(|row| !row.samples.is_empty());
     if measured().next().is_none() {
         return Err(Trouble::SetUp(
-            "there is nothing to measure: these works need more processor cores than there \
+            "there is nothing to measure: these works need more CPU cores than there \
              are; --force measures them all the same"
                 .to_owned(),
         ));

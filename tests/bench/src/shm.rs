@@ -53,7 +53,7 @@ struct Rings {
 /// Measures for as long as said; what is in flight then still counts.
 ///
 /// # Errors
-/// When nobody listens there, or there is no memory.
+/// When nothing listens there, or there is no memory.
 pub fn ask(ask: &Ask) -> io::Result<Value> {
     let shape = ask.shape;
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;

@@ -192,7 +192,7 @@ impl Stage {
         }
     }
 
-    /// Lets time pass and looks who had the processor.
+    /// Lets time pass and looks who had the CPU.
     fn idle(&self) -> Vec<Sample> {
         let times = || {
             self.servers

@@ -91,7 +91,7 @@ pub(crate) enum Metric {
     Latency,
     /// Operations a second: more is better.
     Rate,
-    /// Processor time of a process: less is better.
+    /// CPU time of a process: less is better.
     Cpu,
 }
 
@@ -186,7 +186,7 @@ impl Work {
         self.about == About::Iwarp
     }
 
-    /// Processor cores that it takes.
+    /// CPU cores that it takes.
     pub(crate) fn cores(&self) -> usize {
         match (self.about, self.placement) {
             // Two for either side.
@@ -292,7 +292,7 @@ impl Work {
         let what = match self.metric() {
             Metric::Latency => "latency",
             Metric::Rate => "operations a second",
-            Metric::Cpu => "processor time",
+            Metric::Cpu => "CPU time",
         };
         let summary = format!("{what}, yardstick {yardstick} {}", self.goal_text());
         let mut summary = summary.trim_end().to_owned();

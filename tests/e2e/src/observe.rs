@@ -51,7 +51,7 @@ pub fn own_kib(pid: u32) -> u64 {
         .sum()
 }
 
-/// Processor time used so far, in seconds, user and system.
+/// CPU time used so far, in seconds, user and system.
 #[must_use]
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -64,14 +64,14 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Time that the threads of a process had on processors so far. Not in ticks, of
+/// Time that the threads of a process had on CPUs so far. Not in ticks, of
 /// which a process that is all but idle has hardly one in ten seconds.
 #[must_use]
 pub fn processor_time(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let nanos = threads.map(|thread| {
         let text = fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
-        // Time on a processor is first (sched-stats.rst of the kernel).
+        // Time on a CPU is first (sched-stats.rst of the kernel).
         text.split(' ').next().unwrap().parse::<u64>().unwrap()
     });
     Duration::from_nanos(nanos.sum())

@@ -210,10 +210,10 @@ fn hung_file_system_at_the_start_is_waited_for() {
     let new = setup.path("new");
     image(&new, 3, MIB);
     fs::rename(&new, &third).unwrap();
-    target.wait_for_log(&format!("namespace 3 of {NQN} is there now, and served"));
+    target.wait_for_log(&format!("namespace 3 of {NQN} is available and served"));
     same_bytes(&target.read(3, 0, None), &pattern(3, MIB));
     fuse.signal(Signal::SIGCONT);
-    let served = format!("namespace 2 of {NQN} is there now, and served");
+    let served = format!("namespace 2 of {NQN} is available and served");
     target.wait_for_log(&served);
     same_bytes(&target.read(2, 0, None), &pattern(2, MIB));
     target.stop();

@@ -257,7 +257,7 @@ fn a_refused_command_says_why_and_what_to_do() {
     // What is disabled, or in effect, or refused while nobody is served.
     ctl(&setup, "namespace disable 1").ok();
     ctl(&setup, "namespace resize 1 2M").fails(1, &["disabled", "enable it first"]);
-    ctl(&setup, "forget 1").fails(2, &["namespace disable 1", "is not put aside"]);
+    ctl(&setup, "forget 1").fails(2, &["namespace disable 1", "is not deferred"]);
     let listed = ctl(&setup, "changes").ok();
     assert_eq!(
         String::from_utf8_lossy(&listed.stdout)

@@ -89,8 +89,8 @@ fn both(setup: &Setup, people: &str, programs: &str) -> (String, Value) {
     (text, json)
 }
 
-/// Two changes that are put aside, since the file has those namespaces by now.
-fn put_two_aside(setup: &Setup) {
+/// Two changes that are deferred, since the file has those namespaces by now.
+fn defer_two(setup: &Setup) {
     for nsid in [21, 22] {
         ctl(setup, &format!("namespace add null:1M --nsid {nsid}")).ok();
     }
@@ -182,21 +182,21 @@ fn every_verb_is_done_for_people_and_for_programs() {
         both(&setup, people, programs);
         done.insert(verb(people));
     }
-    put_two_aside(&setup);
+    defer_two(&setup);
     let (text, json) = both(&setup, "changes", "changes");
     let unwrapped = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for nsid in [21, 22] {
-        let why = format!("put aside: nsid: there is a namespace {nsid} already");
+        let why = format!("deferred: nsid: there is a namespace {nsid} already");
         assert!(unwrapped.contains(&why), "{text}");
     }
-    assert_eq!(json["aside"].as_array().unwrap().len(), 2, "{json}");
-    let numbers = numbers_of_aside(&json);
+    assert_eq!(json["deferred"].as_array().unwrap().len(), 2, "{json}");
+    let numbers = numbers_of_deferred(&json);
     // The first is gone before the second is asked for.
     let lines = numbers.map(|number| format!("forget {number}"));
     both(&setup, &lines[0], &lines[1]);
     done.insert("forget".to_owned());
     let (_, json) = both(&setup, "changes", "changes");
-    assert_eq!(json["aside"], Value::Array(Vec::new()), "{json}");
+    assert_eq!(json["deferred"], Value::Array(Vec::new()), "{json}");
     assert_eq!(done, documented(), "the verbs of docs/managing.md");
     assert_eq!(nsids(&target), [1, 21, 22]);
     target.stop();
@@ -218,13 +218,13 @@ fn verb(line: &str) -> String {
     words[..len].join(" ")
 }
 
-/// The numbers of the two changes that are put aside; that of the second once the
+/// The numbers of the two changes that are deferred; that of the second once the
 /// first is gone.
-fn numbers_of_aside(document: &Value) -> [usize; 2] {
-    let aside = document["aside"].as_array().unwrap();
+fn numbers_of_deferred(document: &Value) -> [usize; 2] {
+    let deferred = document["deferred"].as_array().unwrap();
     let edits = document["edits"].as_array().unwrap().iter();
-    let is_aside = |edit: &Value| aside.iter().any(|one| one["edit"] == *edit);
-    let numbers = (1..).zip(edits).filter(|(_, edit)| is_aside(edit));
+    let is_deferred = |edit: &Value| deferred.iter().any(|one| one["edit"] == *edit);
+    let numbers = (1..).zip(edits).filter(|(_, edit)| is_deferred(edit));
     let numbers: Vec<usize> = numbers.map(|(number, _)| number).collect();
     assert_eq!(numbers.len(), 2, "{document}");
     [numbers[0], numbers[1] - 1]

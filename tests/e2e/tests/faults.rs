@@ -41,7 +41,7 @@ fn another_size_is_noticed_without_being_told() {
     set_len(&setup, 2, 2 * MIB);
     becomes(&target, 2, 4096);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB)[..2 * MIB]);
-    assert_eq!(target.lines(&["noticed: ", "namespace 2"]).len(), 2);
+    assert_eq!(target.lines(&["detected: ", "namespace 2"]).len(), 2);
     goes_on(&target, &mut bench);
     target.must_be_well();
     bench.kill();

@@ -111,7 +111,7 @@ fn hosts_hear_that_it_cannot_be_kept_and_go_on() {
     assert_eq!(state(&mut peer), NONE);
     target.write(1, 0, &[7; 512]);
     let told = eventually(|| {
-        let words = ["what a host write protected cannot be kept"];
+        let words = ["cannot save write protection set by a host"];
         (!target.lines(&words).is_empty()).then_some(())
     });
     assert!(told.is_some(), "{}", target.log());

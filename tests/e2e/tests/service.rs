@@ -101,7 +101,7 @@ fn a_service_manager_that_is_not_there_is_told_of_in_the_log() {
     command.arg("serve").arg("--config").arg(setup.config());
     command.env("NOTIFY_SOCKET", setup.path("nobody"));
     let mut target = setup.start_as(&mut command);
-    let line = target.wait_for_log("the service manager could not be told");
+    let line = target.wait_for_log("cannot notify the service manager");
     assert!(
         line.contains("WARN") && line.contains("NOTIFY_SOCKET"),
         "{line}"

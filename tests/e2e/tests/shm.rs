@@ -166,7 +166,7 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     };
     let log = path("auto", &setup.shm_folder());
     assert!(log.contains("connecting over shared memory"), "{log}");
-    // Where nobody listens, it is something else without a complaint.
+    // Where nothing listens, it is something else without a complaint.
     let log = path("auto", &setup.path("elsewhere"));
     assert!(log.contains("connecting over software iWARP"), "{log}");
     assert!(!log.contains("WARN"), "{log}");
@@ -264,7 +264,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     let mut second = second.namespace("null:1M", "").start_anyhow();
     second.wait_for_log("in use");
     again.stop();
-    second.wait_for_log("is there now, and served");
+    second.wait_for_log("is available and served");
     second.stop();
 }
 

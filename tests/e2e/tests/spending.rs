@@ -29,7 +29,7 @@ fn spent(setup: &Setup) -> [f64; 3] {
 }
 
 /// What a target with these lines for its only thread does in two seconds in which
-/// nobody asks for anything: seconds working, polling, asleep, and of a processor.
+/// nobody asks for anything: seconds working, polling, asleep, and of a CPU.
 fn idle(reactor: &str) -> ([f64; 3], f64, f64) {
     let setup = managed().head(reactor).file(MIB);
     let target = setup.start();

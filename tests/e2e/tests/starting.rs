@@ -21,7 +21,7 @@ use nvmeof_e2e::{
 };
 
 const MIB: usize = 1 << 20;
-const SERVED: &str = "is there now, and served";
+const SERVED: &str = "is available and served";
 
 fn check(setup: &Setup) -> Run {
     let mut check = target_command();
@@ -209,7 +209,7 @@ fn listeners_that_somebody_else_has_are_waited_for() {
     let line = second.wait_for_log("WARN waiting for listener control.socket");
     assert!(line.contains("another process listens there"), "{line}");
     first.kill();
-    second.wait_for_log("managed at");
+    second.wait_for_log("control socket listening on");
     ctl(&setup, "status").ok();
     second.stop();
 }

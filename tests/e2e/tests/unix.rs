@@ -116,19 +116,19 @@ fn a_socket_that_cannot_be_had_yet_is_waited_for() {
         "{line}"
     );
     drop(other);
-    target.wait_for_log("is there now, and served");
+    target.wait_for_log("is available and served");
     // It has the lock until it is killed.
     let second = Setup::new().socket(&path).namespace("null:1M", "");
     let mut second = second.start_anyhow();
     second.wait_for_log("in use");
     target.kill();
-    second.wait_for_log("is there now, and served");
+    second.wait_for_log("is available and served");
     second.stop();
     let missing = Setup::new().socket(&folder.path().join("none/a.sock"));
     let mut missing = missing.namespace("null:1M", "").start_anyhow();
     missing.wait_for_log("No such file");
     fs::create_dir(folder.path().join("none")).unwrap();
-    missing.wait_for_log("is there now, and served");
+    missing.wait_for_log("is available and served");
     missing.stop();
 }
 
@@ -171,7 +171,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     assert!(!ended.stderr.contains("panicked"), "{ended}");
     assert!(path.exists(), "a killed target cannot tidy up");
     let nobody = target.fabrics("discover");
-    nobody.fails(1, &["nobody listens", "is nvmeof-target running"]);
+    nobody.fails(1, &["nothing listens", "is nvmeof-target running"]);
     let again = setup.start();
     let data = pattern(9, 2 * MIB);
     again.write(1, 0, &data);

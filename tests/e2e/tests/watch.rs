@@ -204,7 +204,7 @@ fn running_out_of_descriptors_makes_no_disk_faulted() {
         .open(setup.image_path(1))
         .unwrap();
     image.set_len(32 << 20).unwrap();
-    let warned = target.wait_for_log("is looked at again");
+    let warned = target.wait_for_log("cannot reopen a resized backing store");
     assert!(warned.contains("EMFILE"), "{warned}");
     soft(&format!("{limit}:"));
     let size = || {

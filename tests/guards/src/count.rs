@@ -7,7 +7,7 @@ use crate::case::Case;
 
 /// Rounds of the shorter run.
 const ROUNDS: u32 = 200;
-/// Plain variants of glibc's memory functions, whatever the processor can do.
+/// Plain variants of glibc's memory functions, whatever the CPU can do.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM";
 /// The program beside this one that has sockets.

@@ -6,7 +6,7 @@
 //! for the system calls.
 //!
 //! Counts depend on the compiler, and on functions that are chosen by what the
-//! processor can do. Valgrind shows a processor of its own to the program;
+//! CPU can do. Valgrind shows a CPU of its own to the program;
 //! memory functions of glibc are pinned to their plain variants besides. CRCs
 //! are left out: they are as fast as the machine.
 #![forbid(unsafe_code)]

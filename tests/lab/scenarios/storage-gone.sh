@@ -99,7 +99,7 @@ expect_eq "how often it was told" 1 "$(grep -c 'is faulted: ' "$LOG")"
 
 # And a file that grows, without telling anybody.
 truncate -s 96M "$WORK/d1"
-wait_for 10 target_logged 'noticed: .*namespace 1 is resized'
+wait_for 10 target_logged 'detected: .*namespace 1 is resized'
 status=0
 wait "$other" || status=$?
 expect_eq "exit status of the other host's fio" 0 "$status"

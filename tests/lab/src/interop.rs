@@ -11,12 +11,12 @@ use crate::results::{Finding, Results};
 const HEAD: &str = "\
 # Interoperability
 
-What was proved against the stock Linux kernel. This file is written by
-`cargo xtask lab --write-interop`; each row is a file in `tests/lab/scenarios/`.
+Scenarios that passed with the stock Linux kernel. `cargo xtask lab --write-interop` writes this
+file; each row is a file in `tests/lab/scenarios/`.
 
-* `iwarp`: software iWARP in our process; the kernel's side uses its software
-  iWARP device (siw).
-* `verbs-rxe`: libibverbs over the kernel's software RoCEv2 device (rxe).
+* `iwarp`: software iWARP in the process of the target or initiator; the kernel's side uses its
+  software iWARP device (siw).
+* `verbs-rxe`: libibverbs over the kernel's software RoCE v2 device (rxe).
 * `verbs-siw`: libibverbs over siw.
 
 ";

@@ -90,7 +90,7 @@ pub fn a_request_says_how_many_reads_the_peer_wants(rig: &mut Rig<'_>) {
     );
 }
 
-/// Connecting where nobody listens fails, with the network's own word for it.
+/// Connecting where nothing listens fails, with the network's own word for it.
 pub fn nobody_listening_is_a_network_failure(rig: &mut Rig<'_>) {
     let free = rig.free_addr(B);
     let (listener, addr) = rig[B].provider().listen(free).unwrap();

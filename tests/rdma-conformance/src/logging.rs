@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -76,6 +76,13 @@ fn link(rig: &mut Rig<'_>) -> Link {
 /// Whatever happens to a connection: each line about its peer says whose it is, from
 /// when that is known.
 pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
+    // Another thread may ask for the first time whether a line is wanted at the moment when
+    // this one begins to listen: somebody always does.
+    static FOR_ALL: Once = Once::new();
+    FOR_ALL.call_once(|| {
+        drop(tracing::subscriber::set_global_default(Lines::default()));
+        tracing::callsite::rebuild_interest_cache();
+    });
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
         // It ends in good order, and because somebody broke a rule.

@@ -2,7 +2,7 @@
 //! reactor, and how long its commands take.
 //!
 //! The honest host is the initiator's polled interface; hostile peers make their frames
-//! by hand. Processors cost no virtual time here: what is measured are buffers and the
+//! by hand. CPUs cost no virtual time here: what is measured are buffers and the
 //! order of service, which is what peers can take from each other.
 
 mod peer;

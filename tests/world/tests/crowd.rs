@@ -59,7 +59,7 @@ fn crowds(addresses: Addresses) -> Vec<Crowd> {
     crowds
 }
 
-/// Runs all, on as many threads as there are processors, and fails with all that
+/// Runs all, on as many threads as there are CPUs, and fails with all that
 /// `check` has something to say about.
 fn all(crowds: &[Crowd], check: impl Fn(&Crowd, Service) -> Option<String> + Sync) {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

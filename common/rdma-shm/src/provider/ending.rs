@@ -194,9 +194,9 @@ fn tell(conn: &Conn) {
         warn,
         conn,
         process,
-        "a process on this machine still uses memory of ours, though its connection is over: \
-         nobody gets that memory back before; is it stopped, or its disk? \
-         `kill -CONT {process}` has it go on, its end gives the memory back"
+        "memory of this process is still in use by process {process} after its connection \
+         ended; it stays reserved until that process releases it or ends: is the process \
+         stopped (`kill -CONT {process}` resumes it), or waiting for a disk?"
     );
 }
 

@@ -74,7 +74,7 @@ impl Core {
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), Fault> {
         let (Some(taken), Some(channel)) = (&mut conn.taken, &conn.channel) else {
-            let text = "memory for which nobody asked";
+            let text = "unexpected memory";
             return Err(fault(codes::REGION, text));
         };
         let ShmConfig {

@@ -146,7 +146,7 @@ impl Shm {
         for (name, listener) in self.listeners.iter() {
             let mut event = EpollEvent::new(flags, LISTENER | name);
             if let Err(error) = self.core.epoll.modify(listener.acceptor(), &mut event) {
-                tracing::error!(%error, "epoll does not take a listener");
+                tracing::error!(%error, "cannot add a listener to epoll");
             }
         }
     }

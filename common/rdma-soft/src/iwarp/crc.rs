@@ -3,7 +3,7 @@
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// From here on `crc-fast` is the faster one. With the wide carry-less
-/// multiplications of recent processors it takes half the time of `crc32c`,
+/// multiplications of recent CPUs it takes half the time of `crc32c`,
 /// which uses the CRC instruction.
 const LONG: usize = 256;
 

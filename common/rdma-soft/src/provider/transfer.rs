@@ -199,7 +199,7 @@ impl<S: Streams> SoftRdma<S> {
     fn want_send(&mut self, conn: &mut Conn, want: bool) {
         conn.wants_send = want;
         if let Err(error) = self.streams.want_send(conn.stream, want) {
-            of_peer!(error, conn, %error, "epoll does not change what it tells");
+            of_peer!(error, conn, %error, "cannot modify an epoll registration");
         }
     }
 

@@ -384,7 +384,11 @@ impl Verbs {
         let (Some(listening), false) = (listening, full) else {
             if let Some(left_out) = self.log.ask(self.now) {
                 let peer = request.id.peer_addr();
-                tracing::warn!(?peer, left_out, "connection rejected: no place for it");
+                tracing::warn!(
+                    ?peer,
+                    left_out,
+                    "connection rejected: no free connection slot"
+                );
             }
             let _ = request.id.reject(&[]);
             return;

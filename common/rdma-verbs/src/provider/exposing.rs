@@ -287,7 +287,7 @@ impl Verbs {
                 if Instant::now() >= end {
                     break None;
                 }
-                // A device in software may need this processor.
+                // A device in software may need this CPU.
                 std::thread::yield_now();
             }
         };

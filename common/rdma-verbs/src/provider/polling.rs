@@ -153,7 +153,7 @@ impl Verbs {
                 Ok(None) => break,
                 Err(error) => {
                     let error = explain(&error);
-                    tracing::warn!("an event of the connection manager is lost: {error}");
+                    tracing::warn!("cannot read a connection manager event: {error}");
                     break;
                 }
             }

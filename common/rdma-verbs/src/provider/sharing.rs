@@ -70,7 +70,8 @@ impl Verbs {
                 let error = explain(&error);
                 tracing::warn!(
                     device = adapter.name,
-                    "no shared receive queue, each queue pair gets receives of its own: {error}"
+                    "cannot create a shared receive queue, each queue pair has its own receives: \
+                     {error}"
                 );
                 None
             }
@@ -108,7 +109,7 @@ impl Verbs {
             let error = explain(&error);
             tracing::warn!(
                 device = adapter.name,
-                "a shared receive is refused: {error}"
+                "cannot post a shared receive: {error}"
             );
             (PostError::Closed, buf)
         })
@@ -127,7 +128,10 @@ impl Verbs {
         let qp = receives.drawer(wc.qp);
         let item = receives.take(wc.id);
         let (Some(qp), Some(mut item)) = (qp, item) else {
-            tracing::error!(qp = wc.qp, "a shared receive was taken by no queue pair");
+            tracing::error!(
+                qp = wc.qp,
+                "shared receive completed for an unknown queue pair"
+            );
             return;
         };
         let outcome = self.recv_outcome(qp, wc, events);

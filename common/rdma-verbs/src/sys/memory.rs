@@ -213,7 +213,7 @@ impl MemoryRegion {
         let result = unsafe { (self.pd.context().functions().ibv_dereg_mr)(self.raw()) };
         unless_gone(result).inspect_err(|error| {
             let error = explain(error);
-            tracing::error!("memory stays registered for good: {error}");
+            tracing::error!("cannot deregister memory, it is leaked: {error}");
             std::mem::forget((self.region.clone(), Arc::clone(&self.pd)));
         })
     }
@@ -325,7 +325,7 @@ impl MemoryWindow {
         let result = unsafe { dealloc(self.raw()) };
         unless_gone(result).inspect_err(|error| {
             let error = explain(error);
-            tracing::error!("a memory window stays for good: {error}");
+            tracing::error!("cannot free a memory window, it is leaked: {error}");
             std::mem::forget(Arc::clone(&self.pd));
         })
     }

@@ -139,7 +139,7 @@ pub(super) struct Job {
 }
 
 /// Whoever measures looks for answers all the time, unless others need the
-/// processor as well: the target may be among them.
+/// CPU as well: the target may be among them.
 const POLLING: PollingConfig = PollingConfig {
     longest: Duration::from_secs(1),
     learns: true,
@@ -215,7 +215,7 @@ impl Job {
         Ok(tally)
     }
 
-    /// Between two polls: others may need the processor.
+    /// Between two polls: others may need the CPU.
     fn pause(&mut self, next: AfterTurn, polling: &mut Polling) {
         match next {
             AfterTurn::Turn => std::hint::spin_loop(),

@@ -390,7 +390,7 @@ async fn nobody_there_is_said() {
     let gone = Target::start().addr;
     let options = ConnectOptions::new(gone, Nqn::new(SUBNQN).unwrap());
     let error = host().connect(options).await.unwrap_err();
-    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert!(error.to_string().contains("nothing listens"), "{error}");
 }
 
 #[test]

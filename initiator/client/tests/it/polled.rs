@@ -519,7 +519,10 @@ fn nobody_there_is_an_error_that_says_so() {
         world.turn(admin.next_deadline());
     }
     let error = admin.error().unwrap().to_string();
-    assert!(error.contains("nobody listens on 10.0.0.1:4421"), "{error}");
+    assert!(
+        error.contains("nothing listens on 10.0.0.1:4421"),
+        "{error}"
+    );
     assert!(error.contains("is nvmeof-target running"), "{error}");
 }
 

@@ -10,7 +10,7 @@ use nvmeof_target_config::is_relative;
 pub(super) struct Edits<T: Subcommand> {
     #[command(subcommand)]
     pub(super) what: T,
-    /// Only tell what it would change.
+    /// Show the effect without the change.
     #[arg(long, global = true)]
     pub(super) plan: bool,
 }
@@ -21,13 +21,13 @@ pub(super) enum Namespace {
     List(OnlyOf),
     /// Add a namespace.
     Add(Add),
-    /// Remove a namespace; commands in work on it finish.
+    /// Remove a namespace after its commands in flight have completed.
     Remove(One),
-    /// Look at the size of its file or device again, or change that of a file.
+    /// Adopt the size of the file or device, or resize the file.
     Resize(Size),
-    /// Serve it again.
+    /// Enable a namespace.
     Enable(One),
-    /// Serve it no more, but keep what is known of it.
+    /// Disable the namespace and keep its configuration.
     Disable(One),
     /// Change keys, such as ana_group=2.
     Set {
@@ -113,35 +113,35 @@ impl Values {
 
 #[derive(Debug, Args)]
 pub(super) struct Add {
-    /// A file or block device, or ram:SIZE or null:SIZE.
+    /// File, block device, ram:SIZE or null:SIZE.
     path: String,
-    /// Its number; otherwise the first that is free.
+    /// Namespace ID [default: the first free one].
     #[arg(long, value_name = "NUMBER")]
     nsid: Option<u32>,
     #[command(flatten)]
     of: Of,
-    /// Bytes of a logical block.
+    /// Logical block size in bytes.
     #[arg(long, value_name = "BYTES")]
     block_size: Option<u32>,
-    /// UUID that hosts know it by.
+    /// UUID.
     #[arg(long)]
     uuid: Option<String>,
-    /// NGUID that hosts know it by.
+    /// NGUID.
     #[arg(long)]
     nguid: Option<String>,
-    /// EUI-64 that hosts know it by.
+    /// EUI-64.
     #[arg(long)]
     eui64: Option<String>,
     /// Refuse writes.
     #[arg(long)]
     readonly: bool,
-    /// Ask the device for what is done.
+    /// Poll the device for completions (IOPOLL).
     #[arg(long)]
     iopoll: bool,
-    /// Its ANA group.
+    /// ANA group.
     #[arg(long, value_name = "NUMBER")]
     ana_group: Option<u32>,
-    /// A host that sees it; may be given several times. Otherwise all do.
+    /// NQN of a host that can access it; repeatable [default: all allowed hosts].
     #[arg(long = "host", value_name = "NQN")]
     hosts: Vec<String>,
 }
@@ -158,26 +158,26 @@ pub(super) struct One {
 pub(super) struct Size {
     /// Its number.
     pub(super) nsid: u32,
-    /// What size its file is to have, such as 20G; otherwise it stays.
+    /// New size of the file, such as 20G.
     pub(super) size: Option<String>,
-    /// Cut off the end of the file if need be. What is there is lost.
+    /// Allow shrinking: data beyond the new size are lost.
     #[arg(long, requires = "size")]
     pub(super) shrink: bool,
-    /// NQN of its subsystem; needed where there are several.
+    /// NQN of the subsystem; required if there are several.
     #[arg(long, value_name = "NQN")]
     pub(super) subsystem: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Of {
-    /// NQN of the subsystem; needed where there are several.
+    /// NQN of the subsystem; required if there are several.
     #[arg(long, value_name = "NQN")]
     subsystem: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct OnlyOf {
-    /// Only those of the subsystem with this NQN.
+    /// Only of the subsystem with this NQN.
     #[arg(long, value_name = "NQN")]
     pub(super) subsystem: Option<String>,
 }
@@ -186,18 +186,18 @@ pub(super) struct OnlyOf {
 pub(super) enum Host {
     /// List hosts that are allowed to connect or are connected.
     List(OnlyOf),
-    /// Let hosts connect.
+    /// Allow hosts to connect.
     Allow(Allow),
-    /// Disconnect hosts, and let them connect no more.
+    /// Disconnect hosts and deny them to connect.
     Deny(Deny),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Allow {
-    /// NQN of a host, or any.
+    /// NQN of a host, or `any`.
     #[arg(required = true)]
     hosts: Vec<String>,
-    /// These and no others.
+    /// Allow these hosts only.
     #[arg(long)]
     only: bool,
     #[command(flatten)]
@@ -206,7 +206,7 @@ pub(super) struct Allow {
 
 #[derive(Debug, Args)]
 pub(super) struct Deny {
-    /// NQN of a host, or any.
+    /// NQN of a host, or `any`.
     #[arg(required = true)]
     hosts: Vec<String>,
     #[command(flatten)]
@@ -217,16 +217,16 @@ pub(super) struct Deny {
 pub(super) enum Port {
     /// List ports with port ID, address, providers and ANA groups.
     List,
-    /// Listen on one more address.
+    /// Add a port.
     Add(AddPort),
-    /// Listen there no more, and disconnect who came by it.
+    /// Remove a port and disconnect its hosts.
     Remove {
-        /// Address and port, unix:/path, or the number of the port.
+        /// Address and port, unix:/path, or port ID.
         address: String,
     },
     /// Change keys, such as queue_depth=64.
     Set {
-        /// Address and port, unix:/path, or the number of the port.
+        /// Address and port, unix:/path, or port ID.
         address: String,
         #[command(flatten)]
         values: Values,
@@ -240,7 +240,7 @@ pub(super) struct AddPort {
     /// Providers: auto, iwarp, verbs, shm, or several such as iwarp,shm.
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     provider: Vec<String>,
-    /// Its number in the discovery log.
+    /// Port ID in the discovery log page.
     #[arg(long, value_name = "NUMBER")]
     id: Option<u16>,
 }
@@ -269,31 +269,30 @@ pub(super) enum Subsystem {
 pub(super) struct AddSubsystem {
     /// Its NQN.
     nqn: String,
-    /// A host that may connect, or any; may be given several times.
+    /// NQN of an allowed host, or `any`; repeatable.
     #[arg(long = "host", value_name = "NQN")]
     hosts: Vec<String>,
-    /// A namespace of it: path=PATH, and further keys of the configuration file behind
-    /// commas; may be given several times. All of it is added, or nothing.
+    /// A namespace: path=PATH and further keys, separated by commas; repeatable. All
+    /// of it is added, or nothing.
     #[arg(long = "namespace", value_name = "path=PATH,..", value_parser = namespace)]
     namespaces: Vec<NamespaceAdd>,
-    /// Its serial number.
+    /// Serial number.
     #[arg(long)]
     serial: Option<String>,
-    /// Its model.
+    /// Model number.
     #[arg(long)]
     model: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Ana {
-    /// Set the state of a group.
+    /// Set the state of an ANA group.
     Set {
-        /// Number of the group.
+        /// ANA group ID.
         group: u32,
-        /// The state: optimized, non-optimized, inaccessible, persistent-loss
-        /// or change.
+        /// optimized, non-optimized, inaccessible, persistent-loss or change.
         state: String,
-        /// Only on this port: address and port, or its number.
+        /// Only on this port: address and port, or port ID.
         #[arg(long, value_name = "PORT")]
         port: Option<String>,
     },
@@ -301,20 +300,20 @@ pub(super) enum Ana {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Referral {
-    /// Tell hosts of a discovery service.
+    /// Add a referral.
     Add {
-        /// Its address and port, such as 10.0.0.9:4420.
+        /// Address and port, such as 10.0.0.9:4420.
         address: String,
-        /// The number of its port.
+        /// Port ID.
         #[arg(long, value_name = "NUMBER")]
         port_id: Option<u16>,
         /// NQN of the discovery service.
         #[arg(long)]
         nqn: Option<String>,
     },
-    /// Tell hosts of it no more.
+    /// Remove a referral.
     Remove {
-        /// Its address and port.
+        /// Address and port.
         address: String,
     },
 }

@@ -298,7 +298,7 @@ mod tests {
                 "hosts": null})
         };
         let status = json!({"version": "1", "serving": "", "drained": false, "file": "f",
-            "applied": null, "edits": 0, "aside": 0, "state": "s", "saved": true,
+            "applied": null, "edits": 0, "deferred": 0, "state": "s", "saved": true,
             "ports": [{"id": 1, "address": "10.0.0.1:4420", "providers": "iwarp, shm",
                 "ana_groups": [{"group": 2, "state": "inaccessible"}], "subsystems": ["nqn.s"]}],
             "controllers": [

@@ -30,10 +30,10 @@ pub(crate) use print::wrapped;
 use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
 use lists::List;
 
-/// Asks and changes a target that runs, over its control socket.
+/// Shows and changes a running target over its control socket.
 ///
-/// What is changed is saved at once and is there again after a restart. The
-/// configuration file stays as it is.
+/// Changes are saved immediately and survive a restart. The configuration file
+/// is not written.
 #[derive(Debug, Args)]
 pub struct Ctl {
     /// The control socket of the target.
@@ -45,7 +45,7 @@ pub struct Ctl {
         default_value = "/run/nvmeof/control.sock"
     )]
     socket: PathBuf,
-    /// How to print the outcome.
+    /// Output format.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Normal)]
     output_format: Format,
     #[command(subcommand)]
@@ -60,24 +60,23 @@ enum Format {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Tell what is served, and to whom.
+    /// Show what is served, and connected hosts.
     Status,
-    /// Print the configuration that is served, with every change.
+    /// Print the configuration that is served, with all changes.
     Show,
-    /// Tell what applying a file would change, or a reload.
+    /// Show what applying a file, or a reload, would change.
     Plan(Planned),
-    /// Serve what a file says, in the place of the configuration file and of
-    /// every change.
+    /// Serve a file instead of the configuration file and all changes.
     Apply(OfFile),
-    /// Read the configuration file again, and keep the changes.
+    /// Read the configuration file again; keep run-time changes.
     Reload,
-    /// List the changes made at run time, with those put aside.
+    /// List run-time changes, including deferred ones.
     Changes,
-    /// Give up changes that are put aside.
+    /// Remove deferred changes.
     Forget(Forget),
     /// List, add, remove, resize, enable, disable or change namespaces.
     Namespace(Edits<Namespace>),
-    /// List hosts; allow them to connect to a subsystem, or deny it.
+    /// List, allow or deny hosts.
     Host(Edits<Host>),
     /// List, add, remove or change ports.
     Port(Edits<Port>),
@@ -85,15 +84,15 @@ enum What {
     Subsystem(Edits<Subsystem>),
     /// Set the state of ANA groups.
     Ana(Edits<Ana>),
-    /// Tell hosts of other discovery services, or not.
+    /// Add or remove referrals to other discovery services.
     Referral(Edits<Referral>),
-    /// Take a host's controllers away; it may connect again.
+    /// Delete the controllers of a host; it may reconnect.
     Disconnect(Disconnect),
-    /// Take no connections, finish commands, and let go of all hosts.
+    /// Stop listening, complete commands in flight, disconnect all hosts.
     Drain,
-    /// Let hosts come again after a drain.
+    /// Listen again after a drain.
     Resume,
-    /// Save the changes where they are kept, or all that is served to a file.
+    /// Save run-time changes, or the served configuration to a file.
     Save(Save),
 }
 
@@ -105,14 +104,14 @@ struct OfFile {
 
 #[derive(Debug, Args)]
 struct Planned {
-    /// Configuration file (TOML) to apply, or - for standard input. Left out: the one
-    /// that `ctl reload` reads, with the changes.
+    /// Configuration file (TOML), or - for standard input [default: what `ctl reload`
+    /// would serve].
     file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 struct Forget {
-    /// Numbers, as `ctl changes` lists them.
+    /// Numbers from `ctl changes`.
     #[arg(required = true, value_name = "NUMBER")]
     numbers: Vec<usize>,
 }
@@ -121,16 +120,16 @@ struct Forget {
 struct Disconnect {
     /// NQN of the host.
     host: String,
-    /// Only its controllers of this subsystem.
+    /// Only controllers of this subsystem.
     #[arg(long, value_name = "NQN")]
     subsystem: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct Save {
-    /// A file for the configuration that is served.
+    /// File for the served configuration.
     file: Option<PathBuf>,
-    /// Replace the file if it is there.
+    /// Replace an existing file.
     #[arg(long, requires = "file")]
     force: bool,
 }
@@ -147,7 +146,7 @@ enum Failed {
 }
 
 /// How long an answer may take: a change waits for every reactor, a drain for
-/// commands in work.
+/// commands in flight.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 impl Ctl {

@@ -90,8 +90,8 @@ fn add_process(lines: &mut Lines, status: &StatusOut) {
         lines.add(
             2,
             &format!(
-                "changes since: {}, of which put aside: {}",
-                status.edits, status.aside
+                "changes since: {}, deferred: {}",
+                status.edits, status.deferred
             ),
         );
     }
@@ -158,8 +158,8 @@ pub(super) fn size(bytes: u64) -> String {
 
 pub(super) fn document(document: &DocumentOut) -> String {
     let mut text = document.text.clone();
-    for aside in &document.aside {
-        let _ = writeln!(text, "# put aside: {aside}");
+    for deferred in &document.deferred {
+        let _ = writeln!(text, "# deferred: {deferred}");
     }
     text
 }
@@ -171,9 +171,12 @@ pub(super) fn changes(document: &DocumentOut) -> String {
         lines.add(0, "no changes");
     }
     for (number, edit) in (1..).zip(&document.edits) {
-        let aside = document.aside.iter().find(|one| one.edit == *edit);
-        let aside = aside.map(|one| format!(": put aside: {}", one.why));
-        lines.add(0, &format!("{number} {edit}{}", aside.unwrap_or_default()));
+        let deferred = document.deferred.iter().find(|one| one.edit == *edit);
+        let deferred = deferred.map(|one| format!(": deferred: {}", one.why));
+        lines.add(
+            0,
+            &format!("{number} {edit}{}", deferred.unwrap_or_default()),
+        );
     }
     lines.text
 }

@@ -126,7 +126,7 @@ fn a_status_says_what_is_not_as_usual_of_a_namespace() {
         namespace(3, "disabled", json!([])),
     ];
     let status = json!({"version": "1", "serving": "", "drained": false, "file": "f",
-        "applied": null, "edits": 0, "aside": 0, "state": "s", "saved": true, "ports": [],
+        "applied": null, "edits": 0, "deferred": 0, "state": "s", "saved": true, "ports": [],
         "controllers": [], "subsystems": [
             {"nqn": "nqn.s", "allowed_hosts": null, "namespaces": namespaces}]});
     let text = print::status(&serde_json::from_value(status).unwrap());

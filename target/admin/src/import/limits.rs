@@ -97,7 +97,7 @@ impl Carried {
             key: "attr.qid_max",
             of_what: "I/O queues of a controller",
             limit: "limits.io_queues",
-            more: "hosts make more of them, such as one for each processor",
+            more: "hosts make more of them, such as one for each CPU",
             less: "fewer are not possible",
         };
         let usual = self.most_queues();

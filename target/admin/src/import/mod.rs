@@ -37,13 +37,13 @@ use subsystems::Subsystem;
 /// Bytes of a file, at most. One of ten thousand namespaces has a third of it.
 const LONGEST_FILE: u64 = 16 << 20;
 
-/// Reads what `nvmetcli save` wrote and prints a configuration of this target.
-/// What cannot be carried over is told on standard error, with what to do.
+/// Converts the output of `nvmetcli save` into a configuration of this target.
+/// What cannot be converted is reported on standard error, with a remedy.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// What nvmetcli saved, such as /etc/nvmet/config.json.
+    /// File of nvmetcli, such as /etc/nvmet/config.json.
     file: PathBuf,
-    /// How to print the outcome.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Normal)]
     output_format: Format,
     /// Write the configuration to a new file instead of printing it.

@@ -73,7 +73,7 @@ pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
         short(total.errors),
     );
     let third = format!(
-        "p50 {}  p99 {}  in work {}",
+        "p50 {}  p99 {}  in flight {}",
         time(total.p50),
         time(total.p99),
         total.commands,
@@ -83,7 +83,7 @@ pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
     lines.extend(trouble.lines().map(|line| alarm(line.to_owned())));
     lines.push(plain(String::new()));
     let titles = [
-        "REACTOR", "working", "polling", "queues", "in work", "IOPS", "waiting",
+        "REACTOR", "working", "polling", "queues", "commands", "IOPS", "waiting",
     ];
     lines.push(Line {
         text: titles.map(|title| format!("{title:>9}")).concat(),
@@ -116,7 +116,7 @@ pub(super) fn table(title: &str, rows: &[&Row], names: usize) -> Vec<Line> {
     let head = line(
         title,
         names,
-        ["IOPS", "read/s", "write/s", "p50", "p99", "work", "err/s"].map(str::to_owned),
+        ["IOPS", "read/s", "write/s", "p50", "p99", "cmds", "err/s"].map(str::to_owned),
     );
     let head = Line {
         text: head,

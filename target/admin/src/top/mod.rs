@@ -22,20 +22,20 @@ use nvmeof_target_api::Snapshot;
 use rates::Rates;
 use view::View;
 
-/// A live view: what is done in each namespace and for each host, how long
-/// commands take, how busy threads are.
+/// Shows IOPS, throughput and latency of namespaces and hosts, and the load of
+/// reactors.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The target's control socket.
+    /// Control socket of the target.
     #[arg(long, value_name = "PATH", env = "NVMEOF_CONTROL", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
-    /// Seconds from one look to the next, 0.1 to 3600.
+    /// Refresh interval in seconds, 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Print the rates of one interval and end.
+    /// Print the rates of one interval and exit.
     #[arg(long)]
     once: bool,
-    /// How to print them.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Normal, requires = "once")]
     output_format: Format,
 }

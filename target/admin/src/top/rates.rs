@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub(super) p50: Option<f64>,
     /// The time that 99 of 100 did not exceed, in seconds.
     pub(super) p99: Option<f64>,
-    /// Commands in work.
+    /// Commands in flight.
     pub(super) commands: usize,
     /// Whether what is behind it is gone.
     pub(super) faulted: bool,

@@ -74,7 +74,7 @@ impl Shows {
                 self.rates = Rates::between(before, &now);
                 *before = now;
             }
-            // What was seen last stays, and it is tried again.
+            // What was seen last stays, and retrying.
             Err(why) => self.view.trouble = Some(why),
         }
     }

@@ -156,13 +156,13 @@ fn everything_fits_a_small_terminal() {
     let expected = "\
 nvmeof-target 0.1.0  up 00:00:12  controllers 1  queues 2
 IOPS 24.0k  read 98.3M/s  write 0/s  errors 0/s
-p50 104µs  p99 112µs  in work 6
+p50 104µs  p99 112µs  in flight 6
 
-  REACTOR  working  polling   queues  in work     IOPS  waiting
+  REACTOR  working  polling   queues commands     IOPS  waiting
         0     50 %     25 %        1        3    12.0k        0
         1     12 %     25 %        1        3    12.0k        0
 
-NAMESPACE                         IOPS  read/s write/s    p50    p99 work err/s
+NAMESPACE                         IOPS  read/s write/s    p50    p99 cmds err/s
 nqn.2026-11.org.example:disk 2   18.0k   73.7M       0  104µs  112µs    3     0
 nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     0";
     let seen = screen(&shows);
@@ -309,9 +309,9 @@ fn what_happened_is_told_newest_first() {
 #[test]
 fn a_target_that_does_not_answer_leaves_what_was_seen() {
     let (mut shows, mut before) = shows();
-    shows.take(Err("nobody listens there".to_owned()), &mut before);
+    shows.take(Err("nothing listens there".to_owned()), &mut before);
     let seen = screen(&shows);
-    assert_eq!(seen[3], "nobody listens there");
+    assert_eq!(seen[3], "nothing listens there");
     assert!(seen.iter().any(|line| line.contains("18.0k")), "{seen:#?}");
     // It is there again, and was started anew meanwhile.
     let mut again = target(13.0, 130);

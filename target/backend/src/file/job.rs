@@ -285,7 +285,10 @@ impl Job {
             }
             What::WriteZeroes(Way::ZeroRange) if unsupported => {
                 if !zeroes.no_zero_range {
-                    tracing::info!(path, "zeroes have to be written here, which takes longer");
+                    tracing::info!(
+                        path,
+                        "Write Zeroes is slow here: zeroes are written as data"
+                    );
                 }
                 zeroes.no_zero_range = true;
                 self.what = What::WriteZeroes(Way::Write);

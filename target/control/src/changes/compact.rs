@@ -2,7 +2,7 @@
 //! leaves nothing of is left out.
 
 use super::document::Document;
-use nvmeof_target_api::Aside;
+use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 
 /// Adds `edit` to `edits`, which are made on `base` one after the other. What
@@ -21,17 +21,17 @@ pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
     }
 }
 
-/// Takes those out that are `aside` and only add something, with all that are aside
+/// Takes those out that are `deferred` and only add something, with all that are deferred
 /// about what they add: they are to be behind what is in effect, so that they
 /// are nobody's in the way when they fit again.
 ///
 /// What takes something away stays where it is: behind a later edit it would
 /// take away what that one added.
-pub(super) fn take_late(edits: &mut Vec<Edit>, aside: &[Aside]) -> Vec<Edit> {
+pub(super) fn take_late(edits: &mut Vec<Edit>, deferred: &[Deferred]) -> Vec<Edit> {
     let mut late: Vec<Edit> = Vec::new();
     edits.retain(|edit| {
         let follows = late.iter().any(|one| one.slot().holds(&edit.slot()));
-        let is_late = (follows || edit.only_adds()) && aside.iter().any(|one| one.edit == *edit);
+        let is_late = (follows || edit.only_adds()) && deferred.iter().any(|one| one.edit == *edit);
         if is_late {
             late.push(edit.clone());
         }

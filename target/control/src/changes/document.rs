@@ -55,11 +55,11 @@ impl Document {
 
     /// Fills in what `edit` leaves to the document: its subsystem where there
     /// is but one, the number of a new namespace, which is none that one of
-    /// `aside` may have again, the address of a port that is given by its number.
+    /// `deferred` may have again, the address of a port that is given by its number.
     ///
     /// # Errors
     /// [`EditError`] when that cannot be known.
-    pub(super) fn settle(&self, edit: &mut Edit, aside: &[Edit]) -> Result<(), EditError> {
+    pub(super) fn settle(&self, edit: &mut Edit, deferred: &[Edit]) -> Result<(), EditError> {
         if let Some(subsystem) = edit.subsystem_mut()
             && subsystem.is_none()
         {
@@ -67,7 +67,7 @@ impl Document {
         }
         match edit {
             Edit::NamespaceAdd(add) if add.nsid.is_none() => {
-                add.nsid = Some(self.free_nsid(add, aside)?);
+                add.nsid = Some(self.free_nsid(add, deferred)?);
             }
             Edit::PortAdd { address, .. } => *address = parsed(address)?.to_string(),
             Edit::PortRemove { address }
@@ -94,13 +94,13 @@ impl Document {
         }
     }
 
-    /// The number of a new namespace: that of the same one, if it was put `aside`.
-    fn free_nsid(&self, new: &NamespaceAdd, aside: &[Edit]) -> Result<u32, EditError> {
+    /// The number of a new namespace: that of the same one, if it was put `deferred`.
+    fn free_nsid(&self, new: &NamespaceAdd, deferred: &[Edit]) -> Result<u32, EditError> {
         let nqn = new.subsystem.as_deref().unwrap_or_default();
         let subsystem = self.subsystem(nqn)?;
         let used: Vec<i64> = tables(subsystem, NAMESPACE).filter_map(nsid_of).collect();
         let is_used = |nsid: u32| used.contains(&i64::from(nsid));
-        let same = aside.iter().find_map(|edit| match edit {
+        let same = deferred.iter().find_map(|edit| match edit {
             Edit::NamespaceAdd(one) => {
                 let numbered = NamespaceAdd {
                     nsid: one.nsid,
@@ -112,7 +112,7 @@ impl Document {
         });
         // Hosts know a namespace by its number: none finds another's data there.
         let promised = |nsid| {
-            aside
+            deferred
                 .iter()
                 .any(|one| one.slot() == Slot::Namespace(nqn, nsid))
         };

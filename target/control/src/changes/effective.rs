@@ -7,7 +7,7 @@ use super::broken::Broken;
 use super::document::Document;
 use super::settings;
 use super::state::{Applied, State};
-use nvmeof_target_api::{Aside, Edit};
+use nvmeof_target_api::{Deferred, Edit};
 use nvmeof_target_config::{Config, ConfigError, SettingsFile};
 
 /// What edits are made on.
@@ -37,7 +37,7 @@ pub(super) struct Effective {
     pub(super) text: String,
     pub(super) config: Arc<Config>,
     /// Edits that do not fit at present.
-    pub(super) aside: Vec<Aside>,
+    pub(super) deferred: Vec<Deferred>,
 }
 
 /// Says that lines are not those of the administrator's file.
@@ -98,37 +98,41 @@ impl Base {
 }
 
 impl Effective {
-    /// Warnings for the edits that were put aside, except those of `known`.
-    pub(super) fn put_aside(&self, known: &[Aside]) -> Vec<String> {
-        let is_new = |one: &&Aside| known.iter().all(|other| other.edit != one.edit);
-        let aside = self.aside.iter().filter(is_new);
-        aside.map(|one| format!("put aside: {one}")).collect()
+    /// Warnings for the edits that were deferred, except those of `known`.
+    pub(super) fn defer(&self, known: &[Deferred]) -> Vec<String> {
+        let is_new = |one: &&Deferred| known.iter().all(|other| other.edit != one.edit);
+        let deferred = self.deferred.iter().filter(is_new);
+        deferred.map(|one| format!("deferred: {one}")).collect()
     }
 
     /// Makes `edits` on `base`, one after the other; those that do not fit are
-    /// put aside, and so are those of `resting`, of which that is known.
+    /// deferred, and so are those of `resting`, of which that is known.
     ///
     /// # Errors
     /// When the base by itself cannot be served.
-    pub(super) fn of(base: &Base, edits: &[Edit], resting: &[Aside]) -> Result<Self, ConfigError> {
+    pub(super) fn of(
+        base: &Base,
+        edits: &[Edit],
+        resting: &[Deferred],
+    ) -> Result<Self, ConfigError> {
         let config = base.parsed()?;
         let whole = Self {
             name: base.name.clone(),
             text: base.text.clone(),
             config: Arc::new(config),
-            aside: Vec::new(),
+            deferred: Vec::new(),
         };
         if edits.is_empty() {
             return Ok(whole);
         }
         let mut document = base.document()?;
-        let mut aside = Vec::new();
+        let mut deferred = Vec::new();
         for edit in edits {
             if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
-                aside.push(known.clone());
+                deferred.push(known.clone());
             } else if let Err(refusal) = document.make(edit) {
                 let (edit, why) = (edit.clone(), refusal.to_string());
-                aside.push(Aside { edit, why });
+                deferred.push(Deferred { edit, why });
             }
         }
         let (name, text) = (base.edited(), document.text());
@@ -137,13 +141,13 @@ impl Effective {
                 name,
                 text,
                 config: Arc::new(config),
-                aside,
+                deferred,
             }),
             Err(_) => Self::one_by_one(whole, base, edits, resting),
         }
     }
 
-    /// As [`of`](Self::of), with edits put aside until nothing is `broken`: those
+    /// As [`of`](Self::of), with edits deferred until nothing is `broken`: those
     /// that made what is.
     ///
     /// # Errors
@@ -152,25 +156,25 @@ impl Effective {
     pub(super) fn working(
         base: &Base,
         edits: &[Edit],
-        resting: &[Aside],
+        resting: &[Deferred],
         broken: impl Fn(&Config) -> Vec<Broken>,
     ) -> Result<Self, ConfigError> {
-        let mut aside = resting.to_vec();
+        let mut deferred = resting.to_vec();
         loop {
-            let effective = Self::of(base, edits, &aside)?;
+            let effective = Self::of(base, edits, &deferred)?;
             let mut found = broken(&effective.config).into_iter();
             let Some(first) = found.next() else {
                 return Ok(effective);
             };
             for one in std::iter::once(first).chain(found) {
-                let new = |edit: &&Edit| !aside.iter().any(|known| known.edit == **edit);
+                let new = |edit: &&Edit| !deferred.iter().any(|known| known.edit == **edit);
                 let made = edits.iter().filter(|edit| one.is_of(edit));
                 let made: Vec<_> = made.filter(new).cloned().collect();
                 if made.is_empty() {
                     return Err(one.error);
                 }
                 let why = one.error.what().to_owned();
-                aside.extend(made.into_iter().map(|edit| Aside {
+                deferred.extend(made.into_iter().map(|edit| Deferred {
                     edit,
                     why: why.clone(),
                 }));
@@ -182,12 +186,12 @@ impl Effective {
         mut whole: Self,
         base: &Base,
         edits: &[Edit],
-        resting: &[Aside],
+        resting: &[Deferred],
     ) -> Result<Self, ConfigError> {
         let mut document = base.document()?;
         for edit in edits {
             if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
-                whole.aside.push(known.clone());
+                whole.deferred.push(known.clone());
                 continue;
             }
             let mut next = document.clone();
@@ -203,7 +207,7 @@ impl Effective {
                     whole.text = next.text();
                     document = next;
                 }
-                Err(why) => whole.aside.push(Aside {
+                Err(why) => whole.deferred.push(Deferred {
                     edit: edit.clone(),
                     why,
                 }),

@@ -21,7 +21,7 @@ pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
     let state = kept.edited(edits).ok()?.state;
     let effective = Effective::of(&base, &state.edits, &[]);
     let effective = effective.unwrap_or_else(|error| unreachable!("the base is good: {error}"));
-    assert!(effective.aside.is_empty(), "{:?}", effective.aside);
+    assert!(effective.deferred.is_empty(), "{:?}", effective.deferred);
     let written = serde_json::to_vec(&state).unwrap_or_default();
     assert_eq!(State::parse(&base.name, &written), Ok(state));
     Some(effective.text)
@@ -40,8 +40,8 @@ pub(crate) fn state(document: &str, bytes: &[u8]) -> Option<usize> {
     let kept = Kept::of(base, state);
     assert_eq!(kept.is_ok(), alone.is_ok(), "edits decide nothing");
     let kept = kept.ok()?;
-    let (all, aside) = (kept.state.edits.len(), kept.effective.aside.len());
-    all.checked_sub(aside)
+    let (all, deferred) = (kept.state.edits.len(), kept.effective.deferred.len());
+    all.checked_sub(deferred)
 }
 
 fn file(document: &str) -> Arc<AdminFile> {

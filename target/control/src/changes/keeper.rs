@@ -16,7 +16,7 @@ use super::together::named;
 use super::waking::told;
 use super::{ChangeError, Outcome, Planned, settings};
 use nvmeof_atomic_file::{Files, Pending};
-use nvmeof_target_api::Aside;
+use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
@@ -42,7 +42,7 @@ pub(super) struct Kept {
     pub(super) effective: Effective,
     /// Changes that named what could not be opened at the start. They are tried
     /// again when the file is read again.
-    pub(super) resting: Vec<Aside>,
+    pub(super) resting: Vec<Deferred>,
     /// Whether the state is in its file.
     pub(super) saved: bool,
 }
@@ -97,10 +97,10 @@ pub(crate) struct Shown {
     pub(crate) config: Arc<Config>,
     /// The name of the document that was applied in the place of the file.
     pub(crate) applied: Option<String>,
-    /// Changes since, those aside included.
+    /// Changes since, those deferred included.
     pub(crate) edits: Vec<Edit>,
     /// Changes that do not fit at present.
-    pub(crate) aside: Vec<Aside>,
+    pub(crate) deferred: Vec<Deferred>,
     /// Where changes are kept.
     pub(crate) state: Option<PathBuf>,
     /// Whether they are.
@@ -130,7 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Kept {
-    /// The base with the edits of `state`, of which nothing is aside that fits.
+    /// The base with the edits of `state`, of which nothing is deferred that fits.
     pub(super) fn of(base: Base, state: State) -> Result<Self, ConfigError> {
         let effective = Effective::of(&base, &state.edits, &[])?;
         Ok(Self {
@@ -155,12 +155,12 @@ impl Kept {
 
     /// Tells the log of changes.
     pub(super) fn tell_edits(&self) {
-        let (all, aside) = (self.state.edits.len(), self.effective.aside.len());
+        let (all, deferred) = (self.state.edits.len(), self.effective.deferred.len());
         if all > 0 {
-            tracing::info!("{} changes made at run time are in effect", all - aside);
+            tracing::info!("{} changes made at run time are in effect", all - deferred);
         }
-        for one in &self.effective.aside {
-            tracing::warn!("a change made at run time is put aside: {one}");
+        for one in &self.effective.deferred {
+            tracing::warn!("run-time change deferred: {one}");
         }
     }
 }
@@ -281,15 +281,15 @@ impl Keeper {
         Ok(planned)
     }
 
-    /// Gives edits up that are put aside.
+    /// Gives edits up that are deferred.
     ///
     /// # Errors
     /// [`ChangeError`] when one is not; then nothing changed.
     pub(crate) fn forget(&self, edits: &[Edit]) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
-        let is_aside = |edit: &Edit| kept.effective.aside.iter().any(|one| one.edit == *edit);
-        if let Some(edit) = edits.iter().find(|edit| !is_aside(edit)) {
-            let what = "is not put aside; what is in effect is taken back by a change of its own";
+        let is_deferred = |edit: &Edit| kept.effective.deferred.iter().any(|one| one.edit == *edit);
+        if let Some(edit) = edits.iter().find(|edit| !is_deferred(edit)) {
+            let what = "is not deferred; reverse a change in effect by another change";
             return refusal("edits", what).map_err(|refusal| ChangeError::Edit {
                 edit: edit.to_string(),
                 refusal,
@@ -380,7 +380,7 @@ impl Keeper {
                 .as_ref()
                 .map(|applied| applied.name.clone()),
             edits: kept.state.edits.clone(),
-            aside: kept.effective.aside.clone(),
+            deferred: kept.effective.deferred.clone(),
             state: self.places.state.clone(),
             saved: kept.saved,
         }
@@ -393,7 +393,7 @@ impl Keeper {
         &self,
         base: Base,
         state: State,
-        resting: Vec<Aside>,
+        resting: Vec<Deferred>,
     ) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &resting)?;
         let prepared = match &self.places.state {
@@ -404,7 +404,7 @@ impl Keeper {
             None => None,
         };
         let report = self.manager.apply(&effective.config)?;
-        let mut warnings = effective.put_aside(&[]);
+        let mut warnings = effective.defer(&[]);
         let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
             Some(Err(error)) => {

@@ -9,7 +9,7 @@ use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock};
 use nvmeof_atomic_file::{Real, sweep};
-use nvmeof_target_api::Aside;
+use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::protections;
@@ -93,15 +93,15 @@ impl Standing {
     fn start(&mut self) -> Result<Server, ServeError> {
         match Server::start(self.config()) {
             Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
-                tracing::warn!("{error}; looking for the change that is to blame");
-                self.put_aside(|_| true)?;
+                tracing::warn!("{error}; identifying the change that causes it");
+                self.defer(|_| true)?;
                 match Server::start(self.config()) {
                     Err(ServeError::Config(error)) => {
                         // Whether a port can be listened on is known only then.
                         let is_port = |edit: &Edit| {
                             matches!(edit, Edit::PortAdd { .. } | Edit::PortSet { .. })
                         };
-                        self.put_aside(|edit| !is_port(edit)).map_err(|_| error)?;
+                        self.defer(|edit| !is_port(edit)).map_err(|_| error)?;
                         Server::start(self.config())
                     }
                     other => other,
@@ -111,19 +111,19 @@ impl Standing {
         }
     }
 
-    /// Puts changes aside that are not `possible`, or that name what cannot be
+    /// Puts changes deferred that are not `possible`, or that name what cannot be
     /// opened.
-    fn put_aside(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
+    fn defer(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
         let kept = &mut self.kept;
         let not = kept.state.edits.iter().filter(|edit| !possible(edit));
-        let not = not.map(|edit| Aside {
+        let not = not.map(|edit| Deferred {
             edit: edit.clone(),
             why: "the address cannot be listened on".to_owned(),
         });
         let not: Vec<_> = not.collect();
         let (base, edits) = (&kept.base, &kept.state.edits);
         kept.effective = Effective::working(base, edits, &not, broken::find)?;
-        kept.resting = kept.effective.aside.clone();
+        kept.resting = kept.effective.deferred.clone();
         Ok(())
     }
 }

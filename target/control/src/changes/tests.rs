@@ -1,9 +1,9 @@
 //! Changes that stay, and what becomes of them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-mod aside;
 mod at_once;
 mod blame;
+mod deferred;
 mod keys;
 mod protected;
 mod tell;
@@ -159,7 +159,7 @@ fn changes_are_served_and_there_after_a_restart() {
         assert_eq!(hosts.len(), 1);
         let shown = daemon.keeper.show();
         assert!(shown.text.starts_with("# Ours.\n"), "{}", shown.text);
-        assert_eq!((shown.edits.len(), shown.aside.len()), (3, 0));
+        assert_eq!((shown.edits.len(), shown.deferred.len()), (3, 0));
     };
     check(&daemon);
     drop(daemon);
@@ -283,7 +283,7 @@ fn changes_that_do_not_fit_the_file_any_more_wait() {
     drop(daemon);
     let daemon = scene.start();
     assert_eq!(
-        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![2, 3], 2)
     );
     // They are made again when they fit.
@@ -312,30 +312,30 @@ fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
         .unwrap();
     assert_eq!(daemon.nsids(), [1, 2, 3]);
     drop(daemon);
-    // One that can never be is put aside, one that may be later is waited for.
-    aside::hide(&scene, &file);
+    // One that can never be is deferred, one that may be later is waited for.
+    deferred::hide(&scene, &file);
     let taken = std::net::TcpListener::bind(&address).unwrap();
     let daemon = scene.start();
     assert_eq!(daemon.nsids(), [1, 3]);
-    let aside = daemon.keeper.show().aside;
-    assert_eq!(aside.len(), 1, "{aside:?}");
-    assert!(aside[0].why.contains("is a directory"), "{aside:?}");
+    let deferred = daemon.keeper.show().deferred;
+    assert_eq!(deferred.len(), 1, "{deferred:?}");
+    assert!(deferred[0].why.contains("is a directory"), "{deferred:?}");
     let waiting = daemon.keeper.manager().waiting();
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert_eq!(waiting[0].what.to_string(), format!("port {address}"));
     // Others can be made meanwhile.
     let _ = daemon.edit(remove(1)).unwrap();
     assert_eq!(
-        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![3], 1)
     );
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(
-        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![3], 1)
     );
     // Both are back when they can be.
-    aside::show(&scene, &file);
+    deferred::show(&scene, &file);
     drop(taken);
     let _ = daemon.keeper.reload().unwrap();
     assert!(daemon.keeper.manager().retry(|_| true));

@@ -14,7 +14,7 @@ use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::waking::told;
 use super::{ChangeError, Outcome, compact};
-use nvmeof_target_api::Aside;
+use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
 use nvmeof_target_manage::{FORGET, NotForgotten, Report};
@@ -24,8 +24,8 @@ pub(super) struct Edited {
     pub(super) state: State,
     /// The edits as they are kept.
     pub(super) edits: Vec<Edit>,
-    pub(super) resting: Vec<Aside>,
-    /// Edits that were put aside, in whose place these are.
+    pub(super) resting: Vec<Deferred>,
+    /// Edits that were deferred, in whose place these are.
     pub(super) forgotten: Vec<Edit>,
 }
 
@@ -36,7 +36,7 @@ struct Draft<'a> {
     base: Document,
     /// Edits in effect.
     state: State,
-    /// Edits that are put aside.
+    /// Edits that are deferred.
     late: Vec<Edit>,
     /// All edits that were made here.
     edits: Vec<Edit>,
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
         let document = Document::parse(&kept.effective.text)
             .map_err(|what| ConfigError::plain(&kept.effective.name, what))?;
         let mut state = kept.state.clone();
-        let late = compact::take_late(&mut state.edits, &kept.effective.aside);
+        let late = compact::take_late(&mut state.edits, &kept.effective.deferred);
         Ok(Self {
             kept,
             document,
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Makes all of these edits, or none. What is aside comes behind them, and goes
+    /// Makes all of these edits, or none. What is deferred comes behind them, and goes
     /// where one of them is about the same.
     fn make(&mut self, mut edits: Vec<Edit>) -> Result<Made, ChangeError> {
         if let Some(nqn) = exists(&self.document, &edits) {
@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
             forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
             compact::add(&self.base, &mut all, edit.clone());
         }
-        // What is wrong with them shows here, and is not to be put aside.
+        // What is wrong with them shows here, and is not to be deferred.
         let parsed = Config::parse(&self.kept.base.edited(), document.text());
         parsed.map_err(|error| error.of_change(&named(std::slice::from_ref(&edits))))?;
         (self.document, self.state.edits, self.late) = (document, all, late);
@@ -204,9 +204,9 @@ impl Keeper {
         let recovered = self.recover(&edits)?;
         let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
         outcome.report.changes.splice(0..0, recovered);
-        let aside = &self.kept().effective.aside;
+        let deferred = &self.kept().effective.deferred;
         let made = waking.iter().map(|one| &one.edit);
-        let made = made.filter(|edit| !aside.iter().any(|one| one.edit == **edit));
+        let made = made.filter(|edit| !deferred.iter().any(|one| one.edit == **edit));
         outcome.warnings.extend(told(&[], made));
         outcome.warnings.extend(self.unprotect(&edits));
         outcome.tell("change");

@@ -1,4 +1,4 @@
-//! Edits that were put aside and can be made again.
+//! Edits that were deferred and can be made again.
 
 use super::ChangeError;
 use super::Outcome;
@@ -7,40 +7,40 @@ use super::effective::{Base, Effective};
 use super::keeper::{Keeper, Kept};
 use super::state::State;
 use super::together::Edited;
-use nvmeof_target_api::Aside;
+use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
-/// What became of edits that were put aside.
+/// What became of edits that were deferred.
 pub(super) fn told<'a>(
     forgotten: &[Edit],
     made: impl IntoIterator<Item = &'a Edit>,
 ) -> Vec<String> {
     let forgotten = forgotten
         .iter()
-        .map(|edit| format!("forgotten, since it was put aside and this takes its place: {edit}"));
+        .map(|edit| format!("forgotten: the deferred change that this one replaces: {edit}"));
     let made = made.into_iter();
-    let made = made.map(|edit| format!("made again, since it was put aside and fits now: {edit}"));
+    let made = made.map(|edit| format!("applied: the deferred change that fits now: {edit}"));
     forgotten.chain(made).collect()
 }
 
 impl Kept {
-    /// Edits put aside that fit the document once it is `edited`. What they name
+    /// Edits deferred that fit the document once it is `edited`. What they name
     /// may be missing all the same.
     ///
     /// # Errors
     /// When the base by itself cannot be served.
-    pub(super) fn waking(&self, edited: &Edited) -> Result<Vec<Aside>, ConfigError> {
+    pub(super) fn waking(&self, edited: &Edited) -> Result<Vec<Deferred>, ConfigError> {
         let Edited {
             state,
             edits,
             resting,
             ..
         } = edited;
-        let next = Effective::of(&self.base, &state.edits, resting)?.aside;
-        let has = |all: &[Aside], edit: &Edit| all.iter().any(|one| one.edit == *edit);
-        let mut waking = self.effective.aside.clone();
-        waking.retain(|Aside { edit, .. }| {
+        let next = Effective::of(&self.base, &state.edits, resting)?.deferred;
+        let has = |all: &[Deferred], edit: &Edit| all.iter().any(|one| one.edit == *edit);
+        let mut waking = self.effective.deferred.clone();
+        waking.retain(|Deferred { edit, .. }| {
             // One that is given up, and one that was made anew, are none.
             state.edits.contains(edit) && !edits.contains(edit) && !has(&next, edit)
         });
@@ -55,15 +55,15 @@ impl Keeper {
         &self,
         base: &Base,
         state: &State,
-        resting: &[Aside],
-        waking: &[Aside],
+        resting: &[Deferred],
+        waking: &[Deferred],
     ) -> Result<(Planned, bool), ConfigError> {
-        let plan = |resting: &[Aside]| {
+        let plan = |resting: &[Deferred]| {
             let effective = Effective::of(base, &state.edits, resting)?;
             Ok::<_, ConfigError>(Planned {
                 plan: self.manager().plan(&effective.config)?,
                 dropped: Vec::new(),
-                warnings: effective.put_aside(&self.kept().effective.aside),
+                warnings: effective.defer(&self.kept().effective.deferred),
             })
         };
         match plan(resting) {
@@ -79,17 +79,17 @@ impl Keeper {
         &self,
         base: &Base,
         state: &State,
-        resting: &[Aside],
-        waking: &[Aside],
+        resting: &[Deferred],
+        waking: &[Deferred],
     ) -> Result<Outcome, ChangeError> {
-        let serve = |resting: Vec<Aside>| self.serve(base.clone(), state.clone(), resting);
+        let serve = |resting: Vec<Deferred>| self.serve(base.clone(), state.clone(), resting);
         match serve(resting.to_vec()) {
             Err(ChangeError::Config(_)) if !waking.is_empty() => {}
             served => return served,
         }
         let mut asleep = [resting, waking].concat();
         let mut outcome = serve(asleep.clone())?;
-        for Aside { edit, .. } in waking {
+        for Deferred { edit, .. } in waking {
             let mut fewer = asleep.clone();
             fewer.retain(|one| one.edit != *edit);
             match serve(fewer.clone()) {

@@ -19,7 +19,7 @@ pub struct Answering {
 
 /// Threads that work on requests.
 pub(crate) const WORKERS: usize = 8;
-/// How long requests in work may take when the daemon ends.
+/// How long requests in flight may take when the daemon ends.
 const LAST: Duration = Duration::from_secs(2);
 
 impl Answering {

@@ -95,7 +95,7 @@ impl Bound {
         let listener = self.listener;
         let listen = move || tokio::net::UnixListener::from_std(listener);
         let answering = Answering::start("control", listen, router, Bounds::managing())?;
-        tracing::info!("managed at {}", self.file.path().display());
+        tracing::info!("control socket listening on {}", self.file.path().display());
         Ok(Control {
             _answering: answering,
             _file: self.file,

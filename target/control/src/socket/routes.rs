@@ -81,7 +81,7 @@ pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<
             file: shown.file.display().to_string(),
             applied: shown.applied,
             edits: shown.edits,
-            aside: shown.aside,
+            deferred: shown.deferred,
         })
     })
     .await
@@ -162,8 +162,8 @@ pub(super) async fn edits(
     edit(shared, edits).await
 }
 
-/// Gives changes up that are put aside: all of them, or nothing changes. Each is
-/// as `GET /v1/document` has it under `aside`.
+/// Gives changes up that are deferred: all of them, or nothing changes. Each is
+/// as `GET /v1/document` has it under `deferred`.
 #[utoipa::path(
     post,
     path = "/v1/forget",
@@ -216,7 +216,7 @@ pub(super) async fn disconnect(
     .await
 }
 
-/// Takes no new connections, lets commands in work finish, and lets go of all
+/// Takes no new connections, lets commands in flight finish, and lets go of all
 /// hosts. What is served stays for when hosts may come again.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
 pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
@@ -355,7 +355,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         file: shown.file.display().to_string(),
         applied: shown.applied,
         edits: shown.edits.len(),
-        aside: shown.aside.len(),
+        deferred: shown.deferred.len(),
         state: shown.state.map(|path| path.display().to_string()),
         saved: shown.saved,
         ports: ports(manager, &model),

@@ -1,7 +1,7 @@
 //! Watching the target: what is counted, how it is collected, and who is told.
 //!
 //! What is counted is read from counters that each reactor writes alone. What is
-//! there at this moment (queues, commands in work) each reactor is asked for, by
+//! there at this moment (queues, commands in flight) each reactor is asked for, by
 //! an order in its mailbox; one that does not answer is left out, and named.
 
 mod collect;

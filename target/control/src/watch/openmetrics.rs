@@ -180,7 +180,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "namespace_commands_outstanding",
-            "Commands in work, by namespace; 0 is none of the subsystem, or all",
+            "Commands in flight, by namespace; 0 is none of the subsystem, or all",
             None,
             each(&labelled, |one| count(one.commands)),
         )?;
@@ -207,7 +207,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "subsystem_commands_outstanding",
-            "Commands in work, by subsystem",
+            "Commands in flight, by subsystem",
             None,
             each(&labelled, |one| count(one.commands)),
         )?;
@@ -244,7 +244,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "host_commands_outstanding",
-            "Commands in work, by host",
+            "Commands in flight, by host",
             None,
             each(&labelled, |one| count(one.commands)),
         )?;
@@ -290,7 +290,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "reactor_commands_outstanding",
-            "Commands in work, by thread",
+            "Commands in flight, by thread",
             None,
             gauge(|one| count(one.commands)),
         )?;
@@ -311,12 +311,7 @@ impl Out<'_> {
             let both = [("data", one.free_buffers), ("capsule", one.free_capsules)];
             both.map(|(what, n)| (with(one.reactor, "kind", what), count(n)))
         });
-        self.gauges(
-            "reactor_buffers_free",
-            "Buffers that nobody holds",
-            None,
-            free,
-        )?;
+        self.gauges("reactor_buffers_free", "Free buffers", None, free)?;
         let of: Vec<_> = reactors
             .iter()
             .map(|one| (vec![label("reactor", &one.reactor)], &one.counts))

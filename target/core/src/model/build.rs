@@ -483,7 +483,7 @@ fn hosts(place: Location, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, Mo
         return Ok(None);
     };
     if hosts.is_empty() {
-        let why = "it would be there for nobody; name hosts, or leave this key out for all that \
+        let why = "no host could access it; name hosts, or leave this key out for all that \
                    may connect";
         return Err(wrong(place, "hosts", "none", why));
     }

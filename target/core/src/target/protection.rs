@@ -126,6 +126,6 @@ impl ToKeep {
 
 impl Drop for ToKeep {
     fn drop(&mut self) {
-        self.ended(Err(io::Error::other("whoever wrote it ended")));
+        self.ended(Err(io::Error::other("the writer ended")));
     }
 }

@@ -254,8 +254,8 @@ impl QueuePair {
             warn,
             self,
             disk,
-            "a Flush is answered with an error: the disk failed to make stable what was \
-             written before, and this host wrote to it"
+            "Flush failed: an earlier flush of the backing store failed and may have lost \
+             writes of this host"
         );
         Executed::Failed
     }

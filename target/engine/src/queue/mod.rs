@@ -308,12 +308,12 @@ impl QueuePair {
         self.core.broke();
     }
 
-    /// Whether a command in work was begun for that disk.
+    /// Whether a command in flight was begun for that disk.
     pub(crate) fn uses(&self, disk: u32) -> bool {
         self.slots.uses(disk)
     }
 
-    /// Begins no new command, and closes when those in work are done.
+    /// Begins no new command, and closes when those in flight are done.
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;

@@ -1,4 +1,4 @@
-//! Commands in work on one queue pair: as many as the host may send.
+//! Commands in flight on one queue pair: as many as the host may send.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -233,7 +233,7 @@ impl Slots {
     /// When the oldest of the commands was begun that will write to a disk of which
     /// `is_it` says that it is the one.
     pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
-        // Most queues have nothing in work.
+        // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return None;
         }
@@ -244,7 +244,7 @@ impl Slots {
 
     /// What disks may be changing for the commands that were begun until `until`.
     pub(super) fn changing(&self, until: Duration) -> Vec<(SlotId, Changing)> {
-        // Most queues have nothing in work.
+        // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return Vec::new();
         }
@@ -262,10 +262,10 @@ impl Slots {
         changing.collect()
     }
 
-    /// How many commands in work there are of each namespace that has any.
+    /// How many commands in flight there are of each namespace that has any.
     pub(super) fn namespaces(&self) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
-        // Most queues have nothing in work.
+        // Most queues have nothing in flight.
         if self.in_use() > 0 {
             let taken = self.slots.iter().filter(|slot| slot.taken);
             for slot in taken.filter(|slot| !slot.command.request.is_over()) {
@@ -285,7 +285,7 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a command in work was begun for that disk.
+    /// Whether a command in flight was begun for that disk.
     pub(super) fn uses(&self, disk: u32) -> bool {
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken
@@ -293,14 +293,14 @@ impl Slots {
             .any(|request| request.disk() == Some(disk))
     }
 
-    /// Commands in work that were begun for that disk.
+    /// Commands in flight that were begun for that disk.
     pub(super) fn of_disk(&self, disk: u32) -> Vec<SlotId> {
         self.find_all(|command| command.request.disk() == Some(disk))
     }
 
-    /// Commands in work of which `wanted` says yes.
+    /// Commands in flight of which `wanted` says yes.
     pub(super) fn find_all(&self, wanted: impl Fn(&Command) -> bool) -> Vec<SlotId> {
-        // Most queues have nothing in work.
+        // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return Vec::new();
         }
@@ -322,7 +322,7 @@ impl Slots {
     /// for it to take some.
     pub(super) fn oldest_transfers(&self) -> Oldest {
         let mut all = Oldest::default();
-        // Most queues have nothing in work.
+        // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return all;
         }
@@ -349,7 +349,7 @@ impl Slots {
 
     /// Since when the one that waits longest for the host does so.
     pub(super) fn longest_on_wire(&self) -> Option<Duration> {
-        // Of a thousand queues most have nothing in work; their slots would
+        // Of a thousand queues most have nothing in flight; their slots would
         // push those of the others out of the cache.
         if self.in_use() == 0 {
             return None;

@@ -89,7 +89,7 @@ impl<S: Storage> Reactor<S> {
             Stage::Closing { until } if now >= until => self.start_flush(now),
             Stage::Flushing { left: 0, .. } => self.stage = Stage::Drained,
             Stage::Flushing { left, until } if now >= until => {
-                tracing::error!("{left} disks could not be flushed in time");
+                tracing::error!("{left} backing stores could not be flushed in time");
                 self.stage = Stage::Drained;
             }
             _ => return false,
@@ -120,7 +120,7 @@ impl<S: Storage> Reactor<S> {
             return self.flushed_leaving(slot, done);
         }
         if let Err(error) = &done.result {
-            tracing::error!("the last flush: {error}");
+            tracing::error!("final flush failed: {error}");
         }
         if let Stage::Flushing { left, until } = self.stage {
             let left = left.saturating_sub(1);

@@ -62,7 +62,7 @@ pub struct ReactorConfig {
     pub pages: Pages,
     /// How long a host may take to take or give the data of one command.
     pub stall: Duration,
-    /// How long commands in work may take when the reactor drains.
+    /// How long commands in flight may take when the reactor drains.
     pub drain: Duration,
     /// Receives that the queue pairs of one device share at most, where a
     /// device lets them; 0: each has its own.
@@ -534,7 +534,7 @@ impl<S: Storage> Reactor<S> {
                 stalled += queue_pair.report_stalled(looked, io);
                 let waits = queue_pair.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
-                    queue_pair.abandon("the host did not take or give the data of a command", io);
+                    queue_pair.abandon("the host did not transfer the data of a command", io);
                 }
                 io.resources.poll_by(queue_pair.next_deadline());
             });

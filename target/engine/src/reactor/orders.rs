@@ -36,7 +36,7 @@ enum Stage {
 }
 
 /// How often commands on a disk that is to be closed are looked for. It takes
-/// a look at each that is in work.
+/// a look at each that is in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Leaving {
@@ -212,7 +212,7 @@ impl<S: Storage> Reactor<S> {
 
     pub(super) fn flushed_leaving(&mut self, slot: SlotId, done: &Done) {
         if let Err(error) = &done.result {
-            tracing::error!("the last flush of a disk that is not served any more: {error}");
+            tracing::error!("final flush of a removed backing store failed: {error}");
         }
         let disk = slot.to_bits();
         if let Some(one) = self.leaving.iter_mut().find(|one| one.disk == disk) {

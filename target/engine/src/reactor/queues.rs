@@ -178,7 +178,7 @@ impl Queues {
             .collect()
     }
 
-    /// Whether a command in work was begun for that disk.
+    /// Whether a command in flight was begun for that disk.
     pub(super) fn use_disk(&self, disk: u32) -> bool {
         let mut queue_pairs = self
             .entries

@@ -46,7 +46,7 @@ impl Drained {
                     .to_owned()
             }
             Self::Done => {
-                "the target is drained and serves nobody; `nvmeof-target ctl resume` first"
+                "the target is drained and accepts no hosts; `nvmeof-target ctl resume` first"
                     .to_owned()
             }
             Self::Failed(why) => format!(
@@ -95,14 +95,14 @@ impl Manager {
         lost
     }
 
-    /// Listens nowhere any more, lets commands in work finish within
+    /// Listens nowhere any more, lets commands in flight finish within
     /// `reactor.drain_s`, and lets go of every host. What is served stays as it
     /// is until [`resume`](Self::resume). `config` is what is served. Returns
     /// the controllers that hosts had.
     ///
     /// # Errors
     /// When a reactor does not answer: some may be drained then. It is known as
-    /// failed until it is tried again or taken back.
+    /// failed until retrying or taken back.
     pub fn drain(&self, config: &Config) -> Result<Vec<Disconnected>, ApplyError> {
         {
             let mut state = self.lock();
@@ -188,7 +188,7 @@ impl Reactors {
             return Ok(());
         }
         Err(format!(
-            "{} did not let go of its hosts within {} s; see the log for what it hangs in",
+            "{} did not disconnect its hosts within {} s; the log says what it waits for",
             silent.join(" and "),
             patience.as_secs()
         ))

@@ -161,7 +161,7 @@ impl Manager {
             Err(OpenError::NotWholeBlocks { size, .. }) if size > claim.geometry().size => {}
             // The disk is as it was: we could not look, or not open it once more.
             Err(error) if error.is_passing() => {
-                tracing::warn!("{error}; the size of this disk is looked at again");
+                tracing::warn!("{error}; checking the size of this backing store again");
             }
             Err(error) => {
                 let cause = match error.is_gone() {
@@ -252,14 +252,12 @@ impl Manager {
         match self.replace(state, next, &fresh, &old, &revisions) {
             Ok(applied) => {
                 for change in &applied.changes {
-                    tracing::info!("noticed: {change}");
+                    tracing::info!("detected: {change}");
                 }
                 !applied.changes.is_empty()
             }
             Err(failed) => {
-                tracing::error!(
-                    "a disk that has another size cannot be opened: {failed}; it is looked at again"
-                );
+                tracing::error!("cannot reopen a resized backing store: {failed}; retrying");
                 false
             }
         }

@@ -50,7 +50,7 @@ pub(super) enum Failed {
     #[error("{1}")]
     Disk(u32, OpenError),
     #[error(
-        "a reactor did not answer within {} s; see the log for what it hangs in",
+        "a reactor did not answer within {} s; the log says what it waits for",
         .0.as_secs()
     )]
     Silent(Duration),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   larger:   the file ─► the namespace
-//!   smaller:  the namespace ─► commands in work end ─► the file
+//!   smaller:  the namespace ─► commands in flight end ─► the file
 //! ```
 //! So hosts never find a block that the file has not. It is the file that is
 //! served which changes, by its descriptor, not what has its name by now.
@@ -132,7 +132,7 @@ impl Manager {
                 .map_err(|error| error.to_string())
         } else {
             Err(format!(
-                "commands in work on it did not end within {} s; try again when it has less to do",
+                "commands in flight on it did not complete within {} s; try again under less load",
                 self.reactors.patience().as_secs()
             ))
         };

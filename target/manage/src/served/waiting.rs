@@ -144,7 +144,7 @@ impl Manager {
             .collect();
         let served = self.settle(&mut self.lock(), tried, &due);
         for what in &served {
-            tracing::info!("{what} is there now, and served");
+            tracing::info!("{what} is available and served");
         }
         if !served.is_empty() {
             self.remember();
@@ -204,7 +204,9 @@ impl Manager {
         match model {
             // Sizes of the target are those that it has.
             Ok(model) => drop(self.target.apply(model)),
-            Err(error) => tracing::error!("what is there now cannot be served: {error}"),
+            Err(error) => {
+                tracing::error!("cannot serve the backing store that is there now: {error}");
+            }
         }
         self.reactors.poll_all();
         state.pool.becomes(next, BTreeMap::new());

@@ -88,7 +88,7 @@ fn done(command: &str) -> Ended {
     for (of, before) in BEFORE.iter().filter(|(of, _)| *of == verb) {
         ctl(&setup, &filled(&setup, port, &verb, before)).ok();
         if *of == "forget" {
-            // The file has it as well now, so that it is put aside.
+            // The file has it as well now, so that it is deferred.
             let more = "[[subsystem.namespace]]\nnsid = 21\npath = 'ram:1M'\n";
             std::fs::write(setup.path("target.toml"), setup.text() + more).unwrap();
             ctl(&setup, "reload").ok();

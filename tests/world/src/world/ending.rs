@@ -113,7 +113,9 @@ impl World {
     /// Everything was read. Once more after a crash, if the plan says so.
     fn verified(&mut self) -> bool {
         if std::mem::take(&mut self.plan.crash_at_end) {
-            self.say(format_args!("all is read; and now everything is flushed"));
+            self.say(format_args!(
+                "all is read; and now all backing stores are flushed"
+            ));
             self.phase = Phase::Flush { host: 0, ns: 0 };
             return true;
         }

@@ -87,7 +87,7 @@ fn what_cannot_be_set_is_refused_with_the_way_to_do_it() {
 
 /// What was set and cannot be served at the start does not keep the rest from it.
 #[test]
-fn a_path_that_can_never_be_served_at_the_start_is_put_aside() {
+fn a_path_that_can_never_be_served_at_the_start_is_deferred() {
     let scene = Scene::new();
     let daemon = scene.start();
     let file = scene.file("b.img", 3 << 20);
@@ -98,16 +98,16 @@ fn a_path_that_can_never_be_served_at_the_start_is_put_aside() {
     };
     assert_eq!(bytes(&daemon), 3 << 20);
     drop(daemon);
-    aside::hide(&scene, &file);
+    deferred::hide(&scene, &file);
     let daemon = scene.start();
     assert_eq!(
-        (bytes(&daemon), daemon.keeper.show().aside.len()),
+        (bytes(&daemon), daemon.keeper.show().deferred.len()),
         (1 << 20, 1)
     );
-    aside::show(&scene, &file);
+    deferred::show(&scene, &file);
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(
-        (bytes(&daemon), daemon.keeper.show().aside.len()),
+        (bytes(&daemon), daemon.keeper.show().deferred.len()),
         (3 << 20, 0)
     );
 }

@@ -92,7 +92,7 @@ fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
 fn nothing_is_cut_while_a_command_may_want_it() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, SHORT);
-    // Commands in work do not end.
+    // Commands in flight do not end.
     let closing = Arc::new(Shared::new(Vec::new()));
     let waits = Arc::clone(&closing);
     let _puppet = Puppet::new(mailbox, move |order| match order {
@@ -102,7 +102,7 @@ fn nothing_is_cut_while_a_command_may_want_it() {
     });
     let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
     assert!(
-        error.contains("did not end") && error.contains("nothing was cut"),
+        error.contains("did not complete") && error.contains("nothing was cut"),
         "{error}"
     );
     assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
@@ -112,7 +112,7 @@ fn nothing_is_cut_while_a_command_may_want_it() {
 fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, SHORT);
-    // Commands in work on the first disk do not end, those on others do.
+    // Commands in flight on the first disk do not end, those on others do.
     let stalled = Arc::new(Shared::new(Vec::new()));
     let stalls = Arc::clone(&stalled);
     let _puppet = Puppet::new(mailbox, move |order| match order {

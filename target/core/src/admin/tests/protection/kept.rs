@@ -158,7 +158,7 @@ fn what_is_protected_is_so_again_when_it_comes_back() {
     }
 }
 
-/// Put aside at the start, for a file that is missing: it is protected when it comes.
+/// Put deferred at the start, for a file that is missing: it is protected when it comes.
 #[test]
 fn what_was_protected_before_the_start_waits_for_its_namespace() {
     let uuid = target().model().subsystems()[0].namespace(1).unwrap().uuid;

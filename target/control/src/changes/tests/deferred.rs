@@ -59,7 +59,7 @@ pub(super) fn show(scene: &Scene, file: &str) {
 }
 
 /// A target with a namespace 2 of a path that is a directory at its start, and that path.
-fn with_one_aside(scene: &Scene) -> (Daemon, String) {
+fn with_one_deferred(scene: &Scene) -> (Daemon, String) {
     let daemon = scene.start();
     let file = scene.file("b.img", 1 << 20);
     let _ = daemon.edit(add(&file)).unwrap();
@@ -67,7 +67,7 @@ fn with_one_aside(scene: &Scene) -> (Daemon, String) {
     hide(scene, &file);
     let daemon = scene.start();
     assert_eq!(daemon.nsids(), [1]);
-    assert_eq!(daemon.keeper.show().aside.len(), 1);
+    assert_eq!(daemon.keeper.show().deferred.len(), 1);
     (daemon, file)
 }
 
@@ -77,9 +77,9 @@ fn bytes_of(daemon: &Daemon, nsid: u32) -> u64 {
 }
 
 #[test]
-fn a_later_change_wins_over_one_that_was_put_aside() {
+fn a_later_change_wins_over_one_that_was_deferred() {
     let scene = Scene::new();
-    let (daemon, file) = with_one_aside(&scene);
+    let (daemon, file) = with_one_deferred(&scene);
     // Another one with its number.
     let two = Edit::NamespaceAdd(NamespaceAdd {
         nsid: Some(2),
@@ -104,7 +104,7 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
     drop(daemon);
     let daemon = scene.start();
     assert_eq!(
-        (bytes_of(&daemon, 2), daemon.keeper.show().aside),
+        (bytes_of(&daemon, 2), daemon.keeper.show().deferred),
         (2 << 20, vec![])
     );
 }
@@ -112,7 +112,7 @@ fn a_later_change_wins_over_one_that_was_put_aside() {
 #[test]
 fn a_new_namespace_takes_no_number_that_one_may_have_again() {
     let scene = Scene::new();
-    let (daemon, file) = with_one_aside(&scene);
+    let (daemon, file) = with_one_deferred(&scene);
     let planned = daemon.keeper.plan_edit(vec![add("ram:2M")]).unwrap();
     assert_eq!(planned.warnings, Vec::<String>::new());
     let outcome = daemon.edit(add("ram:2M")).unwrap();
@@ -145,7 +145,7 @@ fn wait_until_closed(path: &str) {
 }
 
 #[test]
-fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
+fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
     const OTHER: &str = "nqn.2026-11.org.example:other";
     let scene = Scene::new();
     let ours = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
@@ -175,7 +175,7 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     // The administrator has it no more.
     std::fs::write(scene.path("target.toml"), ours).unwrap();
     let _ = daemon.keeper.reload().unwrap();
-    assert_eq!(daemon.keeper.show().aside.len(), 4);
+    assert_eq!(daemon.keeper.show().deferred.len(), 4);
     let again = || {
         vec![Edit::SubsystemAdd {
             nqn: OTHER.into(),
@@ -187,13 +187,18 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
     // One that is being closed can be taken up again.
     wait_until_closed(&c);
     let planned = daemon.keeper.plan_edit(again()).unwrap().warnings;
-    let made = planned.iter().filter(|one| one.contains("made again"));
+    let made = planned
+        .iter()
+        .filter(|one| one.contains("applied: the deferred change"));
     assert_eq!(made.count(), 3, "{planned:?}");
     std::fs::remove_file(&c).unwrap();
     std::fs::create_dir(&c).unwrap();
     assert!(daemon.keeper.plan_edit(again()).is_ok());
     let outcome = daemon.keeper.edit(again()).unwrap();
-    let made = outcome.warnings.iter().filter(|one| one.contains("again"));
+    let made = outcome
+        .warnings
+        .iter()
+        .filter(|one| one.starts_with("applied: "));
     assert_eq!(made.count(), 2, "{:?}", outcome.warnings);
     let check = |daemon: &Daemon| {
         let model = daemon.keeper.manager().model();
@@ -205,10 +210,12 @@ fn what_was_put_aside_of_a_subsystem_is_there_again_with_it() {
         assert_eq!(nsids, [5]);
         assert_eq!(hosts, [HOST.to_owned(), host("x"), host("y")]);
         // The path that is a directory, and what would take away what is new.
-        let aside = daemon.keeper.show().aside;
-        assert_eq!(aside.len(), 2, "{aside:?}");
-        let missing = aside.iter().any(|one| one.why.contains("is a directory"));
-        assert!(missing, "{aside:?}");
+        let deferred = daemon.keeper.show().deferred;
+        assert_eq!(deferred.len(), 2, "{deferred:?}");
+        let missing = deferred
+            .iter()
+            .any(|one| one.why.contains("is a directory"));
+        assert!(missing, "{deferred:?}");
     };
     check(&daemon);
     drop(daemon);
@@ -242,7 +249,7 @@ fn what_can_be_is_there_again_without_the_rest() {
     let told = outcome
         .warnings
         .iter()
-        .filter(|one| one.contains("put aside"));
+        .filter(|one| one.contains("deferred"));
     assert_eq!(told.count(), 2, "{:?}", outcome.warnings);
     for file in [&files[0], &files[2]] {
         std::fs::remove_dir(file).unwrap();
@@ -289,7 +296,7 @@ fn when_a_namespace_cannot_come_back_nothing_else_is_done_either() {
 #[test]
 fn a_file_that_is_back_is_that_of_the_later_namespace() {
     let scene = Scene::new();
-    let (daemon, file) = with_one_aside(&scene);
+    let (daemon, file) = with_one_deferred(&scene);
     show(&scene, &file);
     let three = Edit::NamespaceAdd(NamespaceAdd {
         nsid: Some(3),
@@ -302,7 +309,7 @@ fn a_file_that_is_back_is_that_of_the_later_namespace() {
     drop(daemon);
     let daemon = scene.start();
     assert_eq!(
-        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![1, 3], 1)
     );
 }
@@ -310,39 +317,39 @@ fn a_file_that_is_back_is_that_of_the_later_namespace() {
 #[test]
 fn the_same_change_again_is_made() {
     let scene = Scene::new();
-    let (daemon, file) = with_one_aside(&scene);
+    let (daemon, file) = with_one_deferred(&scene);
     show(&scene, &file);
     let _ = daemon.edit(add(&file)).unwrap();
     assert_eq!(
-        (daemon.nsids(), daemon.keeper.show().aside.len()),
+        (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![1, 2], 0)
     );
     assert_eq!(daemon.keeper.show().edits.len(), 1);
 }
 
 #[test]
-fn what_is_put_aside_can_be_given_up() {
+fn what_is_deferred_can_be_given_up() {
     let scene = Scene::new();
-    let (daemon, file) = with_one_aside(&scene);
+    let (daemon, file) = with_one_deferred(&scene);
     let _ = daemon.edit(Edit::HostAllow {
         subsystem: None,
         host: "any".into(),
     });
     let shown = daemon.keeper.show();
-    let aside: Vec<_> = shown.aside.iter().map(|one| one.edit.clone()).collect();
-    let taken = shown.edits.iter().find(|edit| !aside.contains(edit));
+    let deferred: Vec<_> = shown.deferred.iter().map(|one| one.edit.clone()).collect();
+    let taken = shown.edits.iter().find(|edit| !deferred.contains(edit));
     if let Some(taken) = taken {
         let error = daemon
             .keeper
             .forget(std::slice::from_ref(taken))
             .unwrap_err();
-        assert!(error.to_string().contains("is not put aside"), "{error}");
+        assert!(error.to_string().contains("is not deferred"), "{error}");
     }
-    let outcome = daemon.keeper.forget(&aside).unwrap();
+    let outcome = daemon.keeper.forget(&deferred).unwrap();
     assert!(outcome.saved && outcome.warnings.is_empty(), "{outcome:?}");
-    let error = daemon.keeper.forget(&aside).unwrap_err().to_string();
+    let error = daemon.keeper.forget(&deferred).unwrap_err().to_string();
     assert!(
-        error.contains("namespace add 2") && error.contains("not put aside"),
+        error.contains("namespace add 2") && error.contains("not deferred"),
         "{error}"
     );
     show(&scene, &file);
@@ -371,11 +378,11 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
         (daemon.nsids(), bytes_of(&daemon, 1)),
         (vec![1, 2], 3 << 20)
     );
-    let aside = daemon.keeper.show().aside;
-    assert_eq!(aside.len(), 1, "{aside:?}");
+    let deferred = daemon.keeper.show().deferred;
+    assert_eq!(deferred.len(), 1, "{deferred:?}");
     assert!(
-        aside[0].to_string().contains("namespace add 3"),
-        "{aside:?}"
+        deferred[0].to_string().contains("namespace add 3"),
+        "{deferred:?}"
     );
     drop(daemon);
     // What the file itself names must not be what can never be served.
