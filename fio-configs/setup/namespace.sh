@@ -1,23 +1,23 @@
-# What `run` does for a namespace instead of a device: it is reached through the
-# engine of this project, and known from the program `nvmeof` beside it. Sourced
-# by `run`, whose variables and functions it uses.
+# The part of `run` for a namespace instead of a device: fio uses the engine of
+# this project, and the program `nvmeof` reads the properties of the namespace.
+# Sourced by `run`, whose variables and functions it uses.
 # shellcheck shell=bash disable=SC2154
 
-# Checks the options of the engine; says what `device` is called in the table.
+# Checks the options of the engine; sets `device`, the name in the table.
 namespace_options() {
     [ "$engine" = nvmeof ] ||
-        refuse "no engine $engine: nvmeof (fio's own are for devices: ENGINE=$engine)"
-    [ -z "$device" ] || refuse "a device ($device) or --engine nvmeof, not both"
-    [ -n "$address" ] || refuse "where is the target? (--address IP[:PORT] or unix:/path)"
-    [ -n "$subsystem" ] || refuse "which subsystem? (--subsystem NQN)"
-    [[ $namespace =~ ^[1-9][0-9]{0,9}$ ]] || refuse "--namespace $namespace is no number"
-    [[ $queues =~ ^[1-9][0-9]{0,4}$ ]] || refuse "--queues $queues is no number"
+        refuse "--engine $engine: must be nvmeof (engines of fio require a device: ENGINE=$engine)"
+    [ -z "$device" ] || refuse "--engine nvmeof: conflicts with the device $device"
+    [ -n "$address" ] || refuse "no target given: add --address IP[:PORT] or unix:/path"
+    [ -n "$subsystem" ] || refuse "no subsystem given: add --subsystem NQN"
+    [[ $namespace =~ ^[1-9][0-9]{0,9}$ ]] || refuse "--namespace $namespace: must be a number, 1 or more"
+    [[ $queues =~ ^[1-9][0-9]{0,4}$ ]] || refuse "--queues $queues: must be a number, 1 or more"
     # These become lines of a job file and words of a command.
     [[ $address$subsystem$provider =~ ^[][[:alnum:]/._:-]+$ ]] ||
-        refuse "an address, subsystem or provider has a character that none has"
+        refuse "--address, --subsystem, --provider: must be letters, digits and ][/._:-"
     if [ -n "$shm_folder" ]; then shm_folder=$(realpath -m -- "$shm_folder"); fi
     [[ $shm_folder =~ ^[[:alnum:]/._:,@+-]*$ ]] ||
-        refuse "--shm-folder $shm_folder: a job file takes letters, digits and /._:,@+-"
+        refuse "--shm-folder $shm_folder: must be letters, digits and /._:,@+-"
     engine_path=${NVMEOF_FIO_ENGINE:-$(dirname "$here")/build/release/libnvmeof_fio.so}
     [ -f "$engine_path" ] ||
         refuse "$engine_path is missing: cargo xtask fio-engine (or set NVMEOF_FIO_ENGINE)"
@@ -43,7 +43,7 @@ namespace_options() {
     at+=(-a "$host" -s "$port")
 }
 
-# The program `nvmeof`: beside the engine, or wherever the shell finds it.
+# The program `nvmeof`: in the folder of the engine, or from PATH.
 nvmeof() {
     local command=$1 program
     shift
@@ -52,7 +52,7 @@ nvmeof() {
     "$program" "$command" "${at[@]}" "$@"
 }
 
-# What there is to know about the namespace: capacity, sector, can_trim.
+# Sets the properties of the namespace: capacity, sector, can_trim.
 look_at_namespace() {
     local identify controller
     identify=$(nvmeof id-ns --namespace-id "$namespace" -o json) ||
@@ -64,8 +64,8 @@ look_at_namespace() {
     can_trim=$(jq -r 'if (.oncs / 4 | floor) % 2 == 1 then 1 else "" end' <<<"$controller")
 }
 
-# Refuses to write where somebody's data may be. Who else uses a namespace,
-# nobody here can know.
+# Refuses to write to a namespace that may hold data. Other hosts that use it
+# cannot be detected.
 allow_writing_namespace() {
     local head found blocks=$((1048576 / sector))
     head=$(mktemp "${TMPDIR:-/tmp}/fio-head-XXXXXX")
@@ -77,14 +77,14 @@ allow_writing_namespace() {
         found=unreadable
     fi
     rm -f "$head"
-    [ "$found" != unreadable ] || refuse "cannot read what $device holds"
-    [ "$found" != unknown ] || refuse "cannot find out what $device holds"
+    [ "$found" != unreadable ] || refuse "$device: cannot read its first MiB"
+    [ "$found" != unknown ] || refuse "$device: cannot determine what it contains"
     if [ -n "$found" ] && [ -z "$yes" ]; then
-        refuse "$device holds ${found//$'\n'/, }: --yes overwrites it"
+        refuse "$device contains ${found//$'\n'/, }: --yes overwrites it"
     fi
 }
 
-# Copies of the job files that say where the namespace is.
+# Copies of the job files, with the options of the engine.
 namespace_job_files() {
     local setup
     job_files=$keep/job-files

@@ -1,7 +1,7 @@
-# Turns fio's report (json+) of one job file into one entry of run's results.
+# Converts fio's report (json+) of one job file to one entry of run's results.
 #
-# $job: name of the file; $status: fio's exit status; $message: what its log
-# says first about an error, or nothing. Latencies are microseconds; errors are
+# $job: name of the file; $status: fio's exit status; $message: the first
+# error in its log, or empty. Latencies are microseconds; errors are
 # processes that failed.
 
 def total: add // 0;
@@ -37,7 +37,7 @@ def line($operation; $seconds):
         }
     end;
 
-# fio has been seen to report success for processes that checked nothing.
+# fio sometimes reports success for processes that verified nothing.
 def complaint($options):
   ($options + ."job options") as $options
   | if .error != 0 then "\(.jobname): error \(.error)"
@@ -60,8 +60,8 @@ def complaint($options):
       if $failed | not then null
       elif $message != "" then $message
       else $complaints[0] // "fio ended with status \($status)" end),
-    # Of processes that do the same for the same time, what the slowest did
-    # as a share of the mean.
+    # For processes with the same job and run time: operations of the slowest,
+    # as a fraction of the mean.
     slowest: (
       ($processes | map(.read.total_ios + .write.total_ios)) as $ios
       | if ($ios | length) > 1 and $options.runtime != null

@@ -20,7 +20,7 @@ def row($errors):
 def outcome: if .status == "skipped" then "skip" else .errors | tostring end;
 
 "\(.device), \(.bytes / 1048576 | floor) MiB, \(.engine), \(.fio), Linux \(.kernel)",
-"\(.runtime_s) s for each measurement; latencies in µs, waiting in line included",
+"\(.runtime_s) s for each measurement; latencies in µs, including time in the queue",
 "",
 (["job", "op", "IOPS", "MiB/s", "mean", "p50", "p99", "p99.9"] | row("errs")),
 (

@@ -1,7 +1,7 @@
-//! A file that is replaced as a whole: whatever happens meanwhile, afterwards
-//! it is the old one or the new one.
+//! Replaces a file atomically: after a crash at any moment it has the old content or
+//! the new one.
 //!
-//! This crate knows nothing of what files say, and locks none.
+//! This crate does not know what files contain, and locks none.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -15,65 +15,66 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nvmeof_rdma::explain;
 
-/// What a file system is asked for, so that a test can pull the plug.
+/// The file system operations that are used; tests replace them to simulate power loss.
 pub trait Files {
-    /// A new file with that content, where nothing is yet. Those may read it who
-    /// may read `old`, or those of `readers` where there is no such file.
+    /// Creates a file with that content; `path` must not exist. The file gets owner and
+    /// mode of `old`, or is readable for `readers` if there is no `old`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file system.
     fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
-    /// Its content is stable.
+    /// Puts the content of a file on stable storage.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file system.
     fn sync(&self, path: &Path) -> io::Result<()>;
-    /// `from` takes the place of `to`.
+    /// Renames `from` to `to`, which it replaces.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// The names in the folder are stable.
+    /// Puts the names in a folder on stable storage.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file system.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
-    /// It is gone.
+    /// Removes a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the file system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// Who may read a file that is new.
+/// Read permission of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// Its owner: names of hosts are nobody's business but the target's.
+    /// Its owner only: it has names of hosts, which are confidential.
     Owner,
-    /// Everybody whom the umask leaves, as of other files that people write.
+    /// All users, less the umask, as for files that a user writes.
     Everybody,
 }
 
-/// The machine's.
+/// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Real;
 
-/// New content of a file that is stable on the disk, but not in its place yet.
-/// Dropping it takes it away again.
+/// New content of a file, on stable storage under a temporary name. Dropping it removes
+/// it again.
 #[derive(Debug)]
 #[must_use]
 pub struct Pending<'a, F: Files + ?Sized> {
     files: &'a F,
     path: PathBuf,
-    /// Where it is until then.
+    /// The temporary name.
     new: PathBuf,
-    there: bool,
+    exists: bool,
 }
 
-/// Puts `bytes` where they can take the place of `path` at once.
+/// Writes `bytes` under a temporary name, from which [`Pending::commit`] renames them to
+/// `path`.
 ///
 /// # Errors
-/// With the file's name; then nothing is left of it.
+/// The error, with the path; then the temporary file is removed.
 pub fn prepare<'a, F: Files + ?Sized>(
     files: &'a F,
     path: &Path,
@@ -85,7 +86,7 @@ pub fn prepare<'a, F: Files + ?Sized>(
         files,
         path: path.to_path_buf(),
         new,
-        there: written.is_ok(),
+        exists: written.is_ok(),
     };
     written
         .and_then(|()| files.sync(&pending.new))
@@ -93,49 +94,49 @@ pub fn prepare<'a, F: Files + ?Sized>(
     Ok(pending)
 }
 
-/// How often another name is tried when there is something under the last one.
-const TRIES: u32 = 8;
+/// Attempts to find an unused temporary name.
+const ATTEMPTS: u32 = 8;
 
-/// Writes a new file beside `path`; says which.
+/// Writes a new file beside `path`; returns its name and the outcome.
 fn write_new<F: Files + ?Sized>(
     files: &F,
     path: &Path,
     bytes: &[u8],
     readers: Readers,
 ) -> (PathBuf, io::Result<()>) {
-    let mut tried = 1;
+    let mut attempt = 1;
     loop {
-        let new = beside(path);
+        let new = temporary_name(path);
         match files.write(&new, bytes, path, readers) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => {
-                tried += 1;
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {
+                attempt += 1;
             }
             written => return (new, written),
         }
     }
 }
 
-/// A name in the same folder that nobody can foresee, so that nobody who may
-/// write the folder can have put something there.
-fn beside(path: &Path) -> PathBuf {
+/// An unpredictable name in the same folder: another user with write permission for the
+/// folder cannot prepare a file of this name.
+fn temporary_name(path: &Path) -> PathBuf {
     let random = RandomState::new().build_hasher().finish();
-    let mut name = new_prefix(path);
+    let mut name = temporary_prefix(path);
     name.push(format!("{random:016x}"));
     path.with_file_name(name)
 }
 
-/// What names of new content begin with.
-fn new_prefix(path: &Path) -> OsString {
+/// Prefix of temporary names.
+fn temporary_prefix(path: &Path) -> OsString {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".new-");
     prefix
 }
 
-/// Takes away what writers of `path` left behind that were killed. Nobody else
-/// may be writing it.
+/// Removes temporary files of writers of `path` that were killed. No other process may
+/// be writing `path`.
 pub fn sweep(path: &Path) {
-    let prefix = new_prefix(path);
+    let prefix = temporary_prefix(path);
     let Ok(entries) = fs::read_dir(folder_of(path)) else {
         return;
     };
@@ -147,7 +148,7 @@ pub fn sweep(path: &Path) {
         if is_ours && let Err(error) = fs::remove_file(entry.path()) {
             let path = entry.path();
             tracing::warn!(
-                "{}: a leftover that cannot be removed: {}",
+                "{}: cannot remove the rest of an interrupted write: {}",
                 path.display(),
                 explain(&error)
             );
@@ -155,7 +156,7 @@ pub fn sweep(path: &Path) {
     }
 }
 
-/// The file in the same folder whose name goes on with `ending`.
+/// The file in the same folder whose name has `ending` appended.
 #[must_use]
 pub fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
@@ -170,26 +171,26 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Replaces a file as a whole, with its owner and mode; one that is new is for
+/// Replaces a file atomically and keeps its owner and mode; a new file is readable for
 /// `readers`.
 ///
 /// # Errors
-/// With the file's name; then it may be the old or the new one.
+/// The error, with the path; then the file is the old or the new one.
 pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     prepare(&Real, path, bytes, readers)?.commit()
 }
 
 impl<F: Files + ?Sized> Pending<'_, F> {
-    /// The content takes its place, for good.
+    /// Renames the content to its path, durably.
     ///
     /// # Errors
-    /// With the file's name; then it may be the old or the new one.
+    /// The error, with the path; then the file is the old or the new one.
     pub fn commit(mut self) -> io::Result<()> {
         let folder = folder_of(&self.path);
         let renamed = self.files.rename(&self.new, &self.path);
         renamed.map_err(|error| about(&self.path, &error))?;
-        // Nothing has the other name any more.
-        self.there = false;
+        // The temporary name does not exist any more.
+        self.exists = false;
         self.files
             .sync_folder(folder)
             .map_err(|error| about(folder, &error))
@@ -198,7 +199,7 @@ impl<F: Files + ?Sized> Pending<'_, F> {
 
 impl<F: Files + ?Sized> Drop for Pending<'_, F> {
     fn drop(&mut self) {
-        if self.there {
+        if self.exists {
             let _ = self.files.remove(&self.new);
         }
     }
@@ -211,11 +212,11 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
     )
 }
 
-/// Gives `file` owner, group and mode of the `old` one, as far as we may.
-fn become_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
+/// Gives `file` owner, group and mode of the `old` one, as far as permitted.
+fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-        // Only root gives files away; a group of ours is good anyway.
+        // Only root may change the owner; a group of this process is always permitted.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()))
             .or_else(|_| fchown(file, None, Some(old.gid())));
     }
@@ -228,14 +229,14 @@ impl Files for Real {
         let old = fs::metadata(old).ok().filter(fs::Metadata::is_file);
         let mode = match readers {
             Readers::Everybody if old.is_none() => 0o644,
-            // Nobody else reads it before it is as the old one.
+            // Private until it has the mode of the old one.
             _ => 0o600,
         };
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(mode);
         let file = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
-        let liked = old.map_or(Ok(()), |old| become_like(&file, &old));
-        let written = liked.and_then(|()| file.write_all_at(bytes, 0));
+        let owned = old.map_or(Ok(()), |old| copy_ownership(&file, &old));
+        let written = owned.and_then(|()| file.write_all_at(bytes, 0));
         if written.is_err() {
             drop(fs::remove_file(path));
         }
@@ -243,7 +244,7 @@ impl Files for Real {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
-        // fsync(2) is about the file, by whatever descriptor it is called.
+        // fsync(2) applies to the file, whichever descriptor it is called with.
         File::open(path)?.sync_all()
     }
 
@@ -269,15 +270,15 @@ mod tests {
 
     type Contents = BTreeMap<PathBuf, Vec<u8>>;
 
-    /// A disk whose plug is pulled before step `left`. What was not synced may
-    /// be there afterwards or not.
+    /// A disk that loses power before step `left`. Afterwards, what was not synced is
+    /// there or not.
     #[derive(Debug, Default)]
     struct Disk {
         left: Cell<usize>,
-        /// As programs see it.
+        /// The content that processes see.
         seen: RefCell<Contents>,
-        /// Names, and what they stand for, as they are on the platter: of each
-        /// name, everything that may be there after the plug was pulled.
+        /// On stable storage: for each name, all contents that it may have after power
+        /// is lost.
         stable: RefCell<BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>>,
     }
 
@@ -309,7 +310,7 @@ mod tests {
     impl Files for Disk {
         fn write(&self, path: &Path, bytes: &[u8], _: &Path, _: Readers) -> io::Result<()> {
             self.step()?;
-            assert!(!self.seen.borrow().contains_key(path), "it is there");
+            assert!(!self.seen.borrow().contains_key(path), "the file exists");
             self.may_be(path, Some(Vec::new()));
             self.may_be(path, Some(bytes[..bytes.len() / 2].into()));
             self.seen
@@ -330,7 +331,7 @@ mod tests {
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             self.step()?;
-            // The name may be that of everything which the file may be.
+            // The name may have each content that the file may have.
             let all = self.stable.borrow().get(from).cloned().unwrap_or_default();
             for content in all {
                 self.may_be(to, content);
@@ -345,7 +346,7 @@ mod tests {
             let seen = self.seen.borrow();
             let mut stable = self.stable.borrow_mut();
             for (path, all) in stable.iter_mut() {
-                // Names are stable, contents only if they were.
+                // Names are stable now; contents only if they were before.
                 all.retain(|content| content.is_some() == seen.contains_key(path));
                 if let Some(last) = all.pop() {
                     *all = vec![last];
@@ -365,7 +366,7 @@ mod tests {
     const STEPS: usize = 5;
 
     #[test]
-    fn whenever_the_plug_is_pulled_the_old_or_the_new_one_is_there() {
+    fn power_loss_leaves_the_old_or_the_new_file() {
         let path = Path::new("/state/state.json");
         for left in 0..=STEPS + 1 {
             let disk = Disk::with(path, b"old content");
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_after_all_leaves_nothing() {
+    fn dropped_pending_content_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         for (bytes, wanted) in [(b"1", true), (b"2", false), (b"3", true)] {
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_put_beside_it_is_not_written() {
+    fn planted_files_and_links_are_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let victim = folder.path().join("victim");
@@ -418,27 +419,27 @@ mod tests {
         replace(&path, b"1", Readers::Owner).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&victim, &link).unwrap();
-        for there in [&victim, &link] {
+        for planted in [&victim, &link] {
             let error = Real
-                .write(there, b"ours", &path, Readers::Owner)
+                .write(planted, b"ours", &path, Readers::Owner)
                 .unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"theirs");
         let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_ne!(beside(&path), beside(&path));
+        assert_ne!(temporary_name(&path), temporary_name(&path));
     }
 
     #[test]
-    fn who_could_read_the_old_one_can_read_the_new_one() {
+    fn replace_keeps_owner_and_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target.toml");
         let access = |path: &Path| {
             let it = fs::metadata(path).unwrap();
             (it.mode() & 0o777, it.uid(), it.gid())
         };
-        // As the umask has it.
+        // The mode that the umask leaves.
         let plain = folder.path().join("plain");
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o644);
@@ -447,7 +448,7 @@ mod tests {
         assert_eq!(access(&path), access(&plain));
         for (mode, readers) in [(0o640, Readers::Everybody), (0o604, Readers::Owner)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            // Root may give it away.
+            // As root, change the owner too.
             let _ = fchown(File::open(&path).unwrap(), Some(1), Some(2));
             let before = access(&path);
             replace(&path, b"2", readers).unwrap();
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_behind_is_taken_away() {
+    fn sweep_removes_temporary_files_of_this_path_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let of_another = folder.path().join(".other.json.new-0123456789abcdef");
@@ -464,7 +465,7 @@ mod tests {
         for kept in [&path, &of_another, &not_ours] {
             fs::write(kept, "1").unwrap();
         }
-        // As after a kill.
+        // As after SIGKILL.
         std::mem::forget(prepare(&Real, &path, b"2", Readers::Owner).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
         sweep(&path);

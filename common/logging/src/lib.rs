@@ -1,5 +1,5 @@
-//! Which messages a program logs, and whether its output has colours: the same
-//! rules in every program. This crate opens no log.
+//! Log filters and colors, by the same rules in every program of the project. This
+//! crate does not open a log.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -12,39 +12,37 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// A log filter was refused. Displays as value, rule and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{value}` is no log level; use error, warn, info, debug, trace or off, or a filter \
+    "`{value}` is not a log level; use error, warn, info, debug, trace or off, or a filter \
      TARGET=LEVEL such as nvmeof_target=debug, several separated by commas"
 )]
 pub struct BadFilter {
     value: String,
 }
 
-/// The filter that `text` describes: a level, or as in `RUST_LOG` a list of levels
-/// for targets.
+/// Parses a level, or a list of levels of targets as in `RUST_LOG`.
 ///
-/// `EnvFilter` takes a word that is no level for the name of a target, enables that
-/// and disables everything else: a misspelled level would silence the log.
+/// `EnvFilter` takes a word that is not a level for the name of a target, enables this
+/// target and disables all others: a misspelled level would silence the log.
 ///
 /// # Errors
-/// [`BadFilter`] names the part that has no valid level.
+/// [`BadFilter`] names the part without a valid level.
 pub fn filter(text: &str) -> Result<EnvFilter, BadFilter> {
     let bad = |value: &str| BadFilter {
         value: value.to_owned(),
     };
     for part in text.split(',') {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-        if !LEVELS.iter().any(|one| one.eq_ignore_ascii_case(level)) {
+        if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
             return Err(bad(part));
         }
     }
     EnvFilter::try_new(text).map_err(|_| bad(text))
 }
 
-/// The filter that the environment variable `name` describes, or `default` where it is
-/// not set or empty.
+/// Parses the environment variable `name`, or `default` if it is unset or empty.
 ///
 /// # Errors
-/// [`BadFilter`] as of [`filter`].
+/// [`BadFilter`], as [`filter`].
 pub fn filter_of(name: &str, default: &str) -> Result<EnvFilter, BadFilter> {
     let value = match env::var(name) {
         Ok(value) => value,
@@ -54,7 +52,7 @@ pub fn filter_of(name: &str, default: &str) -> Result<EnvFilter, BadFilter> {
     filter(if value.is_empty() { default } else { &value })
 }
 
-/// Whether output to a terminal may have colours. <https://no-color.org>: programs add
+/// Whether output to a terminal may have colors. <https://no-color.org>: programs add
 /// none where the environment variable `NO_COLOR` is "present and not an empty string
 /// (regardless of its value)".
 #[must_use]
@@ -67,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_names_valid_levels() {
+    fn filter_without_valid_level_is_refused() {
         for good in [
             "info",
             "WARN",

@@ -1,5 +1,6 @@
-//! What a program's command line definition makes besides its help: manual
-//! pages and shell completions.
+//! Manual pages and shell completions from the command line definition of a program.
+//!
+//! This crate does not know a particular program.
 #![forbid(unsafe_code)]
 
 mod markdown;
@@ -12,37 +13,36 @@ use clap::{Args, Command, Subcommand};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// Commands that every program of ours has.
+/// Commands that every program of the project has.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Manual {
     /// Print the completions for a shell
     Completions(Completions),
-    /// Write the manual pages into a folder, such as /usr/share/man
+    /// Write the manual pages to a folder, such as /usr/share/man
     Man(Pages),
 }
 
-/// Which completions.
+/// The shell to print completions for.
 #[derive(Args, Clone, Debug)]
 pub struct Completions {
-    /// Shell that is to complete
+    /// Shell
     shell: Shell,
 }
 
-/// Where manual pages go.
+/// The destination of manual pages.
 #[derive(Args, Clone, Debug)]
 pub struct Pages {
-    /// Folder that gets man1, man5 and man8; created if missing
+    /// Destination; its subfolders, such as man8, are created
     folder: PathBuf,
 }
 
-/// What the manual of a program has besides its command line. Texts are Markdown: headings
-/// of the second level, paragraphs, lists, code, links and tables.
+/// Texts of a manual besides the command line, in Markdown: headings of the second level,
+/// paragraphs, lists, code, links and tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     /// The section of the program's own pages, such as `1` or `8`.
     pub section: u8,
-    /// Sections of the program's page: exit status, environment, files, examples and
-    /// what to see besides.
+    /// Sections of the program's page: exit status, environment, files, examples, see also.
     pub program: &'static str,
     /// Pages about files.
     pub files: &'static [FilePage],
@@ -53,23 +53,22 @@ pub struct Contents {
 pub struct FilePage {
     /// Its name, such as `nvmeof-target.toml`.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// Its purpose, in a few words.
     pub about: &'static str,
-    /// Its sections. Below the heading `TABLES AND KEYS` comes the reference.
+    /// Its sections. The reference is inserted below the heading `TABLES AND KEYS`.
     pub text: &'static str,
-    /// The reference of its keys, with headings of its own.
+    /// The reference of its keys, with its own headings.
     pub reference: &'static str,
 }
 
-/// The section that has the reference.
+/// The section into which the reference is inserted.
 const TABLES: &str = "TABLES AND KEYS";
 
 impl Manual {
-    /// Prints or writes what was asked for, about the program `command`, whose manual has
-    /// these `contents`.
+    /// Runs the command for the program `command`, whose manual has these `contents`.
     ///
     /// # Errors
-    /// When it cannot be written; the error names what could not.
+    /// A write error, which names the file or folder.
     pub fn run(&self, command: Command, contents: &Contents) -> io::Result<()> {
         let mut command = without_help(command);
         match self {
@@ -79,7 +78,7 @@ impl Manual {
                 io::stdout().write_all(&out)
             }
             Self::Man(pages) => {
-                // Names of subcommands with those of their parents.
+                // Gives subcommands the names of their parents.
                 command.build();
                 let pages = pages.folder.as_path();
                 write_pages(&command, &[], contents, pages)?;
@@ -94,15 +93,15 @@ impl Manual {
 fn without_help(command: Command) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
-        .map(|one| one.get_name().to_owned())
+        .map(|subcommand| subcommand.get_name().to_owned())
         .collect();
     let command = command.disable_help_subcommand(true);
-    let within = |command: Command, name| command.mut_subcommand(name, without_help);
-    names.into_iter().fold(command, within)
+    let recurse = |command: Command, name| command.mut_subcommand(name, without_help);
+    names.into_iter().fold(command, recurse)
 }
 
-/// The page of `command` and those of its subcommands, `nvmeof-read` being
-/// that of `nvmeof read`.
+/// Writes the page of `command` and those of its subcommands, such as `nvmeof-read` for
+/// `nvmeof read`.
 fn write_pages(
     command: &Command,
     parents: &[String],
@@ -117,7 +116,7 @@ fn write_pages(
     let man = Man::new(command.clone())
         .title(&name)
         .section(section.to_string());
-    // Without a date the arguments after it would be one too early.
+    // An empty date keeps the position of the arguments after it.
     let man = man.date("\"\"").source(SOURCE).manual(MANUAL);
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -138,15 +137,16 @@ fn write_pages(
     page.extend_from_slice(markdown::roff(&own, "SH").as_bytes());
     write(folder, &name, section, &page)?;
     let parents = [parents, &[name]].concat();
-    let subcommands = command.get_subcommands().filter(|one| !one.is_hide_set());
-    for one in subcommands {
-        write_pages(one, &parents, contents, folder)?;
+    let subcommands = command
+        .get_subcommands()
+        .filter(|subcommand| !subcommand.is_hide_set());
+    for subcommand in subcommands {
+        write_pages(subcommand, &parents, contents, folder)?;
     }
     Ok(())
 }
 
-/// What the page of a subcommand says of itself: the same exit status, and where there is
-/// more.
+/// The own sections of the page of a subcommand: exit status of the program, see also.
 fn of_subcommand(parents: &[String], contents: &Contents) -> String {
     let section = contents.section;
     let parents = parents.iter().rev();
@@ -182,12 +182,12 @@ fn file_page(file: &FilePage) -> Vec<u8> {
     page.into_bytes()
 }
 
-/// What a page says of its origin.
+/// The source field of a page.
 const SOURCE: &str = concat!("nvmeof ", env!("CARGO_PKG_VERSION"));
 /// The title of the manual.
 const MANUAL: &str = "NVMe over Fabrics";
 
-/// Writes a page into the folder of its section.
+/// Writes a page to the folder of its section.
 fn write(folder: &Path, name: &str, section: u8, page: &[u8]) -> io::Result<()> {
     let folder = folder.join(format!("man{section}"));
     fs::create_dir_all(&folder).map_err(|error| at(&folder, &error))?;
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells of disks.
+    /// Shows disks.
     #[derive(Parser)]
     #[command(name = "example")]
     struct Example {
@@ -217,7 +217,7 @@ mod tests {
     enum Asked {
         /// Read a disk
         Read {
-            /// Which one
+            /// Its name
             #[arg(long)]
             disk: String,
         },
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_page_for_each_command() {
+    fn each_command_has_a_page() {
         use clap::CommandFactory as _;
         let folder = tempfile::tempdir().unwrap();
         let pages = folder.path().join("man");
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(names, expected);
         let page = read("man8/example-read.8");
         for part in [
-            "Which one",
+            "Its name",
             "\\-\\-disk",
             ".SH EXIT STATUS\n.TP\n\\fB0\\fR\nSuccess.\n",
             ".SH SEE ALSO\n\\fBexample\\fR(8), \\fBexample.toml\\fR(5)\n",
@@ -266,7 +266,7 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
-        // There is no page of the command `help`.
+        // The command `help` has no page.
         assert!(!page.contains("help(8)"), "{page}");
         let page = read("man5/example.toml.5");
         let tables =
@@ -294,7 +294,7 @@ mod tests {
     };
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named() {
+    fn error_names_folder_that_cannot_be_created() {
         use clap::CommandFactory as _;
         let manual = Manual::Man(Pages {
             folder: "/proc/no/such/folder".into(),

@@ -1,8 +1,8 @@
-//! Markdown as roff, as far as the texts of manual pages need it: headings, paragraphs,
-//! lists, code, links and tables. A row of a table becomes an item: the first cell is its
-//! tag, the last one its text, and what is between stands beside the tag.
+//! Converts the Markdown of manual pages to roff: headings, paragraphs, lists, code, links
+//! and tables. A row of a table becomes an item: the first cell is the tag, the last one the
+//! text, and the cells between them follow the tag.
 
-/// The page of `text`, whose headings are made with the macro `heading` (`SH` or `SS`).
+/// The page of `text`; headings use the macro `heading` (`SH` or `SS`).
 pub(crate) fn roff(text: &str, heading: &str) -> String {
     let mut page = Page::default();
     for line in text.lines() {
@@ -12,7 +12,7 @@ pub(crate) fn roff(text: &str, heading: &str) -> String {
     page.out
 }
 
-/// The sections of a document, without what comes before the first.
+/// The sections of a document, without the text before the first one.
 pub(crate) fn sections(text: &str) -> &str {
     text.find("## ")
         .and_then(|at| text.get(at..))
@@ -26,13 +26,13 @@ pub(crate) fn section<'a>(text: &'a str, title: &str) -> &'a str {
     rest.split("\n## ").next().unwrap_or_default()
 }
 
-/// What the lines before are part of.
+/// The element that the previous lines belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Within {
-    /// Nothing: the next line of text begins a paragraph.
+    /// None: the next line of text starts a paragraph.
     #[default]
     Nothing,
-    /// A heading, below which the first paragraph begins by itself.
+    /// A heading, after which the first paragraph needs no macro.
     Heading,
     Paragraph,
     Item,
@@ -114,7 +114,7 @@ impl Page {
         self.push(&at_start(inline(line)));
     }
 
-    /// The row of a table, or its head, or the line below that.
+    /// A row of a table, its header, or the delimiter row.
     fn row(&mut self, row: &str) {
         let cells: Vec<_> = row.split(" | ").map(|cell| cell.trim()).collect();
         if self.within != Within::Table {
@@ -149,7 +149,7 @@ impl Page {
         self.text(text);
     }
 
-    /// Ends what the lines before are part of.
+    /// Closes the current element.
     fn close(&mut self) {
         if [Within::Fence, Within::Indented].contains(&self.within) {
             self.push(".EE\n.RE");
@@ -163,7 +163,7 @@ impl Page {
     }
 }
 
-/// Code in bold, links as their text.
+/// Formats code in bold and links as their text.
 fn inline(text: &str) -> String {
     let mut out = String::new();
     for (number, piece) in text.replace("\\|", "|").split('`').enumerate() {
@@ -199,7 +199,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e")
 }
 
-/// A line that roff does not take for one of its requests.
+/// Escapes the first character of a line that roff would take for a request.
 fn at_start(line: String) -> String {
     if line.starts_with(['.', '\'']) {
         return format!("\\&{line}");
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_has_its_macros() {
+    fn elements_become_macros() {
         let text = "\
 # Title
 
@@ -257,7 +257,7 @@ $ run \\-\\-now
     }
 
     #[test]
-    fn rows_of_tables_are_items() {
+    fn table_rows_become_items() {
         let text = "\
 ## `[limits]`
 

@@ -1,13 +1,13 @@
 //! The error of a range that is not inside a buffer or shared memory.
 
-/// A view was asked for that is not inside the buffer.
+/// A range is not inside the buffer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes {start}..{end} are not inside a buffer of {capacity} bytes")]
+#[error("bytes {start}..{end} are outside of a buffer of {capacity} bytes")]
 pub struct OutOfBounds {
-    /// First byte asked for.
+    /// First byte of the range.
     pub start: usize,
-    /// One past the last byte asked for.
+    /// One past the last byte of the range.
     pub end: usize,
-    /// Bytes the buffer has.
+    /// Length of the buffer in bytes.
     pub capacity: usize,
 }

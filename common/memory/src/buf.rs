@@ -10,36 +10,35 @@ use crate::home::{Home, LENT};
 use crate::racy;
 use crate::region::{Region, RegionId};
 
-/// The only owner of one piece of a region. Reads and writes as a byte slice:
-/// the part *in view*, at first the whole piece.
+/// The only owner of one piece of a region. It dereferences to a byte slice: its *view*,
+/// which is at first the whole piece.
 ///
-/// Everything that takes a `Buf` means the part in view: a post sends it, a
-/// disk read fills it. Dropping a `Buf` gives the piece back to its pool.
+/// Operations on a `Buf` apply to its view: a send transmits it, a read from a file fills
+/// it. Dropping a `Buf` returns the piece to its pool.
 ///
-/// A buffer of a [`Lender`](crate::Lender) lies in memory of another process,
+/// A buffer of a [`Lender`](crate::Lender) is in memory of another process,
 /// which may change the bytes at any time ([`is_lent`](Self::is_lent)). Such a
 /// buffer is never a slice: its bytes are [copied in](Self::copy_in) and
 /// [out](Self::copy_out), [filled](Self::fill), or handed to the kernel by
 /// [address](Self::as_mut_ptr).
 ///
 /// # Panics
-/// Dereferencing a buffer that is lent. Use [`bytes`](Self::bytes) where it may
-/// be one.
+/// Dereferencing a buffer in lent memory. Use [`bytes`](Self::bytes) if it may be one.
 pub struct Buf {
     start: NonNull<u8>,
     home: Arc<Home>,
-    /// Number of the piece; with [`LENT`] of one that another process lends.
+    /// Number of the piece; with [`LENT`] set if another process lends it.
     index: u32,
-    // Pieces are below 4 GiB: buffers move often, so they are kept small.
+    // Pieces are shorter than 4 GiB. Buffers move often, so they are kept small.
     capacity: u32,
     view: Range<u32>,
 }
 
 const _: () = assert!(size_of::<Buf>() == 32 && size_of::<Option<Buf>>() == 32);
 
-// SAFETY: a `Buf` is the only way to its bytes, so moving it moves the right
-// to them; the pool it returns to is shared through atomics. Of bytes that are
-// lent there may be others, and all of them use copies that may race.
+// SAFETY: a `Buf` is the only access to its bytes, so moving it moves the access; the pool
+// it returns to is shared through atomics. Several `Buf`s may cover lent bytes, and all of
+// them use copies that may race.
 unsafe impl Send for Buf {}
 // SAFETY: `&Buf` gives `&[u8]`, copies of bytes, and numbers only.
 unsafe impl Sync for Buf {}
@@ -64,7 +63,7 @@ impl Buf {
         }
     }
 
-    /// Sets the view to `range` of the whole piece, wherever it was before.
+    /// Sets the view to `range` of the whole piece, independent of the previous view.
     ///
     /// # Errors
     /// [`OutOfBounds`] when the range is not inside the piece; the view stays.
@@ -91,12 +90,12 @@ impl Buf {
         self.set_view(0..len)
     }
 
-    /// Brings the whole piece into view.
+    /// Sets the view to the whole piece.
     pub fn reset_view(&mut self) {
         self.view = 0..self.capacity;
     }
 
-    /// The part in view, as a range of the whole piece.
+    /// The view, as a range of the whole piece.
     #[must_use]
     pub fn view(&self) -> Range<usize> {
         self.view.start as usize..self.view.end as usize
@@ -108,88 +107,86 @@ impl Buf {
         self.capacity as usize
     }
 
-    /// The region the bytes lie in.
+    /// The region of the bytes.
     #[must_use]
     pub fn region(&self) -> RegionId {
         self.home.region().id()
     }
 
-    /// The same, as a whole.
+    /// The region itself.
     #[must_use]
     pub fn memory(&self) -> &Region {
         self.home.region()
     }
 
-    /// Whether the bytes are another process's and may change at any time:
-    /// nothing that was found in them holds when they are read again.
+    /// Whether the bytes belong to another process and may change at any time: a check of
+    /// them is not valid for a second read.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.index & LENT != 0
     }
 
-    /// Bytes in view.
+    /// Length of the view in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.view.end.wrapping_sub(self.view.start) as usize
     }
 
-    /// Whether nothing is in view.
+    /// Whether the view is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes in view; `None` when they are lent and so may change.
+    /// The bytes of the view; `None` in lent memory, where they may change.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         (!self.is_lent()).then(|| &**self)
     }
 
-    /// Where the first byte in view is, for the kernel or a device.
+    /// Pointer to the first byte of the view, for the kernel or a device.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.first().as_ptr()
     }
 
-    /// The same, to write there.
+    /// Pointer to the first byte of the view, for writing.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.first().as_ptr()
     }
 
-    /// Copies `bytes` to byte `at` of the view and the following, also into
-    /// memory that is lent.
+    /// Copies `bytes` into the view from byte `at` on, also into lent memory.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they do not fit; nothing is copied then.
     #[inline]
     pub fn copy_in(&mut self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let place = self.inside(at, bytes.len())?;
-        // SAFETY: the place is inside the view. In this process it is reached
-        // through this `Buf` alone, which is borrowed, or without references.
-        unsafe { racy::copy(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+        let start = self.inside(at, bytes.len())?;
+        // SAFETY: the destination is inside the view. In this process only this `Buf`, which
+        // is borrowed, gives access to it, or accesses use no references.
+        unsafe { racy::copy(bytes.as_ptr(), start.as_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Copies bytes out, from byte `at` of the view on until `bytes` is full,
-    /// also from memory that is lent.
+    /// Copies bytes from the view into `bytes`, from byte `at` on, also from lent memory.
     ///
     /// # Errors
     /// [`OutOfBounds`] when there are not so many; nothing is copied then.
     #[inline]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        let place = self.inside(at, bytes.len())?;
-        // SAFETY: as in `copy_in`, the other way round.
-        unsafe { racy::copy(place.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        let start = self.inside(at, bytes.len())?;
+        // SAFETY: as in `copy_in`, with source and destination exchanged.
+        unsafe { racy::copy(start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// A copy of the bytes in view, also of memory that is lent.
+    /// A copy of the bytes of the view, also of lent memory.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -198,7 +195,7 @@ impl Buf {
         bytes
     }
 
-    /// Sets all bytes in view, also of memory that is lent.
+    /// Sets all bytes of the view, also of lent memory.
     #[inline]
     pub fn fill(&mut self, byte: u8) {
         // SAFETY: as in `copy_in`.
@@ -211,9 +208,9 @@ impl Buf {
     /// [`OutOfBounds`] when there are not so many; nothing is set then.
     #[inline]
     pub fn fill_at(&mut self, at: usize, len: usize, byte: u8) -> Result<(), OutOfBounds> {
-        let place = self.inside(at, len)?;
+        let start = self.inside(at, len)?;
         // SAFETY: as in `copy_in`.
-        unsafe { racy::fill(place.as_ptr(), byte, len) };
+        unsafe { racy::fill(start.as_ptr(), byte, len) };
         Ok(())
     }
 
@@ -230,14 +227,13 @@ impl Buf {
         }
     }
 
-    /// Address of the first byte in view: a number to tell a device or a
-    /// peer, not a way to the bytes.
+    /// Address of the first byte of the view: a number for a device or a peer, not a pointer.
     #[must_use]
     pub fn addr(&self) -> u64 {
         (self.start.as_ptr().addr() + self.view.start as usize) as u64
     }
 
-    /// Bytes from the start of the region to the first byte in view.
+    /// Offset of the first byte of the view in the region.
     #[must_use]
     pub fn region_offset(&self) -> u64 {
         self.addr() - self.home.region().addr()
@@ -256,8 +252,8 @@ impl Deref for Buf {
     fn deref(&self) -> &[u8] {
         self.assert_stable();
         // SAFETY: the piece is mapped and initialised (the kernel zeroes new
-        // mappings), and only this `Buf` reaches it, which is borrowed: it is
-        // not lent. See `Region::file` for those to whom a region is given.
+        // mappings), and only this `Buf`, which is borrowed, gives access to it: it is
+        // not lent. `Region::file` documents regions that are shared with a peer.
         unsafe { std::slice::from_raw_parts(self.first().as_ptr(), self.len()) }
     }
 }
@@ -272,17 +268,17 @@ impl DerefMut for Buf {
 }
 
 impl Buf {
-    /// A slice of bytes that another process changes would be undefined
-    /// behaviour: to ask for one is a bug.
+    /// A slice of bytes that another process may change would be undefined behaviour, so
+    /// dereferencing such a buffer is a bug.
     #[inline]
     fn assert_stable(&self) {
-        assert!(!self.is_lent(), "memory that is lent is never a slice");
+        assert!(!self.is_lent(), "lent memory is never a slice");
     }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.home.give_back(self.index);
+        self.home.put_back(self.index);
     }
 }
 

@@ -1,8 +1,8 @@
-//! Pools of several sizes behind one `take`.
+//! Pools of several buffer lengths.
 
 use crate::{Buf, Pages, Pool, PoolError, PoolLayout, Region};
 
-/// One size of buffer and how many of it.
+/// Length and number of buffers of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSpec {
     /// Length of each buffer in bytes.
@@ -11,9 +11,8 @@ pub struct ClassSpec {
     pub count: usize,
 }
 
-/// Buffers of several fixed sizes, each size with a pool and region of its
-/// own, so that memory that can be registered only in part is registered
-/// where it helps most: the small ones first.
+/// Buffers of several fixed sizes. Each size has a pool and region of its own, so that if only
+/// a part of the memory can be registered, small buffers are registered first.
 #[derive(Clone, Debug)]
 pub struct Classes {
     /// Shortest buffers first.
@@ -24,7 +23,7 @@ impl Classes {
     /// Makes one pool for each of `specs`, in any order.
     ///
     /// # Errors
-    /// [`PoolError`] when a size makes no sense or memory is short.
+    /// [`PoolError`] when a size is invalid or memory is exhausted.
     pub fn new(specs: &[ClassSpec], pages: Pages) -> Result<Self, PoolError> {
         let mut specs = specs.to_vec();
         specs.sort_by_key(|spec| spec.len);
@@ -42,10 +41,9 @@ impl Classes {
         Ok(Self { pools })
     }
 
-    /// Takes a buffer of the shortest kind of at least `len` bytes, or of the
-    /// next longer kind, and puts its first `len` bytes in view. `None` when
-    /// none of them is free now: short requests do not use up the longest
-    /// buffers, which others can do with alone.
+    /// Takes a buffer of the shortest size of at least `len` bytes, or of the next longer size,
+    /// with its first `len` bytes in view. `None` if none of them is free: short requests do
+    /// not use up the longest buffers, which long requests depend on.
     #[must_use]
     pub fn take(&self, len: usize) -> Option<Buf> {
         let fitting = self.pools.iter().filter(|pool| pool.buf_len() >= len);
@@ -60,25 +58,24 @@ impl Classes {
         self.pools.first().map_or(0, Pool::buf_len)
     }
 
-    /// Length of the longest buffer, in bytes: a request above it never fits.
+    /// Length of the longest buffers, in bytes: longer requests never fit.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.pools.last().map_or(0, Pool::buf_len)
     }
 
-    /// Free buffers, over all sizes.
+    /// Number of free buffers of all sizes.
     #[must_use]
     pub fn available(&self) -> usize {
         self.pools.iter().map(Pool::available).sum()
     }
 
-    /// How many buffers there are of each size, the shortest first.
+    /// Number of buffers of each size, the shortest first.
     pub fn counts(&self) -> impl Iterator<Item = usize> {
         self.pools.iter().map(Pool::count)
     }
 
-    /// Which size of buffers [`take`](Self::take) takes one of first: 0 for the
-    /// shortest.
+    /// Index of the size that [`take`](Self::take) tries first: 0 for the shortest.
     #[inline]
     #[must_use]
     pub fn kind_of(&self, len: usize) -> usize {
@@ -99,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_that_fits_is_taken_then_a_longer_one() {
+    fn take_prefers_shortest_then_next_longer() {
         let specs = [
             ClassSpec {
                 len: 65536,
@@ -126,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn short_requests_leave_the_longest_alone() {
+    fn short_requests_leave_longest_buffers() {
         let specs = [4096, 8192, 65536].map(|len| ClassSpec { len, count: 1 });
         let classes = Classes::new(&specs, Pages::Normal).unwrap();
         let short = [classes.take(1).unwrap(), classes.take(1).unwrap()];

@@ -1,21 +1,18 @@
-//! The pieces of a pool that nobody holds: numbers, the one that came last
-//! first.
+//! The free list of a pool: the number that was returned last is taken first.
 //!
-//! Who takes a piece soon after it was given back finds it in the cache; in
-//! turn all pieces of a large pool would be taken from memory each time.
+//! A piece that is taken soon after its return is still in the cache of the CPU. First in,
+//! first out would touch all memory of a large pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stack without locks (Treiber, 1986). A link is a number plus 1, or 0 for
-/// none.
+/// A lock-free stack (Treiber, 1986). A link is a number plus 1, or 0 for none.
 #[derive(Debug)]
 pub(crate) struct Free {
-    /// Lower half: link to the number on top. Upper half: changes with every
-    /// call, so that a top that was taken and came back meanwhile is not taken
-    /// for one that stayed.
+    /// Lower half: link to the number on top. Upper half: changes with every call, so that a
+    /// top that was taken and returned meanwhile is detected (the ABA problem).
     top: AtomicU64,
-    /// For each number in the stack the link to the one below it, and how many
-    /// there are below.
+    /// For each number in the stack the link to the one below it, and the count of those
+    /// below.
     below: Box<[AtomicU64]>,
 }
 
@@ -35,8 +32,7 @@ impl Free {
         loop {
             let (changes, link) = split(top);
             let number = link.checked_sub(1)?;
-            // Read before it is known whether this number is still on top: if
-            // not, what stands here does not matter.
+            // If this number is no longer on top, the value is not used.
             let (_, below) = split(self.below.get(number as usize)?.load(Ordering::Relaxed));
             match self.change(top, join(changes.wrapping_add(1), below)) {
                 Ok(()) => return Some(number),
@@ -45,16 +41,16 @@ impl Free {
         }
     }
 
-    /// Puts `number` in, which was taken out.
+    /// Returns `number`, which was taken.
     pub(crate) fn push(&self, number: u32) {
-        let Some(place) = self.below.get(number as usize) else {
-            debug_assert!(false, "numbers come from here");
+        let Some(slot) = self.below.get(number as usize) else {
+            debug_assert!(false, "the number is one of this list");
             return;
         };
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             let (changes, link) = split(top);
-            place.store(join(self.depth(link), link), Ordering::Relaxed);
+            slot.store(join(self.depth(link), link), Ordering::Relaxed);
             match self.change(top, join(changes.wrapping_add(1), number + 1)) {
                 Ok(()) => return,
                 Err(now) => top = now,
@@ -62,21 +58,20 @@ impl Free {
         }
     }
 
-    /// How many numbers there are.
+    /// Count of numbers.
     pub(crate) fn len(&self) -> usize {
         let (_, link) = split(self.top.load(Ordering::Acquire));
         self.depth(link) as usize
     }
 
-    /// How many numbers there are from this one down.
+    /// Count of numbers from this one down.
     fn depth(&self, link: u32) -> u32 {
-        let place = link.checked_sub(1).and_then(|n| self.below.get(n as usize));
-        place.map_or(0, |place| split(place.load(Ordering::Relaxed)).0 + 1)
+        let slot = link.checked_sub(1).and_then(|n| self.below.get(n as usize));
+        slot.map_or(0, |slot| split(slot.load(Ordering::Relaxed)).0 + 1)
     }
 
-    /// Release, so that whoever takes a piece sees what was done with it
-    /// before; all changes are read-modify-writes, so that this holds for the
-    /// pieces further down as well.
+    /// Release, so that the thread that takes a piece sees all earlier accesses to it. All
+    /// changes are read-modify-writes, so this holds for the pieces further down as well.
     fn change(&self, from: u64, to: u64) -> Result<(), u64> {
         let changed = self
             .top
@@ -103,7 +98,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn the_last_that_came_goes_first() {
+    fn pop_returns_last_pushed() {
         let free = Free::new(3);
         assert_eq!((free.pop(), free.pop(), free.len()), (Some(0), Some(1), 1));
         free.push(0);
@@ -112,19 +107,19 @@ mod tests {
     }
 
     #[test]
-    fn a_top_that_came_back_is_not_taken_for_one_that_stayed() {
+    fn reused_top_is_detected() {
         let free = Free::new(3);
         let before = free.top.load(Ordering::Relaxed);
         let (first, second) = (free.pop().unwrap(), free.pop().unwrap());
         free.push(first);
-        // Whoever began to take `first` before all this thinks that `second`
-        // is below.
+        // A thread that began to take `first` before all this assumes that `second` is
+        // below.
         assert_eq!((first, second), (0, 1));
         assert!(free.change(before, join(9, second + 1)).is_err());
     }
 
     #[test]
-    fn no_number_is_out_twice() {
+    fn concurrent_pops_return_distinct_numbers() {
         const NUMBERS: u32 = 5;
         let free = Free::new(NUMBERS);
         let out: Vec<AtomicBool> = (0..NUMBERS).map(|_| AtomicBool::new(false)).collect();

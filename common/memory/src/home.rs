@@ -1,4 +1,4 @@
-//! Where buffers lie, and how a piece of memory goes back to its owner.
+//! The region and the owner of buffers, and how a piece returns to its owner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use crate::marking;
 use crate::region::Region;
 use crate::shared::Shared;
 
-/// Set in the number of a piece that is lent, beside the number itself, so that
-/// a dereference of its `Buf` finds it there.
+/// Flag in the number of a piece in lent memory, so that dereferencing its `Buf` can check
+/// it.
 pub(crate) const LENT: u32 = 1 << 31;
 
-/// Where buffers lie and what becomes of them when they are dropped.
+/// The region of buffers, and their owner, to which they return when they are dropped.
 #[derive(Debug)]
 pub(crate) struct Home {
     region: Region,
     owner: Owner,
 }
 
-/// Whose the pieces are.
+/// The owner of pieces.
 #[derive(Debug)]
 pub(crate) enum Owner {
-    /// A pool's: numbers of the pieces nobody holds. Every piece is either here
-    /// once or in exactly one `Buf`.
+    /// A pool, with the numbers of its free pieces. Each piece is either free or in exactly
+    /// one `Buf`.
     Pool(Free),
-    /// Another process's.
+    /// Another process.
     Peer(Marks),
 }
 
-/// Words in shared memory, one for each number under which memory can be lent:
-/// 1 as long as it is.
+/// Words in shared memory, one for each number under which memory can be lent: 1 while it is
+/// lent.
 pub(crate) struct Marks {
     shared: Arc<Shared>,
-    /// Byte of the first word.
+    /// Offset of the first word.
     first: usize,
     /// Lives as long as anything is lent.
     _alive: Arc<dyn fmt::Debug + Send + Sync>,
@@ -62,9 +62,9 @@ impl Home {
         }
     }
 
-    /// Takes piece `index` back from the `Buf` that held it.
+    /// Returns piece `index` of a dropped `Buf` to its owner.
     #[inline]
-    pub(crate) fn give_back(&self, index: u32) {
+    pub(crate) fn put_back(&self, index: u32) {
         match &self.owner {
             Owner::Pool(free) => free.push(index),
             Owner::Peer(marks) => marks.clear(index & !LENT),
@@ -86,21 +86,21 @@ impl Marks {
     }
 
     #[inline]
-    fn place(&self, number: u32) -> usize {
+    fn offset(&self, number: u32) -> usize {
         self.first
             .saturating_add((number as usize).saturating_mul(8))
     }
 
-    /// Sets the mark of `number`. False when it is set, or there is none.
+    /// Sets the mark of `number`. Returns false if it is set already or does not exist.
     #[inline]
     pub(crate) fn set(&self, number: u32) -> bool {
-        let word = self.shared.word(self.place(number));
+        let word = self.shared.word(self.offset(number));
         word.is_ok_and(marking::mark)
     }
 
     #[inline]
     pub(crate) fn clear(&self, number: u32) {
-        if let Ok(word) = self.shared.word(self.place(number)) {
+        if let Ok(word) = self.shared.word(self.offset(number)) {
             marking::unmark(word);
         }
     }

@@ -1,4 +1,4 @@
-//! Memory of another process, lent to us piece by piece.
+//! Memory that another process lends to this one, piece by piece.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -10,25 +10,23 @@ use crate::memfd::{self, SharedError};
 use crate::region::{Region, WeakRegion};
 use crate::shared::Shared;
 
-/// A region that another process shares with us. What is [lent](Self::lend) of
-/// it is a [`Buf`], and is marked in memory that both see for as long as it
-/// lives, so that its owner knows when nobody uses it any more.
+/// A region that another process shares with this one. A piece that is [lent](Self::lend) is
+/// a [`Buf`]. A mark in shared memory is set as long as it lives, so that the owner knows
+/// when it is no longer used.
 ///
-/// # What the owner can do
-/// It may write the bytes at any time, and may have us lend the same bytes
-/// under two numbers. So what is lent is never a slice ([`Buf::is_lent`]): it
-/// is handed to the kernel, filled, or copied, by copies that may race. Whoever
-/// changes the bytes changes nothing but the data, its own. It cannot take the
-/// memory away: the file has an end that does not move.
+/// # Threats
+/// The owner may write the bytes at any time, and may lend the same bytes under two numbers.
+/// So a lent buffer is never a slice ([`Buf::is_lent`]): the kernel accesses it, or it is
+/// filled or copied, with copies that may race. An owner that changes the bytes affects only
+/// its own data. It cannot unmap the memory: the file is sealed against shrinking.
 #[derive(Clone, Debug)]
 pub struct Lender {
     home: Arc<Home>,
 }
 
 impl Lender {
-    /// Lends pieces of `region`. The mark of number `n` is the word at byte
-    /// `first + 8 * n` of `shared`. `alive` is dropped when this and all that
-    /// was lent is.
+    /// Lends pieces of `region`. The mark of number `n` is the word at byte `first + 8 * n` of
+    /// `shared`. `alive` is dropped after the lender and all lent buffers.
     #[must_use]
     pub fn new(
         region: ForeignRegion,
@@ -42,9 +40,8 @@ impl Lender {
         }
     }
 
-    /// Lends `len` bytes from byte `start` of the region on, under `number`.
-    /// `None` when they are not inside, something is lent under that number
-    /// already, or it has no mark. See [`marking`](crate::marking).
+    /// Lends `len` bytes from byte `start` of the region on, under `number`. `None` if they are
+    /// not inside, if that number is in use, or if it has no mark. See [`marking`](crate::marking).
     #[inline]
     #[must_use]
     pub fn lend(&self, number: u32, start: u64, len: u32) -> Option<Buf> {
@@ -54,48 +51,46 @@ impl Lender {
             return None;
         }
         let first = self.home.region().at(start);
-        // SAFETY: the piece lies inside the region. Other `Buf`s may cover it,
-        // all of them lent: a `ForeignRegion` has no others, and nothing makes
-        // references to its bytes.
+        // SAFETY: the piece is inside the region. Other `Buf`s may cover it, all of them
+        // lent: a `ForeignRegion` has no others, and no code makes references to its bytes.
         Some(unsafe { Buf::new(first, len, number | LENT, Arc::clone(&self.home)) })
     }
 
-    /// Bytes of the region.
+    /// The region.
     #[must_use]
     pub fn region(&self) -> &Region {
         self.home.region()
     }
 }
 
-/// A region that another process made, to be [lent](Lender::lend). Nothing here
-/// refers to its bytes: no pool lies in it.
+/// A region of another process, to be [lent](Lender::lend). This process has no references to
+/// its bytes, and no pool in it.
 #[derive(Clone, Debug)]
 pub struct ForeignRegion(Region);
 
 impl ForeignRegion {
-    /// The region: its name, address and length.
+    /// The region: its id, address and length.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.0
     }
 }
 
-/// The regions that other processes share with us: each is mapped once,
-/// however often it is passed, and as long as anybody has it.
+/// The regions that other processes share with this one. Each is mapped once, also if it is
+/// passed several times, as long as it is in use.
 #[derive(Debug, Default)]
 pub struct Foreign {
     regions: Vec<WeakRegion>,
 }
 
 impl Foreign {
-    /// Maps `len` bytes of memory that another process made with
-    /// [`Pages::Shareable`](crate::Pages::Shareable), or finds them mapped.
-    /// The descriptor is not needed after that. `None` when all that is mapped
-    /// would be more than `most` bytes.
+    /// Maps `len` bytes of memory that another process allocated with
+    /// [`Pages::Shareable`](crate::Pages::Shareable), unless they are mapped already. The
+    /// descriptor is not needed after that. `None` if more than `most` bytes would be mapped
+    /// in total.
     ///
     /// # Errors
-    /// [`SharedError`] when it is not `len` bytes long or its maker could take
-    /// it away from under us.
+    /// [`SharedError`] when it is not `len` bytes long or not sealed against shrinking.
     pub fn map(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -117,7 +112,7 @@ impl Foreign {
         Ok(Some(ForeignRegion(region)))
     }
 
-    /// Bytes that are mapped.
+    /// Number of mapped bytes.
     #[must_use]
     pub fn mapped(&self) -> usize {
         let known = self.regions.iter().filter_map(WeakRegion::upgrade);
@@ -153,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_the_owners_memory_and_marked() {
+    fn lent_buffer_is_memory_of_owner_and_marked() {
         let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
         let (mut first, mut second) = (pool.take().unwrap(), pool.take().unwrap());
         first.fill(1);
@@ -168,7 +163,7 @@ mod tests {
         lent.fill(7);
         assert_eq!(second[..10], [2, 7, 7, 7, 7, 7, 7, 7, 7, 2]);
         assert!(first.iter().all(|byte| *byte == 1) && !first.is_lent());
-        assert!(lender.lend(3, 0, 8).is_none(), "that number is lent");
+        assert!(lender.lend(3, 0, 8).is_none(), "the number is in use");
         assert!(lender.lend(4, 0, 8).is_some());
         drop(lent);
         assert_eq!(mark(), 0);
@@ -179,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lent_beyond_the_end_or_without_a_mark() {
+    fn lend_beyond_end_or_without_mark_is_none() {
         let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
         let (lender, ..) = lender(&pool);
         for (start, len) in [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
@@ -192,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_mapped_once_up_to_a_bound_and_let_go() {
+    fn memory_is_mapped_once_within_limit_and_unmapped() {
         let pools = [(); 2].map(|()| Pool::new(LAYOUT, Pages::Shareable).unwrap());
         let mut foreign = Foreign::default();
         let mut map = |pool: &Pool, most| {
@@ -208,7 +203,7 @@ mod tests {
         );
         assert!(map(&pools[1], 8192).0.is_none());
         drop((first, again));
-        assert!(map(&pools[1], 8192).0.is_some(), "the first was let go");
+        assert!(map(&pools[1], 8192).0.is_some(), "the first was unmapped");
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(foreign.map(null.as_fd(), 8192, 1 << 30).is_err());
         let file = pools[0].region().file().unwrap();
@@ -216,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owners_death_takes_nothing_away() {
+    fn lent_memory_survives_its_owner() {
         let pool = Pool::new(LAYOUT, Pages::Shareable).unwrap();
         let (lender, ..) = lender(&pool);
         let mut lent = lender.lend(0, 0, 8192).unwrap();
@@ -225,7 +220,7 @@ mod tests {
         assert_eq!(lent.to_vec(), [3; 8192]);
     }
 
-    /// The owner may name the same bytes twice.
+    /// The owner may lend the same bytes twice.
     #[test]
     fn bytes_lent_twice_are_copied_and_never_a_slice() {
         use std::panic::{AssertUnwindSafe, catch_unwind};

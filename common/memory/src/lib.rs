@@ -1,21 +1,33 @@
-//! Memory regions, fixed pools and the buffers in them.
+//! Memory regions, buffer pools and the buffers in them.
 //!
-//! A [`Region`] is memory from the kernel. A [`Pool`] cuts it into equal
-//! pieces. A [`Buf`] is the one owner of one piece: whoever holds it may look
-//! at the bytes and nobody else can. Lending a buffer to a device or a peer
-//! means moving the `Buf` to whoever does the lending; it comes back as a
-//! `Buf` when nobody else can touch the memory any more.
+//! A [`Region`] is memory from the kernel. A [`Pool`] divides it into pieces of equal
+//! length. A [`Buf`] is the only owner of one piece: no other code can access its bytes. To
+//! give a device or a peer access to a buffer, the `Buf` moves to the code that grants the
+//! access. It returns as a `Buf` after the access has ended.
 //!
-//! [`Shared`] is memory of another kind: another process maps it too and may
-//! change it at any moment, so that it is never seen as a slice. A [`Lender`]
-//! has a region that another process shares: buffers in it go where others go,
-//! but their bytes may change, so they are copied and never seen as a slice.
+//! [`Shared`] is memory that another process maps too and may change at any time, so it is
+//! never accessed as a slice. A [`Lender`] has a region that another process shares. Buffers
+//! in it are used like others, but their bytes may change, so they are copied and never
+//! accessed as a slice.
 //!
-//! This crate moves no data of others and knows nothing of RDMA or NVMe.
+//! This crate does no I/O and knows nothing of RDMA or NVMe.
 //!
-//! Unsafe code is allowed here because memory that comes from `mmap` and is
-//! handed out piece by piece is what the crate is for.
-#![allow(unsafe_code, reason = "mapping memory and handing out its pieces")]
+//! ```
+//! use nvmeof_memory::{Pages, Pool, PoolLayout};
+//!
+//! let layout = PoolLayout { count: 8, stride: 4096, lead: 0 };
+//! let pool = Pool::new(layout, Pages::Normal)?;
+//! let mut buf = pool.take().expect("a new pool has free buffers");
+//! buf.set_len(512)?;
+//! buf.fill(0xa5);
+//! assert_eq!((buf.len(), pool.available()), (512, 7));
+//! drop(buf);
+//! assert_eq!(pool.available(), 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Unsafe code is allowed here because the crate maps memory and gives out pieces of it.
+#![allow(unsafe_code, reason = "mapping memory and giving out its pieces")]
 
 mod bounds;
 mod buf;

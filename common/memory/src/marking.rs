@@ -1,15 +1,15 @@
-//! How memory is taken back from a process that may be using it: two words that
-//! both processes see.
+//! Revoking memory from a process that may be using it, with two words that both processes
+//! share.
 //!
-//! The user *marks* the memory and then looks whether it was *revoked*. The
-//! owner revokes it and then looks for the mark. Of two that do so at once, one
-//! sees the other: between a store and the load that follows it there is a full
-//! fence on one side, and on the other both are `SeqCst`, which costs less for
-//! each use. `tests/marking.rs` tries every order in which this can run.
+//! The user *marks* the memory and then checks whether it was *revoked*. The owner revokes
+//! it and then checks for the mark. If both do so at the same time, at least one sees the
+//! other: the owner has a full fence between its store and its load, and those of the user
+//! are `SeqCst`, which is cheaper for each use. `tests/marking.rs` tests every order of
+//! execution.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A word that both sides see. Tests have another than [`AtomicU64`].
+/// A shared word. Tests have an implementation of their own beside [`AtomicU64`].
 pub trait Word {
     /// See [`AtomicU64::load`].
     fn load(&self, order: Ordering) -> u64;
@@ -43,27 +43,27 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The user is about to use the memory. False when it is marked already.
-/// Nothing is used before [`is_revoked`] said no.
+/// Marks memory before its use. Returns false if it is marked already. The memory may be used
+/// only after [`is_revoked`] returned false.
 #[inline]
 pub fn mark(mark: &impl Word) -> bool {
     mark.swap(1, Ordering::SeqCst) == 0
 }
 
-/// The user is done. The owner that sees it sees what was done before.
+/// Ends the use. An owner that sees this also sees all earlier accesses.
 #[inline]
 pub fn unmark(mark: &impl Word) {
     mark.store(0, Ordering::Release);
 }
 
-/// Whether what `name` stands for was revoked; asked after it was marked.
+/// Whether the memory `name` was revoked; to be called after marking it.
 #[inline]
 pub fn is_revoked(revoked: &impl Word, name: u64) -> bool {
     revoked.load(Ordering::SeqCst) == name
 }
 
-/// The owner takes back what `name` stands for. False while it is in use: then
-/// the owner waits until it is not [marked](is_marked) any more.
+/// Revokes the memory `name`. Returns false if it is in use: then the owner waits until it is
+/// no longer [marked](is_marked).
 #[inline]
 pub fn revoke<W: Word>(revoked: &W, name: u64, mark: &W) -> bool {
     revoked.store(name, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Memfds: memory that another process can map, whose end does not move.
+//! Memfds: memory of fixed size that another process can map.
 
 use std::num::NonZeroUsize;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,33 +15,33 @@ use nix::unistd::ftruncate;
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
     /// The length is 0 or beyond the address space.
-    #[error("{len} bytes of memory cannot be shared")]
+    #[error("cannot share {len} bytes of memory: the length is invalid")]
     Length {
-        /// Length asked for, in bytes.
+        /// Requested length in bytes.
         len: usize,
     },
-    /// A peer could cut the memory off while we look at it, which would kill
-    /// this process.
+    /// A peer could truncate the memory while it is accessed, which would kill this process
+    /// (SIGBUS).
     #[error("the memory that the peer shares is not sealed against shrinking")]
     NotSealed,
-    /// A peer could take the pages away, and where hugepages are short we
-    /// would be killed for touching them.
+    /// A peer could free the pages (by a hole), and without free hugepages an access would
+    /// kill this process (SIGBUS).
     #[error("the memory that the peer shares is not an ordinary memfd")]
     NotOrdinary,
-    /// The file has another size than was agreed.
-    #[error("the peer shares {found} bytes of memory, {expected} were agreed")]
+    /// The file does not have the agreed size.
+    #[error("the peer shares {found} bytes of memory instead of the agreed {expected}")]
     WrongSize {
         /// Size of the file in bytes.
         found: u64,
-        /// Size agreed in bytes.
+        /// Agreed size in bytes.
         expected: usize,
     },
-    /// The kernel refused.
-    #[error("the kernel refused {what}: {source}")]
+    /// A system call failed.
+    #[error("shared memory: {what} failed: {source}")]
     Refused {
-        /// What was asked of it.
+        /// The system call.
         what: &'static str,
-        /// What it said.
+        /// Its error.
         source: nix::Error,
     },
 }
@@ -52,34 +52,33 @@ impl SharedError {
     }
 }
 
-/// What a shared file is sealed against: an end that moves.
+/// Seals of a shared file, which fix its size.
 pub(crate) const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
-/// Makes a memfd of `len` zeroed bytes. Pages are taken from the kernel when
-/// they are first touched.
+/// Creates a memfd of `len` zeroed bytes. Pages are allocated at first use.
 pub(crate) fn create(len: usize) -> Result<OwnedFd, SharedError> {
     let length = i64::try_from(len).map_err(|_| SharedError::Length { len })?;
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let fd = memfd_create("nvmeof-shared", flags);
-    let fd = fd.map_err(SharedError::refused("a memfd"))?;
-    ftruncate(&fd, length).map_err(SharedError::refused("the size of a memfd"))?;
-    fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).map_err(SharedError::refused("seals"))?;
+    let fd = fd.map_err(SharedError::refused("memfd_create"))?;
+    ftruncate(&fd, length).map_err(SharedError::refused("ftruncate"))?;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).map_err(SharedError::refused("fcntl(F_ADD_SEALS)"))?;
     Ok(fd)
 }
 
-/// Checks that what another process made is a memfd of `len` bytes that its
-/// maker cannot take away from under us.
+/// Checks that a descriptor of another process is a memfd of `len` bytes, which that process
+/// can neither truncate nor replace by hugepages.
 pub(crate) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<FileStat, SharedError> {
-    // Only a memfd and a hugetlbfs file have seals that say this.
+    // Only a memfd and a hugetlbfs file have these seals.
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
     if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(SharedError::NotSealed);
     }
-    let system = fstatfs(fd).map_err(SharedError::refused("the kind of a memfd"))?;
+    let system = fstatfs(fd).map_err(SharedError::refused("fstatfs"))?;
     if system.filesystem_type() != TMPFS_MAGIC {
         return Err(SharedError::NotOrdinary);
     }
-    let stat = fstat(fd).map_err(SharedError::refused("the size of a memfd"))?;
+    let stat = fstat(fd).map_err(SharedError::refused("fstat"))?;
     let found = u64::try_from(stat.st_size).unwrap_or(0);
     if usize::try_from(found) != Ok(len) {
         let expected = len;
@@ -88,7 +87,7 @@ pub(crate) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<FileStat, SharedEr
     Ok(stat)
 }
 
-/// Maps all of a memfd, which was made or checked here.
+/// Maps all of a memfd, which was created or checked here.
 pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> Result<NonNull<u8>, SharedError> {
     let length = NonZeroUsize::new(len).filter(|_| isize::try_from(len).is_ok());
     let length = length.ok_or(SharedError::Length { len })?;
@@ -97,5 +96,5 @@ pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> Result<NonNull<u8>, SharedE
     // that exists already. The file is as long as the mapping and sealed
     // against shrinking, so touching it raises no signal.
     let base = unsafe { mmap(None, length, rights, MapFlags::MAP_SHARED, fd, 0) };
-    Ok(base.map_err(SharedError::refused("a mapping"))?.cast())
+    Ok(base.map_err(SharedError::refused("mmap"))?.cast())
 }

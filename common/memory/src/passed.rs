@@ -1,13 +1,12 @@
-//! Descriptors that arrive in a message.
+//! Descriptors that a message passes (SCM_RIGHTS).
 //!
-//! This stands here because a descriptor arrives as a number, and to own it by
-//! its number is unsafe.
+//! It is in this crate because a descriptor arrives as a number, and taking ownership of a
+//! number is unsafe.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Room for the control message of one descriptor; what the kernel rounds up
-/// to is room for two.
+/// Room for the control message of one descriptor; rounded up, there is room for two.
 #[repr(C, align(8))]
 struct Control([u8; 24]);
 
@@ -19,15 +18,13 @@ const _: () = {
     assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
 };
 
-/// Receives a message from a socket that keeps messages apart, without
-/// waiting, and the descriptor that may come with it. Returns how long the
-/// message is; 0 is the end. `bytes` is at least one byte longer than any
-/// message that is awaited.
+/// Receives a message from a `SOCK_SEQPACKET` socket, without waiting, and the descriptor
+/// that it may pass. Returns the length of the message; 0 is the end of the stream. `bytes`
+/// must be at least one byte longer than any expected message.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::InvalidData`] when the message is
-/// longer than `bytes` or brings more than one descriptor. None that came is
-/// left open.
+/// The error of recvmsg(2); [`io::ErrorKind::InvalidData`] when the message is longer than
+/// `bytes` or passes more than one descriptor. All received descriptors are closed then.
 pub fn receive_passed(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -37,19 +34,19 @@ pub fn receive_passed(
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: all zeros is a message header without anything.
+    // SAFETY: a message header of zeroes is valid and empty.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<Control>();
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
-    // SAFETY: the header names memory that is ours and lives until the call
-    // returns, with its true lengths.
+    // SAFETY: the header names local memory, which lives until the call returns, with its
+    // correct lengths.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    // Also when there were more than fit or than we may open: those that did
-    // arrive are ours to close.
+    // Also if there were more than fit or than may be opened: those that arrived must be
+    // closed.
     let mut fds = take(&message);
     let cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     if cut || fds.len() > 1 {
@@ -58,27 +55,27 @@ pub fn receive_passed(
     Ok((received, fds.pop()))
 }
 
-/// Takes the descriptors out of what the kernel wrote.
+/// Takes the descriptors out of the control messages.
 fn take(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     // SAFETY: the kernel filled in the header; its control memory is aligned
-    // and `msg_controllen` says how much of it is written.
+    // and `msg_controllen` is the length that was written.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: `next` is null or lies in that memory, header included.
+    // SAFETY: `next` is null or in that memory, including the header.
     while let Some(header) = unsafe { next.as_ref() } {
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: pure arithmetic.
             let start = unsafe { libc::CMSG_LEN(0) } as usize;
             let count = header.cmsg_len.saturating_sub(start) / size_of::<RawFd>();
-            // SAFETY: the data stands behind the header.
+            // SAFETY: the data follow the header.
             let data = unsafe { libc::CMSG_DATA(next) }.cast::<RawFd>();
             for number in 0..count {
                 // SAFETY: there are `count` numbers.
                 let place = unsafe { data.add(number) };
                 // SAFETY: the kernel wrote it; it may be aligned or not.
                 let fd = unsafe { place.read_unaligned() };
-                // SAFETY: the kernel just made this descriptor for us and
-                // nobody else knows its number.
+                // SAFETY: the kernel just created this descriptor for this process, and no
+                // other owner exists.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -103,7 +100,7 @@ mod tests {
 
     const NAME: &str = "passed-in-a-test";
 
-    /// How many descriptors of the memfd are open; other tests run beside us.
+    /// Number of open descriptors of the memfd; other tests run at the same time.
     fn open() -> usize {
         let all = std::fs::read_dir("/proc/self/fd").unwrap();
         let links = all.filter_map(|entry| readlink(&entry.unwrap().path()).ok());
@@ -113,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_brings_one_descriptor_and_leaves_none_open() {
+    fn message_passes_one_descriptor_and_leaks_none() {
         let kind = (AddressFamily::Unix, SockType::SeqPacket);
         let (here, there) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let fd = memfd_create(NAME, MFdFlags::MFD_CLOEXEC).unwrap();

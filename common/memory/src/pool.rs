@@ -1,4 +1,4 @@
-//! Pools: equal pieces of a region, taken and given back without allocation.
+//! Pools: pieces of a region, taken and returned without allocation.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use crate::free::Free;
 use crate::home::{Home, LENT, Owner};
 use crate::region::{MemoryError, Pages, Region};
 
-/// How a pool cuts its region: `count` pieces, each `stride` bytes after the
-/// one before, each starting `lead` bytes into its stride and ending with it.
+/// How a pool divides its region: `count` pieces, one in each `stride` bytes, from byte
+/// `lead` to the end of its stride.
 ///
-/// `lead` lets a capsule of 64 bytes and the data that follows it be received
-/// in one piece while the data lies on a page boundary: stride 8192 and lead
-/// 4032 put byte 64 of each piece at an address that is a multiple of 4096.
+/// With `lead`, a capsule of 64 bytes and the data that follow it fit one piece while the
+/// data are page-aligned: stride 8192 and lead 4032 put byte 64 of each piece at a multiple
+/// of 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLayout {
     /// Number of pieces.
     pub count: usize,
     /// Bytes from one piece to the next.
     pub stride: usize,
-    /// Bytes at the start of each stride that stay unused.
+    /// Unused bytes at the start of each stride.
     pub lead: usize,
 }
 
 /// Why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The layout makes no sense.
-    #[error("a pool of {0:?} has empty pieces or is larger than memory")]
+    /// The layout is invalid.
+    #[error("invalid buffer pool {0:?}: its buffers are empty, or it exceeds the address space")]
     Layout(PoolLayout),
-    /// No memory.
+    /// Not enough memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
-/// Equal pieces of one region. Clones share the pieces. A [`Buf`] that is
-/// dropped goes back to its pool, on whichever thread that happens.
+/// Pieces of equal length in one region. Clones share the pieces. A dropped [`Buf`] returns to
+/// its pool, on any thread.
 #[derive(Clone, Debug)]
 pub struct Pool {
     home: Arc<Home>,
@@ -45,7 +45,7 @@ pub struct Pool {
 }
 
 impl PoolLayout {
-    /// Bytes the pool needs, or `None` when the layout makes no sense.
+    /// Bytes that the pool needs, or `None` if the layout is invalid.
     fn bytes(&self) -> Option<usize> {
         let fits = self.count > 0
             && self.lead < self.stride
@@ -60,10 +60,10 @@ impl PoolLayout {
 }
 
 impl Pool {
-    /// Makes a region of the right size and cuts it up.
+    /// Allocates a region for the layout.
     ///
     /// # Errors
-    /// [`PoolError`] when the layout makes no sense or memory is short.
+    /// [`PoolError`] when the layout is invalid or memory is exhausted.
     pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
         let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
         let piece = u32::try_from(layout.stride - layout.lead);
@@ -79,27 +79,27 @@ impl Pool {
         })
     }
 
-    /// Takes a piece with its whole length in view, the one that came back
-    /// last, or `None` when all are out. The bytes are whatever the last holder left.
+    /// Takes the piece that was returned last, with its whole length in view. `None` if all are
+    /// in use. The bytes are those that the last user left.
     #[must_use]
     pub fn take(&self) -> Option<Buf> {
         let index = self.home.free()?.pop()?;
         let PoolLayout { stride, lead, .. } = self.layout;
         let start = self.home.region().at(index as usize * stride + lead);
         let home = Arc::clone(&self.home);
-        // SAFETY: piece `index` lies inside the region, since the region was
-        // made `count * stride` bytes long; no other `Buf` has it, since its
-        // number was in `free` and is no longer, and is below `LENT`.
+        // SAFETY: piece `index` is inside the region, whose length is `count * stride`
+        // bytes; no other `Buf` has it, since its number was in `free` and is no longer,
+        // and is below `LENT`.
         Some(unsafe { Buf::new(start, self.piece, index, home) })
     }
 
-    /// Pieces that nobody holds at this moment.
+    /// Number of free pieces at this moment.
     #[must_use]
     pub fn available(&self) -> usize {
         self.home.free().map_or(0, Free::len)
     }
 
-    /// All pieces, held or not.
+    /// Number of all pieces.
     #[must_use]
     pub fn count(&self) -> usize {
         self.layout.count
@@ -111,7 +111,7 @@ impl Pool {
         self.layout.stride - self.layout.lead
     }
 
-    /// The region the pieces lie in, for registering it with devices.
+    /// The region of the pieces, for registering it with devices.
     #[must_use]
     pub fn region(&self) -> &Region {
         self.home.region()
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_distinct_and_come_back() {
+    fn pieces_are_distinct_and_return_to_pool() {
         let pool = pool(3, 4096, 0);
         let mut held: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!((held.len(), pool.available()), (3, 0));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lead_aligns_what_follows_the_capsule() {
+    fn lead_aligns_data_after_capsule() {
         let pool = pool(2, 8192, 4032);
         for buf in [pool.take().unwrap(), pool.take().unwrap()] {
             assert_eq!(buf.len(), 4160);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_outlive_their_pool_and_may_change_threads() {
+    fn buffers_outlive_pool_and_move_between_threads() {
         let buf = {
             let pool = pool(1, 4096, 0);
             pool.take().unwrap()
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_layouts_are_refused() {
+    fn invalid_layouts_are_refused() {
         for (count, stride, lead) in [(0, 1, 0), (1, 0, 0), (1, 8, 8), (usize::MAX, 4096, 0)] {
             let layout = PoolLayout {
                 count,

@@ -1,11 +1,10 @@
-//! Copies between memory of this process and memory that another process, or
-//! another holder of the same bytes, may change at the same time.
+//! Copies from or to memory that another process, or another owner of the same bytes, may
+//! change at the same time.
 //!
-//! A plain copy of such bytes is a data race, and a slice of them is undefined
-//! behaviour in itself: the compiler may read a byte twice and rely on both
-//! reads being equal. Here the bytes are moved by code that the compiler does
-//! not see. Each byte is read or written as it stands in memory at some moment
-//! of the call, so racing copies give mixed bytes and nothing worse.
+//! A plain copy of such bytes is a data race, and a slice of them is undefined behaviour in
+//! itself: the compiler may read a byte twice and rely on equal results. Here the bytes are
+//! copied by code that is opaque to the compiler. Each byte has the value that is in memory
+//! at some moment of the call, so racing copies result in mixed bytes and nothing worse.
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod opaque {
@@ -73,7 +72,7 @@ mod opaque {
     }
 }
 
-/// For CPUs without the code above, and for Miri.
+/// For CPUs without assembly code above, and for Miri.
 #[cfg(any(test, miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod bytewise {
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_copy_move_exactly_the_range() {
+    fn copies_affect_exactly_the_range() {
         let from: Vec<u8> = (0..=255).cycle().take(5000).collect();
         for (start, len) in [(0, 0), (1, 1), (7, 64), (3, 4096), (0, 5000)] {
             let mut all = [vec![0xee; 5002], vec![0xee; 5002]];

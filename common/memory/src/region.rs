@@ -1,5 +1,5 @@
-//! Regions: page-aligned memory from the kernel, zeroed, with hugepages when
-//! they are wanted and there.
+//! Regions: page-aligned, zeroed memory from the kernel, with hugepages on request if they are
+//! available.
 
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,30 +11,30 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, m
 
 use crate::memfd::{self, SharedError};
 
-/// Which region a buffer lies in. Unique in the process, never used twice.
+/// Identity of a region. Unique in the process, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(u64);
 
-/// Which pages to ask the kernel for.
+/// Kind of pages of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Ordinary pages.
     Normal,
     /// Hugepages when enough are free, ordinary pages otherwise.
     HugeIfFree,
-    /// Pages that another process can be given as well ([`Region::file`]): of
-    /// a memfd, or ordinary ones where there is none to be had. They are
-    /// transparent hugepages where the system has them for such memory on
-    /// request (`transparent_hugepage/shmem_enabled`). Reserved hugepages are
-    /// not taken: where they run short, whoever touches one is killed.
+    /// Pages that can be shared with another process ([`Region::file`]): those of a memfd, or
+    /// ordinary ones if a memfd cannot be created. They are transparent hugepages if the
+    /// system provides them for such memory on request
+    /// (`transparent_hugepage/shmem_enabled`). Reserved hugepages are not used: a process
+    /// that accesses one when none is left is killed (SIGBUS).
     Shareable,
 }
 
-/// Why a region could not be made.
+/// Why a region could not be allocated.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Nothing was asked for.
-    #[error("a memory region of 0 bytes was asked for")]
+    /// The length is 0.
+    #[error("invalid memory region of 0 bytes")]
     Empty,
     /// The length does not fit the address space when rounded up to pages.
     #[error("a memory region of {len} bytes does not fit the address space")]
@@ -42,33 +42,32 @@ pub enum MemoryError {
         /// Length asked for, in bytes.
         len: usize,
     },
-    /// The kernel refused.
+    /// The allocation failed.
     #[error(
-        "the kernel gave no memory for a region of {len} bytes ({source}); \
-         free memory or configure fewer or smaller buffers"
+        "cannot allocate a memory region of {len} bytes ({source}); free memory, or configure \
+         fewer or smaller buffers"
     )]
     Refused {
         /// Length asked for, in bytes.
         len: usize,
-        /// What the kernel said.
+        /// The error of mmap(2).
         source: nix::Error,
     },
 }
 
-/// Page-aligned, zeroed memory. Clones name the same memory, which is given
-/// back to the kernel when the last clone, pool and buffer is gone.
+/// Page-aligned, zeroed memory. Clones are the same memory, which is unmapped after the last
+/// clone, pool and buffer is dropped.
 #[derive(Clone, Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
 }
 
-/// A region as long as somebody else has it.
+/// A weak reference to a region.
 #[derive(Debug)]
 pub struct WeakRegion(Weak<Mapping>);
 
 impl WeakRegion {
-    /// Whether nobody has it any more: neither a region, nor a pool, nor a
-    /// buffer. Then nobody ever will.
+    /// Whether no region, pool or buffer refers to it any more. This is final.
     #[inline]
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -87,22 +86,22 @@ struct Mapping {
     base: NonNull<u8>,
     len: usize,
     huge: bool,
-    /// The memfd that it is of: ours.
+    /// The memfd of this process that it maps.
     file: Option<OwnedFd>,
-    /// What tells the memory of another process from others: device and inode.
+    /// Identity of memory of another process: device and inode.
     origin: Option<(u64, u64)>,
 }
 
-// SAFETY: a mapping is plain memory, not tied to the thread that made it. It
-// hands out no references itself: bytes are reached through `Buf`, and each
-// piece of a region has at most one `Buf`.
+// SAFETY: a mapping is plain memory, not tied to the thread that made it. It gives out no
+// references itself: bytes are accessed through `Buf`, and each piece of a region has at
+// most one `Buf`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; every method that takes `&Mapping` only reads the fields.
 unsafe impl Sync for Mapping {}
 
 /// Size of an ordinary page, in bytes.
 const PAGE: usize = 4096;
-/// Size of a hugepage on the platforms we run on, in bytes.
+/// Size of a hugepage on supported platforms, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
 impl Region {
@@ -128,18 +127,17 @@ impl Region {
         let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0)?;
         let file = memfd::create(len).ok()?;
         let base = memfd::map(file.as_fd(), len).ok()?;
-        // SAFETY: advice about pages of our own mapping, which changes no byte.
-        // Where it is not taken the pages are ordinary ones.
+        // SAFETY: advice about pages of a new mapping, which changes no byte. If it is not
+        // taken, the pages are ordinary ones.
         let _ = unsafe { madvise(base.cast(), len, MmapAdvise::MADV_HUGEPAGE) };
         Some(Self::of(base, len, false, Some(file), None))
     }
 
-    /// Maps memory that another process made with [`Pages::Shareable`]. The
-    /// descriptor is not needed after that.
+    /// Maps memory that another process allocated with [`Pages::Shareable`]. The descriptor is
+    /// not needed after that.
     ///
     /// # Errors
-    /// [`SharedError`] when it is not `len` bytes long or its maker could take
-    /// it away from under us.
+    /// [`SharedError`] when it is not `len` bytes long or not sealed against shrinking.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
         let stat = memfd::check(fd, len)?;
         let base = memfd::map(fd, len)?;
@@ -181,8 +179,8 @@ impl Region {
         else {
             return Err(too_long);
         };
-        // MAP_POPULATE makes a shortage of hugepages an error here and now
-        // instead of a SIGBUS on first use.
+        // With MAP_POPULATE, a shortage of hugepages is an error here instead of a SIGBUS at
+        // first use.
         let populate = if extra.is_empty() {
             MapFlags::empty()
         } else {
@@ -209,14 +207,14 @@ impl Region {
         ))
     }
 
-    /// Which region this is.
+    /// Identity of the region.
     #[must_use]
     pub fn id(&self) -> RegionId {
         self.mapping.id
     }
 
-    /// Address of the first byte in this process: a number for registering
-    /// the region with a device, not a way to the bytes.
+    /// Address of the first byte in this process: a number for registering the region with a
+    /// device, not a pointer.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.mapping.base.as_ptr().addr() as u64
@@ -234,15 +232,13 @@ impl Region {
         false
     }
 
-    /// The file by which another process can map this memory, and change it: a
-    /// memfd whose end does not move. `None` unless the region was made with
-    /// [`Pages::Shareable`].
+    /// The file with which another process can map this memory, and change it: a memfd of
+    /// fixed size. `None` unless the region was allocated with [`Pages::Shareable`].
     ///
-    /// Buffers of the region are slices here, so the descriptor goes only to a
-    /// process that this one trusts with its memory, as it does a debugger and
-    /// `/proc/self/mem`: one of the same user, or of root. What that process
-    /// writes, it writes into buffers that were exposed to it, and these are
-    /// not seen as slices until they are withdrawn.
+    /// Buffers of the region are slices here, so the descriptor may be passed only to a process
+    /// that has access to the memory of this one anyway, as a debugger or `/proc/self/mem`
+    /// has: of the same user, or of root. That process writes only to buffers that were
+    /// exposed to it, and these are not accessed as slices until the exposure ends.
     #[must_use]
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.mapping.file.as_ref().map(AsFd::as_fd)
@@ -252,13 +248,13 @@ impl Region {
         self.mapping.origin
     }
 
-    /// The same, without keeping the memory mapped.
+    /// A weak reference, which does not keep the memory mapped.
     #[must_use]
     pub fn downgrade(&self) -> WeakRegion {
         WeakRegion(Arc::downgrade(&self.mapping))
     }
 
-    /// Whether the region lies in hugepages.
+    /// Whether the region consists of hugepages.
     #[must_use]
     pub fn is_huge(&self) -> bool {
         self.mapping.huge
@@ -275,8 +271,8 @@ impl Region {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this base and length, and
-        // nothing refers to it any more: pools and buffers hold a `Region`.
+        // SAFETY: the mapping was made with this base and length, and nothing refers to it any
+        // more: pools and buffers hold a `Region`.
         let unmapped = unsafe { munmap(self.base.cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
     }
@@ -297,7 +293,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it has no end of memory")]
-    fn nothing_and_too_much_are_refused() {
+    fn empty_and_oversized_regions_are_refused() {
         assert!(matches!(
             Region::anonymous(0, Pages::Normal),
             Err(MemoryError::Empty)
@@ -312,7 +308,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it knows no hugepages")]
-    fn without_free_hugepages_ordinary_pages_serve() {
+    fn hugepage_shortage_falls_back_to_ordinary_pages() {
         let region = Region::anonymous(1 << 40, Pages::HugeIfFree);
         if let Ok(region) = region {
             assert!(

@@ -1,4 +1,4 @@
-//! Memory that another process maps too, and may change at any moment.
+//! Memory that another process maps too, and may change at any time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,10 +12,10 @@ use crate::racy;
 
 /// Memory that two processes map: a memfd that can neither shrink nor grow.
 ///
-/// The other process may be hostile. Nothing here is ever a slice: words are
-/// read once, atomically, and bytes are copied in and out by range. What was
-/// copied out is the caller's and does not change any more. Copies that race,
-/// with the other process or with another thread, give mixed bytes.
+/// The other process may be hostile. The memory is never accessed as a slice: words are read
+/// once, atomically, and ranges of bytes are copied in and out. A copy belongs to the caller
+/// and does not change any more. Copies that race, with the other process or with another
+/// thread, result in mixed bytes.
 #[derive(Debug)]
 pub struct Shared {
     base: NonNull<u8>,
@@ -24,28 +24,25 @@ pub struct Shared {
 
 // SAFETY: the mapping is plain memory that is not tied to a thread.
 unsafe impl Send for Shared {}
-// SAFETY: through `&Shared` words are accessed atomically, and bytes of which
-// no reference exists are moved by copies that may race (`racy`).
+// SAFETY: through `&Shared` words are accessed atomically, and bytes, to which no reference
+// exists, by copies that may race (`racy`).
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Makes `len` bytes of zeroed memory, and the descriptor that lets
-    /// another process [`open`](Self::open) them. Pages are taken from the
-    /// kernel when they are first touched.
+    /// Allocates `len` bytes of zeroed memory, and returns the descriptor with which another
+    /// process [opens](Self::open) them. Pages are allocated at first use.
     ///
     /// # Errors
-    /// [`SharedError`] when the length makes no sense or the kernel refuses.
+    /// [`SharedError`] when the length is invalid or a system call fails.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), SharedError> {
         let fd = memfd::create(len)?;
         Ok((Self::map(fd.as_fd(), len)?, fd))
     }
 
-    /// Maps what another process made. The descriptor is not needed after
-    /// that.
+    /// Maps memory that another process created. The descriptor is not needed after that.
     ///
     /// # Errors
-    /// [`SharedError`] when it is not `len` bytes long or its maker could take
-    /// it away from under us.
+    /// [`SharedError`] when it is not `len` bytes long or not sealed against shrinking.
     pub fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Self, SharedError> {
         memfd::check(fd, len)?;
         Self::map(fd, len)
@@ -62,13 +59,13 @@ impl Shared {
         self.len
     }
 
-    /// Always false: nothing is not shared.
+    /// Always false: the length is greater than 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Where the `len` bytes from byte `start` on lie.
+    /// Pointer to the `len` bytes from byte `start` on.
     #[inline]
     fn check(&self, start: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
         match start.checked_add(len) {
@@ -103,10 +100,9 @@ impl Shared {
         if !at.is_multiple_of(align_of::<AtomicU64>()) {
             return Err(self.outside(at, 0));
         }
-        // SAFETY: the words lie inside the mapping, which lives as long as
-        // `self`; mappings start at a page, so they are aligned; and all
-        // accesses to them on this side, while they are borrowed or not, are
-        // atomic or are copies that may race.
+        // SAFETY: the words are inside the mapping, which lives as long as `self`; mappings
+        // are page-aligned, so the words are aligned; and all accesses to them in this
+        // process are atomic or copies that may race.
         Ok(unsafe { words.cast().as_ref() })
     }
 
@@ -126,36 +122,36 @@ impl Shared {
     /// [`OutOfBounds`] when they are not inside or not aligned.
     #[inline]
     pub fn store<const N: usize>(&self, at: usize, words: [u64; N]) -> Result<(), OutOfBounds> {
-        for (place, word) in self.words::<N>(at)?.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
+        for (slot, word) in self.words::<N>(at)?.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Copies `bytes` to byte `at` and the following.
+    /// Copies `bytes` to the memory from byte `at` on.
     ///
     /// # Errors
     /// [`OutOfBounds`] when there is no room; nothing is copied then.
     #[inline]
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let place = self.check(at, bytes.len())?;
-        // SAFETY: the target is inside the mapping, and no reference to it
-        // exists on this side, so it does not overlap `bytes`. Others may write
-        // there too: no value there is trusted.
-        unsafe { racy::copy(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+        let start = self.check(at, bytes.len())?;
+        // SAFETY: the destination is inside the mapping, and no reference to it exists in this
+        // process, so it does not overlap `bytes`. The other process may write there too: no
+        // value there is trusted.
+        unsafe { racy::copy(bytes.as_ptr(), start.as_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Copies bytes out, from byte `at` on until `bytes` is full.
+    /// Copies the memory from byte `at` on into `bytes`.
     ///
     /// # Errors
     /// [`OutOfBounds`] when there are not so many; nothing is copied then.
     #[inline]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        let place = self.check(at, bytes.len())?;
-        // SAFETY: as in `copy_in`, the other way round: any bytes may come,
-        // and any bytes make a `u8`.
-        unsafe { racy::copy(place.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        let start = self.check(at, bytes.len())?;
+        // SAFETY: as in `copy_in`, with source and destination exchanged: each value of a byte
+        // is a valid `u8`.
+        unsafe { racy::copy(start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 }
@@ -182,7 +178,7 @@ mod tests {
     const LEN: usize = 8192;
 
     #[test]
-    fn two_mappings_are_one_memory() {
+    fn both_mappings_share_memory() {
         let (ours, fd) = Shared::create(LEN).unwrap();
         let theirs = Shared::open(fd.as_fd(), LEN).unwrap();
         drop(fd);
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_may_copy_the_same_bytes_at_once() {
+    fn threads_copy_same_bytes_concurrently() {
         let (shared, _fd) = Shared::create(LEN).unwrap();
         std::thread::scope(|scope| {
             for byte in 1..=2 {
@@ -213,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_beyond_the_end() {
+    fn access_beyond_end_is_refused() {
         let (shared, _fd) = Shared::create(LEN).unwrap();
         for (at, len) in [
             (LEN, 1),
@@ -236,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_vanish_is_refused() {
+    fn unsealed_memory_is_refused() {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create("loose", flags).unwrap();
         ftruncate(&fd, 8192).unwrap();
@@ -259,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn hugepages_and_memory_we_may_not_write_are_refused() {
+    fn hugepages_and_write_sealed_memory_are_refused() {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let sealed = |flags, seals| {
             let fd = memfd_create("other", flags).unwrap();

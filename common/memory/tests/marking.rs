@@ -1,5 +1,5 @@
-//! The protocol of `marking` in every order in which two processes can run it,
-//! and in those that weak memory adds (loom).
+//! The protocol of `marking` in every order of execution by two processes, including those of
+//! weak memory models (loom).
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::thread;
 use nvmeof_memory::marking::{self, Word};
 
-/// Which ordering of the protocol to leave out: the test has to fail then.
+/// Which memory ordering of the protocol to weaken: the test must fail then.
 trait Weakness: 'static {
     const NO_FENCE: bool = false;
     const NO_SEQ_CST: bool = false;
@@ -119,18 +119,18 @@ fn memory_is_never_used_by_both() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn without_the_owners_fence_both_use_it() {
+fn without_fence_of_owner_both_use_memory() {
     run::<Fence>();
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn without_the_users_order_both_use_it() {
+fn without_seqcst_of_user_both_use_memory() {
     run::<SeqCst>();
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn without_release_the_owner_misses_what_was_done() {
+fn without_release_owner_misses_accesses() {
     run::<Release>();
 }

@@ -1,16 +1,30 @@
-//! When somebody who polls and finds nothing to do polls again, lets others
-//! run, or sleeps.
+//! Adaptive polling: decides whether a thread that found no work polls again, yields the
+//! CPU, or sleeps.
 //!
-//! Waking up a thread takes longer than most commands do, so it pays to look
-//! for a while before sleeping; how long, nobody knows beforehand. As KVM does
-//! for halted CPUs (Linux, Documentation/virt/kvm/halt-polling.rst), the
-//! time is learned from the sleeps: after one so short that looking for longer
-//! would have saved it, it is doubled; after one that was longer than any
-//! looking, it is halved.
+//! Waking a thread takes longer than most commands, so it pays to poll for a while before
+//! sleeping. The best time is learned from the sleeps, as KVM does for halted CPUs
+//! (Linux, Documentation/virt/kvm/halt-polling.rst). It is doubled after a sleep so short
+//! that longer polling would have avoided it, and halved after a longer one.
 //!
-//! The one who has work for us may wait for our CPU, so that it is offered to
-//! others now and then, and in each turn without work once somebody took it. Where
-//! somebody keeps it for long each time, sleeping is better than offering.
+//! The thread that has work for this one may wait for the same CPU. The CPU is therefore
+//! yielded now and then, and after each iteration without work once another thread took
+//! it. If another thread keeps it for long each time, sleeping is better than yielding.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+//!
+//! let config = PollingConfig {
+//!     longest: Duration::from_micros(50),
+//!     learns: false,
+//! };
+//! let mut polling = Polling::new(config, Duration::ZERO);
+//! let us = Duration::from_micros;
+//! assert_eq!(polling.turned(true, us(0)), AfterTurn::Turn);
+//! assert_eq!(polling.turned(false, us(49)), AfterTurn::Turn);
+//! assert_eq!(polling.turned(false, us(50)), AfterTurn::Sleep);
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -20,122 +34,120 @@ use std::time::Duration;
 
 use others::Others;
 
-/// How to poll.
+/// Configuration of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollingConfig {
-    /// Longest time to look for work before sleeping.
+    /// Longest time to poll before sleeping.
     pub longest: Duration,
-    /// Whether it is shortened while looking does not pay, and others get the
-    /// CPU meanwhile. Without, nobody gets it before that time is over.
+    /// Whether to shorten that time while polling does not pay off, and to yield the CPU
+    /// meanwhile. If not, the thread never yields.
     pub learns: bool,
 }
 
-/// What turns came to.
+/// Counts of iterations and sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollCounts {
-    /// Turns in which there was something to do.
+    /// Iterations that found work.
     pub useful: u64,
-    /// Turns in which there was nothing.
+    /// Iterations that found none.
     pub empty: u64,
-    /// Times it slept.
+    /// Sleeps.
     pub sleeps: u64,
 }
 
-/// What to do after a turn.
+/// What to do after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterTurn {
-    /// Turn again.
+    /// Run the next iteration.
     Turn,
-    /// Let somebody else have the CPU ([`Polling::give_way`]), and turn again.
+    /// Yield the CPU ([`Polling::give_way`]), then run the next iteration.
     Yield,
-    /// Sleep, if there is nothing left that would not wake us, and say for how
-    /// long ([`Polling::slept`]).
+    /// Sleep, unless work is left that would not wake the thread, and report for how long
+    /// ([`Polling::slept`]).
     Sleep,
 }
 
-/// How one thread polls, and what came of it. Time is an argument: since any
-/// fixed moment.
+/// The polling state of one thread. Times are relative to any fixed moment.
 #[derive(Debug)]
 pub struct Polling {
     config: PollingConfig,
-    /// How long it looks at the moment.
+    /// How long to poll before sleeping at present.
     window: Duration,
     last_work: Duration,
-    /// Empty turns in a row.
-    in_a_row: u32,
+    /// Iterations without work in a row.
+    empty_in_a_row: u32,
     others: Others,
     counts: PollCounts,
 }
 
-/// The shortest time worth looking: below it, it is nothing.
+/// The shortest time worth polling; below it, the thread sleeps at once.
 const SHORTEST: Duration = Duration::from_micros(10);
 
 impl Polling {
-    /// Begins at `now` with the longest time.
+    /// Starts at `now` with the longest time.
     #[must_use]
     pub fn new(config: PollingConfig, now: Duration) -> Self {
         Self {
             config,
             window: config.longest,
             last_work: now,
-            in_a_row: 0,
+            empty_in_a_row: 0,
             others: Others::new(now),
             counts: PollCounts::default(),
         }
     }
 
-    /// What turns came to until now.
+    /// Counts up to now.
     #[must_use]
     pub fn counts(&self) -> PollCounts {
         self.counts
     }
 
-    /// A turn that began at `now` ended.
+    /// An iteration that began at `now` ended.
     #[inline]
     #[must_use]
     pub fn turned(&mut self, did_work: bool, now: Duration) -> AfterTurn {
         if did_work {
             self.counts.useful += 1;
             self.last_work = now;
-            self.in_a_row = 0;
+            self.empty_in_a_row = 0;
         } else {
             self.counts.empty += 1;
-            self.in_a_row = self.in_a_row.wrapping_add(1);
-            if now.saturating_sub(self.last_work) >= self.window_at(now) {
+            self.empty_in_a_row = self.empty_in_a_row.wrapping_add(1);
+            if now.saturating_sub(self.last_work) >= self.poll_window(now) {
                 return AfterTurn::Sleep;
             }
         }
         self.kept_awake(now)
     }
 
-    /// What to do in the place of sleeping, when there is something left that would not
-    /// wake us.
+    /// What to do instead of sleeping if work is left that would not wake the thread.
     #[must_use]
     pub fn kept_awake(&self, now: Duration) -> AfterTurn {
-        if self.config.learns && self.others.are_due(self.in_a_row, now) {
+        if self.config.learns && self.others.yield_is_due(self.empty_in_a_row, now) {
             AfterTurn::Yield
         } else {
             AfterTurn::Turn
         }
     }
 
-    /// How long to look: where others keep the CPU, no longer than who answers at
-    /// once needs for it.
-    fn window_at(&self, now: Duration) -> Duration {
-        if self.others.keep_it(now) {
+    /// How long to poll: if other threads keep the CPU for long, no longer than a peer
+    /// that responds at once needs.
+    fn poll_window(&self, now: Duration) -> Duration {
+        if self.others.keep_cpu(now) {
             self.window.min(SHORTEST)
         } else {
             self.window
         }
     }
 
-    /// Lets others have the CPU, and learns whether anybody wanted it. `clock` is
-    /// the time as elsewhere.
+    /// Yields the CPU, and learns whether another thread took it. `clock` has the same
+    /// origin as the other times.
     pub fn give_way(&mut self, clock: impl Fn() -> Duration) {
-        self.others.let_run(clock);
+        self.others.yield_cpu(clock);
     }
 
-    /// It slept for `time`.
+    /// The thread slept for `time`.
     pub fn slept(&mut self, time: Duration) {
         self.counts.sleeps += 1;
         if !self.config.learns {
@@ -162,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_for_a_while_lets_others_run_and_sleeps() {
+    fn idle_thread_polls_yields_and_sleeps() {
         let mut polling = polling(US(100), true);
         assert_eq!(polling.turned(true, US(100)), AfterTurn::Turn);
         let next: Vec<AfterTurn> = (1..=17)
@@ -174,7 +186,7 @@ mod tests {
             } else {
                 AfterTurn::Turn
             };
-            assert_eq!(next, expected, "empty turn {at}");
+            assert_eq!(next, expected, "empty iteration {at}");
         }
         assert_eq!(polling.turned(false, US(200)), AfterTurn::Sleep);
         assert_eq!(polling.turned(true, US(300)), AfterTurn::Turn);
@@ -192,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn long_sleeps_shorten_the_looking_and_short_ones_lengthen_it() {
+    fn long_sleeps_shorten_polling_and_short_ones_lengthen_it() {
         let mut polling = polling(US(100), true);
         let mut windows = Vec::new();
         for time in [5000, 5000, 5000, 5000, 5000, 20, 20, 20, 20, 20, 20, 101] {
@@ -211,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_work_for_long_it_does_not_look_at_all() {
+    fn idle_thread_stops_polling() {
         let mut polling = polling(US(100), true);
         (0..5).for_each(|_| polling.slept(US(1_000_000)));
         assert_eq!(polling.turned(true, US(10)), AfterTurn::Turn);
@@ -219,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_learn_keeps_the_time() {
+    fn fixed_polling_time_is_kept() {
         let mut latency = polling(US(10_000), false);
         let mut efficiency = polling(US(0), false);
         for polling in [&mut latency, &mut efficiency] {
@@ -234,16 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn who_says_not_to_look_is_obeyed() {
+    fn zero_polling_time_is_kept() {
         let mut polling = polling(US(0), true);
         polling.slept(Duration::ZERO);
         assert_eq!(polling.window, Duration::ZERO);
     }
 
     #[test]
-    fn where_others_keep_the_processor_it_does_not_look_for_long() {
+    fn polling_is_short_while_others_keep_the_cpu() {
         let mut one = polling(US(100), true);
-        (0..2).for_each(|_| one.others.had_it(Some(US(3000)), US(0)));
+        (0..2).for_each(|_| one.others.record_yield(Some(US(3000)), US(0)));
         assert_eq!(one.turned(true, US(10)), AfterTurn::Turn);
         assert_eq!(one.turned(false, US(19)), AfterTurn::Turn);
         assert_eq!(one.turned(false, US(20)), AfterTurn::Sleep);
@@ -251,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_sleep_lets_others_run() {
+    fn thread_that_cannot_sleep_yields() {
         let mut polling = polling(US(100), true);
-        polling.others.had_it(Some(US(3)), US(1));
+        polling.others.record_yield(Some(US(3)), US(1));
         assert_eq!(polling.turned(false, US(500)), AfterTurn::Sleep);
         assert_eq!(polling.kept_awake(US(500)), AfterTurn::Yield);
     }
 
     #[test]
-    fn who_does_not_learn_gives_nobody_the_processor() {
+    fn fixed_polling_never_yields() {
         let mut latency = polling(US(10_000), false);
-        latency.others.had_it(Some(US(3)), US(0));
+        latency.others.record_yield(Some(US(3)), US(0));
         assert_eq!(latency.turned(true, US(3_000)), AfterTurn::Turn);
         assert_eq!(latency.turned(false, US(3_001)), AfterTurn::Turn);
     }

@@ -1,137 +1,138 @@
-//! Others who want the CPU of a thread that polls.
+//! Other threads that want the CPU of a thread that polls.
 //!
-//! It is offered to them now and then, and each time there is nothing to do once
-//! somebody took it: two who poll on one CPU then take turns. Where somebody takes
-//! it who has enough to do for himself, he keeps it for milliseconds, while one who
-//! sleeps gets it back when there is work: there it is not offered, and sleeping is
-//! better than looking.
+//! The CPU is yielded now and then, and after each iteration without work once another
+//! thread took it: two threads that poll on one CPU then alternate. A thread with enough
+//! work of its own keeps the CPU for milliseconds, while a thread that sleeps gets it
+//! back when there is work. In that case the CPU is not yielded, and sleeping is better
+//! than polling.
 
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// What is known of them.
+/// State about other threads.
 #[derive(Debug)]
 pub(super) struct Others {
-    /// Empty turns in a row after which they get the CPU, and when they do if
-    /// there are none.
-    patience: u32,
-    due_at: Duration,
-    /// How long an offer takes that nobody takes; zero until there was one.
-    alone: Duration,
+    /// Iterations without work in a row after which to yield, and when to yield while all
+    /// iterations find work.
+    yield_after: u32,
+    yield_at: Duration,
+    /// How long a yield takes if no thread takes the CPU; zero until measured.
+    untaken: Duration,
     switches: Switches,
-    /// How much speaks for it that they keep it for long, and until when that is
-    /// believed.
-    kept: u32,
-    kept_until: Duration,
+    /// Evidence that others keep the CPU for long, and until when to assume it.
+    evidence: u32,
+    assumed_until: Duration,
 }
 
-/// Empty turns after which others get the CPU, until it is known whether
-/// anybody wants it.
-const PATIENCE: u32 = 8;
-/// The same at most: twice as many each time that nobody takes it. To offer it is
-/// a system call, which takes as long as some turns and can come between us and
-/// what we look for.
-const MOST_PATIENCE: u32 = 64;
-/// Who always has something to do lets others run so often as well: where nobody took
-/// the CPU the last time, and where somebody did. Those who share it would have
-/// to wait until the kernel takes it away otherwise.
-const OFFER_EVERY: Duration = Duration::from_millis(1);
-const SHARE_EVERY: Duration = Duration::from_micros(100);
-/// An offer that takes so many times as long as one that nobody took was taken; of
-/// others the kernel is asked, which takes as long as the offer.
-const SURELY: u32 = 4;
-/// Who keeps the CPU for longer has enough to do for himself. The kernel lets
-/// anybody have it for longer who wants more of it (some `base_slice_ns` of its
-/// scheduler, up to the next tick), and those who poll as we do give it back earlier.
-const LONG: Duration = Duration::from_millis(1);
-/// They are believed to keep it when they have it for long more than once in three
-/// times: each counts for so much, and each other time for one less.
-const COUNTS_FOR: u32 = 2;
-const ENOUGH: u32 = 4;
-/// How long that is believed: finding out costs as much as they keep it for.
-const BELIEVED: Duration = Duration::from_millis(200);
+/// Iterations without work after which to yield, until it is known whether another thread
+/// wants the CPU.
+const YIELD_AFTER: u32 = 8;
+/// The maximum of that: it doubles each time no thread takes the CPU. A yield is a system
+/// call, which takes as long as some iterations and delays the detection of work.
+const MAX_YIELD_AFTER: u32 = 64;
+/// Interval of yields while all iterations find work: if no thread took the CPU the last
+/// time, and if one did. Otherwise a thread on the same CPU would have to wait until the
+/// kernel preempts this one.
+const YIELD_INTERVAL: Duration = Duration::from_millis(1);
+const SHARED_YIELD_INTERVAL: Duration = Duration::from_micros(100);
+/// A yield that takes so many times as long as one without a taker was taken. For shorter
+/// ones the kernel is asked, which takes as long as the yield.
+const TAKEN_FACTOR: u32 = 4;
+/// A thread that keeps the CPU for longer has enough work of its own. The kernel lets any
+/// thread that wants more have it for longer (some `base_slice_ns` of its scheduler, up
+/// to the next tick); threads that poll give it back earlier.
+const LONG_YIELD: Duration = Duration::from_millis(1);
+/// Others are assumed to keep the CPU if they kept it for long more than once in three
+/// yields: each of these counts `LONG_WEIGHT`, each other yield minus one.
+const LONG_WEIGHT: u32 = 2;
+const THRESHOLD: u32 = 4;
+/// How long to assume it: testing it costs as much time as they keep the CPU.
+const ASSUMED_FOR: Duration = Duration::from_millis(200);
 
 impl Others {
     pub(super) fn new(now: Duration) -> Self {
         Self {
-            patience: PATIENCE,
-            due_at: now + OFFER_EVERY,
-            alone: Duration::ZERO,
+            yield_after: YIELD_AFTER,
+            yield_at: now + YIELD_INTERVAL,
+            untaken: Duration::ZERO,
             switches: Switches::default(),
-            kept: 0,
-            kept_until: now,
+            evidence: 0,
+            assumed_until: now,
         }
     }
 
-    /// Whether they should have the CPU after so many empty turns in a row.
+    /// Whether to yield after so many iterations without work in a row.
     #[inline]
-    pub(super) fn are_due(&self, empty: u32, now: Duration) -> bool {
+    pub(super) fn yield_is_due(&self, empty: u32, now: Duration) -> bool {
         let due = match empty {
-            0 => now >= self.due_at,
-            _ => empty.is_multiple_of(self.patience),
+            0 => now >= self.yield_at,
+            _ => empty.is_multiple_of(self.yield_after),
         };
-        due && !self.keep_it(now)
+        due && !self.keep_cpu(now)
     }
 
-    /// Whether they keep it for long when they have it.
+    /// Whether others keep the CPU for long when they get it.
     #[inline]
-    pub(super) fn keep_it(&self, now: Duration) -> bool {
-        now < self.kept_until
+    pub(super) fn keep_cpu(&self, now: Duration) -> bool {
+        now < self.assumed_until
     }
 
-    pub(super) fn let_run(&mut self, clock: impl Fn() -> Duration) {
+    pub(super) fn yield_cpu(&mut self, clock: impl Fn() -> Duration) {
         let before = clock();
         thread::yield_now();
         let after = clock();
         let time = after.saturating_sub(before);
-        let surely = !self.alone.is_zero() && time >= self.alone * SURELY;
-        let taken = surely || self.switches.any();
-        if surely {
+        let was_taken = !self.untaken.is_zero() && time >= self.untaken * TAKEN_FACTOR;
+        let taken = was_taken || self.switches.occurred();
+        if was_taken {
             self.switches.forget();
         }
         if !taken {
-            // The mean of the last ones: a CPU is not always as fast.
-            let known = !self.alone.is_zero();
-            self.alone = if known {
-                (self.alone * 7 + time) / 8
+            // A moving average: the speed of a CPU varies.
+            let known = !self.untaken.is_zero();
+            self.untaken = if known {
+                (self.untaken * 7 + time) / 8
             } else {
                 time
             };
         }
-        self.had_it(taken.then_some(time), after);
+        self.record_yield(taken.then_some(time), after);
     }
 
-    /// They could have it until `now`, and had it for `taken`.
-    pub(super) fn had_it(&mut self, taken: Option<Duration>, now: Duration) {
-        (self.patience, self.due_at) = match taken {
-            Some(_) => (1, now + SHARE_EVERY),
-            None => ((self.patience * 2).min(MOST_PATIENCE), now + OFFER_EVERY),
+    /// The CPU was yielded until `now`; another thread had it for `taken`.
+    pub(super) fn record_yield(&mut self, taken: Option<Duration>, now: Duration) {
+        (self.yield_after, self.yield_at) = match taken {
+            Some(_) => (1, now + SHARED_YIELD_INTERVAL),
+            None => (
+                (self.yield_after * 2).min(MAX_YIELD_AFTER),
+                now + YIELD_INTERVAL,
+            ),
         };
-        self.kept = match taken {
-            Some(time) if time >= LONG => self.kept + COUNTS_FOR,
-            _ => self.kept.saturating_sub(1),
+        self.evidence = match taken {
+            Some(time) if time >= LONG_YIELD => self.evidence + LONG_WEIGHT,
+            _ => self.evidence.saturating_sub(1),
         };
-        if self.kept >= ENOUGH {
-            // Once more is enough, when retrying.
-            self.kept -= COUNTS_FOR;
-            self.kept_until = now + BELIEVED;
+        if self.evidence >= THRESHOLD {
+            // One more is enough when it is tested again.
+            self.evidence -= LONG_WEIGHT;
+            self.assumed_until = now + ASSUMED_FOR;
         }
     }
 }
 
-/// How often the CPU was taken from this thread: by those who got it when it
-/// was offered, and by force, which tells the same.
+/// How often the CPU was taken from this thread: at a yield, and by preemption. Both mean that
+/// another thread wanted it.
 #[derive(Debug, Default)]
 struct Switches {
-    /// Of which thread, and how often: tasks change threads.
+    /// The thread, and its count: tasks move between threads.
     seen: Option<(ThreadId, i64)>,
 }
 
 impl Switches {
-    /// Whether it was since the last call; false where nothing is known of that.
-    fn any(&mut self) -> bool {
+    /// Whether there was a switch since the last call; false if unknown.
+    fn occurred(&mut self) -> bool {
         // Cannot fail: the arguments are right (getrusage(2)).
         let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else {
             return false;
@@ -141,7 +142,7 @@ impl Switches {
         seen.is_some_and(|(thread, before)| thread == here && before != now)
     }
 
-    /// The next call tells of nothing that was before it.
+    /// The next call reports no earlier switch.
     fn forget(&mut self) {
         self.seen = None;
     }
@@ -159,49 +160,53 @@ mod tests {
     const US: fn(u64) -> Duration = Duration::from_micros;
 
     #[test]
-    fn whom_nobody_asks_for_the_processor_offers_it_less_often() {
+    fn unused_yields_become_less_frequent() {
         let mut others = Others::new(US(0));
-        let mut turns_until_due = |taken: Option<u64>| {
-            let turns = (1..=1000).find(|empty| others.are_due(*empty, US(1)));
-            others.had_it(taken.map(US), US(1));
-            turns
+        let mut iterations_until_due = |taken: Option<u64>| {
+            let iterations = (1..=1000).find(|empty| others.yield_is_due(*empty, US(1)));
+            others.record_yield(taken.map(US), US(1));
+            iterations
         };
-        let alone: Vec<_> = (0..6).map(|_| turns_until_due(None)).collect();
-        assert_eq!(alone, [8, 16, 32, 64, 64, 64].map(Some));
-        assert_eq!(turns_until_due(Some(3)), Some(64), "somebody took it");
-        let asked = [Some(3), Some(400), None, None].map(turns_until_due);
+        let untaken: Vec<_> = (0..6).map(|_| iterations_until_due(None)).collect();
+        assert_eq!(untaken, [8, 16, 32, 64, 64, 64].map(Some));
+        assert_eq!(
+            iterations_until_due(Some(3)),
+            Some(64),
+            "another thread took it"
+        );
+        let asked = [Some(3), Some(400), None, None].map(iterations_until_due);
         assert_eq!(asked, [1, 1, 1, 2].map(Some));
     }
 
     #[test]
-    fn who_always_has_something_to_do_lets_others_run_too() {
+    fn busy_thread_yields_periodically() {
         let mut others = Others::new(US(0));
-        assert!(!others.are_due(0, US(999)) && others.are_due(0, US(1000)));
-        others.had_it(None, US(1000));
-        assert!(!others.are_due(0, US(1999)) && others.are_due(0, US(2000)));
-        others.had_it(Some(US(50)), US(2050));
-        assert!(!others.are_due(0, US(2149)) && others.are_due(0, US(2150)));
+        assert!(!others.yield_is_due(0, US(999)) && others.yield_is_due(0, US(1000)));
+        others.record_yield(None, US(1000));
+        assert!(!others.yield_is_due(0, US(1999)) && others.yield_is_due(0, US(2000)));
+        others.record_yield(Some(US(50)), US(2050));
+        assert!(!others.yield_is_due(0, US(2149)) && others.yield_is_due(0, US(2150)));
     }
 
     #[test]
-    fn those_who_keep_it_for_long_are_not_offered_it() {
+    fn no_yield_while_others_keep_the_cpu() {
         let mut others = Others::new(US(0));
         for time in [3000, 10, 10, 3000, 999, 999] {
-            others.had_it(Some(US(time)), US(10));
-            assert!(!others.keep_it(US(10)), "now and then");
+            others.record_yield(Some(US(time)), US(10));
+            assert!(!others.keep_cpu(US(10)), "occasionally");
         }
-        others.had_it(Some(US(3000)), US(10));
-        others.had_it(Some(US(3000)), US(20));
-        assert!(others.keep_it(US(20)) && others.keep_it(US(200_019)));
-        assert!(!others.are_due(0, US(10_000)) && !others.are_due(64, US(10_000)));
-        assert!(!others.keep_it(US(200_020)) && others.are_due(1, US(200_020)));
-        others.had_it(Some(US(3000)), US(203_020));
-        assert!(others.keep_it(US(203_020)), "still so");
+        others.record_yield(Some(US(3000)), US(10));
+        others.record_yield(Some(US(3000)), US(20));
+        assert!(others.keep_cpu(US(20)) && others.keep_cpu(US(200_019)));
+        assert!(!others.yield_is_due(0, US(10_000)) && !others.yield_is_due(64, US(10_000)));
+        assert!(!others.keep_cpu(US(200_020)) && others.yield_is_due(1, US(200_020)));
+        others.record_yield(Some(US(3000)), US(203_020));
+        assert!(others.keep_cpu(US(203_020)), "still so");
     }
 
     #[test]
-    fn it_is_seen_whether_somebody_took_the_processor() {
-        // Both threads are bound to the first CPU that we may use.
+    fn taken_yield_is_detected() {
+        // Both threads are bound to the first CPU that this process may use.
         let here = Pid::from_raw(0);
         let allowed = sched_getaffinity(here).unwrap();
         let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap());
@@ -217,11 +222,11 @@ mod tests {
                     thread::yield_now();
                 }
             });
-            // The other thread may be slow to begin.
+            // The other thread may be slow to start.
             let start = std::time::Instant::now();
             let taken = loop {
                 thread::yield_now();
-                let taken = switches.any();
+                let taken = switches.occurred();
                 if taken || start.elapsed() > Duration::from_secs(60) {
                     break taken;
                 }
@@ -229,6 +234,9 @@ mod tests {
             over.store(true, Ordering::Relaxed);
             assert!(taken);
         });
-        assert!((0..1000).any(|_| !switches.any()), "nobody wants it");
+        assert!(
+            (0..1000).any(|_| !switches.occurred()),
+            "no thread wants it"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Rough figures over loopback: one thread serves, one asks. A request is a
-//! 64-byte Send; the answer is an RDMA Write and a 16-byte Send, as for an NVMe
-//! read. Run in release mode.
+//! Rough figures over loopback, with one thread as server and one as client. A request is a
+//! 64-byte Send; the response is an RDMA Write and a 16-byte Send, as for an NVMe read. Run
+//! it in release mode.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -185,7 +185,7 @@ fn ask(crc: bool, len: usize, depth: usize) {
                     end.provider
                         .post_recv(qp, received.tag, received.buf)
                         .unwrap();
-                    // A new key for each, as an initiator does.
+                    // A new key for each request, as in an initiator.
                     let buf = end.provider.withdraw(slices[slot].key).unwrap();
                     slices[slot] = expose(&mut end, buf);
                     end.send(qp, &request(&slices[slot], slot));

@@ -1,4 +1,4 @@
-//! Sockets that listen, and what wakes a provider that shares them.
+//! Listening sockets, and the waker of a provider that shares them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,29 +6,28 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_rdma::{Address, ListenError, Peer, UnixPath};
-use nvmeof_rdma_soft::group::{Acceptor, Group, Inbox, Meeting, Waker};
+use nvmeof_rdma_soft::group::{Acceptor, Group, Inbox, SharedListener, Waker};
 use nvmeof_socket_file::SocketFile;
 use socket2::Socket;
 
 use crate::socket;
 
 pub(crate) type SocketGroup = Group<SocketAcceptor, EventWaker>;
-pub(crate) type SocketMeeting = Meeting<SocketAcceptor, EventWaker>;
+pub(crate) type SharedSocket = SharedListener<SocketAcceptor, EventWaker>;
 pub(crate) type SocketInbox = Inbox<SocketAcceptor, EventWaker>;
 
-/// A socket that listens. The file of a Unix socket is there as long as this
-/// is.
+/// A listening socket. The file of a Unix socket exists as long as this value.
 #[derive(Debug)]
 pub(crate) struct SocketAcceptor {
     socket: Socket,
-    /// In use.
+    /// The address in use.
     addr: Address,
     _file: Option<SocketFile>,
 }
 
 impl SocketAcceptor {
-    /// Listens for TCP connections, or at a path, where whoever may write a file
-    /// of that `mode` may connect.
+    /// Listens on a TCP address, or on a path. There, every process with write permission for
+    /// a file of this `mode` may connect.
     pub(crate) fn open(
         addr: Address,
         buffer: Option<usize>,
@@ -63,18 +62,18 @@ impl SocketAcceptor {
 
 impl Acceptor for SocketAcceptor {
     type Addr = Address;
-    type Visitor = (Socket, Peer);
+    type Connection = (Socket, Peer);
 
     fn addr(&self) -> Address {
         self.addr
     }
 
-    fn accept(&self) -> io::Result<(Self::Visitor, IpAddr)> {
+    fn accept(&self) -> io::Result<(Self::Connection, IpAddr)> {
         // socket2 sets close-on-exec.
         let (socket, from) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         let peer = socket::peer(&socket, &from)?;
-        // All processes of this host are one host.
+        // All processes on this machine count as one host.
         let host = peer.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
         Ok(((socket, peer), host))
     }
@@ -98,14 +97,14 @@ impl EventWaker {
 }
 
 impl Waker for EventWaker {
-    fn ring(&self) {
+    fn wake(&self) {
         if let Err(error) = self.0.write(1) {
             tracing::error!(%error, "cannot signal an eventfd");
         }
     }
 
-    fn silence(&self) {
-        // An eventfd that was not signalled has nothing to read.
+    fn clear(&self) {
+        // Fails if the eventfd is not signalled.
         let _ = self.0.read();
     }
 }

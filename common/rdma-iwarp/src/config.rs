@@ -1,4 +1,4 @@
-//! Making the provider.
+//! Configuration and creation of the provider.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -14,25 +14,24 @@ use crate::SocketStreams;
 /// Software iWARP over TCP and Unix sockets.
 pub type Iwarp = SoftRdma<SocketStreams>;
 
-/// How the provider behaves.
+/// Configuration of the provider.
 #[derive(Clone, Debug)]
 pub struct IwarpConfig {
-    /// What it offers.
+    /// Limits of the provider.
     pub limits: Limits,
-    /// Whether it asks for a CRC32c on every frame. TCP has a checksum of its
-    /// own; this one finds what that misses. A peer that asks for CRCs gets
-    /// them either way.
+    /// Whether it requests a CRC32c on every frame. TCP has a checksum of its own; this one
+    /// detects what that misses. A peer that requests CRCs gets them in any case.
     pub crc: bool,
-    /// Send and receive buffer of each socket in bytes, as far as the kernel
-    /// lets us (`net.core.rmem_max` and `wmem_max`). `None` leaves them to the
-    /// kernel, which then adapts them to the traffic.
+    /// Send and receive buffer of each socket in bytes, limited by the kernel
+    /// (`net.core.rmem_max` and `wmem_max`). `None` leaves them to the kernel, which adapts
+    /// them to the traffic.
     pub socket_buffer: Option<usize>,
-    /// Permissions of the file of a Unix socket that listens: who may write it
+    /// Permissions of the file of a listening Unix socket: processes with write permission
     /// may connect.
     pub socket_mode: u32,
-    /// How long a peer may take for its half of the connection set-up.
+    /// Time-out for the peer's part of the connection set-up.
     pub handshake: Duration,
-    /// How long a closing connection may take to send what is queued.
+    /// Time-out for a closing connection to send queued work.
     pub linger: Duration,
 }
 
@@ -50,21 +49,20 @@ impl Default for IwarpConfig {
     }
 }
 
-/// Makes a provider. Its memory keys start at random.
+/// Creates a provider. Its memory keys start at a random number.
 ///
 /// # Errors
-/// When the kernel gives no epoll instance.
+/// When the kernel cannot create an epoll instance.
 pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
     let streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
     Ok(over(streams, config))
 }
 
-/// Makes providers for as many threads as `steering` has members: they share
-/// what they listen on, and each connection goes to one of them before anything
-/// is read from it.
+/// Creates a provider for each member of `steering`. They share their listeners, and each
+/// connection goes to one of them before anything is read from it.
 ///
 /// # Errors
-/// When the kernel gives no descriptors.
+/// When the kernel cannot create file descriptors.
 pub fn group(config: &IwarpConfig, steering: &Steering) -> io::Result<Vec<Iwarp>> {
     let group = Group::new(steering.clone());
     let member = |number| {

@@ -1,18 +1,17 @@
-//! RDMA provider: software iWARP over TCP and over Unix sockets.
+//! RDMA provider: software iWARP over TCP and Unix sockets.
 //!
-//! The protocols are in `nvmeof-rdma-soft`; this crate gives them sockets. It
-//! needs no RDMA device, no kernel module and no privileges, and speaks to
-//! whatever speaks iWARP: Linux `siw`, iWARP network cards, itself. Peers on the
-//! same host may come through a Unix socket instead, at less cost; nothing else
-//! is different there.
+//! `nvmeof-rdma-soft` implements the protocols; this crate provides the sockets. It needs no
+//! RDMA device, no kernel module and no privileges. It interoperates with every iWARP peer:
+//! Linux `siw`, iWARP network cards, itself. Peers on the same host may use a Unix socket
+//! instead, at less cost; the protocol is the same.
 //!
-//! This crate knows nothing of NVMe, and waits for nothing: its owner sleeps
-//! on [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
+//! This crate contains nothing of NVMe and never blocks: its owner sleeps on
+//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]
 
 mod acceptor;
-mod calling;
 mod config;
+mod connecting;
 mod socket;
 mod streams;
 

@@ -1,4 +1,4 @@
-//! Sockets with the options that suit RDMA.
+//! Sockets with options for RDMA.
 
 use std::fmt;
 use std::fs;
@@ -15,46 +15,44 @@ use nvmeof_rdma::{Address, Peer, UnixPath};
 use nvmeof_socket_file::SocketFile;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-/// Bytes of a segment where nobody says more (RFC 9293, section 3.7.1).
+/// Default segment size in bytes (RFC 9293, section 3.7.1).
 const DEFAULT_SEGMENT: usize = 536;
-/// Connections that may wait for `accept`.
+/// Length of the accept queue.
 const BACKLOG: i32 = 256;
-/// The same for Unix sockets, as far as the kernel lets us
-/// (`net.core.somaxconn`). Whoever finds no room there has to ask again by
-/// itself.
+/// Length of the accept queue of Unix sockets, limited by the kernel (`net.core.somaxconn`).
+/// A client that finds it full has to retry by itself.
 const UNIX_BACKLOG: i32 = 4096;
-/// How long a silent peer is believed to live, and how often it is asked then.
+/// TCP keep-alive: idle time before the first probe, and interval of probes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
-/// What became of a call for a connection.
+/// Outcome of a connect.
 #[derive(Debug)]
-pub(crate) enum Called {
-    /// Whether it stands, an event says.
-    Waits,
-    /// It stands.
-    Stands,
-    /// There is no room for it at the moment, and nobody will tell when there
-    /// is.
+pub(crate) enum ConnectOutcome {
+    /// In progress; an event reports the outcome.
+    InProgress,
+    /// Established.
+    Established,
+    /// The accept queue is full, and no event reports when it has room.
     Full,
 }
 
-/// A socket that listens on `addr`.
+/// Creates a socket that listens on `addr`.
 pub(crate) fn tcp_listener(addr: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
     let socket = new(Domain::for_address(addr))?;
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
-        // `[::]` means IPv6; IPv4 has an address of its own.
+        // `[::]` covers IPv6 only; IPv4 has an address of its own.
         socket.set_only_v6(true)?;
     }
-    // What is accepted inherits the buffers, and the window scale with them.
+    // Accepted sockets inherit the buffers, and the window scale with them.
     set_buffers(&socket, buffer, None);
     socket.bind(&addr.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)
 }
 
-/// A socket that listens at `path`, and its file.
+/// Creates a socket that listens on `path`, and its file.
 pub(crate) fn unix_listener(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let socket = new(Domain::UNIX)?;
     let file = SocketFile::bind(&socket, path, mode)?;
@@ -62,8 +60,8 @@ pub(crate) fn unix_listener(path: &Path, mode: u32) -> io::Result<(Socket, Socke
     Ok((socket, file))
 }
 
-/// A socket for a connection to `addr`, which is yet to be called.
-pub(crate) fn caller(addr: Address, buffer: Option<usize>) -> io::Result<Socket> {
+/// Creates a socket for a connection to `addr`.
+pub(crate) fn client(addr: Address, buffer: Option<usize>) -> io::Result<Socket> {
     let socket = new(match addr {
         Address::Ip(addr) => Domain::for_address(addr),
         Address::Unix(_) => Domain::UNIX,
@@ -73,44 +71,45 @@ pub(crate) fn caller(addr: Address, buffer: Option<usize>) -> io::Result<Socket>
 }
 
 /// Starts to connect to `addr`.
-pub(crate) fn call(socket: &Socket, addr: Address) -> io::Result<Called> {
+pub(crate) fn connect(socket: &Socket, addr: Address) -> io::Result<ConnectOutcome> {
     match addr {
         Address::Ip(addr) => match socket.connect(&addr.into()) {
-            Ok(()) => Ok(Called::Waits),
-            Err(error) if is(&error, Errno::EINPROGRESS) => Ok(Called::Waits),
+            Ok(()) => Ok(ConnectOutcome::InProgress),
+            Err(error) if is(&error, Errno::EINPROGRESS) => Ok(ConnectOutcome::InProgress),
             Err(error) => Err(error),
         },
-        Address::Unix(path) => call_unix(socket, &path),
+        Address::Unix(path) => connect_unix(socket, &path),
     }
 }
 
-/// Connects to a Unix socket, which never takes time (unix(7), EAGAIN).
-fn call_unix(socket: &Socket, path: &UnixPath) -> io::Result<Called> {
+/// Connects to a Unix socket, which never blocks (unix(7), EAGAIN).
+fn connect_unix(socket: &Socket, path: &UnixPath) -> io::Result<ConnectOutcome> {
     let path = path.as_path();
     let Err(error) = socket.connect(&SockAddr::unix(path)?) else {
-        return Ok(Called::Stands);
+        return Ok(ConnectOutcome::Established);
     };
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EAGAIN) => Ok(Called::Full),
+        Some(Errno::EAGAIN) => Ok(ConnectOutcome::Full),
         Some(Errno::EPROTOTYPE) => {
-            let text = "the socket there is of another type, so no software iWARP listens on it";
+            let text =
+                "the socket at that path is of another type, so no software iWARP listens on it";
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
-        // Nobody listens there, whether or not a file is left over.
+        // No process listens, whether or not there is a stale file.
         Some(Errno::ENOENT) => {
             let text = "there is no file at that path";
             Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
         }
-        // The kernel says the same of every file that is no socket.
+        // The kernel returns the same error for every file that is not a socket.
         Some(Errno::ECONNREFUSED) if !is_socket(path) => {
-            let text = "there is a file at that path, but no socket";
+            let text = "the file at that path is not a socket";
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
         _ => Err(error),
     }
 }
 
-/// Whoever connected `socket`, which came with the address `from`.
+/// The peer of `socket`, which was accepted from the address `from`.
 pub(crate) fn peer(socket: &Socket, from: &SockAddr) -> io::Result<Peer> {
     if let Some(addr) = from.as_socket() {
         return Ok(Peer::Ip(addr));
@@ -122,7 +121,7 @@ pub(crate) fn peer(socket: &Socket, from: &SockAddr) -> io::Result<Peer> {
     })
 }
 
-/// An address as the contract has it; `None` for sockets without a name.
+/// Converts an address; `None` for sockets without a name.
 pub(crate) fn to_address(addr: &SockAddr) -> Option<Address> {
     if let Some(path) = addr.as_pathname() {
         return UnixPath::new(path).ok().map(Address::Unix);
@@ -130,15 +129,15 @@ pub(crate) fn to_address(addr: &SockAddr) -> Option<Address> {
     addr.as_socket().map(Address::Ip)
 }
 
-/// Bytes of data in one segment of a TCP connection, as the kernel cuts it now:
-/// what the path and the peer allow (tcp(7), TCP_MAXSEG).
+/// Current maximum segment size of a TCP connection, for the path and the peer (tcp(7),
+/// TCP_MAXSEG).
 pub(crate) fn segment(socket: &Socket) -> usize {
     let segment = getsockopt(socket, TcpMaxSeg).ok();
     let segment = segment.and_then(|bytes| usize::try_from(bytes).ok());
     segment.unwrap_or(DEFAULT_SEGMENT)
 }
 
-/// Options of a connection. None is worth failing for.
+/// Sets the options of a connection. Errors are ignored.
 pub(crate) fn prepare(
     socket: &Socket,
     buffer: Option<usize>,
@@ -157,7 +156,7 @@ fn prepare_tcp(socket: &Socket, peer: &dyn fmt::Display) {
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(3);
     let options = [
-        // We put together what belongs together.
+        // The engine batches by itself.
         socket.set_tcp_nodelay(true),
         socket.set_tcp_keepalive(&keepalive),
     ];
@@ -203,17 +202,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_what_the_connection_agreed_on() {
+    fn segment_is_size_agreed_by_connection() {
         let listener = tcp_listener("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let addr = to_address(&listener.local_addr().unwrap()).unwrap();
-        let ours = caller(addr, None).unwrap();
-        // What is said to the peer, and less than the path would take.
+        let ours = client(addr, None).unwrap();
+        // The size announced to the peer, and less than that of the path.
         ours.set_tcp_mss(1200).unwrap();
         ours.set_nonblocking(false).unwrap();
         listener.set_nonblocking(false).unwrap();
         ours.connect(&listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
-        // Options of TCP's header take 12 bytes or none.
+        // TCP options take 12 bytes or none.
         assert!([1188, 1200].contains(&segment(&ours)));
         assert!([1188, 1200].contains(&segment(&theirs)));
     }

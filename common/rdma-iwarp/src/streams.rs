@@ -14,89 +14,87 @@ use nvmeof_rdma_soft::group::{Acceptor, Arrived};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
-use crate::acceptor::{EventWaker, SocketAcceptor, SocketGroup, SocketInbox, SocketMeeting};
-use crate::calling::Calls;
+use crate::acceptor::{EventWaker, SharedSocket, SocketAcceptor, SocketGroup, SocketInbox};
+use crate::connecting::PendingConnects;
 use crate::socket;
 
-/// Events taken from the kernel per poll.
+/// Maximum events from the kernel per poll.
 const EVENTS: usize = 64;
-/// Connections accepted per poll and listener.
+/// Maximum connections accepted per poll and listener.
 const ACCEPTS: usize = 16;
-/// Streams of the hot list that are tried per poll.
+/// Maximum streams of the hot list that are tried per poll.
 const HOT_TRIES: usize = 64;
-/// Polls that try the streams in the hot list for every one that asks the
-/// kernel about all.
+/// Polls of the hot list for every poll of the kernel.
 const HOT_POLLS: u32 = 16;
-/// Tries without a byte after which a stream is not hot any more.
+/// Tries without a byte after which a stream is removed from the hot list.
 const MISSES: u8 = 8;
-/// Who did not poll for so long was asleep, and the kernel knows what woke him.
+/// After such a pause between polls the caller slept, and the kernel knows what woke it.
 const ASLEEP: Duration = Duration::from_micros(200);
-/// How long accepting pauses when there are no descriptors left.
+/// Pause of accepting when there are no file descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// In epoll's data: this names a listener.
+/// Data of epoll: flag of a listener.
 const LISTENER: u64 = 1 << 63;
-/// In epoll's data: connections that others of the group took for us.
+/// Data of epoll: the mailbox with connections that other members of the group accepted.
 const INBOX: u64 = u64::MAX;
 
-/// Connections and listeners of TCP and of Unix sockets, watched by an epoll
-/// instance of their own.
+/// Connections and listeners on TCP and Unix sockets, registered with an epoll instance of
+/// their own.
 ///
-/// Streams are watched edge-triggered, so that bytes nobody asks for do not
-/// keep `poll` busy. Those that moved bytes lately are in the *hot list* and
-/// are tried without asking the kernel first: under load that saves a system
-/// call per poll, and idle streams cost none.
+/// Streams are registered edge-triggered, so that unread bytes do not keep `poll` busy. Those
+/// that moved bytes recently are in the *hot list* and are tried without asking the kernel
+/// first: under load that saves a system call per poll, and idle streams cost none.
 #[derive(Debug)]
 pub struct SocketStreams {
     epoll: Epoll,
-    /// Socket buffer size in bytes, unless it is left to the kernel.
+    /// Socket buffer size in bytes; `None` leaves it to the kernel.
     buffer: Option<usize>,
     /// Permissions of the files of Unix sockets.
     socket_mode: u32,
-    /// With whom it shares its listeners; `None` when it is alone.
+    /// The group with which it shares its listeners; `None` without a group.
     group: Option<(Arc<SocketGroup>, Arc<SocketInbox>)>,
     listeners: Slots<Listener>,
     streams: Slots<Stream>,
-    calls: Calls,
+    connects: PendingConnects,
     hot: VecDeque<StreamId>,
     /// Whether the last poll left hot streams untried.
     untried: bool,
     hot_polls: u32,
     last_poll: Duration,
-    /// Listeners that may have more connections waiting.
+    /// Listeners that may have more pending connections.
     accepting: Vec<u64>,
-    /// Until when accepting pauses.
+    /// End of a pause of accepting.
     paused: Option<Duration>,
     events: Vec<EpollEvent>,
 }
 
 #[derive(Debug)]
 struct Listener {
-    meeting: Arc<SocketMeeting>,
-    /// In `accepting`.
+    shared: Arc<SharedSocket>,
+    /// Whether it is in `accepting`.
     queued: bool,
 }
 
 #[derive(Debug)]
 struct Stream {
     socket: Socket,
-    /// Whether it is a Unix socket. Then the kernel tells of room to send only
-    /// when it is asked to: it has news of that whenever the peer receives.
+    /// Whether it is a Unix socket. Then room to send is an event only on request, because
+    /// the kernel reports it whenever the peer receives.
     unix: bool,
     connecting: bool,
     hot: bool,
-    /// Tries in a row that brought nothing.
+    /// Consecutive tries without a byte.
     misses: u8,
-    /// Has it count among the connections of a group.
+    /// Counts it in the load of its group member.
     _counted: Option<Counted>,
 }
 
 impl SocketStreams {
-    /// No streams yet. `buffer` is what each socket gets to send and to
-    /// receive, in bytes; `None` leaves that to the kernel. `socket_mode` are the
-    /// permissions of the files of Unix sockets.
+    /// Creates an empty set. `buffer` is the size of the send and the receive buffer of each
+    /// socket in bytes; `None` leaves it to the kernel. `socket_mode` are the permissions of
+    /// the files of Unix sockets.
     ///
     /// # Errors
-    /// When the kernel gives no epoll instance.
+    /// When the kernel cannot create an epoll instance.
     pub fn new(buffer: Option<usize>, socket_mode: u32) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -105,7 +103,7 @@ impl SocketStreams {
             group: None,
             listeners: Slots::new(),
             streams: Slots::new(),
-            calls: Calls::default(),
+            connects: PendingConnects::default(),
             hot: VecDeque::new(),
             untried: false,
             hot_polls: 0,
@@ -116,11 +114,11 @@ impl SocketStreams {
         })
     }
 
-    /// Becomes a member of a group: what it listens on from now on it shares
-    /// with those members that listen there too.
+    /// Joins a group: from now on it shares listeners with the members that listen on the
+    /// same address.
     ///
     /// # Errors
-    /// When the kernel gives no eventfd.
+    /// When the kernel cannot create an eventfd.
     pub(crate) fn join(
         &mut self,
         group: Arc<SocketGroup>,
@@ -155,7 +153,7 @@ impl SocketStreams {
         Ok(StreamId(self.streams.insert(stream)))
     }
 
-    /// What was hot long ago is tried once more and no longer.
+    /// Lets streams of an outdated hot list be tried once more only.
     fn cool(&mut self) {
         for id in &self.hot {
             if let Some(stream) = self.streams.get_mut(id.0) {
@@ -164,8 +162,8 @@ impl SocketStreams {
         }
     }
 
-    /// Says `Ready` for streams in the hot list, a bounded number in turn, and
-    /// drops those from it that brought nothing for a while.
+    /// Reports `Ready` for streams in the hot list, a bounded number per call in round robin,
+    /// and removes those that had no bytes for a while.
     fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) {
         let tries = self.hot.len().min(HOT_TRIES);
         self.untried = self.hot.len() > tries;
@@ -181,13 +179,13 @@ impl SocketStreams {
             if stream.hot {
                 self.hot.push_back(id);
             }
-            // One that cools is tried a last time: what the kernel said of it
-            // while it was hot was passed over.
+            // A removed stream is tried a last time: events of it were ignored while it was
+            // hot.
             events.push(StreamEvent::Ready(id));
         }
     }
 
-    /// Asks the kernel.
+    /// Polls the kernel.
     fn poll_kernel(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
         let mut ready = std::mem::take(&mut self.events);
         let count = match self.epoll.wait(&mut ready, EpollTimeout::ZERO) {
@@ -237,17 +235,17 @@ impl SocketStreams {
         }
     }
 
-    /// Tells what became of calls to Unix sockets, and calls again where there
-    /// was no room.
-    fn poll_calls(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
-        for (id, addr) in self.calls.due(now) {
+    /// Reports the outcome of connects to Unix sockets, and retries those that found the
+    /// accept queue full.
+    fn poll_connects(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
+        for (id, addr) in self.connects.due(now) {
             let Some(stream) = self.streams.get(id.0) else {
                 continue;
             };
-            self.calls
-                .made(id, addr, socket::call(&stream.socket, addr));
+            self.connects
+                .record(id, addr, socket::connect(&stream.socket, addr));
         }
-        for (id, outcome) in self.calls.answered() {
+        for (id, outcome) in self.connects.finished() {
             let Some(stream) = self.streams.get_mut(id.0) else {
                 continue;
             };
@@ -289,17 +287,17 @@ impl SocketStreams {
         }
     }
 
-    /// Returns whether more connections may be waiting.
+    /// Returns whether more connections may be pending.
     fn accept_from(&mut self, id: u64, now: Duration, events: &mut Vec<StreamEvent>) -> bool {
-        // Whoever answers requests paces its answers, which come too late for what is done
-        // before: a TCP connection and its MPA request, or none, cost as much.
+        // The owner paces its responses to requests, but much of the work precedes them: a
+        // TCP connection with or without an MPA request costs as much.
         let paced = !self.hot.is_empty();
         for _ in 0..(if paced { 1 } else { ACCEPTS }) {
             let Some(listener) = self.listeners.get(id) else {
                 return false;
             };
             let own = self.group.as_ref().map(|(_, inbox)| inbox);
-            match listener.meeting.accept(own) {
+            match listener.shared.accept(own) {
                 Ok(arrived) => {
                     if paced {
                         self.paused = Some(now.saturating_add(ACCEPT_PACE));
@@ -318,22 +316,22 @@ impl SocketStreams {
                     return true;
                 }
                 // The connection failed before it was accepted.
-                Err(error) => tracing::debug!(%error, "a connection was not accepted"),
+                Err(error) => tracing::debug!(%error, "cannot accept a connection"),
             }
         }
         true
     }
 
-    /// Takes connections that others of the group took for us.
+    /// Takes connections that other members of the group accepted for this one.
     fn take_arrived(&mut self, events: &mut Vec<StreamEvent>) {
         let Some((_, inbox)) = &self.group else {
             return;
         };
         for arrived in inbox.take() {
             let at = |(id, one): (u64, &Listener)| {
-                (one.meeting.acceptor().addr() == arrived.at).then_some(id)
+                (one.shared.acceptor().addr() == arrived.at).then_some(id)
             };
-            // What arrived just before we stopped to listen is closed.
+            // A connection that arrived just before the listener was closed is dropped.
             let id = self.listeners.iter().find_map(at);
             if let Some(id) = id {
                 self.incoming(id, arrived, events);
@@ -347,7 +345,7 @@ impl SocketStreams {
         arrived: Arrived<SocketAcceptor>,
         events: &mut Vec<StreamEvent>,
     ) {
-        let (socket, peer) = arrived.visitor;
+        let (socket, peer) = arrived.connection;
         let unix = arrived.at.socket_addr().is_none();
         socket::prepare(&socket, self.buffer, !unix, &peer);
         match self.adopt(socket, unix, false, arrived.counted) {
@@ -370,9 +368,9 @@ impl SocketStreams {
     }
 }
 
-/// What the kernel is to tell of a stream. Of room to send it tells with TCP
-/// only after a send found too little, so that nobody has to ask for that
-/// first. A Unix socket that is to send has it told all the time.
+/// The events of a stream to request. On TCP the kernel reports room to send only after a
+/// send found too little, so the event can be requested from the start. A Unix socket would
+/// get it all the time.
 fn interest(unix: bool, wants_send: bool) -> EpollFlags {
     let always = EpollFlags::EPOLLET | EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
     if unix && !wants_send {
@@ -381,7 +379,7 @@ fn interest(unix: bool, wants_send: bool) -> EpollFlags {
     always | EpollFlags::EPOLLOUT
 }
 
-/// Whether there are no descriptors or no memory for one more.
+/// Whether file descriptors or memory are exhausted.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
     let errno = error.raw_os_error().map(Errno::from_raw);
@@ -399,18 +397,18 @@ impl Streams for SocketStreams {
 
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         let open = || SocketAcceptor::open(addr, self.buffer, self.socket_mode);
-        let meeting = match &self.group {
+        let shared = match &self.group {
             Some((group, inbox)) => group.listen(&addr, inbox, open)?,
-            None => Arc::new(SocketMeeting::alone(open()?)),
+            None => Arc::new(SharedSocket::alone(open()?)),
         };
         let name = LISTENER | self.listeners.next_id();
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, name);
         let (local, watched) = (
-            meeting.acceptor().addr(),
-            self.epoll.add(meeting.acceptor(), event),
+            shared.acceptor().addr(),
+            self.epoll.add(shared.acceptor(), event),
         );
         let queued = false;
-        let id = ListenerId(self.listeners.insert(Listener { meeting, queued }));
+        let id = ListenerId(self.listeners.insert(Listener { shared, queued }));
         if let Err(errno) = watched {
             self.unlisten(id);
             return Err(ListenError::new(addr, errno.into()));
@@ -419,41 +417,41 @@ impl Streams for SocketStreams {
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        let Some(Listener { meeting, .. }) = self.listeners.remove(listener.0) else {
+        let Some(Listener { shared, .. }) = self.listeners.remove(listener.0) else {
             return;
         };
         if let Some((_, inbox)) = &self.group {
-            meeting.leave(inbox);
+            shared.leave(inbox);
         }
-        // Others may keep the socket open. An error says that it was not there.
-        let _ = self.epoll.delete(meeting.acceptor());
+        // Others may keep the socket open. An error means that it was not registered.
+        let _ = self.epoll.delete(shared.acceptor());
     }
 
     fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError> {
         let failed = |source| ConnectError::Io { addr, source };
-        let socket = socket::caller(addr, self.buffer).map_err(failed)?;
-        let called = socket::call(&socket, addr);
+        let socket = socket::client(addr, self.buffer).map_err(failed)?;
+        let outcome = socket::connect(&socket, addr);
         let unix = addr.socket_addr().is_none();
-        // That nobody is there is told by an event, like everything that
-        // depends on the other side.
-        let called = if unix {
-            called
+        // A missing listener is reported by an event, like everything that depends on the
+        // other side.
+        let outcome = if unix {
+            outcome
         } else {
-            Ok(called.map_err(failed)?)
+            Ok(outcome.map_err(failed)?)
         };
         let id = self.adopt(socket, unix, true, None).map_err(failed)?;
-        self.calls.made(id, addr, called);
+        self.connects.record(id, addr, outcome);
         Ok(id)
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>) {
-        if !self.calls.is_empty() {
-            self.poll_calls(now, events);
+        if !self.connects.is_empty() {
+            self.poll_connects(now, events);
         }
         let pause = now.saturating_sub(self.last_poll);
         self.last_poll = now;
-        let asks = pause >= ASLEEP || self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
-        if asks {
+        let poll_kernel = pause >= ASLEEP || self.hot.is_empty() || self.hot_polls >= HOT_POLLS;
+        if poll_kernel {
             self.hot_polls = 0;
             self.poll_kernel(now, events);
         }
@@ -490,8 +488,8 @@ impl Streams for SocketStreams {
                 Self::heat(&mut self.hot, id, stream);
                 Ok(count)
             }
-            // All that came was read before: a Unix socket says so when its peer
-            // closed it, or died, with bytes of ours unread, and otherwise ends.
+            // Everything was read before: a Unix socket reports this error if its peer closed
+            // it, or died, with unread bytes, and the end of the stream otherwise.
             Err(error) if stream.unix && error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
             Err(error) => Err(error),
         }
@@ -499,7 +497,7 @@ impl Streams for SocketStreams {
 
     fn send(&mut self, id: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
-        // A peer that is gone is an error here, not a signal.
+        // A closed peer is an error, not a signal.
         let flags = MsgFlags::MSG_NOSIGNAL.bits();
         match stream.socket.send_vectored_with_flags(bufs, flags) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
@@ -511,14 +509,14 @@ impl Streams for SocketStreams {
         let Some(stream) = self.streams.get(id.0).filter(|stream| stream.unix) else {
             return Ok(());
         };
-        // If there is room by now, the kernel tells so at once.
+        // If there is room by now, the event follows immediately.
         let mut event = EpollEvent::new(interest(true, want), id.0);
         Ok(self.epoll.modify(&stream.socket, &mut event)?)
     }
 
     fn shutdown_send(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get(id.0) {
-            // Fails when the connection is gone, which recv will say.
+            // Fails if the connection is gone, which recv will report.
             let _ = stream.socket.shutdown(std::net::Shutdown::Write);
         }
     }
@@ -532,17 +530,16 @@ impl Streams for SocketStreams {
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        // The kernel does not tell again of bytes that are left in a stream
-        // whose turn did not come.
+        // There is no new event for bytes that are left in a stream that was not tried yet.
         if self.untried {
             return Some(Duration::ZERO);
         }
-        // Without a pause, accepting goes on at once.
+        // Without a pause, accepting continues immediately.
         let accepting = !self.accepting.is_empty();
         let accepting = accepting.then(|| self.paused.unwrap_or(Duration::ZERO));
         accepting
             .into_iter()
-            .chain(self.calls.next_deadline())
+            .chain(self.connects.next_deadline())
             .min()
     }
 }

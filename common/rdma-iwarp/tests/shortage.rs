@@ -1,5 +1,5 @@
-//! When the process runs out of descriptors. A file of its own, since the
-//! limit is for the whole process.
+//! Tests with too few file descriptors. A file of its own, because the limit applies to the
+//! whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use nvmeof_rdma_iwarp::IwarpConfig;
 const REQUEST: &[u8] = b"MPA ID Req Frame\x00\x01\x00\x00";
 
 #[test]
-fn accepting_pauses_and_goes_on() {
+fn accepting_pauses_and_resumes() {
     let mut provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
     let (_, addr) = provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut peers: Vec<TcpStream> = (0..12)
@@ -21,7 +21,7 @@ fn accepting_pauses_and_goes_on() {
     for peer in &mut peers {
         std::io::Write::write_all(peer, REQUEST).unwrap();
     }
-    // As many descriptors as are open, and four.
+    // Four more than the open descriptors.
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, open + 3, hard).unwrap();
@@ -30,7 +30,7 @@ fn accepting_pauses_and_goes_on() {
         provider.poll(start.elapsed(), &mut events);
         assert!(start.elapsed() < Duration::from_secs(60));
     }
-    // It says when to come back instead of being busy.
+    // It sets a deadline instead of polling busily.
     let now = start.elapsed();
     while provider.poll(now, &mut events) {}
     let due = provider.next_deadline().unwrap();

@@ -1,11 +1,10 @@
-//! Random numbers for faults and tests, equal everywhere for the same seed.
+//! Random numbers for faults and tests, identical everywhere for the same seed.
 
-/// One time in this many, at random; never when 0.
+/// A chance of one in this number; never when 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneIn(pub u32);
 
-/// Random numbers from a seed (splitmix64): small and fast, of no use for
-/// secrets.
+/// Random numbers from a seed (splitmix64): small and fast, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -26,15 +25,15 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 when there is none.
+    /// A number below `end`; 0 if `end` is 0.
     #[must_use]
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX);
         usize::try_from(self.roll() % end.max(1)).unwrap_or(0)
     }
 
-    /// Whether it happens this time. Takes a number only if it can happen, so
-    /// that switching one chance on does not move the others.
+    /// Whether it happens this time. Draws a number only if it can happen, so that enabling
+    /// one chance does not change the others.
     #[must_use]
     pub fn happens(&mut self, chance: OneIn) -> bool {
         chance.0 != 0 && self.roll().is_multiple_of(u64::from(chance.0))
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_follow_from_the_seed_and_stay_in_range() {
+    fn numbers_depend_on_seed_and_stay_in_range() {
         let numbers = |seed| {
             let mut dice = Dice::new(seed);
             (0..1000).map(|_| dice.below(10)).collect::<Vec<_>>()
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_kept() {
+    fn chance_has_its_frequency() {
         let mut dice = Dice::new(5);
         let times = (0..10_000).filter(|_| dice.happens(OneIn(10))).count();
         assert!((800..1200).contains(&times), "{times} of 10000");

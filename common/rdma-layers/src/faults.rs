@@ -1,23 +1,21 @@
-//! What a faulty provider does wrong, and when.
+//! Faults to inject.
 
 use crate::OneIn;
 
-/// What goes wrong with one call.
+/// An injected fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injected {
-    /// The call is refused: a post because its queue is full, an expose
-    /// because the key table is, a registration because memory is short.
+    /// The call is refused: a post with a full queue, an expose with a full key table, a
+    /// registration for lack of memory.
     Refuse,
-    /// The call is done, then its queue pair is disconnected.
+    /// The call succeeds, then its queue pair is disconnected.
     Disconnect,
 }
 
-/// What goes wrong, by chance and by script. All of it is what the contract
-/// allows to happen at any time.
+/// Faults to inject, at random and by script. The contract allows all of them at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Start of the random numbers: the same seed and calls give the same
-    /// faults.
+    /// Seed of the random numbers: the same seed and calls yield the same faults.
     pub seed: u64,
     /// Sends, writes and reads that are refused.
     pub refuse_post: OneIn,
@@ -31,12 +29,11 @@ pub struct Faults {
     pub refuse_register: OneIn,
     /// Posts after which the queue pair is disconnected.
     pub disconnect: OneIn,
-    /// Polls whose events are held back.
+    /// Polls whose events are delayed.
     pub delay: OneIn,
-    /// For how many polls at most they are held back.
+    /// Maximum number of polls by which they are delayed.
     pub delay_polls: u32,
-    /// Faults at fixed places: the number of the call, counted from 0 over
-    /// all calls of `register`, `post_recv`, `post_shared_recv`, `post`, `expose`
-    /// and `map_remote`.
+    /// Faults at fixed calls: the number of the call, counted from 0 over all calls of
+    /// `register`, `post_recv`, `post_shared_recv`, `post`, `expose` and `map_remote`.
     pub script: Vec<(u64, Injected)>,
 }

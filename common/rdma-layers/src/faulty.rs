@@ -1,4 +1,4 @@
-//! Makes calls fail and queue pairs die that would not, by chance or script.
+//! Fault injection: makes calls fail and disconnects queue pairs, at random or by script.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nvmeof_rdma::{
     QpId, Refused, RemoteSlice, Rights, SrqId, Tag, Work,
 };
 
-/// A provider that misbehaves within the contract: whoever uses it must cope.
+/// A provider that injects faults within the contract, which its user must handle.
 #[derive(Debug)]
 pub struct Faulty<P> {
     inner: P,
@@ -19,14 +19,14 @@ pub struct Faulty<P> {
     dice: Dice,
     /// Calls counted for the script.
     calls: u64,
-    /// Events that are held back, in order, and for how many more polls.
+    /// Delayed events, in order, and the remaining number of polls.
     held: Vec<Event>,
     hold_polls: u32,
     now: Duration,
 }
 
 impl<P: Provider> Faulty<P> {
-    /// Puts `faults` upon `inner`. [`Faults::default`] has none.
+    /// Injects `faults` into `inner`. [`Faults::default`] has none.
     pub fn new(inner: P, faults: Faults) -> Self {
         Self {
             inner,
@@ -39,22 +39,22 @@ impl<P: Provider> Faulty<P> {
         }
     }
 
-    /// The provider inside.
+    /// The inner provider.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// The provider inside, to change how it behaves.
+    /// The inner provider, to change its behavior.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.inner
     }
 
-    /// Changes what goes wrong from now on; chance and count go on.
+    /// Changes the faults from now on; random numbers and count continue.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
 
-    /// Counts a call and decides what becomes of it.
+    /// Counts a call and selects its fault.
     fn fault(&mut self, refuse: OneIn, disconnect: OneIn) -> Option<Injected> {
         let number = self.calls;
         self.calls += 1;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn without_faults_everything_passes() {
+    fn without_faults_calls_are_forwarded() {
         let mut provider = faulty(Faults::default());
         for tag in 0..1000 {
             provider.post(QP, Tag(tag), message()).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_hits_the_call_it_names() {
+    fn script_applies_to_named_call() {
         let mut provider = faulty(Faults {
             script: vec![(1, Injected::Refuse), (3, Injected::Disconnect)],
             ..Faults::default()
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_give_back_what_was_given() {
+    fn refused_call_returns_argument() {
         let mut provider = faulty(Faults {
             refuse_expose: OneIn(1),
             refuse_register: OneIn(1),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn delayed_events_keep_their_order_and_are_announced() {
+    fn delayed_events_keep_order_and_set_deadline() {
         let mut provider = faulty(Faults {
             delay: OneIn(2),
             delay_polls: 5,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_faults() {
+    fn same_seed_yields_same_faults() {
         let run = |seed| {
             let mut provider = faulty(Faults {
                 seed,

@@ -1,8 +1,7 @@
-//! What a layer leaves to the provider below it.
+//! Forwarding of methods to the inner provider.
 
-/// Writes the named methods of an `impl` of [`Provider`](nvmeof_rdma::Provider) so that
-/// they call the provider in a field of `self`: those that a layer does not change.
-/// `post` stands for `post_answer`, too.
+/// Generates the named methods of an `impl` of [`Provider`](nvmeof_rdma::Provider), which
+/// call the provider in a field of `self`. `post` includes `post_answer`.
 ///
 /// ```
 /// use nvmeof_rdma::{Event, Provider};

@@ -1,14 +1,14 @@
-//! Wrappers around an RDMA provider, for tests and simulation: each is a provider itself
-//! and delegates.
+//! Wrappers around an RDMA provider, for tests and simulation. Each is a provider itself and
+//! delegates to the inner one.
 //!
-//! * [`Faulty`] injects the failures that the contract allows, by chance or by script.
+//! * [`Faulty`] injects the failures that the contract allows, at random or by script.
 //! * [`Sharing`] adds shared receive queues.
-//! * [`Trace`] writes down every call and every event.
+//! * [`Trace`] records every call and every event.
 //!
-//! Any of them fits around any provider. A method that a wrapper does not change is
-//! written by [`forward!`]. [`Dice`] holds the random numbers of faults and simulations.
+//! Any of them can wrap any provider. [`forward!`] generates the methods that a wrapper does
+//! not change. [`Dice`] provides the random numbers of faults and simulations.
 //!
-//! This crate holds no provider of its own, and no crate that ships links it.
+//! This crate contains no provider, and released programs do not link it.
 #![forbid(unsafe_code)]
 
 mod dice;

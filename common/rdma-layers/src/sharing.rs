@@ -1,6 +1,5 @@
-//! Shared receive queues upon a provider that has none, for tests and
-//! simulations: messages are received into memory of the wrapper's own and
-//! copied to the next shared receive.
+//! Shared receive queues on top of a provider without them, for tests and simulations:
+//! messages are received into memory of the wrapper and copied to the next shared receive.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -13,21 +12,20 @@ use nvmeof_rdma::{
     SharedReceives, SrqId, Tag,
 };
 
-/// A provider whose queue pairs can draw from one shared receive queue. A
-/// message that finds it empty waits as on InfiniBand, though in memory of
-/// this wrapper and not at its sender.
+/// A provider whose queue pairs can use one shared receive queue. A message that finds it
+/// empty waits as on InfiniBand, but in memory of this wrapper and not at its sender.
 #[derive(Debug)]
 pub struct Sharing<P> {
     inner: P,
-    /// Where messages are received.
+    /// The memory into which messages are received.
     own: Pool,
     regions: Vec<RegionId>,
     /// Requests that are not prepared yet.
     requested: HashSet<QpId>,
-    /// Queue pairs that draw, and why they fail if they do.
+    /// Queue pairs that use the shared queue, and the reason of their failure, if any.
     drawing: HashMap<QpId, Option<CloseReason>>,
     queue: Option<Queue>,
-    /// Queues there were.
+    /// Number of queues created so far.
     made: u64,
     /// Messages that wait for a shared receive, in memory of `own`.
     waiting: VecDeque<Received>,
@@ -42,16 +40,16 @@ struct Queue {
     posted: VecDeque<(Tag, Buf)>,
 }
 
-/// Messages that may wait besides those that a queue pair was sized for: what
-/// a peer sends against the rules of its protocol shows then.
+/// Maximum number of waiting messages beyond the size of a queue pair, to detect peers that
+/// send more than their protocol allows.
 const BEYOND: u32 = 8;
 
 impl<P: Provider> Sharing<P> {
-    /// Adds a shared receive queue to `inner`, with `count` places of `len`
-    /// bytes for messages that wait.
+    /// Adds a shared receive queue to `inner`, with `count` buffers of `len` bytes for
+    /// waiting messages.
     ///
     /// # Errors
-    /// When there is no memory for that.
+    /// When there is not enough memory.
     pub fn new(mut inner: P, count: usize, len: usize) -> io::Result<Self> {
         let layout = PoolLayout {
             count,
@@ -73,12 +71,12 @@ impl<P: Provider> Sharing<P> {
         })
     }
 
-    /// The provider inside.
+    /// The inner provider.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// The provider inside, to change how it behaves.
+    /// The inner provider, to change its behavior.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.inner
     }
@@ -95,7 +93,7 @@ impl<P: Provider> Sharing<P> {
         Ok(())
     }
 
-    /// Hands on an event of the provider inside.
+    /// Passes on an event of the inner provider.
     fn pass(&mut self, event: Event, events: &mut Vec<Event>) {
         match event {
             Event::ConnectRequest(request) => {
@@ -116,7 +114,7 @@ impl<P: Provider> Sharing<P> {
         }
     }
 
-    /// A queue pair is gone. Returns why, if that was found here.
+    /// Removes a closed queue pair. Returns the reason, if it was found here.
     fn leave(&mut self, qp: QpId) -> Option<CloseReason> {
         self.requested.remove(&qp);
         let fault = self.drawing.remove(&qp)?;

@@ -1,4 +1,4 @@
-//! A provider for the tests of the wrappers: everything succeeds at once.
+//! A provider for the tests of the wrappers: everything succeeds immediately.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) const QP: QpId = QpId(1);
 #[derive(Debug)]
 pub(super) struct Stub {
     limits: Limits,
-    /// What the next poll reports.
+    /// Events for the next poll.
     pub(super) events: Vec<Event>,
     /// Queue pairs that were disconnected.
     pub(super) disconnected: Vec<QpId>,

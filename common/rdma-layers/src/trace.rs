@@ -1,4 +1,4 @@
-//! Writes down every call and every event as a line of text.
+//! Records every call and every event as a line of text.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
@@ -30,7 +30,7 @@ impl TraceLog {
         }
     }
 
-    /// The lines there are, oldest first.
+    /// The recorded lines, oldest first.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,9 +46,8 @@ impl TraceLog {
     }
 }
 
-/// A provider that writes down every call and every event of the provider
-/// inside. Lines hold no memory addresses: two runs that do the same give the
-/// same lines.
+/// A provider that records every call and every event of the inner provider. Lines contain no
+/// memory addresses: two runs that do the same yield the same lines.
 #[derive(Debug)]
 pub struct Trace<P> {
     inner: P,
@@ -58,7 +57,7 @@ pub struct Trace<P> {
 }
 
 impl<P: Provider> Trace<P> {
-    /// Traces `inner`; every line goes to `log` and carries `name`.
+    /// Traces `inner`; every line goes to `log` and contains `name`.
     pub fn new(inner: P, name: impl Into<String>, log: TraceLog) -> Self {
         Self {
             inner,
@@ -68,12 +67,12 @@ impl<P: Provider> Trace<P> {
         }
     }
 
-    /// The provider inside.
+    /// The inner provider.
     pub fn inner(&self) -> &P {
         &self.inner
     }
 
-    /// The provider inside, to change how it behaves.
+    /// The inner provider, to change its behavior.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.inner
     }
@@ -323,7 +322,7 @@ mod tests {
     use nvmeof_rdma::{CloseReason, Inline};
 
     #[test]
-    fn calls_refusals_and_events_are_written_down() {
+    fn calls_refusals_and_events_are_recorded() {
         let log = TraceLog::new(100);
         let mut traced = Trace::new(Stub::default(), "a", log.clone());
         let pool = pool();
@@ -344,7 +343,7 @@ mod tests {
         let lines = log.lines();
         let expected = [
             "qp 0x1 tag 0x7 post Send 64+4096",
-            "withdraw 0x00000009 refused: nothing is exposed by that key",
+            "withdraw 0x00000009 refused: no memory is exposed by this key",
             "qp 0x1 tag 0x7 => Send Success",
             "qp 0x1 => Closed: closed by the peer",
         ];
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_lines_are_kept() {
+    fn only_last_lines_are_kept() {
         let log = TraceLog::new(3);
         let mut traced = Trace::new(Stub::default(), "a", log.clone());
         for qp in 0..10 {

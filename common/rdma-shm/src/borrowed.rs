@@ -1,4 +1,4 @@
-//! Memory of peers that is mapped: how much there may be, of all and of one user.
+//! Mapped memory of peers, and its limits in all and per user.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::unistd::geteuid;
 use nvmeof_memory::{Foreign, ForeignRegion, RegionId, SharedError, WeakRegion};
 
-/// Memory of peers that is mapped by the providers that have a clone of this. What is
-/// mapped is what a peer can make us populate: a read into a hole of its memory makes a
-/// page there, which counts as ours.
+/// Memory of peers that is mapped by all providers with a clone of this. A peer can make this
+/// process populate mapped memory: a read from a hole in it allocates a page, which is
+/// charged to this process.
 #[derive(Clone, Debug, Default)]
 pub struct Borrowed {
     inner: Arc<Inner>,
@@ -27,10 +27,10 @@ struct Mapped {
     regions: Vec<Owned>,
 }
 
-/// A region that is mapped as long as anybody has it.
+/// A region that stays mapped as long as a reference to it exists.
 #[derive(Debug)]
 struct Owned {
-    /// Whose process passed it first.
+    /// User ID of the process that passed it first.
     user: u32,
     id: RegionId,
     len: usize,
@@ -40,24 +40,24 @@ struct Owned {
 /// User ID of root.
 pub(crate) const ROOT: u32 = 0;
 
-/// Of the whole, the part for all processes of a user who is neither ours nor root.
+/// Divisor of the limit for one user that is neither the own user nor root.
 const PART: usize = 4;
 
 impl Borrowed {
-    /// Bytes that are mapped.
+    /// Mapped bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.lock().foreign.mapped()
     }
 
-    /// Regions that were not mapped for want of room.
+    /// Regions that were not mapped because of the limits.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.inner.refused.load(Ordering::Relaxed)
     }
 
-    /// Maps a region of a process of `user`, or finds it mapped; `None` where that would
-    /// be more than `most` bytes, or more than the user's part of that.
+    /// Maps a region of a process of `user`, or finds it mapped. `None` if that exceeded
+    /// `most` bytes, or the user's share of them.
     pub(crate) fn map(
         &self,
         fd: BorrowedFd<'_>,
@@ -73,7 +73,7 @@ impl Borrowed {
     }
 
     fn lock(&self) -> MutexGuard<'_, Mapped> {
-        // Nothing is left half done when a holder panics.
+        // No operation under this lock leaves the table inconsistent when it panics.
         let mapped = self.inner.mapped.lock();
         mapped.unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl Mapped {
         let its = self.regions.iter().filter(|one| one.user == user);
         let has: usize = its.map(|one| one.len).sum();
         if has.saturating_add(len) > part(user, most) {
-            // Nobody else has it: it is unmapped again.
+            // The last reference: it is unmapped again.
             return Ok(None);
         }
         self.regions.push(Owned {
@@ -111,7 +111,7 @@ impl Mapped {
     }
 }
 
-/// What processes of `user` may have of `most` bytes.
+/// The share of `most` bytes for processes of `user`.
 fn part(user: u32, most: usize) -> usize {
     match user == ROOT || user == geteuid().as_raw() {
         true => most,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn other_users_have_a_part_and_all_together_the_whole() {
+    fn other_user_is_limited_to_share_and_all_to_total() {
         let most = 4 * 8192;
         let (own, other, third) = (geteuid().as_raw(), 54_321, 54_322);
         let borrowed = Borrowed::default();
@@ -147,7 +147,7 @@ mod tests {
         let first = map(0, other);
         assert!(first.is_some() && map(1, other).is_none());
         assert_eq!((borrowed.bytes(), borrowed.refused()), (8192, 1));
-        // What is mapped already takes no more, for whomever.
+        // A mapped region is not counted again, for any user.
         let id = |it: &ForeignRegion| it.region().id();
         let again = map(0, other);
         assert_eq!(again.as_ref().map(id), first.as_ref().map(id));

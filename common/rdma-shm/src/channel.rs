@@ -1,5 +1,5 @@
-//! The memory of one connection: two rings, who wants to be woken, and what of
-//! the active side's memory is in use.
+//! The shared memory of one connection: two rings, wake-up requests, and marks for memory of
+//! the active side that is in use.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,23 +12,23 @@ use nvmeof_rdma::Fault;
 use crate::record::Record;
 use crate::ring::{Consumer, MAX_RING, MIN_RING, Producer, RingLayout};
 
-/// The words stand apart, so that none of them shares a cache line, or a pair
-/// of lines that is fetched together, with another.
+/// The words are far apart, so that none of them shares a cache line, or a pair of lines that
+/// is prefetched together, with another.
 const APART: usize = 128;
 /// Bytes before the data of the rings.
 const CONTROL: usize = 4096;
 
-/// In the word by which a side says what it wants to be woken for: new records.
+/// Flag of a wake-up request: new records.
 const FOR_RECORDS: u64 = 1;
-/// New room in the ring that it fills.
+/// Flag of a wake-up request: new room in the ring that the side fills.
 const FOR_ROOM: u64 = 2;
 
-/// Which side of a connection.
+/// Side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The one that connected and made the memory.
+    /// The side that connected and created the memory.
     Active,
-    /// The one that listened.
+    /// The side that listened.
     Passive,
 }
 
@@ -36,19 +36,19 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Channel {
     memory: Arc<Shared>,
-    /// First byte behind the rings: where grants are marked, if there are any.
+    /// Offset behind the rings, where the marks of grants are, if there are any.
     marks: usize,
     grants: u32,
     out: Producer,
     into: Consumer,
-    /// Where the words are by which we and the peer say what to be woken for.
-    our_wish: usize,
-    their_wish: usize,
-    /// What happened that the peer may want to be woken for.
-    news: u64,
+    /// Offsets of the wake-up request of this side and of the peer.
+    our_request: usize,
+    their_request: usize,
+    /// Changes since the last publication for which the peer may request a wake-up.
+    changes: u64,
 }
 
-/// Why there is no channel in the memory that a peer passed.
+/// Why memory from a peer is not a channel.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
     #[error("rings of {0} bytes: it must be a power of two from {MIN_RING} to {MAX_RING}")]
@@ -60,19 +60,19 @@ pub(crate) enum ChannelError {
 }
 
 impl Channel {
-    /// Makes memory with rings of `ring` bytes each and room for `grants`, and
-    /// the descriptor for the peer. Both sides want to be woken.
+    /// Creates memory with rings of `ring` bytes each and room for `grants`, and the
+    /// descriptor for the peer. Initially both sides request a wake-up.
     pub(crate) fn create(ring: usize, grants: u32) -> Result<(Self, OwnedFd), SharedError> {
         let (memory, fd) = Shared::create(total(ring, grants))?;
-        for wish in [wish_at(Role::Active), wish_at(Role::Passive)] {
-            if let Ok(word) = memory.word(wish) {
+        for request in [request_at(Role::Active), request_at(Role::Passive)] {
+            if let Ok(word) = memory.word(request) {
                 word.store(FOR_RECORDS, Ordering::Relaxed);
             }
         }
         Ok((Self::new(memory, (ring, grants), Role::Active), fd))
     }
 
-    /// Takes the memory that a peer made.
+    /// Opens the memory of a peer.
     pub(crate) fn open(fd: BorrowedFd<'_>, ring: u64, grants: u32) -> Result<Self, ChannelError> {
         if grants != 0 && grants != MOST_GRANTS {
             return Err(ChannelError::Grants(grants));
@@ -98,9 +98,9 @@ impl Channel {
             marks: ring.saturating_mul(2).saturating_add(CONTROL),
             out: Producer::new(out),
             into: Consumer::new(into),
-            our_wish: wish_at(role),
-            their_wish: wish_at(other),
-            news: 0,
+            our_request: request_at(role),
+            their_request: request_at(other),
+            changes: 0,
         }
     }
 
@@ -113,7 +113,7 @@ impl Channel {
     /// Writes a record, for which there is room.
     #[inline]
     pub(crate) fn put(&mut self, record: Record, pieces: [&[u8]; 2]) -> Result<(), Fault> {
-        self.news |= FOR_RECORDS;
+        self.changes |= FOR_RECORDS;
         self.out.put(&self.memory, record, pieces)
     }
 
@@ -126,7 +126,7 @@ impl Channel {
     /// The next record of the peer, which is there.
     ///
     /// # Errors
-    /// What the peer wrote instead.
+    /// The words that the peer wrote instead.
     #[inline]
     pub(crate) fn record(&self) -> Result<Record, [u64; 3]> {
         self.into.record(&self.memory)
@@ -138,50 +138,50 @@ impl Channel {
         self.into.payload(&self.memory, bytes)
     }
 
-    /// Is done with that record.
+    /// Releases that record.
     #[inline]
     pub(crate) fn release(&mut self, record: &Record) {
         if self.into.release(&self.memory, record) {
-            self.news |= FOR_ROOM;
+            self.changes |= FOR_ROOM;
         }
     }
 
-    /// Throws away what the peer wrote.
+    /// Discards what the peer wrote.
     pub(crate) fn discard(&mut self) -> Result<(), Fault> {
         if self.into.discard(&self.memory)? {
-            self.news |= FOR_ROOM;
+            self.changes |= FOR_ROOM;
         }
         Ok(())
     }
 
-    /// Tells the peer of what was put, and of what was released as far as it
-    /// matters. Returns whether the peer has to be woken for that.
-    pub(crate) fn tell(&mut self) -> bool {
-        if self.news == 0 {
+    /// Publishes new records, and released room if there is enough of it. Returns whether the
+    /// peer has to be woken.
+    pub(crate) fn publish(&mut self) -> bool {
+        if self.changes == 0 {
             return false;
         }
-        self.out.tell(&self.memory);
-        if self.into.tell(&self.memory) {
-            self.news |= FOR_ROOM;
+        self.out.publish(&self.memory);
+        if self.into.publish(&self.memory) {
+            self.changes |= FOR_ROOM;
         }
-        // Either we see the wish of a peer that goes to sleep, or the peer,
-        // which looks once more after it wished, sees what we told.
+        // Either this side sees the request of a peer that is about to sleep, or the peer,
+        // which checks once more after its request, sees what was published.
         fence(Ordering::SeqCst);
-        let Ok(wish) = self.memory.word(self.their_wish) else {
+        let Ok(request) = self.memory.word(self.their_request) else {
             return false;
         };
-        let news = std::mem::take(&mut self.news);
-        // Taken back, so that one sleep costs one system call.
-        wish.load(Ordering::Relaxed) & news != 0 && wish.swap(0, Ordering::Relaxed) & news != 0
+        let changes = std::mem::take(&mut self.changes);
+        // Cleared, so that one sleep costs one system call.
+        request.load(Ordering::Relaxed) & changes != 0
+            && request.swap(0, Ordering::Relaxed) & changes != 0
     }
 
-    /// Asks to be woken for records, and if there is not `room` for so many
-    /// bytes of payload, for that. Returns false when there is something to do
-    /// already.
+    /// Requests a wake-up for records, and for room for `room` bytes of payload if that is
+    /// given. Returns false when there is something to do already.
     pub(crate) fn rest(&mut self, room: Option<usize>) -> Result<bool, Fault> {
-        let wish = FOR_RECORDS | if room.is_some() { FOR_ROOM } else { 0 };
-        self.wish(wish);
-        // See `tell`.
+        let request = FOR_RECORDS | if room.is_some() { FOR_ROOM } else { 0 };
+        self.request_wake(request);
+        // See `publish`.
         fence(Ordering::SeqCst);
         let room = match room {
             Some(room) => self.has_room(room)?,
@@ -189,19 +189,19 @@ impl Channel {
         };
         let awake = room || self.is_ready()?;
         if awake {
-            self.wish(0);
+            self.request_wake(0);
         }
         Ok(!awake)
     }
 
-    /// Looks at the rings by itself from now on.
+    /// Withdraws the wake-up request: this side polls the rings from now on.
     pub(crate) fn wake(&mut self) {
-        self.wish(0);
+        self.request_wake(0);
     }
 
-    fn wish(&self, wish: u64) {
-        if let Ok(word) = self.memory.word(self.our_wish) {
-            word.store(wish, Ordering::Relaxed);
+    fn request_wake(&self, request: u64) {
+        if let Ok(word) = self.memory.word(self.our_request) {
+            word.store(request, Ordering::Relaxed);
         }
     }
 }
@@ -212,7 +212,7 @@ impl Channel {
         self.grants
     }
 
-    /// Lends out memory of the peer; what is lent is marked here.
+    /// Lends memory of the peer; the marks of lent memory are in this channel.
     pub(crate) fn lender(
         &self,
         region: ForeignRegion,
@@ -221,9 +221,9 @@ impl Channel {
         Lender::new(region, Arc::clone(&self.memory), self.marks, alive)
     }
 
-    /// Takes `key` back from the peer. False while the peer uses its memory.
+    /// Revokes `key`. False while the peer uses its memory.
     ///
-    /// How this and the use of memory meet, [`marking`] says.
+    /// [`marking`] describes the protocol between this and the use of memory.
     pub(crate) fn revoke(&self, key: u32) -> bool {
         match (
             self.memory.word(self.revoked_at(key)),
@@ -235,11 +235,11 @@ impl Channel {
         }
     }
 
-    /// Whether `key`, which was marked before, was taken back.
+    /// Whether `key`, which was marked before, was revoked.
     #[inline]
     pub(crate) fn is_revoked(&self, key: u32) -> bool {
         let word = self.memory.word(self.revoked_at(key));
-        // That acquires, too, the bytes that its owner may have used meanwhile.
+        // This also acquires bytes that the owner may have written meanwhile.
         word.is_ok_and(|word| marking::is_revoked(word, revoked(key)))
     }
 
@@ -249,30 +249,30 @@ impl Channel {
         word.is_ok_and(marking::is_marked)
     }
 
-    /// Where the mark of a key is.
+    /// Offset of the mark of a key.
     fn marked_at(&self, key: u32) -> usize {
         self.marks + 8 * grant_slot(key)
     }
 
-    /// Where it is said which key of that place was taken back last.
+    /// Offset of the word that holds the key of this slot that was revoked last.
     fn revoked_at(&self, key: u32) -> usize {
         self.marks + 8 * (GRANT_SLOTS + grant_slot(key))
     }
 }
 
-/// What says that `key` was taken back: not what new memory holds.
+/// The value for a revoked `key`. It differs from the zeroes of new memory.
 fn revoked(key: u32) -> u64 {
     1 << 32 | u64::from(key)
 }
 
-/// Slots for grants on a connection that has any: a key has the one that its low bits
-/// name. Keys are numbered in turn, so that as many as there are slots without those
-/// that rest do not meet.
+/// Number of slots for grants on a connection that has any. The low bits of a key select its
+/// slot. Keys are numbered in sequence, so that as many keys as there are slots, including
+/// freed keys that are not reused yet, do not collide.
 pub(crate) const GRANT_SLOTS: usize = 2048;
 
 const _: () = assert!(GRANT_SLOTS.is_power_of_two());
 
-/// The slot of a key: its lowest 8 bits say how often the others were used.
+/// The slot of a key. Its lowest 8 bits are a generation.
 pub(crate) fn grant_slot(key: u32) -> usize {
     (key >> 8) as usize & (GRANT_SLOTS - 1)
 }
@@ -299,7 +299,7 @@ fn place(number: usize, size: usize) -> RingLayout {
     }
 }
 
-fn wish_at(role: Role) -> usize {
+fn request_at(role: Role) -> usize {
     match role {
         Role::Active => 4 * APART,
         Role::Passive => 5 * APART,

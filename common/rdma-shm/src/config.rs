@@ -11,54 +11,53 @@ use crate::borrowed::{Borrowed, ROOT};
 use crate::channel::MOST_GRANTS;
 use crate::ring::{MAX_RING, MIN_RING};
 
-/// Where the sockets of services are: only root makes folders there.
+/// Directory of the sockets of services, in which only root creates directories.
 pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
 
-/// To whom we give our memory, to use it in place: on connections that we make.
-/// Whoever has it can read and write all of the pools that are registered, so
-/// that keys are but rules which honest peers keep.
+/// Peers that may access local memory directly, on connections made by this side. Such a peer
+/// can read and write all registered pools; keys are then only a convention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Give {
-    /// Processes of our user and of root: they can read and write our memory
-    /// anyway (`ptrace(2)`, `/proc/PID/mem`), unless the system forbids that.
+    /// Processes of the same user and of root: they can read and write the memory of this
+    /// process anyway (`ptrace(2)`, `/proc/PID/mem`), unless the system forbids that.
     #[default]
     SameUser,
-    /// Nobody: all payload is copied through rings.
+    /// No process: all payload is copied through rings.
     Never,
 }
 
 /// How the provider behaves.
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// What it offers.
+    /// Limits of the provider.
     pub limits: Limits,
-    /// Where the sockets are at which processes meet. It is made, for this
-    /// user alone, when somebody listens and it is not there.
+    /// Directory of the sockets. It is created, for this user alone, when a listener is
+    /// opened and it does not exist.
     pub folder: PathBuf,
-    /// Users whose processes may be peers. Root is among them by default: it
-    /// reaches our memory anyway.
+    /// Users whose processes may be peers. Root is among them by default: it can access the
+    /// memory of this process anyway.
     pub users: Vec<u32>,
-    /// Access mode of the sockets. Users other than ours need to write them,
-    /// and to search the folder.
+    /// Access mode of the sockets. Other users need write permission for them, and search
+    /// permission for the directory.
     pub mode: u32,
-    /// Bytes of the ring in each direction, for connections that we make: a
-    /// power of two between 64 KiB and 16 MiB; other numbers are brought there.
+    /// Bytes of the ring in each direction, for connections made by this side: a power of two
+    /// between 64 KiB and 16 MiB; other values are adjusted.
     pub ring: usize,
-    /// To whom we give our memory.
+    /// Peers that may access local memory directly.
     pub give: Give,
-    /// Bytes of peers' memory that we map at most, on connections that were made
-    /// to us; 0 for none. A quarter of that for a user that is neither ours nor root.
-    /// Beyond that payload is copied through rings.
+    /// Limit on mapped memory of peers in bytes, on accepted connections; 0 for none. A
+    /// quarter of it for a user that is neither the own user nor root. Beyond that payload is
+    /// copied through rings.
     pub mapped: usize,
-    /// What is mapped, by all providers of this configuration and its clones.
+    /// Mapped memory of all providers with this configuration or a clone of it.
     pub borrowed: Borrowed,
-    /// How long after the last work a connection is looked at in each poll, unless its
-    /// owner [rests](nvmeof_rdma::Provider::rest) before. After that its peer has to wake
-    /// us, which costs it a system call.
+    /// How long after its last work a connection is checked in each poll, unless its owner
+    /// [rests](nvmeof_rdma::Provider::rest) before. After that its peer has to send a
+    /// wake-up, which costs it a system call.
     pub spin: Duration,
-    /// How long a peer may take for its half of the connection set-up.
+    /// Time-out for the peer's part of the connection set-up.
     pub handshake: Duration,
-    /// How long a closing connection may take to send what is queued.
+    /// Time-out for a closing connection to send queued work.
     pub linger: Duration,
 }
 
@@ -90,8 +89,8 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// To listen in `folder` for processes of this user, of root, and of other
-    /// `users`, for whom the sockets have to be open.
+    /// Configuration of a listener in `folder` for processes of this user, of root, and of
+    /// other `users`, which get access to the sockets.
     #[must_use]
     pub fn listening(folder: PathBuf, users: &[u32]) -> Self {
         let mut config = Self {
@@ -107,9 +106,9 @@ impl ShmConfig {
         config
     }
 
-    /// To connect to what listens in `folder`: processes of this user and of
-    /// root, and of the folder's owner if somebody trustworthy chose that
-    /// folder. Nobody else can put sockets there.
+    /// Configuration for connections to listeners in `folder`: processes of this user, of
+    /// root, and of the owner of the folder if an administrator or this user chose it. No
+    /// other user can create sockets there.
     #[must_use]
     pub fn connecting(folder: PathBuf, chosen: bool) -> Self {
         let owner = std::fs::metadata(&folder).map(|folder| folder.uid());
@@ -123,7 +122,8 @@ impl ShmConfig {
         config
     }
 
-    /// To connect to targets of this user and of the system, in this order.
+    /// Configurations for connections to targets of this user and of the system, in this
+    /// order.
     #[must_use]
     pub fn usual() -> Vec<Self> {
         let own = own_folder();
@@ -134,7 +134,7 @@ impl ShmConfig {
         usual
     }
 
-    /// For how many grants there is room on a connection to a process of `user`.
+    /// Number of grants on a connection to a process of `user`.
     pub(crate) fn grants_to(&self, user: u32) -> u32 {
         match self.give {
             Give::SameUser if user == geteuid().as_raw() || user == ROOT => MOST_GRANTS,
@@ -142,21 +142,21 @@ impl ShmConfig {
         }
     }
 
-    /// The size of ring to make.
+    /// Size of the rings to create.
     pub(crate) fn ring(&self) -> usize {
         self.ring.clamp(MIN_RING, MAX_RING).next_power_of_two()
     }
 }
 
-/// The folder where this user's processes meet.
+/// The directory of this user's sockets.
 #[must_use]
 pub fn own_folder() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     default_folder(geteuid().as_raw(), runtime)
 }
 
-/// `/run/nvmeof` for root, since its processes meet those of services; for
-/// others what the system made for them to keep such things.
+/// `/run/nvmeof` for root, whose processes connect to services; for other users their runtime
+/// directory.
 fn default_folder(user: u32, runtime: Option<PathBuf>) -> PathBuf {
     if user == ROOT {
         return PathBuf::from(SYSTEM_FOLDER);
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_where_the_user_keeps_such_things() {
+    fn default_folder_is_in_runtime_directory_of_user() {
         let runtime = Some(PathBuf::from("/run/user/7"));
         let folder = |user, runtime| default_folder(user, runtime);
         assert_eq!(folder(0, runtime.clone()), PathBuf::from("/run/nvmeof"));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_open_only_for_users_that_are_named() {
+    fn sockets_are_accessible_only_to_named_users() {
         let folder = PathBuf::from("/x");
         let own = ShmConfig::default().users;
         let config = ShmConfig::listening(folder.clone(), &own);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_folder_is_trusted_where_the_folder_is() {
+    fn folder_owner_is_trusted_if_folder_was_chosen() {
         let root = PathBuf::from("/");
         let foreign = ShmConfig::connecting(PathBuf::from("/proc/self/fd/nothing"), true);
         assert_eq!(foreign.users, ShmConfig::default().users);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_have_sizes_that_peers_take() {
+    fn ring_size_is_adjusted_to_valid_value() {
         for (asked, made) in [
             (0, MIN_RING),
             (MIN_RING + 1, 2 * MIN_RING),

@@ -18,7 +18,7 @@ use crate::message::{Message, Terms, WAKE_UP};
 use crate::outbound::Outbound;
 use crate::record::count;
 
-/// What a connection is doing.
+/// State of a connection.
 ///
 /// ```text
 /// active:  AwaitReply ----------------------------> Running -> Ending -> Busy -> Gone
@@ -27,27 +27,26 @@ use crate::record::count;
 /// Every phase may go to Gone, and Running to Busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// We asked, the reply is due.
+    /// The request is sent, the reply is pending.
     AwaitReply,
-    /// A peer connected, its request is due.
+    /// A peer connected, its request is pending.
     AwaitRequest,
-    /// The owner was asked.
+    /// The request was reported to the owner.
     Requested,
-    /// The owner gave sizes.
+    /// The owner set the sizes.
     Prepared,
-    /// Work goes both ways.
+    /// Established.
     Running,
-    /// What is queued goes out, nothing else is done.
+    /// Queued work is sent, nothing else is done.
     Ending,
-    /// It is over, but the peer still uses memory of ours: nothing is handed
-    /// back before it lets go.
+    /// Closed, but the peer still uses local memory: no buffer returns before it releases it.
     Busy,
-    /// Everything was reported.
+    /// Everything is reported.
     Gone,
 }
 
 impl Phase {
-    /// Why a call is refused that is for another phase.
+    /// The error for a call that this phase does not allow.
     pub(crate) fn refusal(self) -> PostError {
         let state = match self {
             Self::AwaitReply => "still connecting",
@@ -69,47 +68,46 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) id: QpId,
-    /// For the log.
+    /// For log lines.
     pub(crate) whose: Whose,
     pub(crate) phase: Phase,
-    /// `None` when there was nobody to connect to, and at the end.
+    /// `None` if the connection failed immediately, and at the end.
     pub(crate) link: Option<Link>,
     pub(crate) channel: Option<Channel>,
-    /// Where it arrived; `None` when we made it.
+    /// The listener; `None` on the active side.
     pub(crate) listener: Option<(ListenerId, SocketAddr)>,
-    /// Has it count among the connections of a group.
+    /// Counts it in the load of its group member.
     pub(crate) counted: Option<Counted>,
-    /// The address at which the peer reached us, as far as that is known.
+    /// The local address that the peer connected to, if it is known.
     pub(crate) reached: Option<SocketAddr>,
     pub(crate) config: QpConfig,
-    /// RDMA Reads that the peer's request allows us.
+    /// RDMA Reads of this side that the peer's request allows.
     pub(crate) peer_reads_in: u32,
-    /// What the peer lets us use in place.
+    /// Memory that the peer grants.
     pub(crate) taken: Option<Taken>,
-    /// Regions of ours that the peer takes, and how many of them it has.
+    /// Number of local regions that the peer maps, and how many of them it has.
     pub(crate) peer_takes: usize,
     pub(crate) passed: usize,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Duration>,
-    /// Why it ends, once it is known. In phase Running the peer said it, and
-    /// what is in its ring still counts.
+    /// Reason of the end, once it is known. In phase Running it comes from the peer, and
+    /// records in its ring are still valid.
     pub(crate) reason: Option<CloseReason>,
-    /// Since when it is in phase Busy.
+    /// Start of phase Busy.
     pub(crate) busy_since: Option<Duration>,
-    /// Whether the log knows that it is there for long.
-    pub(crate) busy_told: bool,
-    /// When something happened last.
+    /// Whether it was logged that phase Busy lasts long.
+    pub(crate) busy_logged: bool,
+    /// Time of the last work.
     pub(crate) worked: Duration,
-    /// Whether it is looked at in each poll.
+    /// Whether it is checked in each poll.
     pub(crate) hot: bool,
-    /// Whether work was posted since the last submit, and how much the peer
-    /// was not shown.
+    /// Whether work was posted since the last submit, and how much of it is not published.
     pub(crate) listed: bool,
     pub(crate) unshown: usize,
 }
 
-/// A line in the log about the peer of a connection: it names whose that is, too.
+/// Logs a line about the peer of a connection, with its host, subsystem and queue.
 macro_rules! of_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = $conn.peer().map(tracing::field::display);
@@ -139,7 +137,7 @@ impl Conn {
             deadline: None,
             reason: None,
             busy_since: None,
-            busy_told: false,
+            busy_logged: false,
             worked: Duration::ZERO,
             hot: false,
             listed: false,
@@ -147,12 +145,12 @@ impl Conn {
         }
     }
 
-    /// Whether its owner knows of it.
+    /// Whether it was reported to its owner.
     pub(crate) fn is_visible(&self) -> bool {
         self.phase != Phase::AwaitRequest
     }
 
-    /// Whether its owner may still begin something.
+    /// Whether its owner may still post work.
     pub(crate) fn is_open(&self) -> bool {
         let over = matches!(self.phase, Phase::Ending | Phase::Busy | Phase::Gone);
         self.is_visible() && !over
@@ -163,7 +161,7 @@ impl Conn {
         matches!(self.phase, Phase::Running | Phase::Ending)
     }
 
-    /// Makes room for what `config` allows.
+    /// Reserves memory for the sizes in `config`.
     pub(crate) fn prepare(&mut self, config: &QpConfig) {
         self.config = *config;
         self.inbound
@@ -171,7 +169,7 @@ impl Conn {
         self.outbound.prepare(count(config.sends));
     }
 
-    /// Goes into full operation; the peer answers `peer_reads_in` Reads at once.
+    /// Establishes it; the peer processes `peer_reads_in` Reads at once.
     pub(crate) fn start(&mut self, peer_reads_in: u32) {
         self.phase = Phase::Running;
         let reads = self.config.reads_out.min(peer_reads_in);
@@ -206,7 +204,7 @@ impl Conn {
         if self.outbound.posted() >= count(depth) {
             return Err(PostError::QueueFull { depth });
         }
-        // Both sides agreed on no Reads at all: this one would wait for ever.
+        // The negotiated number of Reads is 0: this one would wait for ever.
         if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
             return Err(PostError::QueueFull { depth: 0 });
         }
@@ -234,15 +232,14 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes work, which [`transmit`](Self::transmit) shows the peer.
+    /// Queues work, which [`transmit`](Self::transmit) publishes to the peer.
     pub(crate) fn post(&mut self, tag: Tag, work: Work) {
         self.unshown = self.unshown.saturating_add(1);
         let (channel, taken) = (self.channel.as_mut(), self.taken.as_mut());
         self.outbound.post(tag, work, channel, taken);
     }
 
-    /// Takes what arrived and puts what can be put. Returns whether anything
-    /// happened.
+    /// Receives and sends as much as possible. Returns whether there was any progress.
     pub(crate) fn exchange(
         &mut self,
         keys: &mut KeyTable,
@@ -266,7 +263,7 @@ impl Conn {
             };
             worked = receiver.receive()?;
         } else {
-            // The peer may need the room to come to an end.
+            // The peer may need the room to finish.
             channel.discard()?;
         }
         worked |= self.transmit(keys)?;
@@ -275,43 +272,43 @@ impl Conn {
         Ok(worked || events.len() > before)
     }
 
-    /// Puts what can be put, and wakes the peer if it sleeps. Returns whether
-    /// anything was put.
+    /// Sends as much as possible, and wakes the peer if it sleeps. Returns whether anything
+    /// was sent.
     pub(crate) fn transmit(&mut self, keys: &mut KeyTable) -> Result<bool, Fault> {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
         };
         self.unshown = 0;
         let put = self.outbound.transmit(channel, keys, self.taken.as_mut())?;
-        if channel.tell() {
-            // For each command, where a peer sleeps before each: no memory for it.
-            self.say_bytes(&WAKE_UP);
+        if channel.publish() {
+            // This happens for each command if the peer sleeps before each: no allocation.
+            self.send_bytes(&WAKE_UP);
         }
         Ok(put)
     }
 
-    /// Who has the other end, if there is one.
+    /// The peer, if there is one.
     pub(crate) fn peer(&self) -> Option<Peer> {
         self.link.as_ref().and_then(|link| link.peer().ok())
     }
 
-    /// Sends a message to the peer if there is one. When the socket is full
-    /// the peer has enough to wake up for; when the peer is gone, the socket
-    /// tells that when it is read.
-    pub(crate) fn say(&self, message: &Message) {
-        self.say_bytes(&message.to_bytes());
+    /// Sends a message to the peer if there is one. A full socket is ignored, because the
+    /// peer has enough to wake up for; so is a closed one, because the next receive detects
+    /// that.
+    pub(crate) fn send(&self, message: &Message) {
+        self.send_bytes(&message.to_bytes());
     }
 
-    fn say_bytes(&self, message: &[u8]) {
+    fn send_bytes(&self, message: &[u8]) {
         if let Some(link) = &self.link
             && let Err(error) = link.send(message, None)
         {
-            of_peer!(trace, self, %error, "a message to the peer was not sent");
+            of_peer!(trace, self, %error, "cannot send a message to the peer");
         }
     }
 }
 
-/// The terms of our side.
+/// The terms of this side.
 pub(crate) fn terms(config: &QpConfig, private_data: &PrivateData) -> Terms {
     Terms {
         reads_in: config.reads_in,

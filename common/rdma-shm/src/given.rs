@@ -1,19 +1,19 @@
-//! Our memory that peers may use in place: which of our keys they were granted.
+//! Local memory that is granted to peers, by key.
 
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::QpId;
 
 use crate::channel::{GRANT_SLOTS, grant_slot};
 
-/// The regions of a provider, and its keys that peers were granted.
+/// The regions of a provider, and the keys granted to peers.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
-    /// All that are registered: a handful, one for each pool; and the number by
-    /// which peers know it, of those that can be passed.
+    /// All registered regions, usually one for each pool, with the number that peers use for
+    /// those that can be passed.
     known: Vec<(RegionId, Option<usize>)>,
-    /// Those that can be passed to a peer, by number.
+    /// Regions that can be passed to a peer, by number.
     shareable: Vec<Region>,
-    /// One for each place, once there is any.
+    /// One entry for each slot, once a key is granted.
     keys: Vec<Option<Key>>,
 }
 
@@ -44,12 +44,12 @@ impl Given {
         found.map(|(_, number)| *number)
     }
 
-    /// What can be passed, by number.
+    /// A region that can be passed, by number.
     pub(crate) fn region(&self, number: usize) -> Option<&Region> {
         self.shareable.get(number)
     }
 
-    /// Takes the place of `key`. False when another one has it.
+    /// Takes the slot of `key`. False when another key has it.
     pub(crate) fn give(&mut self, key: u32, owner: QpId) -> bool {
         if self.keys.is_empty() {
             self.keys.resize(GRANT_SLOTS, None);
@@ -63,13 +63,13 @@ impl Given {
         }
     }
 
-    /// To whom `key` is granted.
+    /// The connection to which `key` is granted.
     pub(crate) fn owner(&self, key: u32) -> Option<QpId> {
         let found = (*self.keys.get(grant_slot(key))?)?;
         (found.key == key).then_some(found.owner)
     }
 
-    /// The peer does not use `key` any more.
+    /// Frees the slot of `key`, which the peer does not use any more.
     pub(crate) fn take_back(&mut self, key: u32) {
         if self.owner(key).is_some()
             && let Some(place) = self.keys.get_mut(grant_slot(key))
@@ -78,7 +78,7 @@ impl Given {
         }
     }
 
-    /// The keys that the peer of a connection has.
+    /// The keys granted to the peer of a connection.
     pub(crate) fn keys_of(&self, owner: QpId) -> impl Iterator<Item = u32> {
         let all = self.keys.iter().flatten();
         all.filter(move |key| key.owner == owner).map(|key| key.key)

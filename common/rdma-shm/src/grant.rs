@@ -1,5 +1,5 @@
-//! Memory that its owner lets the peer use in place: what the owner says of it,
-//! and what the peer keeps of that.
+//! Grants: memory that its owner lets the peer access directly, as sent by the owner and as
+//! kept by the peer.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,12 +14,12 @@ use crate::record::Record;
 
 /// Regions that a peer may share.
 pub(crate) const REGIONS: usize = 16;
-/// What the first byte of exposed memory is called.
+/// Address of the first byte of exposed memory.
 const FIRST: u64 = 1 << 20;
 
 const _: () = assert!(REGIONS <= 1 << 8);
 
-/// A key opens `len` bytes from byte `start` of a shared region on.
+/// A key for `len` bytes at offset `start` of a shared region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     key: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// `None` when it cannot be said so.
+    /// `None` if a field is out of range.
     pub(crate) fn new(
         exposed: &RemoteSlice,
         rights: Rights,
@@ -52,14 +52,14 @@ impl Grant {
         self.key
     }
 
-    /// Says it in a record, which has no other use for these fields.
+    /// Writes it into fields of a record that are otherwise unused.
     pub(crate) fn write(&self, record: &mut Record) {
         record.key = self.key;
         record.rest = self.len;
         record.addr = self.packed;
     }
 
-    /// What a peer said.
+    /// Reads it from a record of a peer.
     fn parse(record: &Record) -> Self {
         Self {
             key: record.key,
@@ -76,8 +76,7 @@ impl Grant {
         Rights::from_bits_truncate(self.packed.to_be_bytes()[0])
     }
 
-    /// Where in the region the bytes are that `remote` names, if the grant
-    /// allows that.
+    /// The offset in the region of `remote`, if the grant allows the access.
     fn find(&self, remote: &RemoteSlice, rights: Rights) -> Option<u64> {
         let offset = remote.addr.checked_sub(FIRST)?;
         let end = offset.checked_add(u64::from(remote.len))?;
@@ -90,19 +89,19 @@ impl Grant {
     }
 }
 
-/// What a peer lets us use in place: its regions, mapped, and what it granted.
+/// Memory granted by a peer: its mapped regions, and its grants.
 ///
-/// All this is our own copy of what the peer said at the time, and is checked
-/// before each use. A peer that said something wrong harms its own memory.
+/// This is a private copy, which is checked before each use. A peer that sends an invalid
+/// grant harms only its own memory.
 pub(crate) struct Taken {
     regions: Vec<Option<Lender>>,
-    /// One for each place, once there is any.
+    /// One entry for each slot, once there is a grant.
     grants: Vec<Grant>,
-    /// Held for the peer as long as its memory is in use.
+    /// Keeps the socket open for the peer as long as its memory is in use.
     alive: Arc<dyn fmt::Debug + Send + Sync>,
 }
 
-/// No grant: of no bytes.
+/// An empty slot: a grant of no bytes.
 const NOTHING: Grant = Grant {
     key: 0,
     len: 0,
@@ -118,8 +117,8 @@ impl Taken {
         }
     }
 
-    /// Maps the region that the peer calls `number`. False when there is no
-    /// room for it: then what is granted of it is not used.
+    /// Maps the region `number` of the peer. False if the limit forbids it: then grants of it
+    /// are not used.
     pub(crate) fn map(
         &mut self,
         number: u32,
@@ -131,10 +130,12 @@ impl Taken {
         let wrong = |text: String| fault(codes::REGION, text);
         let next = self.regions.len();
         if usize::try_from(number) != Ok(next) || next >= REGIONS {
-            let text = format!("region {number} of {len} bytes where number {next} is due");
-            return Err(wrong(format!("{text}, {REGIONS} are the most")));
+            let text =
+                format!("region {number} of {len} bytes arrived, number {next} was expected");
+            return Err(wrong(format!("{text}, at most {REGIONS} are possible")));
         }
-        let fd = fd.ok_or_else(|| wrong(format!("region {number} came without memory")))?;
+        let fd =
+            fd.ok_or_else(|| wrong(format!("region {number} arrived without a file descriptor")))?;
         let size = usize::try_from(len).map_err(|_| wrong(format!("a region of {len} bytes")))?;
         let mapped = map(fd, size);
         let mapped = mapped.map_err(|error| wrong(format!("region {number}: {error}")))?;
@@ -144,7 +145,7 @@ impl Taken {
         Ok(room)
     }
 
-    /// The peer granted something.
+    /// Records a grant of the peer.
     pub(crate) fn grant(&mut self, record: &Record) {
         if self.grants.is_empty() {
             self.grants.resize(GRANT_SLOTS, NOTHING);
@@ -155,7 +156,7 @@ impl Taken {
         }
     }
 
-    /// The bytes that `remote` names, if they may be used in place now.
+    /// The bytes of `remote`, if they may be accessed directly now.
     #[inline]
     pub(crate) fn lend(
         &self,
@@ -168,11 +169,11 @@ impl Taken {
         let start = grant.find(remote, rights)?;
         let lender = self.regions.get(grant.region())?.as_ref()?;
         let buf = lender.lend(u32::try_from(number).ok()?, start, remote.len)?;
-        // Marked first, and then looked at: see `Channel::revoke`.
+        // Mark first, then check: see `Channel::revoke`.
         (!channel.is_revoked(remote.key.0)).then_some(buf)
     }
 
-    /// The peer hears that `key` is invalid.
+    /// Forgets `key`, which is invalid from now on.
     pub(crate) fn forget(&mut self, RemoteKey(key): RemoteKey) {
         if let Some(grant) = self.grants.get_mut(grant_slot(key))
             && grant.key == key

@@ -11,11 +11,11 @@ use socket2::Socket;
 
 use crate::listening::Listener;
 
-/// What the providers of a group listen on.
+/// The listeners of a group.
 pub(crate) type Group = shared::Group<Listener, Waker>;
-/// A listener and those who take its connections.
-pub(crate) type Meeting = shared::Meeting<Listener, Waker>;
-/// Connections that another member of the group took for this one.
+/// A listener and the members that accept from it.
+pub(crate) type SharedListener = shared::SharedListener<Listener, Waker>;
+/// Connections that another member of the group accepted for this one.
 pub(crate) type Mailbox = shared::Inbox<Listener, Waker>;
 /// A connection that arrived.
 pub(crate) type Arrived = shared::Arrived<Listener>;
@@ -32,14 +32,14 @@ impl Waker {
 }
 
 impl shared::Waker for Waker {
-    fn ring(&self) {
+    fn wake(&self) {
         if let Err(error) = self.0.write(1) {
             tracing::error!(%error, "cannot signal an eventfd");
         }
     }
 
-    fn silence(&self) {
-        // An eventfd that was not signalled has nothing to read.
+    fn clear(&self) {
+        // Fails if the eventfd is not signalled.
         let _ = self.0.read();
     }
 }
@@ -52,14 +52,14 @@ impl AsFd for Waker {
 
 impl shared::Acceptor for Listener {
     type Addr = SocketAddr;
-    type Visitor = Socket;
+    type Connection = Socket;
 
     fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     fn accept(&self) -> io::Result<(Socket, IpAddr)> {
-        // All processes of this host are one peer.
+        // All processes of this host count as one peer.
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Ok((self.take()?, peer))
     }

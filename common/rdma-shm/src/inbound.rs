@@ -1,5 +1,4 @@
-//! What arrives on a connection: posted receives, and records that are put
-//! where they belong.
+//! The receiving side of a connection: posted receives, and placement of records.
 
 use std::collections::VecDeque;
 
@@ -14,23 +13,22 @@ use crate::grant::Taken;
 use crate::outbound::Outbound;
 use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, count, wrong};
 
-/// Records and bytes that one call takes, so that other connections get their
-/// turn.
+/// Limits on records and bytes per call, so that other connections are served as well.
 const RECORDS: usize = 256;
 const BYTES: usize = 512 << 10;
-/// Records among these that may bring next to nothing: such a record costs us as much as
-/// another, and its sender hardly anything.
+/// Limit on records per call with next to no payload: such a record costs the receiver as
+/// much as another, and its sender hardly anything.
 const IDLE_RECORDS: usize = 32;
-/// Payload of a record that brings something, if it does not end a message.
+/// Minimum payload of a record that does not count as idle, if it does not end a message.
 const SOME: u32 = 64;
 
 /// The receiving state of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     recvs: VecDeque<(Tag, Buf)>,
-    /// Bytes of the message at hand that are in the first receive.
+    /// Bytes of the current message in the first receive.
     filled: usize,
-    /// RDMA Reads the peer may have in flight.
+    /// Maximum RDMA Reads of the peer in flight.
     reads: usize,
 }
 
@@ -48,7 +46,7 @@ impl Inbound {
         self.recvs.push_back((tag, buf));
     }
 
-    /// Gives all receives back.
+    /// Returns all receives.
     pub(crate) fn flush(&mut self, qp: QpId, events: &mut Vec<Event>) {
         for (tag, buf) in self.recvs.drain(..) {
             events.push(Event::Received(Received {
@@ -64,7 +62,7 @@ impl Inbound {
     }
 }
 
-/// A connection's receiving state together with what its records act on.
+/// The receiving state of a connection together with everything that its records change.
 pub(crate) struct Receiver<'a> {
     pub(crate) qp: QpId,
     pub(crate) channel: &'a mut Channel,
@@ -77,7 +75,7 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Takes what is there, up to a bound. Returns whether anything was.
+    /// Processes records, up to a limit. Returns whether there were any.
     pub(crate) fn receive(&mut self) -> Result<bool, Fault> {
         let (mut bytes, mut idle) = (0usize, 0);
         for taken in 0..RECORDS {
@@ -92,7 +90,7 @@ impl Receiver<'_> {
                 Kind::Send => self.on_send(&record)?,
                 Kind::Write => self.on_write(&record)?,
                 Kind::Read => self.on_read(&record)?,
-                Kind::Answer => self.outbound.on_answer(&record, self.channel)?,
+                Kind::Response => self.outbound.on_response(&record, self.channel)?,
                 Kind::Grant => self.on_grant(&record),
             }
             self.channel.release(&record);
@@ -105,7 +103,7 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Where nothing is taken, nothing comes of it.
+    /// Ignored if the peer's memory is not mapped.
     fn on_grant(&mut self, record: &Record) {
         if let Some(taken) = &mut self.taken {
             taken.grant(record);
@@ -155,8 +153,7 @@ impl Receiver<'_> {
     }
 
     fn on_write(&mut self, record: &Record) -> Result<(), Fault> {
-        // The whole of what is still to come, so that a write that does not
-        // fit changes nothing.
+        // Checked for all remaining bytes, so that a write that does not fit changes nothing.
         let access = self.access(record, Rights::REMOTE_WRITE);
         let place = self.keys.bytes_mut(&access);
         let place = place.map_err(|why| key_fault(why, record.key))?;
@@ -168,7 +165,7 @@ impl Receiver<'_> {
     }
 
     fn on_read(&mut self, record: &Record) -> Result<(), Fault> {
-        if self.outbound.answering() >= self.inbound.reads {
+        if self.outbound.responding() >= self.inbound.reads {
             let text = format!("more than {} reads in flight", self.inbound.reads);
             return Err(fault(codes::TOO_MANY_READS, text));
         }
@@ -176,7 +173,7 @@ impl Receiver<'_> {
         let start = self.keys.check(&access);
         let start = start.map_err(|why| key_fault(why, record.key))?;
         self.keys.begin_read(record.key);
-        self.outbound.answer(record.key, start, record.rest);
+        self.outbound.respond(record.key, start, record.rest);
         Ok(())
     }
 
@@ -191,8 +188,8 @@ impl Receiver<'_> {
     }
 }
 
-/// Whether a record brings next to nothing. Messages and Reads bring something: there are
-/// no more of them than we allow.
+/// Whether a record has next to no payload. Ends of messages and Reads do not count as idle,
+/// because their number is limited anyway.
 fn is_idle(record: &Record) -> bool {
     record.len < SOME && !record.has(LAST) && record.kind != Kind::Read
 }

@@ -1,34 +1,31 @@
-//! RDMA provider: two processes on one host, through shared memory.
+//! RDMA provider for two processes on one host, over shared memory.
 //!
-//! # Who moves the bytes
-//! Each connection has one memfd with two *rings*, one for each direction;
-//! whoever sends copies into its ring, and whoever receives copies out of it,
-//! to the place that *it* found right: a posted receive, exposed memory after
-//! the key was checked, the sink of a read. So a peer reaches the rings of its
-//! own connections and nothing else, whatever it does.
+//! # Data path
+//! Each connection has one memfd with two *rings*, one for each direction. The sender copies
+//! into its ring, and the receiver copies out of it, to a destination that the *receiver*
+//! validated: a posted receive, exposed memory after a check of the key, the destination of a
+//! read. A peer therefore accesses the rings of its own connections and nothing else.
 //!
-//! Where the listening side is a process of the same user or of root
-//! ([`Give`]), the side that connects passes its pools as well
-//! ([`Pages::Shareable`](nvmeof_memory::Pages::Shareable)). Keys are *granted*
-//! then: the peer writes and reads such memory itself, or has it as a buffer
-//! ([`map_remote`](nvmeof_rdma::Provider::map_remote)).
+//! If the listening side is a process of the same user or of root ([`Give`]), the connecting
+//! side passes its pools as well ([`Pages::Shareable`](nvmeof_memory::Pages::Shareable)).
+//! Keys are then *granted*: the peer reads and writes such memory directly, or maps it as a
+//! buffer ([`map_remote`](nvmeof_rdma::Provider::map_remote)).
 //!
-//! # How two processes meet
-//! An address and port stand for a Unix socket in a folder that both know
-//! ([`ShmConfig::folder`]). Each side checks the user of the other. The active
-//! side makes the memory, sealed so that it cannot be cut off, and passes it
-//! with its request. Whoever could go another way asks first whether somebody
-//! is there ([`probe`]). Providers of several threads share one socket
-//! ([`Shm::group`]). After that the socket carries wake-ups, which are sent
-//! only when the other side says that it sleeps, and the end: orderly, by a
-//! fault, or because the peer's process is gone.
+//! # Connection set-up
+//! An address and port stand for a Unix socket in a directory that both sides know
+//! ([`ShmConfig::folder`]). Each side checks the user of the other. The active side creates
+//! the memory, sealed against shrinking, and passes it with its request. A client that could
+//! use another transport first sends a [`probe`]. Providers of several threads share one
+//! socket ([`Shm::group`]). After the set-up the socket carries wake-ups, which are sent only
+//! if the other side requests them, and the end of the connection: orderly, by a fault, or
+//! because the peer's process died.
 //!
-//! # What a peer can do to us
-//! It may write anything into the rings at any time. Every value is read once
-//! and checked, payload is copied and never interpreted; what makes no sense
-//! ends that connection.
+//! # Hostile peers
+//! A peer may write anything into the rings at any time. Every value is read once and
+//! checked, and payload is copied but never interpreted. An invalid value ends that
+//! connection.
 //!
-//! This crate knows nothing of NVMe, and waits for nothing: its owner
+//! This crate contains nothing of NVMe and never blocks: its owner
 //! [rests](nvmeof_rdma::Provider::rest) and sleeps on
 //! [`wait_fd`](nvmeof_rdma::Provider::wait_fd).
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The socket of one connection: messages, the memory, who the peer is.
+//! The socket of one connection: messages, passed memory, credentials of the peer.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,13 +10,13 @@ use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, recv, sendmsg};
 use nvmeof_rdma::Peer;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// A socket that keeps messages apart and never waits.
+/// A SOCK_SEQPACKET socket that never blocks.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Arc<Socket>,
 }
 
-/// A socket of the kind all are: it closes on exec and does not wait.
+/// Creates such a socket, which closes on exec.
 pub(crate) fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.set_nonblocking(true)?;
@@ -27,13 +27,13 @@ pub(crate) fn socket() -> io::Result<Socket> {
 pub(crate) fn address(path: &Path) -> io::Result<SockAddr> {
     SockAddr::unix(path).map_err(|error| {
         let path = path.display();
-        let text = format!("{path}: {error}; choose a folder with a shorter name (shm.folder)");
+        let text = format!("{path}: {error}; choose a directory with a shorter path (shm.folder)");
         io::Error::new(error.kind(), text)
     })
 }
 
 impl Link {
-    /// Connects to the socket at `path`, whose owner has to be one of `users`.
+    /// Connects to the socket at `path`, whose listener must be a process of one of `users`.
     pub(crate) fn connect(path: &Path, users: &[u32]) -> io::Result<Self> {
         let socket = socket()?;
         socket.connect(&address(path)?)?;
@@ -49,30 +49,31 @@ impl Link {
         Ok(Self { socket })
     }
 
-    /// Checks that the peer's process, when it connected or began to listen,
-    /// was one of `users`.
+    /// Checks that the peer's process, when it connected or started to listen, had one of
+    /// `users`.
     pub(crate) fn check_peer(&self, users: &[u32]) -> io::Result<()> {
         let user = self.user()?;
         if users.contains(&user) {
             return Ok(());
         }
-        let text = format!("processes of user {user} are not among those permitted here");
+        let text = format!("processes of user {user} are not permitted to connect");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
-    /// The user of the peer's process when it connected or began to listen.
+    /// The user of the peer's process when it connected or started to listen.
     pub(crate) fn user(&self) -> io::Result<u32> {
         Ok(getsockopt(&self.socket, PeerCredentials)?.uid())
     }
 
-    /// The peer's process, when it connected or began to listen.
+    /// The peer's process when it connected or started to listen.
     pub(crate) fn peer(&self) -> io::Result<Peer> {
         let credentials = getsockopt(&self.socket, PeerCredentials)?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
         Ok(Peer::Process { pid, uid })
     }
 
-    /// What keeps the socket open: the peer finds its end when nobody has one.
+    /// A reference that keeps the socket open: the peer detects its end when the last one is
+    /// dropped.
     pub(crate) fn keep(&self) -> Arc<Socket> {
         Arc::clone(&self.socket)
     }
@@ -84,15 +85,15 @@ impl Link {
             .as_ref()
             .map(|numbers| ControlMessage::ScmRights(numbers));
         let pieces = [IoSlice::new(message)];
-        // A peer that is gone is an error here, not a signal.
+        // A closed peer is an error, not a signal.
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         let control = control.as_slice();
         sendmsg::<()>(self.socket.as_raw_fd(), &pieces, control, flags, None)?;
         Ok(())
     }
 
-    /// Receives a message; descriptors that come with it are dropped. `None`
-    /// is the end.
+    /// Receives a message; descriptors that come with it are closed. `None` is the end of the
+    /// connection.
     pub(crate) fn receive<'a>(&self, room: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         let len = twice(|| {
             let received = recv(self.socket.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT);
@@ -112,8 +113,8 @@ impl Link {
     }
 }
 
-/// Receives again after a reset: what the peer said last is behind it when the
-/// peer closed without having read all that we said.
+/// Receives again after a reset: the last message of the peer is behind it if the peer closed
+/// without reading everything.
 fn twice<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match receive() {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive(),

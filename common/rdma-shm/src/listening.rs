@@ -1,4 +1,4 @@
-//! Where processes meet: a folder with a socket for each address and port.
+//! Listeners: a directory with a socket for each address and port.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::hash::{BuildHasher, RandomState};
@@ -16,15 +16,14 @@ use socket2::Socket;
 use crate::ShmConfig;
 use crate::link::{self, Link};
 
-/// Connections that may wait to be accepted, as far as the kernel lets us
-/// (`net.core.somaxconn`).
+/// Length of the accept queue, limited by the kernel (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-/// Free ports are looked for from here on, as the kernel does for TCP.
+/// First port to try for port 0, as in the kernel for TCP.
 const FIRST_FREE: u16 = 49_152;
-/// How many ports are tried.
+/// Number of ports to try.
 const TRIES: u64 = 256;
 
-/// A socket that listens. Its file is there as long as this is.
+/// A listening socket. Its file exists as long as this value.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
@@ -33,10 +32,10 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens for whoever connects to `addr`; port 0 takes a free one.
+    /// Listens on `addr`; port 0 selects a free one.
     pub(crate) fn new(addr: SocketAddr, config: &ShmConfig) -> Result<Self, ListenError> {
         let error = |source| ListenError::new(addr, source);
-        if !is_here(addr) {
+        if !is_local(addr) {
             return Err(error(io::ErrorKind::AddrNotAvailable.into()));
         }
         make_folder(config).map_err(error)?;
@@ -60,7 +59,7 @@ impl Listener {
     fn at(addr: SocketAddr, config: &ShmConfig) -> io::Result<Self> {
         let path = path(&config.folder, addr);
         let socket = link::socket()?;
-        // A name that is too long is the folder's fault.
+        // A path that is too long is an error of the directory.
         link::address(&path)?;
         let file = SocketFile::bind(&socket, &path, config.mode).map_err(of_file)?;
         socket.listen(BACKLOG)?;
@@ -71,7 +70,7 @@ impl Listener {
         })
     }
 
-    /// Takes a connection that waits.
+    /// Accepts a pending connection.
     pub(crate) fn take(&self) -> io::Result<Socket> {
         // socket2 sets close-on-exec.
         self.socket.accept().map(|(socket, _)| socket)
@@ -84,8 +83,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Connects to whoever listens at `addr`, or at all addresses of this host if
-/// `addr` is one of them. Returns the address that was looked for, too.
+/// Connects to the listener on `addr`, or on all addresses of this host if `addr` is one of
+/// them. Returns also the address that was looked for.
 pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link, IpAddr)> {
     let ip = addr.ip().to_canonical();
     let addr = match addr {
@@ -94,20 +93,21 @@ pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link,
     };
     let at = |addr| Link::connect(&path(&config.folder, addr), &config.users);
     let mut found = at(addr);
-    // A port on all addresses of IPv6 has none of IPv4, as with the other providers.
+    // `[::]` covers no IPv4 addresses, as with the other providers.
     let all: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // The one at all addresses of this host has none of another host.
-    if found.as_ref().is_err_and(is_nobody) && is_here(addr) {
+    // A listener on all addresses covers only those of this host.
+    if found.as_ref().is_err_and(is_absent) && is_local(addr) {
         found = at(SocketAddr::new(all, addr.port()));
     }
     match found {
         Ok(link) => Ok((link, ip)),
-        Err(error) if is_nobody(&error) => {
+        Err(error) if is_absent(&error) => {
             let folder = config.folder.display();
-            let text = format!("nothing listens for shared memory at {addr} in {folder}");
+            let text =
+                format!("nothing listens for shared memory connections to {addr} in {folder}");
             Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
         }
         Err(error) => {
@@ -118,23 +118,23 @@ pub(crate) fn connect(addr: SocketAddr, config: &ShmConfig) -> io::Result<(Link,
     }
 }
 
-/// Where there is no file, nothing listens; a file alone is of a process that is
-/// gone.
-fn is_nobody(error: &io::Error) -> bool {
+/// Whether no process listens: there is no file, or the process that created it is gone.
+fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
     )
 }
 
-/// Whether an address is one of this host's.
-fn is_here(mut addr: SocketAddr) -> bool {
+/// Whether an address is assigned to this host.
+fn is_local(mut addr: SocketAddr) -> bool {
     addr.set_port(0);
     let ip = addr.ip();
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind(addr).is_ok()
 }
 
-/// A link-local address has the number of its interface as well, as others have the same.
+/// The path of a socket. For a link-local address it contains the number of the interface,
+/// because the address is not unique.
 fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
     let zone = match addr {
         SocketAddr::V6(addr) if addr.scope_id() != 0 => format!("%{}", addr.scope_id()),
@@ -143,8 +143,8 @@ fn path(folder: &Path, addr: SocketAddr) -> PathBuf {
     folder.join(format!("{}{zone}-{}.sock", addr.ip(), addr.port()))
 }
 
-/// The error about a file, whose kind is not to be taken for one of a port
-/// number, unless somebody has it.
+/// An error about the file. Its kind must not be mistaken for one about the port, except for
+/// an address in use.
 fn of_file(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::AddrInUse => error,
@@ -152,9 +152,8 @@ fn of_file(error: io::Error) -> io::Error {
     }
 }
 
-/// Makes the folder if it is not there. One in which others could put their
-/// sockets in place of ours is refused, and one that shuts those out who may
-/// connect.
+/// Creates the directory if it does not exist. Refuses one in which other users could replace
+/// the sockets, and one that denies access to permitted users.
 fn make_folder(config: &ShmConfig) -> io::Result<()> {
     let others = config.mode & 0o007 != 0;
     let folder = &config.folder;
@@ -163,7 +162,7 @@ fn make_folder(config: &ShmConfig) -> io::Result<()> {
         Ok(()) if others => fs::set_permissions(folder, Permissions::from_mode(mode))?,
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             let text = format!(
-                "cannot make the folder {}: {error}; choose another one with shm.folder",
+                "cannot create the directory {}: {error}; choose another one with shm.folder",
                 folder.display()
             );
             return Err(io::Error::other(text));
@@ -176,13 +175,13 @@ fn make_folder(config: &ShmConfig) -> io::Result<()> {
     let ours = [0, geteuid().as_raw()].contains(&found.uid());
     if !found.is_dir() || !ours || found.mode() & 0o002 != 0 {
         return wrong(format!(
-            "{folder} must be a folder that belongs to this user or to root and that others \
-             cannot write; choose another one with shm.folder"
+            "{folder} must be a directory that belongs to this user or to root and that other \
+             users cannot write; choose another one with shm.folder"
         ));
     }
     if others && found.mode() & 0o001 == 0 {
         return wrong(format!(
-            "{folder} shuts out the users that may connect; `chmod o+x {folder}` lets them in"
+            "{folder} cannot be searched by the users in shm.users; run `chmod o+x {folder}`"
         ));
     }
     Ok(())
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_taken_once_and_free_again() {
+    fn address_in_use_is_refused_until_released() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(&folder.path().join("new"));
         let listener = Listener::new(addr("127.0.0.1:4420"), &config).unwrap();
@@ -220,27 +219,27 @@ mod tests {
         drop(listener);
         let left = fs::read_dir(&config.folder).unwrap().count();
         assert_eq!(left, 0, "nothing stays behind");
-        let nobody = connect(addr("127.0.0.1:4420"), &config).unwrap_err();
-        assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
+        let absent = connect(addr("127.0.0.1:4420"), &config).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::ConnectionRefused);
         assert!(Listener::new(addr("127.0.0.1:4420"), &config).is_ok());
     }
 
     #[test]
-    fn what_a_dead_process_left_is_replaced() {
+    fn stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let path = path(folder.path(), addr("[::1]:7"));
         let dead = link::socket().unwrap();
         dead.bind(&link::address(&path).unwrap()).unwrap();
         drop(dead);
-        let nobody = connect(addr("[::1]:7"), &config).unwrap_err();
-        assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
+        let absent = connect(addr("[::1]:7"), &config).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::ConnectionRefused);
         let _listener = Listener::new(addr("[::1]:7"), &config).unwrap();
         assert!(connect(addr("[::1]:7"), &config).is_ok());
     }
 
     #[test]
-    fn one_of_many_that_come_and_go_has_an_address() {
+    fn concurrent_listeners_get_address_one_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let holders = std::sync::atomic::AtomicU32::new(0);
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_at_all_addresses_is_found() {
+    fn listener_on_all_addresses_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let listener = Listener::new(addr("0.0.0.0:0"), &config).unwrap();
@@ -270,7 +269,7 @@ mod tests {
         assert!(port >= FIRST_FREE);
         assert!(connect(addr(&format!("127.1.2.3:{port}")), &config).is_ok());
         assert!(connect(addr(&format!("[::1]:{port}")), &config).is_err());
-        // An address kept for documents, which no host has (RFC 5737).
+        // An address reserved for documentation (RFC 5737), which no host has.
         assert!(connect(addr(&format!("192.0.2.1:{port}")), &config).is_err());
         drop(listener);
         let listener = Listener::new(addr("[::]:0"), &config).unwrap();
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_hosts_are_not_listened_on() {
+    fn address_of_other_host_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let other = Listener::new(addr("192.0.2.1:1"), &config(folder.path()));
         assert!(
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn others_that_may_connect_reach_the_socket_and_cannot_list_the_folder() {
+    fn permitted_users_reach_socket_and_cannot_list_folder() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(&folder.path().join("new"));
         config.mode = 0o666;
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn other_users_are_no_peers() {
+    fn other_users_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path());
         let listener = Listener::new(addr("127.0.0.1:1"), &config).unwrap();
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_others_could_change_are_refused() {
+    fn folder_writable_by_others_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -341,8 +340,8 @@ mod tests {
                 "{bad:?}: {refused:?}"
             );
             // It may be a folder such as /tmp.
-            let said = refused.unwrap_err().to_string();
-            assert!(!said.contains("remove"), "{said}");
+            let text = refused.unwrap_err().to_string();
+            assert!(!text.contains("remove"), "{text}");
         }
     }
 }

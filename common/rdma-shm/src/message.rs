@@ -1,4 +1,4 @@
-//! Messages on the socket: bytes and what they mean. Numbers are little-endian.
+//! Messages on the socket and their encoding. Numbers are little-endian.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,9 +6,9 @@ use nvmeof_rdma::{Fault, PrivateData};
 
 use crate::fault::{LAYER, codes, fault};
 
-/// Longest message, and one byte more to see that one is longer.
+/// Buffer for the longest message, and one byte more to detect longer ones.
 pub(crate) const ROOM: usize = 256 + 1;
-/// What a request starts with: kind, and which protocol this is.
+/// Start of a request: kind, and protocol identifier.
 const REQUEST: [u8; 8] = *b"\x01nvmshm2";
 const ACCEPT: u8 = 2;
 const REJECT: u8 = 3;
@@ -19,49 +19,49 @@ const BYE: u8 = 5;
 const FAULT: u8 = 6;
 const PROBE: u8 = 7;
 const REGION: u8 = 8;
-/// Longest text of a fault, in bytes.
+/// Maximum text of a fault, in bytes.
 const TEXT: usize = 200;
 
-/// Why a request is none.
+/// Text for an invalid request.
 pub(crate) const BAD_REQUEST: &str = "its first message is not a request of this protocol";
 
-/// What two sides tell each other.
+/// Messages between the two sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The passive side accepts.
     Accept {
         terms: Terms,
-        /// Regions of the active side that it maps.
+        /// Maximum number of regions of the active side that it maps.
         regions: u32,
     },
-    /// The passive side refuses.
+    /// The passive side rejects.
     Reject(PrivateData),
-    /// There is something in the rings.
+    /// Wake-up: there is something in the rings.
     Wake,
-    /// The sender closed in good order; what is in its ring counts.
+    /// Orderly close by the sender; records in its ring are valid.
     Bye,
-    /// The receiver broke a rule.
+    /// The receiver of this message violated the protocol.
     Fault(Fault),
-    /// Instead of a request: whether we would be heard. It is answered with
-    /// the same.
+    /// Instead of a request: asks whether the target would accept a connection. The response
+    /// is the same message.
     Probe,
-    /// A region of ours for the peer to map; the memory comes with it.
+    /// A region for the peer to map; its file descriptor is passed with the message.
     Region {
-        /// What grants call it.
+        /// Its number in grants.
         number: u32,
         /// Bytes.
         len: u64,
     },
 }
 
-/// What each side says of itself.
+/// Parameters of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// RDMA Reads it answers at once.
+    /// RDMA Reads that it processes at once.
     pub(crate) reads_in: u32,
     /// RDMA Reads it wants in flight.
     pub(crate) reads_out: u32,
-    /// What its user says.
+    /// Private data of its user.
     pub(crate) private_data: PrivateData,
 }
 
@@ -83,15 +83,14 @@ impl Terms {
     }
 }
 
-/// What the active side begins with; memory comes with it.
+/// The first message of the active side; the file descriptor of the memory is passed with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Bytes of each ring in that memory.
     pub(crate) ring: u64,
-    /// Grants that there is room for in that memory: none, or as many as this
-    /// protocol has.
+    /// Room for grants in that memory: 0, or the number that this protocol defines.
     pub(crate) grants: u32,
-    /// The address that it looked for.
+    /// The address that it connected to.
     pub(crate) sought: IpAddr,
     pub(crate) terms: Terms,
 }
@@ -148,7 +147,7 @@ impl Message {
         }
     }
 
-    /// Parses what a peer sent.
+    /// Parses a message of a peer.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         let parsed = match bytes.split_first() {
             Some((&ACCEPT, rest)) => accept(rest),
@@ -169,7 +168,7 @@ impl Message {
         parsed.ok_or_else(|| {
             let kind = bytes.first().copied().unwrap_or(0);
             let len = bytes.len();
-            let text = format!("a message of kind {kind} and {len} bytes means nothing");
+            let text = format!("a message of kind {kind} and {len} bytes is unknown");
             fault(codes::MESSAGE, text)
         })
     }
@@ -191,7 +190,7 @@ fn region(bytes: &[u8]) -> Option<Message> {
     })
 }
 
-/// A peer's text as it may stand in a log: nothing in it moves a cursor.
+/// A peer's text without control characters, for the log.
 fn printable(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text.get(..TEXT).unwrap_or(text));
     let shown = |letter: char| if letter.is_control() { '?' } else { letter };
@@ -220,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
-        let said = [
+    fn messages_round_trip() {
+        let messages = [
             Message::Accept {
                 terms: terms(),
                 regions: 16,
@@ -237,7 +236,7 @@ mod tests {
             Message::Probe,
             Message::Fault(fault(0x1234, "so it is")),
         ];
-        for message in said {
+        for message in messages {
             let bytes = message.to_bytes();
             assert!(bytes.len() < ROOM);
             assert_eq!(Message::parse(&bytes), Ok(message));
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_a_fault() {
+    fn invalid_message_is_a_fault() {
         let long = [&[REJECT][..], &[0; 197]].concat();
         for bytes in [
             &[][..],
@@ -281,17 +280,17 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_short_and_harmless() {
+    fn fault_text_is_bounded_and_printable() {
         let text = "é".repeat(150) + "\x1b[2J\n";
         let message = Message::Fault(fault(1, text));
-        let Ok(Message::Fault(heard)) = Message::parse(&message.to_bytes()) else {
+        let Ok(Message::Fault(parsed)) = Message::parse(&message.to_bytes()) else {
             panic!("a fault")
         };
-        assert_eq!(heard.text, "é".repeat(100));
+        assert_eq!(parsed.text, "é".repeat(100));
         let escape = [&[FAULT, 0, 0][..], b"\x1b[2J\n\xff"].concat();
-        let Ok(Message::Fault(heard)) = Message::parse(&escape) else {
+        let Ok(Message::Fault(parsed)) = Message::parse(&escape) else {
             panic!("a fault")
         };
-        assert_eq!(heard.text, "?[2J?\u{fffd}");
+        assert_eq!(parsed.text, "?[2J?\u{fffd}");
     }
 }

@@ -1,5 +1,5 @@
-//! What leaves a connection: the send queue, answers to the peer's reads, and
-//! the records they become.
+//! The sending side of a connection: the send queue, responses to the peer's Reads, and their
+//! records.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,31 @@ use crate::fault::{codes, fault};
 use crate::grant::{Grant, Taken};
 use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SEGMENT, SOLICITED, count};
 
-/// Records that one call puts, and bytes that it copies to where they belong,
-/// so that other connections get their turn.
+/// Limits on records and on directly copied bytes per call, so that other connections are
+/// served as well.
 const RECORDS: usize = 256;
 const BYTES: usize = 512 << 10;
 
 /// The sending state of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    /// Posted work that is not wholly put, oldest first, and how much of the
-    /// payload of the first is.
+    /// Posted work that is not completely put into the ring, oldest first, and how much of
+    /// the payload of the first is.
     waiting: VecDeque<Waiting>,
     put: usize,
-    /// Posted work that was put, oldest first; entry 0 has number `base`.
+    /// Posted work that is in the ring, oldest first; entry 0 has number `base`.
     sent: VecDeque<Sent>,
     base: u64,
-    /// RDMA Reads in flight, oldest first, and how many there may be.
+    /// RDMA Reads in flight, oldest first, and their maximum number.
     reads: VecDeque<ReadInFlight>,
     max_reads: usize,
-    /// Answers to the peer's Reads that are not wholly put.
-    answers: VecDeque<Answer>,
-    /// What the peer is granted: the next message takes the last of it along.
+    /// Responses to the peer's Reads that are not completely put.
+    responses: VecDeque<Response>,
+    /// Grants for the peer: the next message carries the last one.
     last_grant: Option<Grant>,
     grants: VecDeque<Grant>,
-    /// Whose turn it is when both works and answers wait.
-    answer_next: bool,
+    /// What is next if both works and responses wait.
+    response_next: bool,
     /// Payload of the record for which there was no room.
     pub(crate) blocked: Option<usize>,
 }
@@ -47,17 +47,17 @@ pub(crate) struct Outbound {
 struct Waiting {
     tag: Tag,
     work: Work,
-    /// Goes with the message.
+    /// Sent with the message.
     grant: Option<Grant>,
 }
 
-/// What is kept of work that was put.
+/// The rest of work that is in the ring.
 #[derive(Debug)]
 struct Sent {
     tag: Tag,
     kind: WorkKind,
     buf: Option<Buf>,
-    /// False of a Read that is in flight.
+    /// False for a Read in flight.
     done: bool,
 }
 
@@ -68,19 +68,19 @@ struct ReadInFlight {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct Response {
     key: u32,
-    /// Where in the exposed buffer it goes on.
+    /// Current offset in the exposed buffer.
     at: usize,
     rest: u32,
 }
 
 /// What is put next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum Next {
     Grant,
     Work,
-    Answer,
+    Response,
     Nothing,
 }
 
@@ -93,10 +93,10 @@ impl Outbound {
             base: 0,
             reads: VecDeque::new(),
             max_reads: 0,
-            answers: VecDeque::new(),
+            responses: VecDeque::new(),
             last_grant: None,
             grants: VecDeque::new(),
-            answer_next: true,
+            response_next: true,
             blocked: None,
         }
     }
@@ -106,7 +106,7 @@ impl Outbound {
         self.sent.reserve_exact(sends);
     }
 
-    /// The connection stands: what was agreed.
+    /// The connection is established: sets the negotiated number.
     pub(crate) fn start(&mut self, max_reads: usize) {
         self.max_reads = max_reads;
     }
@@ -119,8 +119,8 @@ impl Outbound {
         self.max_reads
     }
 
-    /// Takes work. A short message with nothing before it goes into the ring at
-    /// once; everything else with the next [`transmit`](Self::transmit).
+    /// Queues work. A short message with nothing before it goes into the ring immediately;
+    /// everything else with the next [`transmit`](Self::transmit).
     pub(crate) fn post(
         &mut self,
         tag: Tag,
@@ -130,12 +130,12 @@ impl Outbound {
     ) {
         let mut grant = None;
         if let Work::Send { invalidate, .. } = &work {
-            // A message has one key to say: the one it grants or the other.
+            // A message carries one key: a granted or an invalidated one.
             if invalidate.is_none() {
                 grant = self.last_grant.take();
             }
             if let Some(channel) = channel
-                && self.put_now(&work, grant, channel)
+                && self.put_immediately(&work, grant, channel)
             {
                 if let (Some(key), Some(taken)) = (invalidate, taken) {
                     taken.forget(*key);
@@ -146,17 +146,17 @@ impl Outbound {
         self.waiting.push_back(Waiting { tag, work, grant });
     }
 
-    /// Puts a message at once if nothing is before it, it is one record, and
-    /// there is room. Returns whether it did. A fault is found again by
-    /// [`transmit`](Self::transmit), which can say so.
+    /// Puts a message immediately if nothing is before it, it is one record, and there is
+    /// room. Returns whether it did. A fault is found again by [`transmit`](Self::transmit),
+    /// which can report it.
     #[inline]
-    fn put_now(&self, work: &Work, grant: Option<Grant>, channel: &mut Channel) -> bool {
+    fn put_immediately(&self, work: &Work, grant: Option<Grant>, channel: &mut Channel) -> bool {
         let Some(message) = Message::of(work, grant) else {
             return false;
         };
-        // A grant that the message cannot take along goes before it.
+        // A grant that the message cannot carry goes before it.
         let granted = self.grants.is_empty() && self.last_grant.is_none();
-        let first = self.waiting.is_empty() && self.answers.is_empty() && granted;
+        let first = self.waiting.is_empty() && self.responses.is_empty() && granted;
         let len = message.len();
         first
             && len <= SEGMENT
@@ -171,48 +171,47 @@ impl Outbound {
         }
     }
 
-    /// Grants a key no more, if that was not said yet.
-    pub(crate) fn keep_back(&mut self, key: u32) {
+    /// Drops the grant of a key if it was not sent yet.
+    pub(crate) fn cancel_grant(&mut self, key: u32) {
         self.last_grant.take_if(|grant| grant.key() == key);
         self.grants.retain(|grant| grant.key() != key);
     }
 
-    /// Answers to the peer's Reads that are not wholly put.
-    pub(crate) fn answering(&self) -> usize {
-        self.answers.len()
+    /// Responses to the peer's Reads that are not completely put.
+    pub(crate) fn responding(&self) -> usize {
+        self.responses.len()
     }
 
-    /// Queues the answer to a Read of `len` bytes of `key`, from byte `at` of
-    /// the buffer on.
-    pub(crate) fn answer(&mut self, key: u32, at: usize, len: u32) {
+    /// Queues the response to a Read of `len` bytes of `key`, from byte `at` of the buffer.
+    pub(crate) fn respond(&mut self, key: u32, at: usize, len: u32) {
         let rest = len;
-        self.answers.push_back(Answer { key, at, rest });
+        self.responses.push_back(Response { key, at, rest });
     }
 
-    fn turn(&self) -> Turn {
+    fn next_item(&self) -> Next {
         if !self.grants.is_empty() {
-            return Turn::Grant;
+            return Next::Grant;
         }
         let work = match self.waiting.front().map(|first| &first.work) {
             Some(Work::Read { .. }) => self.reads.len() < self.max_reads,
             Some(_) => true,
             None => false,
         };
-        match (work, !self.answers.is_empty()) {
-            (true, true) if self.answer_next => Turn::Answer,
-            (true, _) => Turn::Work,
-            (false, true) => Turn::Answer,
-            (false, false) => Turn::Nothing,
+        match (work, !self.responses.is_empty()) {
+            (true, true) if self.response_next => Next::Response,
+            (true, _) => Next::Work,
+            (false, true) => Next::Response,
+            (false, false) => Next::Nothing,
         }
     }
 
-    /// Whether nothing is left that could be put.
+    /// Whether nothing is left to put.
     pub(crate) fn is_idle(&self) -> bool {
-        self.turn() == Turn::Nothing
+        self.next_item() == Next::Nothing
     }
 
-    /// Puts what there is and what there is room for, up to a bound. Returns
-    /// whether anything was put.
+    /// Puts as much as there is and as there is room for, up to a limit. Returns whether
+    /// anything was put.
     pub(crate) fn transmit(
         &mut self,
         channel: &mut Channel,
@@ -220,28 +219,28 @@ impl Outbound {
         mut taken: Option<&mut Taken>,
     ) -> Result<bool, Fault> {
         if let Some(grant) = self.last_grant.take() {
-            // No message took it along.
+            // No message carried it.
             self.grants.push_back(grant);
         }
         let mut copied = 0usize;
         for done in 0..RECORDS {
-            let put = match self.turn() {
-                Turn::Nothing => return Ok(done > 0),
-                Turn::Grant => self.put_grant(channel)?,
-                Turn::Work => {
+            let put = match self.next_item() {
+                Next::Nothing => return Ok(done > 0),
+                Next::Grant => self.put_grant(channel)?,
+                Next::Work => {
                     let direct = match &mut taken {
-                        Some(taken) => self.do_work(taken, channel),
+                        Some(taken) => self.work_in_place(taken, channel),
                         None => None,
                     };
                     copied = copied.saturating_add(direct.unwrap_or(0));
                     direct.is_some() || self.put_work(channel)?
                 }
-                Turn::Answer => self.put_answer(channel, keys)?,
+                Next::Response => self.put_response(channel, keys)?,
             };
             if copied >= BYTES {
                 return Ok(true);
             }
-            self.answer_next = !self.answer_next;
+            self.response_next = !self.response_next;
             if !put {
                 return Ok(done > 0);
             }
@@ -249,7 +248,7 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Says what the peer is granted, unless there is no room.
+    /// Puts a grant, unless there is no room.
     fn put_grant(&mut self, channel: &mut Channel) -> Result<bool, Fault> {
         if !channel.has_room(0)? {
             self.blocked = Some(0);
@@ -264,11 +263,11 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Does the work at hand in the peer's own memory if that is granted: then
-    /// nothing of it goes through the ring. Returns how many bytes that were.
+    /// Does the current work directly in the peer's memory if that is granted: then nothing
+    /// of it goes through the ring. Returns its length in bytes.
     ///
-    /// Whatever is wrong with it is left to the peer to find.
-    fn do_work(&mut self, taken: &mut Taken, channel: &Channel) -> Option<usize> {
+    /// Errors are left to the peer to detect.
+    fn work_in_place(&mut self, taken: &mut Taken, channel: &Channel) -> Option<usize> {
         if self.put > 0 {
             return None;
         }
@@ -286,18 +285,18 @@ impl Outbound {
         let len = u32::try_from(len).ok()?;
         let remote = RemoteSlice { len, ..*remote };
         let mut theirs = taken.lend(&remote, rights, channel)?;
-        // As long as what was lent.
+        // Has the length of the lent memory.
         let copied = match work {
             Work::Read { local, .. } => theirs.copy_out(0, local),
             Work::Write { local, .. } => theirs.copy_in(0, local),
             Work::Send { .. } => return None,
         };
         copied.ok()?;
-        self.first_is_put(true);
+        self.first_done(true);
         Some(theirs.len())
     }
 
-    /// Puts a piece of the work at hand, unless there is no room.
+    /// Puts a piece of the current work, unless there is no room.
     fn put_work(&mut self, channel: &mut Channel) -> Result<bool, Fault> {
         let put = self.put;
         let Some(Waiting { work, grant, .. }) = self.waiting.front() else {
@@ -323,7 +322,7 @@ impl Outbound {
                 channel.put(record, [&[], &[]])?;
             }
             Work::Send { .. } => {
-                // The first piece takes the grant along.
+                // The first piece carries the grant.
                 let grant = grant.filter(|_| put == 0);
                 if let Some(message) = Message::of(work, grant) {
                     message.put(message.cut(put, piece), put.saturating_add(piece), channel)?;
@@ -334,57 +333,58 @@ impl Outbound {
         if matches!(work, Work::Read { .. }) {
             let number = self.base.saturating_add(self.sent.len() as u64);
             self.reads.push_back(ReadInFlight { number, arrived: 0 });
-            self.first_is_put(false);
+            self.first_done(false);
         } else {
             self.put = put.saturating_add(piece);
             if self.put == len {
-                self.first_is_put(true);
+                self.first_done(true);
             }
         }
         Ok(true)
     }
 
-    /// Nothing of the work at hand is left to be put.
-    fn first_is_put(&mut self, done: bool) {
+    /// The current work is completely put.
+    fn first_done(&mut self, done: bool) {
         self.put = 0;
         if let Some(Waiting { tag, work, .. }) = self.waiting.pop_front() {
             self.sent.push_back(Sent::of(tag, work, done));
         }
     }
 
-    /// Puts a piece of the answer at hand, unless there is no room.
-    fn put_answer(&mut self, channel: &mut Channel, keys: &mut KeyTable) -> Result<bool, Fault> {
-        let Some(answer) = self.answers.front_mut() else {
+    /// Puts a piece of the current response, unless there is no room.
+    fn put_response(&mut self, channel: &mut Channel, keys: &mut KeyTable) -> Result<bool, Fault> {
+        let Some(response) = self.responses.front_mut() else {
             return Ok(false);
         };
-        let piece = count(answer.rest).min(SEGMENT);
+        let piece = count(response.rest).min(SEGMENT);
         if !channel.has_room(piece)? {
             self.blocked = Some(piece);
             return Ok(false);
         }
-        // The key stays as long as its memory is read.
-        let bytes = keys.reading(answer.key, answer.at, piece);
+        // The key stays valid as long as its memory is read.
+        let bytes = keys.reading(response.key, response.at, piece);
         let record = Record {
             len: number(piece),
-            rest: answer.rest,
-            ..Record::new(Kind::Answer)
+            rest: response.rest,
+            ..Record::new(Kind::Response)
         };
         channel.put(record, [bytes.unwrap_or_default(), &[]])?;
-        answer.at = answer.at.saturating_add(piece);
-        answer.rest = answer.rest.saturating_sub(number(piece));
+        response.at = response.at.saturating_add(piece);
+        response.rest = response.rest.saturating_sub(number(piece));
         self.blocked = None;
-        if answer.rest == 0 {
-            keys.end_read(answer.key);
-            self.answers.pop_front();
+        if response.rest == 0 {
+            keys.end_read(response.key);
+            self.responses.pop_front();
         }
         Ok(true)
     }
 
-    /// Takes a piece of the answer to our oldest Read.
-    pub(crate) fn on_answer(&mut self, record: &Record, channel: &Channel) -> Result<(), Fault> {
-        let unfit = |text: &str| fault(codes::ANSWER, text);
+    /// Processes a piece of the response to the oldest Read of this side.
+    pub(crate) fn on_response(&mut self, record: &Record, channel: &Channel) -> Result<(), Fault> {
+        let invalid_response = |text: &str| fault(codes::RESPONSE, text);
         let read = self.reads.front_mut();
-        let read = read.ok_or_else(|| unfit("an answer to no read"))?;
+        let read = read
+            .ok_or_else(|| invalid_response("a read response arrived and no read is in flight"))?;
         let index = read.number.checked_sub(self.base);
         let index = index.and_then(|index| usize::try_from(index).ok());
         let sent = index.and_then(|index| self.sent.get_mut(index));
@@ -394,7 +394,9 @@ impl Outbound {
             ..
         }) = sent
         else {
-            return Err(unfit("an answer to a read that is gone"));
+            return Err(invalid_response(
+                "a read response arrived for a read that has ended",
+            ));
         };
         let missing = local.len().saturating_sub(read.arrived);
         let end = read.arrived.saturating_add(count(record.len));
@@ -402,7 +404,9 @@ impl Outbound {
         let place = local.get_mut(read.arrived..end);
         let place = place.filter(|_| count(record.rest) == missing && !stuck);
         let Some(place) = place else {
-            return Err(unfit("an answer of another length than the read"));
+            return Err(invalid_response(
+                "a read response has another length than the read",
+            ));
         };
         channel.payload(place)?;
         read.arrived = end;
@@ -413,7 +417,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Hands out what is done, in the order it was posted.
+    /// Reports completed work, in posting order.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.done) {
             self.base = self.base.saturating_add(1);
@@ -421,11 +425,10 @@ impl Outbound {
         }
     }
 
-    /// Hands out everything.
+    /// Reports all work, in posting order.
     pub(crate) fn flush(&mut self, qp: QpId, keys: &mut KeyTable, events: &mut Vec<Event>) {
-        self.drop_answers(keys);
-        // From the first that was not done on, nothing is: completions are in
-        // posting order.
+        self.drop_responses(keys);
+        // After the first undone request all are flushed: completions are in posting order.
         self.complete(qp, events);
         let waiting = self.waiting.drain(..);
         let waiting = waiting.map(|Waiting { tag, work, .. }| Sent::of(tag, work, false));
@@ -435,16 +438,16 @@ impl Outbound {
         self.reads.clear();
     }
 
-    /// The connection ends in good order: no more Reads are sent, nor what was
-    /// posted after them, and the peer's Reads are not answered any more.
+    /// Orderly end of the connection: no more Reads are sent, nor work that was posted after
+    /// them, and the peer's Reads get no more responses.
     pub(crate) fn wind_down(&mut self, keys: &mut KeyTable) {
         self.max_reads = 0;
-        self.drop_answers(keys);
+        self.drop_responses(keys);
     }
 
-    fn drop_answers(&mut self, keys: &mut KeyTable) {
-        for answer in self.answers.drain(..) {
-            keys.end_read(answer.key);
+    fn drop_responses(&mut self, keys: &mut KeyTable) {
+        for response in self.responses.drain(..) {
+            keys.end_read(response.key);
         }
     }
 }
@@ -470,7 +473,7 @@ impl Sent {
     }
 }
 
-/// A message as it is put.
+/// A message in the form in which it is put.
 struct Message<'a> {
     pieces: [&'a [u8]; 2],
     invalidate: Option<RemoteKey>,
@@ -512,8 +515,7 @@ impl<'a> Message<'a> {
         [from_head, from_body]
     }
 
-    /// Puts the part of it that is `pieces` and ends at byte `end`, for which
-    /// there is room.
+    /// Puts the part `pieces`, which ends at byte `end` of the message. There must be room.
     #[inline]
     fn put(&self, pieces: [&[u8]; 2], end: usize, channel: &mut Channel) -> Result<(), Fault> {
         let [one, two] = pieces;
@@ -550,8 +552,7 @@ fn part(bytes: &[u8], start: usize, len: usize) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()
 }
 
-/// A length of memory, which is bounded by the longest message, as a length of
-/// a record.
+/// A length of memory, which is bounded by the longest message, as a length of a record.
 fn number(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,4 @@
-//! Asking whether somebody on this host serves an address, before anything is
-//! decided.
+//! Probe whether a process on this host serves an address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,56 +13,57 @@ use crate::link::Link;
 use crate::listening;
 use crate::message::{Message, ROOM};
 
-/// Why nobody serves an address through shared memory.
+/// Why no process serves an address over shared memory.
 #[derive(Debug, thiserror::Error)]
 pub enum Nobody {
-    /// No process listens there.
+    /// No process listens on the address.
     #[error("{0}")]
     Absent(io::Error),
-    /// One of the two does not take processes of the other's user.
+    /// One of the two processes does not permit the user of the other.
     #[error("{0}")]
     Refused(String),
-    /// It does not answer.
-    #[error("the process that listens at {addr} did not answer within {waited:?}")]
+    /// The listener does not respond.
+    #[error("the process that listens on {addr} did not respond within {waited:?}")]
     Silent {
         /// The address.
         addr: SocketAddr,
-        /// How long we waited.
+        /// Time waited.
         waited: Duration,
     },
 }
 
-/// Asks whether a process of this host serves `addr` and takes us. Waits for
-/// its answer, `patience` at most.
+/// Asks whether a process on this host serves `addr` and permits this user. Waits at most
+/// `patience` for the response.
 ///
 /// # Errors
-/// [`Nobody`] when not.
+/// [`Nobody`] if not.
 pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), Nobody> {
     let refused = |why: &str| Nobody::Refused(why.to_owned());
     let (link, _) = listening::connect(addr, config).map_err(|why| match why.kind() {
         io::ErrorKind::PermissionDenied => refused(&why.to_string()),
         _ => Nobody::Absent(why),
     })?;
-    // One that is gone again is found out below.
+    // A listener that is gone is detected below.
     let _ = link.send(&Message::Probe.to_bytes(), None);
     if !wait(&link, patience).map_err(Nobody::Absent)? {
         let waited = patience;
         return Err(Nobody::Silent { addr, waited });
     }
     let mut room = [0; ROOM];
-    let said = link.receive(&mut room).map_err(Nobody::Absent)?;
-    match said.map(Message::parse) {
+    let response = link.receive(&mut room).map_err(Nobody::Absent)?;
+    match response.map(Message::parse) {
         Some(Ok(Message::Probe)) => Ok(()),
         Some(Ok(Message::Fault(fault))) => Err(Nobody::Refused(fault.text)),
-        Some(_) => Err(refused("what listens there speaks another protocol")),
+        Some(_) => Err(refused(
+            "the process that listens there uses another protocol",
+        )),
         None => Err(refused(
-            "what listens there closed the connection; its log may tell why",
+            "the process that listens there closed the connection; see its log",
         )),
     }
 }
 
-/// Waits until there is something to receive. False when there is nothing in
-/// time.
+/// Waits until a message can be received. False on time-out.
 fn wait(link: &Link, patience: Duration) -> io::Result<bool> {
     let until = Instant::now() + patience;
     loop {
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Probes somebody who listens at `listens` with `config`.
+    /// Probes a listener on `listens` with `config`.
     fn probed(
         listens: &str,
         config: ShmConfig,
@@ -113,7 +113,7 @@ mod tests {
                     provider.poll(Duration::ZERO, &mut events);
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                assert!(events.is_empty(), "nobody hears of a probe: {events:?}");
+                assert!(events.is_empty(), "a probe causes no event: {events:?}");
                 assert_eq!(provider.next_deadline(), None, "nothing is left of it");
             });
             let found = probe(addr.parse().unwrap(), asks, PATIENCE);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_serves_an_address_and_takes_us_says_so() {
+    fn probe_of_listener_that_permits_user_succeeds() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         for (listens, at) in [
@@ -133,16 +133,16 @@ mod tests {
         ] {
             probed(listens, config.clone(), at, &config).unwrap();
         }
-        // As TCP has it with IPV6_V6ONLY.
+        // As for TCP with IPV6_V6ONLY.
         let other = probed("[::]:1", config.clone(), "127.0.0.1:1", &config).unwrap_err();
         assert!(matches!(other, Nobody::Absent(_)), "{other}");
-        let nobody = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
-        assert!(matches!(nobody, Nobody::Absent(_)), "{nobody}");
-        assert!(nobody.to_string().contains("127.0.0.1:2"), "{nobody}");
+        let absent = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
+        assert!(matches!(absent, Nobody::Absent(_)), "{absent}");
+        assert!(absent.to_string().contains("127.0.0.1:2"), "{absent}");
     }
 
     #[test]
-    fn whoever_does_not_take_us_says_why() {
+    fn probe_of_listener_that_denies_user_gets_reason() {
         let folder = tempfile::tempdir().unwrap();
         let ours = config(folder.path());
         let mut theirs = ours.clone();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_nothing_is_not_waited_for_longer_than_told() {
+    fn probe_of_silent_listener_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let mut provider = Shm::new(config.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! The provider: the contract of `nvmeof-rdma` over shared memory.
+//! The provider: implements the contract of `nvmeof-rdma` over shared memory.
 
 mod connecting;
 mod ending;
@@ -28,63 +28,63 @@ use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
 use crate::given::Given;
 use crate::grant::Grant;
-use crate::group::{Group, Mailbox, Meeting, Waker};
+use crate::group::{Group, Mailbox, SharedListener, Waker};
 use crate::link::Link;
 use crate::listening::Listener;
 
-/// RDMA between processes of one host.
+/// RDMA between processes on one host.
 #[derive(Debug)]
 pub struct Shm {
     core: Core,
     conns: Slots<Box<Conn>>,
-    listeners: Slots<Arc<Meeting>>,
-    /// With whom it shares its listeners; `None` when it is alone.
+    listeners: Slots<Arc<SharedListener>>,
+    /// The group with which it shares its listeners; `None` without a group.
     group: Option<(Arc<Group>, Arc<Mailbox>)>,
 }
 
-/// What the connections share.
+/// State shared by the connections.
 #[derive(Debug)]
 struct Core {
     config: ShmConfig,
     epoll: Epoll,
-    /// Empty, kept for its memory.
+    /// Empty; its memory is reused.
     ready: Vec<EpollEvent>,
     keys: KeyTable,
-    /// Our memory that peers may use.
+    /// Local memory that peers may access.
     given: Given,
-    /// Connections that were not accepted yet, and, oldest first, those that
-    /// may have said nothing.
+    /// Number of connections that are not accepted yet, and, oldest first, those that may not
+    /// have sent a request.
     pending: u32,
     silent: VecDeque<QpId>,
     /// Connections with work posted since the last submit.
     listed: Vec<QpId>,
-    /// Connections that are looked at in each poll, how many polls did that
-    /// since the kernel was asked, and when that was.
+    /// Connections that are checked in each poll, the number of polls since the kernel was
+    /// asked, and when that was.
     hot: VecDeque<QpId>,
     hot_polls: u32,
     asked: Duration,
     deadlines: BTreeSet<(Duration, QpId)>,
     /// Until when accepting pauses.
     paused: Option<Duration>,
-    /// What calls other than poll made happen.
+    /// Events of calls other than poll.
     later: Vec<Event>,
-    /// Of peers that no owner knows of yet.
+    /// Limits log lines about peers that were not reported to the owner yet.
     log: RateLimiter,
-    /// Of how payload goes over new connections.
-    ways: RateLimiter,
+    /// Limits log lines about the data path of new connections.
+    data_paths: RateLimiter,
     now: Duration,
 }
 
-/// Work requests that the peer is shown together. Were it all of a turn, each
-/// side would wait for the other one's turn to end; so they work at the same
-/// time.
+/// Work requests that are published to the peer together. If a whole iteration were published
+/// at once, each side would wait for the other one's iteration; this way both work in
+/// parallel.
 const TOGETHER: usize = 8;
 
 impl Shm {
-    /// Makes a provider. Its memory keys start at random.
+    /// Creates a provider. Its memory keys start at a random number.
     ///
     /// # Errors
-    /// When the kernel gives no epoll instance.
+    /// When the kernel cannot create an epoll instance.
     pub fn new(config: ShmConfig) -> io::Result<Self> {
         // The standard library's hasher keys come from the kernel's random
         // numbers.
@@ -104,8 +104,8 @@ impl Shm {
             paused: None,
             later: Vec::new(),
             log: RateLimiter::default(),
-            // One for each queue, and hosts connect all of theirs within a moment.
-            ways: RateLimiter::of(100),
+            // One line per queue; hosts connect all their queues in a burst.
+            data_paths: RateLimiter::of(100),
             now: Duration::ZERO,
             config,
         };
@@ -117,12 +117,11 @@ impl Shm {
         })
     }
 
-    /// Makes providers for as many threads as `steering` has members: each is
-    /// told to listen on the same addresses, and each connection goes to one of
-    /// them.
+    /// Creates a provider for each member of `steering`. Their owners let all of them listen
+    /// on the same addresses, and each connection goes to one of them.
     ///
     /// # Errors
-    /// When the kernel gives no descriptors.
+    /// When the kernel cannot create file descriptors.
     pub fn group(config: &ShmConfig, steering: &Steering) -> io::Result<Vec<Self>> {
         let group = Group::new(steering.clone());
         let member = |number| {
@@ -135,7 +134,7 @@ impl Shm {
         (0..steering.members()).map(member).collect()
     }
 
-    /// Works on one connection; `None` when it is gone.
+    /// Runs `work` on one connection; `None` if it is closed.
     fn with<R>(&mut self, qp: QpId, work: impl FnOnce(&mut Core, &mut Conn) -> R) -> Option<R> {
         let conn = self.conns.get_mut(qp.0)?;
         let result = work(&mut self.core, conn);
@@ -145,7 +144,7 @@ impl Shm {
         Some(result)
     }
 
-    /// Works on one connection; what happens is told by the next poll.
+    /// Runs `work` on one connection; its events are reported by the next poll.
     fn with_later<R>(
         &mut self,
         qp: QpId,
@@ -157,7 +156,7 @@ impl Shm {
         result
     }
 
-    /// Has the peer of `qp` see what was posted.
+    /// Publishes posted work to the peer of `qp`.
     fn transmit(&mut self, qp: QpId) {
         self.with_later(qp, |core, conn, later| {
             core.heat(conn);
@@ -169,7 +168,7 @@ impl Shm {
 }
 
 impl Drop for Shm {
-    /// Memory that a peer uses at this moment must not become anybody else's.
+    /// Memory that a peer uses at this moment must not be reused.
     fn drop(&mut self) {
         for (_, conn) in self.conns.iter() {
             for key in self.core.still_used(conn) {
@@ -186,9 +185,9 @@ impl Core {
         self.given.find(buf).is_some()
     }
 
-    /// A line of the log about a peer that no owner knows of yet: anybody can
-    /// make us write one.
-    fn say(&mut self, link: Option<&Link>, what: &dyn std::fmt::Display) {
+    /// Logs a line about a peer that was not reported to the owner yet. It is rate limited,
+    /// because any process can cause such lines.
+    fn log_refusal(&mut self, link: Option<&Link>, what: &dyn std::fmt::Display) {
         if let Some(left_out) = self.log.ask(self.now) {
             let peer = link.and_then(|link| link.peer().ok());
             let peer = peer.map(tracing::field::display);
@@ -196,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Has the next submit show the peer what there is.
+    /// Adds it to the connections whose work the next submit publishes.
     fn list(&mut self, conn: &mut Conn) {
         if !conn.listed {
             conn.listed = true;
@@ -214,8 +213,7 @@ impl Core {
         conn.deadline = deadline;
     }
 
-    /// Something happens on the connection: it is looked at in each poll for
-    /// a while.
+    /// The connection is active: it is checked in each poll for a while.
     fn heat(&mut self, conn: &mut Conn) {
         conn.worked = self.now;
         if !conn.hot {
@@ -249,14 +247,14 @@ impl Provider for Shm {
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError> {
         let addr = addr.ip_only(self.name())?;
         let config = &self.core.config;
-        let meeting = match &self.group {
+        let shared = match &self.group {
             Some((group, own)) => group.listen(&addr, own, || Listener::new(addr, config))?,
-            None => Arc::new(Meeting::alone(Listener::new(addr, config)?)),
+            None => Arc::new(SharedListener::alone(Listener::new(addr, config)?)),
         };
         let name = polling::LISTENER | self.listeners.next_id();
-        let watched = self.core.watch(meeting.acceptor(), name);
-        let addr = meeting.acceptor().addr();
-        self.listeners.insert(meeting);
+        let watched = self.core.watch(shared.acceptor(), name);
+        let addr = shared.acceptor().addr();
+        self.listeners.insert(shared);
         if let Err(error) = watched {
             self.unlisten(ListenerId(name));
             return Err(ListenError::new(addr, error));
@@ -265,14 +263,14 @@ impl Provider for Shm {
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        let Some(meeting) = self.listeners.remove(listener.0 & !polling::LISTENER) else {
+        let Some(shared) = self.listeners.remove(listener.0 & !polling::LISTENER) else {
             return;
         };
         if let Some((_, own)) = &self.group {
-            meeting.leave(own);
+            shared.leave(own);
         }
-        // Others may keep the socket open. An error says that it was not there.
-        let _ = self.core.epoll.delete(meeting.acceptor());
+        // Others may keep the socket open. An error means that it was not registered.
+        let _ = self.core.epoll.delete(shared.acceptor());
     }
 
     fn set_whose(&mut self, qp: QpId, whose: Whose) {
@@ -382,7 +380,7 @@ impl Provider for Shm {
             if conn.passed <= number {
                 core.pass_regions(conn, number);
             }
-            // The next submit says it if no message does.
+            // The next submit sends it if no message does.
             conn.outbound.grant(grant);
             core.list(conn);
         }
@@ -390,11 +388,11 @@ impl Provider for Shm {
     }
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        // A peer that said that it is done with it was asked already.
+        // A key that the peer invalidated is revoked already.
         if let Some(owner) = self.core.given.owner(key.0)
             && let Some(conn) = self.conns.get_mut(owner.0)
         {
-            conn.outbound.keep_back(key.0);
+            conn.outbound.cancel_grant(key.0);
             let revoked = conn
                 .channel
                 .as_ref()
@@ -470,7 +468,7 @@ impl Provider for Shm {
                 return;
             };
             self.with_later(qp, |core, conn, later| {
-                // What is ready to be told is told by the next poll, and by nothing else.
+                // Only the next poll reports pending events.
                 let worked = core.work(conn, later) && conn.runs();
                 let hot = worked || !core.rests(conn, later);
                 core.keep_hot(conn, hot);

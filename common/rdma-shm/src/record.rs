@@ -1,5 +1,5 @@
-//! Records: what a ring carries. A header of 32 bytes, then payload; the next
-//! record starts at the next multiple of 64 bytes.
+//! Records in a ring: a header of 32 bytes, then payload; the next record starts at the next
+//! multiple of 64 bytes.
 
 use nvmeof_rdma::Fault;
 
@@ -9,8 +9,8 @@ use crate::fault::{codes, fault};
 pub(crate) const HEADER: usize = 32;
 /// Records start at multiples of this, a cache line.
 pub(crate) const GRAIN: usize = 64;
-/// Payload of one record at most. Long transfers are several records, so that
-/// one side fills the ring while the other empties it.
+/// Maximum payload of one record. Long transfers take several records, so that one side fills
+/// the ring while the other empties it.
 pub(crate) const SEGMENT: usize = 16 << 10;
 
 /// A length of a record as a length of memory.
@@ -18,7 +18,7 @@ pub(crate) fn count(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A piece of a message.
@@ -27,8 +27,8 @@ pub(crate) enum Kind {
     Write,
     /// A request to read.
     Read,
-    /// A piece of the answer to the oldest read.
-    Answer,
+    /// A piece of the response to the oldest read.
+    Response,
     /// A [`Grant`](crate::grant::Grant) and nothing else.
     Grant,
 }
@@ -39,7 +39,7 @@ impl Kind {
             Self::Send => 1,
             Self::Write => 2,
             Self::Read => 3,
-            Self::Answer => 4,
+            Self::Response => 4,
             Self::Grant => 5,
         }
     }
@@ -49,7 +49,7 @@ impl Kind {
             1 => Self::Send,
             2 => Self::Write,
             3 => Self::Read,
-            4 => Self::Answer,
+            4 => Self::Response,
             5 => Self::Grant,
             _ => return None,
         })
@@ -60,26 +60,26 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
-    /// As they are in its first word: [`LAST`] and those below it.
+    /// Flags as in the first word: [`LAST`] and the following constants.
     pub(crate) flags: u32,
     /// Bytes of payload in this record.
     pub(crate) len: u32,
-    /// The key that opens the memory that is written or read.
+    /// The key of the memory that is written or read.
     pub(crate) key: u32,
-    /// Bytes from `addr` on that are written or read by this record and those
-    /// that continue it; bytes of an answer that are still to come.
+    /// Bytes from `addr` on that are written or read by this record and its continuations;
+    /// for a response the remaining bytes.
     pub(crate) rest: u32,
-    /// Where the memory starts that is written or read.
+    /// Address of the memory that is written or read.
     pub(crate) addr: u64,
 }
 
 /// Last piece of its message.
 pub(crate) const LAST: u32 = 1 << 8;
-/// The sender wants a solicited event.
+/// The sender requests a solicited event.
 pub(crate) const SOLICITED: u32 = 1 << 9;
-/// `key` is invalid when the message is delivered.
+/// The message invalidates `key`.
 pub(crate) const INVALIDATES: u32 = 1 << 10;
-/// Of a message: `key`, `rest` and `addr` are a grant.
+/// For a message: `key`, `rest` and `addr` are a grant.
 pub(crate) const GRANTS: u32 = 1 << 11;
 const FLAGS: u32 = LAST | SOLICITED | INVALIDATES | GRANTS;
 
@@ -110,7 +110,7 @@ impl Record {
         ]
     }
 
-    /// What a peer wrote. `None` when it means nothing.
+    /// Parses words of a peer. `None` if they are invalid.
     #[inline]
     pub(crate) fn parse([first, second, addr]: [u64; 3]) -> Option<Self> {
         let (low, len) = halves(first);
@@ -127,14 +127,14 @@ impl Record {
     }
 }
 
-/// What is wrong with what a peer wrote as a record.
+/// The fault for invalid words of a peer.
 #[cold]
 pub(crate) fn wrong(words: [u64; 3]) -> Fault {
     let text = match Record::parse(words) {
-        Some(Record { len, .. }) => format!("a record of {len} bytes is not whole"),
+        Some(Record { len, .. }) => format!("a record of {len} bytes is incomplete"),
         None => {
             let (low, _) = halves(words[0]);
-            format!("a record starts with {low:#010x}, which means nothing")
+            format!("a record starts with {low:#010x}, which is not a valid header")
         }
     };
     fault(codes::RECORD, text)
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_parsed() {
+    fn record_round_trips() {
         for number in 0..64u32 {
             let record = Record {
                 kind: Kind::parse(u64::from(number % 5) + 1).unwrap(),
@@ -174,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_and_flags_are_faults() {
+    fn unknown_kind_or_flag_is_a_fault() {
         for first in [0, 6, 0xff, 1 | 1 << 12, 1 | 1 << 31] {
             assert_eq!(Record::parse([first, 0, 0]), None);
             let fault = wrong([first, 0, 0]);
             assert_eq!(fault.code, codes::RECORD);
-            assert!(fault.text.contains("means nothing"), "{fault}");
+            assert!(fault.text.contains("not a valid header"), "{fault}");
         }
     }
 

@@ -1,9 +1,8 @@
-//! One ring: bytes from one producer to one consumer in another process.
+//! A ring: bytes from one producer to one consumer in another process.
 //!
-//! Positions are bytes since the start, never reduced, so that full and empty
-//! differ; the place of a byte is its position modulo the size. Each side has
-//! its own position for itself and only believes the other's as far as it
-//! makes sense.
+//! Positions count bytes since the start without wrapping, so that full and empty differ; the
+//! offset of a byte is its position modulo the size. Each side keeps its own position and
+//! accepts the other's only if it is plausible.
 
 use std::sync::atomic::Ordering;
 
@@ -18,52 +17,52 @@ pub(crate) const MIN_RING: usize = 64 << 10;
 /// Largest ring, in bytes.
 pub(crate) const MAX_RING: usize = 16 << 20;
 
-/// Where a ring lies in the memory.
+/// Layout of a ring in the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingLayout {
-    /// The word that says how far the producer is.
+    /// Offset of the producer's position.
     pub(crate) head: usize,
-    /// The word that says how far the consumer is.
+    /// Offset of the consumer's position.
     pub(crate) tail: usize,
-    /// First byte of the data.
+    /// Offset of the data.
     pub(crate) data: usize,
-    /// Bytes of the data: a power of two.
+    /// Size of the data in bytes: a power of two.
     pub(crate) size: usize,
 }
 
 impl RingLayout {
-    /// Where in the memory the `len` bytes from `position` on start, and how
-    /// many of them lie there: the others start where the data starts.
+    /// Offset of the `len` bytes from `position` on, and how many of them lie there: the rest
+    /// is at the start of the data.
     fn find(&self, position: u64, len: usize) -> (usize, usize) {
         let mask = self.size.wrapping_sub(1);
-        // Truncation is what the mask does anyway. So it is below the size.
+        // The mask makes the truncation harmless: the result is below the size.
         let start = usize::try_from(position & mask as u64).unwrap_or(0);
         let first = len.min(self.size.wrapping_sub(start));
         (self.data.wrapping_add(start), first)
     }
 }
 
-/// A position that the other side wrote and that cannot be.
+/// The fault for an invalid position of the other side.
 fn bad_index(what: &str, ours: u64, theirs: u64) -> Fault {
-    let text = format!("the {what} of a ring is at {theirs}, ours is at {ours}");
+    let text = format!("the {what} of a ring is invalid: it is at {theirs}, ours is at {ours}");
     fault(codes::INDEX, text)
 }
 
-/// A place outside of the memory: places are made when the memory is, so this
-/// does not happen.
+/// Offsets are computed when the memory is created, so an offset outside of it does not
+/// happen.
 #[allow(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
 fn outside(error: OutOfBounds) -> Fault {
     fault(codes::INDEX, error.to_string())
 }
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub(crate) struct Producer {
     place: RingLayout,
-    /// How far we are, and how far the consumer knows.
+    /// Own position, and the position that is published to the consumer.
     head: u64,
-    told: u64,
-    /// How far the consumer was when we looked last.
+    published: u64,
+    /// Position of the consumer when it was read last.
     tail: u64,
 }
 
@@ -72,7 +71,7 @@ impl Producer {
         Self {
             place,
             head: 0,
-            told: 0,
+            published: 0,
             tail: 0,
         }
     }
@@ -89,7 +88,7 @@ impl Producer {
         Ok(self.room() >= size(len) || self.look(memory)? >= size(len))
     }
 
-    /// Looks how far the consumer is. Returns the room.
+    /// Reads the position of the consumer. Returns the room.
     #[cold]
     fn look(&mut self, memory: &Shared) -> Result<usize, Fault> {
         let tail = memory.word(self.place.tail).map_err(outside)?;
@@ -121,7 +120,7 @@ impl Producer {
     ) -> Result<(), Fault> {
         let len = one.len().saturating_add(two.len());
         debug_assert!(self.room() >= size(len), "room was asked for");
-        // A header never lies in two parts, and payload hardly ever does.
+        // A header never wraps, and payload hardly ever does.
         let (start, first) = self.place.find(self.head, HEADER.wrapping_add(one.len()));
         memory.store(start, header).map_err(outside)?;
         let data = start.wrapping_add(HEADER);
@@ -133,15 +132,15 @@ impl Producer {
             self.fill(memory, at.wrapping_add(one.len() as u64), two)?;
         }
         self.head = self.head.wrapping_add(size(len) as u64);
-        // The consumer may begin with what is long; short records are told of
-        // together.
-        if self.untold() >= SEGMENT {
-            self.tell(memory);
+        // Long records are published immediately, so that the consumer can start; short ones
+        // are published together.
+        if self.unpublished() >= SEGMENT {
+            self.publish(memory);
         }
         Ok(())
     }
 
-    /// Copies a piece to where it belongs from position `at` on.
+    /// Copies a piece to position `at`.
     fn fill(&self, memory: &Shared, at: u64, piece: &[u8]) -> Result<(), Fault> {
         let (start, first) = self.place.find(at, piece.len());
         let (one, two) = piece.split_at_checked(first).unwrap_or((piece, &[]));
@@ -152,30 +151,30 @@ impl Producer {
         Ok(())
     }
 
-    /// Bytes that were written and not told.
-    fn untold(&self) -> usize {
-        usize::try_from(self.head.wrapping_sub(self.told)).unwrap_or(usize::MAX)
+    /// Bytes that are written and not published.
+    fn unpublished(&self) -> usize {
+        usize::try_from(self.head.wrapping_sub(self.published)).unwrap_or(usize::MAX)
     }
 
-    /// Tells the consumer what was written.
-    pub(crate) fn tell(&mut self, memory: &Shared) {
-        if self.untold() > 0
+    /// Publishes what was written to the consumer.
+    pub(crate) fn publish(&mut self, memory: &Shared) {
+        if self.unpublished() > 0
             && let Ok(word) = memory.word(self.place.head)
         {
             word.store(self.head, Ordering::Release);
         }
-        self.told = self.head;
+        self.published = self.head;
     }
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub(crate) struct Consumer {
     place: RingLayout,
-    /// How far we are, and how far the producer knows.
+    /// Own position, and the position that is published to the producer.
     tail: u64,
-    told: u64,
-    /// How far the producer was when we looked last.
+    published: u64,
+    /// Position of the producer when it was read last.
     head: u64,
 }
 
@@ -184,7 +183,7 @@ impl Consumer {
         Self {
             place,
             tail: 0,
-            told: 0,
+            published: 0,
             head: 0,
         }
     }
@@ -193,7 +192,7 @@ impl Consumer {
         self.head.wrapping_sub(self.tail)
     }
 
-    /// Looks how far the producer is.
+    /// Reads the position of the producer.
     fn look(&mut self, memory: &Shared) -> Result<(), Fault> {
         let head = memory.word(self.place.head).map_err(outside)?;
         let head = head.load(Ordering::Acquire);
@@ -217,15 +216,15 @@ impl Consumer {
         Ok(self.ready() > 0)
     }
 
-    /// The next record, of which [`is_ready`](Self::is_ready) said that it is there.
-    /// Its payload is there too.
+    /// The next record, after [`is_ready`](Self::is_ready) returned true. Its payload is
+    /// complete.
     ///
     /// # Errors
-    /// What the peer wrote instead, which [`wrong`](crate::record::wrong) explains.
+    /// The words that the peer wrote instead, which [`wrong`](crate::record::wrong) explains.
     #[inline]
     pub(crate) fn record(&self, memory: &Shared) -> Result<Record, [u64; 3]> {
         let (start, _) = self.place.find(self.tail, HEADER);
-        // Places are inside of the memory. What is outside would be no record.
+        // Offsets are inside the memory. Anything outside would not be a record.
         let words = memory.load(start).unwrap_or_default();
         match Record::parse(words) {
             Some(record) if need(&record) <= self.ready() => Ok(record),
@@ -233,8 +232,8 @@ impl Consumer {
         }
     }
 
-    /// Copies out the payload of the record that [`record`](Self::record) gave:
-    /// `bytes` is as long as that.
+    /// Copies out the payload of the record that [`record`](Self::record) returned: `bytes`
+    /// has its length.
     #[inline]
     pub(crate) fn payload(&self, memory: &Shared, bytes: &mut [u8]) -> Result<(), Fault> {
         let at = self.tail.wrapping_add(HEADER as u64);
@@ -248,21 +247,19 @@ impl Consumer {
         memory.copy_out(self.place.data, two).map_err(outside)
     }
 
-    /// Is done with that record. Tells so now and then, and returns whether it
-    /// did: not each time, since the word that says it moves between two
-    /// CPUs. What is not told is never so much that the producer would
-    /// have to wait for it.
+    /// Releases that record. Publishes the room now and then, and returns whether it did: not
+    /// each time, because the word moves between two CPUs. The unpublished room is never so
+    /// large that the producer would have to wait for it.
     pub(crate) fn release(&mut self, memory: &Shared, record: &Record) -> bool {
         self.tail = self.tail.wrapping_add(need(record));
-        self.untold() >= self.place.size / 4 && self.tell(memory)
+        self.unpublished() >= self.place.size / 4 && self.publish(memory)
     }
 
-    /// Throws away everything that is there. Returns whether there was
-    /// anything.
+    /// Discards everything in the ring. Returns whether there was anything.
     pub(crate) fn discard(&mut self, memory: &Shared) -> Result<bool, Fault> {
         self.look(memory)?;
         self.tail = self.head;
-        Ok(self.tell(memory))
+        Ok(self.publish(memory))
     }
 
     /// How far we are.
@@ -271,20 +268,20 @@ impl Consumer {
         self.tail
     }
 
-    /// Bytes of room that the producer does not know of.
-    fn untold(&self) -> usize {
-        usize::try_from(self.tail.wrapping_sub(self.told)).unwrap_or(usize::MAX)
+    /// Bytes of room that are not published.
+    fn unpublished(&self) -> usize {
+        usize::try_from(self.tail.wrapping_sub(self.published)).unwrap_or(usize::MAX)
     }
 
-    /// Tells the producer what room there is. Returns whether there is more.
-    pub(crate) fn tell(&mut self, memory: &Shared) -> bool {
-        if self.untold() == 0 {
+    /// Publishes the room to the producer. Returns whether it grew.
+    pub(crate) fn publish(&mut self, memory: &Shared) -> bool {
+        if self.unpublished() == 0 {
             return false;
         }
         if let Ok(word) = memory.word(self.place.tail) {
             word.store(self.tail, Ordering::Release);
         }
-        self.told = self.tail;
+        self.published = self.tail;
         true
     }
 }

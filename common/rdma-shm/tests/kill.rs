@@ -1,6 +1,6 @@
-//! A peer's process is killed in the middle of everything, also while one side works
-//! in the other's memory: the survivor gets all of its own back, once, and keeps
-//! nothing of the connection but the memory that it still works in.
+//! A peer's process is killed during traffic, also while one side accesses the other's
+//! memory. The survivor gets all its buffers back, once, and keeps nothing of the connection
+//! except memory that is still in use.
 //!
 //! The peer is this program, started again with the name of one test.
 #![allow(
@@ -26,7 +26,7 @@ fn meeting_point() -> Address {
     "127.0.0.1:4420".parse().unwrap()
 }
 
-/// The peer. Killed when it is dropped, too.
+/// The peer process. Dropping it kills it as well.
 struct Peer(Child);
 
 impl Peer {
@@ -38,7 +38,7 @@ impl Peer {
         Self(quiet.spawn().unwrap())
     }
 
-    /// SIGKILL: it gets no chance to say anything.
+    /// SIGKILL: it cannot send anything.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -70,13 +70,13 @@ fn the_peer() {
         }
         role => panic!("{role}"),
     }
-    // Until it is killed; a survivor that is not there any more ends it too.
+    // Until it is killed; the end of the survivor ends it too.
     while player.closed.is_none() {
         player.turn();
     }
 }
 
-/// What this process holds of connections: descriptors, and mappings.
+/// Descriptors and mappings of connections in this process.
 fn held() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let shared = maps.lines().filter(|line| line.contains("nvmeof-shared"));
@@ -89,7 +89,7 @@ fn held() -> (usize, usize) {
 fn survive(peer_role: &str) {
     let folder = TempDir::new().unwrap();
     let mut lent = 0;
-    // How many events the survivor sees before it happens.
+    // Number of events before the kill.
     for events in [0, 1, 3, 20, 100, 500, 2000] {
         let mut player = Player::new(folder.path());
         let serves = peer_role == "caller";
@@ -101,7 +101,7 @@ fn survive(peer_role: &str) {
         if !serves {
             player.call_until_established(meeting_point());
         }
-        // Those who called lend. The longer runs wait for it.
+        // The connecting side lends memory. The longer runs wait for it.
         let lends = peer_role == "caller" && events >= 100;
         while player.qp.is_none() || player.seen < events || lends && player.lent.is_empty() {
             player.turn();
@@ -115,7 +115,7 @@ fn survive(peer_role: &str) {
             matches!(reason, CloseReason::Network { .. }),
             "after {events} events: {reason}"
         );
-        // Whose owner died is there as long as a disk works in it, and no longer.
+        // Memory of a dead owner stays mapped as long as it is in use.
         lent += player.lent.len();
         player.work_in_place();
         assert_eq!(held().1 > before.1, !player.lent.is_empty());
@@ -128,21 +128,21 @@ fn survive(peer_role: &str) {
 
 // One test, so that nothing else opens descriptors meanwhile.
 #[test]
-fn the_survivor_gets_everything_back() {
+fn survivor_gets_everything_back() {
     survive("caller");
     survive("server");
-    a_server_that_never_answers();
+    connection_to_silent_server_ends();
 }
 
-/// Dies before it says anything to the connection.
-fn a_server_that_never_answers() {
+/// The server dies before it reads from the connection.
+fn connection_to_silent_server_ends() {
     let folder = TempDir::new().unwrap();
     let mut player = Player::new(folder.path());
     let before = held();
     let mut peer = Peer::start("sleeping server", folder.path());
     loop {
         player.call(meeting_point());
-        // That nobody is there is known at once.
+        // It is detected immediately that no process listens.
         player.look();
         if player.closed.take().is_none() {
             break;

@@ -1,5 +1,5 @@
-//! When the process runs out of descriptors. A file of its own, since the
-//! limit is for the whole process.
+//! Tests with too few file descriptors. A file of its own, because the limit applies to the
+//! whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use nvmeof_rdma_shm::{Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 #[test]
-fn accepting_pauses_and_goes_on() {
+fn accepting_pauses_and_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let config = || ShmConfig {
         folder: folder.path().to_owned(),
@@ -38,13 +38,13 @@ fn accepting_pauses_and_goes_on() {
         exposes: 64,
     };
     honest.connect(addr, &sizes, &data, now).unwrap();
-    // As many descriptors as are open, and three.
+    // Three more than the open descriptors.
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, open + 2, hard).unwrap();
     let (start, mut events) = (Instant::now(), Vec::new());
     while provider.poll(now, &mut events) {}
-    // It says when to come back instead of being busy.
+    // It sets a deadline instead of polling busily.
     let due = provider.next_deadline().unwrap();
     assert!(due > now && due < Duration::from_secs(1), "{due:?}");
     assert!(!provider.poll(now, &mut events));
@@ -53,7 +53,7 @@ fn accepting_pauses_and_goes_on() {
     assert_eq!(poll(&mut [fd], PollTimeout::ZERO), Ok(0));
 
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    // The request of the one that came last.
+    // The request of the last connection.
     while events.is_empty() {
         provider.poll(start.elapsed(), &mut events);
         assert!(start.elapsed() < Duration::from_secs(60));

@@ -1,24 +1,24 @@
-//! How a simulated network behaves.
+//! Configuration of a simulated network.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use nvmeof_rdma_layers::OneIn;
 
-/// How a simulated network behaves when nothing is wrong.
+/// Properties of a simulated network.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// How long a piece of data travels; never overtakes the one before.
+    /// Latency of a piece of data; it never overtakes the one before.
     pub latency: RangeInclusive<Duration>,
-    /// Bytes that one direction of a connection may carry that were not
-    /// received yet; chosen anew for each direction.
+    /// Window of each direction of a connection in bytes: sent and not received yet; drawn
+    /// for each direction.
     pub window: RangeInclusive<usize>,
     /// Longest piece in bytes; most are shorter, some are a few bytes.
     pub longest_piece: usize,
-    /// What streams say that a segment of the path is, in bytes. Pieces do not
-    /// care: no receiver may rely on segments.
+    /// Segment size that streams report, in bytes. It does not affect pieces: no receiver may
+    /// rely on segments.
     pub segment: Option<usize>,
-    /// What goes wrong by chance.
+    /// Random faults.
     pub chances: SimChances,
 }
 
@@ -34,15 +34,14 @@ impl Default for SimConfig {
     }
 }
 
-/// What goes wrong by chance. The default is nothing.
+/// Random faults. By default there are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimChances {
     /// Pieces of data that reset their connection instead of arriving.
     pub reset: OneIn,
-    /// Pieces of data of which one bit is turned over. Only streams with a
-    /// checksum notice.
+    /// Pieces of data with one flipped bit. Only streams with a checksum detect it.
     pub corrupt: OneIn,
-    /// Connections that are refused although somebody listens.
+    /// Connections that are refused although there is a listener.
     pub refuse: OneIn,
     /// Pieces of data after which their two endpoints cannot reach each other
     /// for [`stall_for`](Self::stall_for).

@@ -1,4 +1,4 @@
-//! What travels through the network, and when it arrives.
+//! Deliveries in flight in the network, and their time of arrival.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use nvmeof_rdma_soft::StreamId;
 
-/// Something on its way.
+/// A delivery in flight.
 #[derive(Debug)]
 pub(crate) enum Delivery {
-    /// A wish for a connection.
+    /// A connection request.
     Connect { from: StreamId, to: SocketAddr },
-    /// The connection stands.
+    /// The connection is established.
     Accepted { to: StreamId },
-    /// Nobody listens there.
+    /// No process listens there.
     Refused { to: StreamId },
     /// Data.
     Bytes {
@@ -21,13 +21,13 @@ pub(crate) enum Delivery {
         to: StreamId,
         bytes: Vec<u8>,
     },
-    /// The peer received so many bytes.
+    /// The peer received this number of bytes.
     Room { to: StreamId, bytes: usize },
-    /// The peer ended its half.
+    /// The peer ended its sending direction.
     End { to: StreamId },
     /// The connection is broken.
     Reset { to: StreamId },
-    /// Two endpoints reach each other again.
+    /// The cut between two endpoints ends.
     Heal { between: Pair },
 }
 
@@ -41,17 +41,17 @@ impl Pair {
     }
 }
 
-/// A delivery and the two endpoints it is between.
+/// A delivery and its two endpoints.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) between: Pair,
     pub(crate) delivery: Delivery,
 }
 
-/// Everything on its way, in the order of arrival.
+/// All deliveries in flight, in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    /// By time, then by number: what was sent first arrives first.
+    /// By time, then by number: the first sent arrives first.
     flights: BTreeMap<(Duration, u64), Flight>,
     sent: u64,
 }

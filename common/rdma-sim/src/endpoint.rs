@@ -1,4 +1,4 @@
-//! What one endpoint of the network has: its news, and who listens there.
+//! An endpoint of the network: its events and listeners.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -11,49 +11,49 @@ use crate::wake_pipe::WakePipe;
 /// One endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// What the next polls report.
-    news: VecDeque<StreamEvent>,
-    /// Rings as long as there are news; whoever has the endpoint keeps it.
+    /// Events for the next polls.
+    events: VecDeque<StreamEvent>,
+    /// Readable as long as there are events; shared with the streams of the endpoint.
     wake_pipe: Weak<WakePipe>,
-    /// Those with the same number may listen on the same address.
+    /// Endpoints with the same number may listen on the same address.
     pub(crate) group: Option<usize>,
 }
 
 impl Endpoint {
-    /// An endpoint without news, and the pipe that wakes it.
+    /// Creates an endpoint without events, and the pipe that wakes it.
     pub(crate) fn new(group: Option<usize>) -> (Self, Arc<WakePipe>) {
         let wake_pipe = Arc::new(WakePipe::new());
         let endpoint = Self {
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             wake_pipe: Arc::downgrade(&wake_pipe),
             group,
         };
         (endpoint, wake_pipe)
     }
 
-    /// What a later poll reports.
-    pub(crate) fn tell(&mut self, event: StreamEvent) {
-        if self.news.is_empty()
+    /// Queues an event for a later poll.
+    pub(crate) fn report(&mut self, event: StreamEvent) {
+        if self.events.is_empty()
             && let Some(wake_pipe) = self.wake_pipe.upgrade()
         {
-            wake_pipe.ring();
+            wake_pipe.signal();
         }
-        self.news.push_back(event);
+        self.events.push_back(event);
     }
 
-    /// The next that a poll reports.
+    /// Takes the next event for a poll.
     pub(crate) fn take(&mut self) -> Option<StreamEvent> {
-        let event = self.news.pop_front()?;
-        if self.news.is_empty()
+        let event = self.events.pop_front()?;
+        if self.events.is_empty()
             && let Some(wake_pipe) = self.wake_pipe.upgrade()
         {
-            wake_pipe.silence();
+            wake_pipe.clear();
         }
         Some(event)
     }
 }
 
-/// Somebody who listens.
+/// A listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listener {
     pub(crate) endpoint: usize,

@@ -1,4 +1,4 @@
-//! The network: carries what is sent, in time and in order.
+//! The network: delivers data at its time and in order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,15 +21,15 @@ pub(crate) struct Net {
     pub(crate) dice: Dice,
     pub(crate) config: SimConfig,
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Several of a group on one address get its connections in turn.
+    /// Members of a group on one address get its connections round robin.
     pub(crate) listeners: BTreeMap<SocketAddr, VecDeque<Listener>>,
     pub(crate) sockets: Sockets,
     schedule: Schedule,
-    /// Endpoints that do not reach each other.
+    /// Pairs of endpoints with a cut.
     pub(crate) cuts: BTreeSet<Pair>,
-    /// What waits for them to reach each other again, in order.
+    /// Deliveries that wait for the end of their cut, in order.
     held: Vec<Flight>,
-    /// Connections to refuse, by the address of who listens.
+    /// Number of connections to refuse, by the address of the listener.
     pub(crate) refusals: BTreeMap<IpAddr, u32>,
     next_port: u16,
     pub(crate) next_listener: u64,
@@ -53,7 +53,7 @@ impl Net {
         }
     }
 
-    /// A port nothing listens on.
+    /// A port without a listener.
     pub(crate) fn free_port(&mut self) -> u16 {
         loop {
             let port = self.next_port;
@@ -64,12 +64,12 @@ impl Net {
         }
     }
 
-    /// When the next thing arrives.
+    /// Time of the next arrival.
     pub(crate) fn next_at(&self) -> Option<Duration> {
         self.schedule.next_at()
     }
 
-    /// Moves time to `to` and delivers what arrives until then.
+    /// Advances time to `to` and delivers everything that arrives until then.
     pub(crate) fn run_until(&mut self, to: Duration) {
         while let Some(at) = self.schedule.next_at().filter(|at| *at <= to) {
             self.now = self.now.max(at);
@@ -80,7 +80,7 @@ impl Net {
         self.now = self.now.max(to);
     }
 
-    /// Sends something to a socket, behind what is on its way there.
+    /// Sends something to a socket, behind everything in flight to it.
     pub(crate) fn send_to(&mut self, to: StreamId, delivery: Delivery) {
         let latency = self.latency();
         let Some(socket) = self.sockets.get_mut(to) else {
@@ -92,12 +92,12 @@ impl Net {
         self.schedule.push(at, Flight { between, delivery });
     }
 
-    /// How long the next piece travels.
+    /// Latency of the next piece.
     pub(crate) fn latency(&mut self) -> Duration {
         chance::time(&mut self.dice, &self.config.latency)
     }
 
-    /// Sends something that no socket waits for.
+    /// Sends something that is not addressed to a socket.
     pub(crate) fn send_between(&mut self, between: Pair, after: Duration, delivery: Delivery) {
         let at = self.now + after;
         self.schedule.push(at, Flight { between, delivery });
@@ -114,12 +114,12 @@ impl Net {
             Delivery::Accepted { to } => {
                 if let Some(socket) = self.sockets.get_mut(to) {
                     socket.established = true;
-                    self.tell(to, StreamEvent::Connected(to));
+                    self.report(to, StreamEvent::Connected(to));
                 }
             }
             Delivery::Refused { to } => {
                 let refused = io::ErrorKind::ConnectionRefused.into();
-                self.tell(to, StreamEvent::ConnectFailed(to, refused));
+                self.report(to, StreamEvent::ConnectFailed(to, refused));
                 self.sockets.remove(to);
             }
             Delivery::Bytes { from, to, bytes } => self.bytes_arrived(from, to, &bytes),
@@ -148,7 +148,7 @@ impl Net {
         };
         let peer = caller.local;
         let refused = self.dice.happens(self.config.chances.refuse) || self.refuse_one(to.ip());
-        let listener = self.whose_turn(to).filter(|_| !refused);
+        let listener = self.next_listener(to).filter(|_| !refused);
         let Some(Listener { endpoint, id }) = listener else {
             self.send_to(from, Delivery::Refused { to: from });
             return;
@@ -163,7 +163,7 @@ impl Net {
             caller.peer = Some(stream);
             caller.room = room;
         }
-        self.tell(
+        self.report(
             stream,
             StreamEvent::Incoming {
                 listener: id,
@@ -174,15 +174,15 @@ impl Net {
         self.send_to(from, Delivery::Accepted { to: from });
     }
 
-    /// Who gets the next connection to an address.
-    fn whose_turn(&mut self, addr: SocketAddr) -> Option<Listener> {
+    /// The listener for the next connection to an address.
+    fn next_listener(&mut self, addr: SocketAddr) -> Option<Listener> {
         let all = self.listeners.get_mut(&addr)?;
         let first = all.front().copied();
         all.rotate_left(1.min(all.len()));
         first
     }
 
-    /// Nobody listens any more of whom that is said.
+    /// Removes the listeners for which `who` returns true.
     pub(crate) fn unlisten(&mut self, who: impl Fn(&Listener) -> bool) {
         self.listeners.retain(|_, all| {
             all.retain(|one| !who(one));
@@ -200,14 +200,14 @@ impl Net {
 
     fn bytes_arrived(&mut self, from: StreamId, to: StreamId, bytes: &[u8]) {
         if let Some(socket) = self.sockets.get_mut(to) {
-            // Behind a reset nothing arrives, or bytes would seem to be
-            // missing in the middle.
+            // Nothing arrives behind a reset. Otherwise bytes would seem to be missing in the
+            // middle.
             if socket.failed.is_none() {
                 socket.arrived.extend(bytes);
                 self.ready(to);
             }
         } else {
-            // Nobody receives there any more.
+            // The socket is closed.
             self.send_to(from, Delivery::Reset { to: from });
         }
     }
@@ -222,13 +222,13 @@ impl Net {
             self.ready(to);
         } else {
             let reset = io::ErrorKind::ConnectionReset.into();
-            self.tell(to, StreamEvent::ConnectFailed(to, reset));
+            self.report(to, StreamEvent::ConnectFailed(to, reset));
             self.sockets.remove(to);
         }
     }
 
-    /// Lets two endpoints reach each other again: what waited arrives anew,
-    /// in the order it would have.
+    /// Ends the cut between two endpoints: waiting deliveries arrive, in their original
+    /// order.
     pub(crate) fn heal(&mut self, between: Pair) {
         if !self.cuts.remove(&between) {
             return;
@@ -239,7 +239,7 @@ impl Net {
         self.held = held;
         let freed: Vec<Flight> = freed;
         for flight in freed {
-            // At once: whatever is still on its way arrives later.
+            // Immediately: everything still in flight arrives later.
             self.arrive(flight);
         }
     }
@@ -251,18 +251,18 @@ impl Net {
             && !socket.reported
         {
             socket.reported = true;
-            self.tell(id, StreamEvent::Ready(id));
+            self.report(id, StreamEvent::Ready(id));
         }
     }
 
-    /// Reports `event` to who holds the socket.
-    fn tell(&mut self, id: StreamId, event: StreamEvent) {
+    /// Reports `event` to the endpoint of the socket.
+    fn report(&mut self, id: StreamId, event: StreamEvent) {
         let holder = self.sockets.get(id).map(|socket| socket.endpoint);
         if let Some(endpoint) = holder.and_then(|holder| self.endpoints.get_mut(holder)) {
-            endpoint.tell(event);
+            endpoint.report(event);
         }
     }
 }
 
-/// The first port that is given out.
+/// The first port to assign.
 const FIRST_PORT: u16 = 49_152;

@@ -1,4 +1,4 @@
-//! The network as its users see it.
+//! The public interface of the network.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub struct SimNet {
 }
 
 impl SimNet {
-    /// Makes a network in which everything follows from `seed`.
+    /// Creates a network in which everything depends on `seed`.
     #[must_use]
     pub fn new(seed: u64, config: SimConfig) -> Self {
         Self {
@@ -28,20 +28,20 @@ impl SimNet {
         }
     }
 
-    /// A provider at `ip`. Another one at the same address may follow when
-    /// this one is dropped, as after a crash. The seed of `config` is replaced
-    /// by one that follows from the network's.
+    /// Creates a provider at `ip`. Another one at the same address may be created when this
+    /// one is dropped, as after a crash. The seed of `config` is replaced by one that depends
+    /// on the network's.
     #[must_use]
     pub fn endpoint(&self, ip: IpAddr, config: SoftConfig) -> Sim {
         let seed = lock(&self.net).dice.roll();
         SoftRdma::new(self.streams(ip), SoftConfig { seed, ..config })
     }
 
-    /// Providers at `ip` that may listen on the same addresses, as those of the
-    /// threads of one process do: connections go to each in turn.
+    /// Creates providers at `ip` that may listen on the same addresses, like those of the
+    /// threads of one process: they get connections round robin.
     #[must_use]
     pub fn group(&self, ip: IpAddr, config: &SoftConfig, members: usize) -> Vec<Sim> {
-        // Nobody else has this one.
+        // A number that no other group has.
         let number = lock(&self.net).endpoints.len();
         let member = |_| {
             let seed = lock(&self.net).dice.roll();
@@ -57,7 +57,7 @@ impl SimNet {
         (0..members).map(member).collect()
     }
 
-    /// The streams of an endpoint at `ip`, without the provider over them.
+    /// Creates the streams of an endpoint at `ip`, without a provider.
     #[must_use]
     pub fn streams(&self, ip: IpAddr) -> SimStreams {
         SimStreams::new(Arc::clone(&self.net), ip, None)
@@ -69,14 +69,14 @@ impl SimNet {
         lock(&self.net).now
     }
 
-    /// When the next thing arrives; `None` when nothing is on its way.
+    /// Time of the next arrival; `None` if nothing is in flight.
     #[must_use]
     pub fn next_arrival(&self) -> Option<Duration> {
         lock(&self.net).next_at()
     }
 
-    /// Moves time to the next arrival, or to `until` if that is earlier or
-    /// nothing is on its way. Returns whether there was either.
+    /// Advances time to the next arrival, or to `until` if that is earlier or nothing is in
+    /// flight. Returns whether there was either.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn advance_to_next(&self, until: Option<Duration>) -> bool {
         let mut net = lock(&self.net);
@@ -87,19 +87,19 @@ impl SimNet {
         next.is_some()
     }
 
-    /// Moves time on by `by`.
+    /// Advances time by `by`.
     pub fn advance(&self, by: Duration) {
         let mut net = lock(&self.net);
         let to = net.now + by;
         net.run_until(to);
     }
 
-    /// Makes trouble now.
+    /// Injects `trouble` now.
     pub fn inject(&self, trouble: Trouble) {
         lock(&self.net).trouble(trouble);
     }
 
-    /// Changes what goes wrong by chance from now on.
+    /// Changes the random faults from now on.
     pub fn set_chances(&self, chances: SimChances) {
         lock(&self.net).config.chances = chances;
     }

@@ -10,7 +10,7 @@ use nvmeof_rdma_soft::StreamId;
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Who holds it: a number of an endpoint.
+    /// Number of its endpoint.
     pub(crate) endpoint: usize,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -23,14 +23,14 @@ pub(crate) struct Socket {
     pub(crate) ended: bool,
     /// A failure arrived, behind the bytes.
     pub(crate) failed: Option<io::ErrorKind>,
-    /// Our half is ended.
+    /// The sending direction is ended.
     pub(crate) shut: bool,
-    /// Bytes that may be sent before the peer receives some.
+    /// Bytes that may be sent before the peer receives any.
     pub(crate) room: usize,
     pub(crate) want_send: bool,
-    /// `Ready` waits to be reported.
+    /// `Ready` is queued.
     pub(crate) reported: bool,
-    /// When the last thing that was sent to this socket arrives.
+    /// Arrival time of the last delivery to this socket.
     pub(crate) last_arrival: Duration,
 }
 
@@ -53,8 +53,8 @@ impl Socket {
         }
     }
 
-    /// Whether `recv` would say anything but `WouldBlock`.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Whether `recv` would return anything but `WouldBlock`.
+    pub(crate) fn has_input(&self) -> bool {
         !self.arrived.is_empty() || self.ended || self.failed.is_some()
     }
 }
@@ -106,7 +106,7 @@ impl Sockets {
         socket.take()
     }
 
-    /// Sockets that `wanted` wants, in the order of their slots.
+    /// Sockets for which `wanted` returns true, in the order of their slots.
     pub(crate) fn find(&self, wanted: impl Fn(&Socket) -> bool) -> Vec<StreamId> {
         let slots = (0u64..).zip(&self.slots);
         let found = slots.filter_map(|(slot, (generation, socket))| {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_sockets_that_are_gone_mean_nothing() {
+    fn id_of_closed_socket_is_invalid() {
         let addr = "10.0.0.1:1".parse().unwrap();
         let mut sockets = Sockets::default();
         let first = sockets.insert(Socket::new(0, addr, addr));

@@ -16,21 +16,21 @@ use crate::net::Net;
 use crate::socket::Socket;
 use crate::wake_pipe::WakePipe;
 
-/// Events that one poll reports at most.
+/// Maximum number of events per poll.
 const POLL_EVENTS: usize = 32;
 
-/// The byte streams of one endpoint. Dropping it is the death of its process:
-/// the peers see ends and resets.
+/// The byte streams of one endpoint. Dropping it simulates the death of its process: the
+/// peers see ends and resets.
 #[derive(Debug)]
 pub struct SimStreams {
     net: Arc<Mutex<Net>>,
     ip: IpAddr,
     endpoint: usize,
-    /// The endpoint's.
+    /// The wake-up pipe of the endpoint.
     wake_pipe: Arc<WakePipe>,
 }
 
-/// The network, whatever became of others who held it.
+/// Locks the network, even if another holder panicked.
 pub(crate) fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -59,7 +59,7 @@ impl SimStreams {
         lock(&self.net)
     }
 
-    /// Whether nothing listens there but others of this one's group.
+    /// Whether there are no listeners except those of the same group.
     fn may_listen(&self, net: &Net, addr: SocketAddr) -> bool {
         let group = |endpoint: usize| net.endpoints.get(endpoint).and_then(|one| one.group);
         let ours = group(self.endpoint);
@@ -161,7 +161,7 @@ impl Streams for SimStreams {
                 None => Err(io::ErrorKind::WouldBlock.into()),
             };
         }
-        // Now and then less than there is.
+        // Sometimes less than available.
         let mut wanted = socket.arrived.len();
         if net.dice.roll().is_multiple_of(4) {
             wanted = 1 + net.dice.below(wanted);
@@ -179,7 +179,7 @@ impl Streams for SimStreams {
             received += asked;
         }
         let peer = socket.peer;
-        if socket.has_news() {
+        if socket.has_input() {
             net.ready(stream);
         }
         if let Some(to) = peer {
@@ -239,7 +239,7 @@ impl Net {
                 _ => Err(io::ErrorKind::WouldBlock.into()),
             };
         };
-        // Now and then less than there is room for.
+        // Sometimes less than there is room for.
         if self.dice.roll().is_multiple_of(8) {
             taken = 1 + self.dice.below(taken);
         }
@@ -257,7 +257,7 @@ impl Net {
         Ok(taken)
     }
 
-    /// Ends one half of a connection.
+    /// Ends one direction of a connection.
     pub(crate) fn shut(&mut self, stream: StreamId) {
         if let Some(socket) = self.sockets.get_mut(stream)
             && !socket.shut
@@ -269,8 +269,8 @@ impl Net {
         }
     }
 
-    /// Forgets a socket. Bytes that were not received make it a reset, as
-    /// they do in TCP (RFC 9293, section 3.10.4, and RFC 2525, section 2.17).
+    /// Closes a socket. Unread bytes make it a reset, as in TCP (RFC 9293, section 3.10.4,
+    /// and RFC 2525, section 2.17).
     pub(crate) fn close(&mut self, stream: StreamId) {
         let Some(socket) = self.sockets.remove(stream) else {
             return;

@@ -1,4 +1,4 @@
-//! What can go wrong on the way, on demand or by chance.
+//! Network faults, on demand or at random.
 
 use std::net::IpAddr;
 
@@ -7,18 +7,18 @@ use nvmeof_rdma_soft::StreamId;
 use crate::delivery::{Delivery, Pair};
 use crate::net::Net;
 
-/// Something that goes wrong with everything between two endpoints.
+/// A fault that affects everything between two endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// Every connection breaks; both sides see a reset.
     Reset(IpAddr, IpAddr),
-    /// Nothing arrives any more, and nobody is told.
+    /// Nothing arrives any more, without a notification.
     Cut(IpAddr, IpAddr),
-    /// The end of a [`Cut`](Self::Cut): what waited arrives.
+    /// The end of a [`Cut`](Self::Cut): waiting data arrive.
     Heal(IpAddr, IpAddr),
-    /// The first ends its half of every connection to the second.
+    /// The first ends its sending direction of every connection to the second.
     HalfClose(IpAddr, IpAddr),
-    /// The next so many connections to this endpoint are refused.
+    /// This number of further connections to the endpoint are refused.
     Refuse(IpAddr, u32),
 }
 
@@ -53,7 +53,7 @@ impl Net {
         }
     }
 
-    /// Sends one piece of data, if chance lets it pass.
+    /// Sends one piece of data, subject to random faults.
     pub(crate) fn send_piece(&mut self, from: StreamId, to: StreamId, mut bytes: Vec<u8>) {
         let chances = self.config.chances;
         if self.dice.happens(chances.reset) {

@@ -1,10 +1,10 @@
-//! What an endpoint is slept on: a descriptor that is readable while it has news. Its
-//! bytes stay inside this process.
+//! The wake-up descriptor of an endpoint: readable while the endpoint has events. Its bytes
+//! stay inside this process.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A pipe that has one byte in it or none, so that neither end ever waits.
+/// A pipe that contains at most one byte, so that neither end ever blocks.
 #[derive(Debug)]
 pub(crate) struct WakePipe {
     reader: PipeReader,
@@ -12,23 +12,20 @@ pub(crate) struct WakePipe {
 }
 
 impl WakePipe {
-    #[allow(
-        clippy::expect_used,
-        reason = "a simulation that nobody could sleep on"
-    )]
+    #[allow(clippy::expect_used, reason = "a simulation cannot work without it")]
     pub(crate) fn new() -> Self {
         let (reader, writer) = pipe().expect("two descriptors are left");
         Self { reader, writer }
     }
 
-    /// Makes it readable, which it is not.
-    pub(crate) fn ring(&self) {
-        // Who has the one end has the other.
+    /// Makes it readable. It must not be readable.
+    pub(crate) fn signal(&self) {
+        // Both ends have the same owner.
         let _ = (&self.writer).write(&[1]);
     }
 
-    /// Ends the ringing, of one that rings.
-    pub(crate) fn silence(&self) {
+    /// Clears it. It must be readable.
+    pub(crate) fn clear(&self) {
         let _ = (&self.reader).read(&mut [0]);
     }
 }

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use nvmeof_rdma::Limits;
 
-/// How a [`SoftRdma`](crate::SoftRdma) behaves.
+/// Configuration of a [`SoftRdma`](crate::SoftRdma).
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
-    /// What the provider offers.
+    /// Limits of the provider.
     pub limits: Limits,
-    /// Whether we ask for a CRC32c on every frame. It is used as soon as one
-    /// side asks (RFC 5044, section 7.1).
+    /// Whether to request a CRC32c on every frame. It is used if one side requests it (RFC
+    /// 5044, section 7.1).
     pub crc: bool,
-    /// How long a peer may take for its half of the connection set-up.
+    /// Time-out for the peer's part of the connection set-up.
     pub handshake: Duration,
-    /// How long a closing connection may take to send what is queued.
+    /// Time-out for a closing connection to send queued work.
     pub linger: Duration,
-    /// Where memory keys start: random in production, fixed in simulation.
+    /// First memory key: random in production, fixed in simulation.
     pub seed: u64,
 }
 

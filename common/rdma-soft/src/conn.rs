@@ -1,4 +1,4 @@
-//! One connection: its state and its table.
+//! A connection: its state, and the table of connections.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::iwarp::mpa::Reads;
 use crate::iwarp::{PayloadLimit, Rx};
 use crate::outbound::Outbound;
 
-/// What a connection is doing.
+/// State of a connection.
 ///
 /// ```text
 /// active:  Connecting -> AwaitReply ---------------> Running -> Ending -> Gone
@@ -23,26 +23,26 @@ use crate::outbound::Outbound;
 /// Every phase may go to Ending or Gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The stream is being made.
+    /// The stream is being connected.
     Connecting,
-    /// The MPA request is on its way, the reply is due.
+    /// The MPA request is sent, the reply is pending.
     AwaitReply,
-    /// A peer connected, its MPA request is due.
+    /// A peer connected, its MPA request is pending.
     AwaitRequest,
-    /// The owner was asked.
+    /// The request was reported to the owner.
     Requested,
-    /// The owner gave sizes.
+    /// The owner set the sizes.
     Prepared,
-    /// Work goes both ways.
+    /// Established.
     Running,
-    /// What is queued goes out, nothing else is done.
+    /// Queued work is sent, nothing else is done.
     Ending,
-    /// Everything was reported.
+    /// Everything is reported.
     Gone,
 }
 
 impl Phase {
-    /// Why a call is refused that is for another phase.
+    /// The error for a call that this phase does not allow.
     #[cold]
     pub(crate) fn refusal(self) -> PostError {
         let state = match self {
@@ -56,12 +56,12 @@ impl Phase {
     }
 }
 
-/// The other side, as it is known from the start.
+/// The other side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Remote {
-    /// Whom we called.
+    /// Address of the peer, on the active side.
     Called(Address),
-    /// Who called us, and where.
+    /// The peer and the listener, on the passive side.
     Caller(Peer, ListenerId),
 }
 
@@ -80,49 +80,48 @@ pub(crate) struct Conn {
     pub(crate) id: QpId,
     pub(crate) stream: StreamId,
     pub(crate) remote: Remote,
-    /// For the log.
+    /// For log lines.
     pub(crate) whose: Whose,
     pub(crate) phase: Phase,
-    /// Whether its owner knows of it and is told what happens.
+    /// Whether it was reported to its owner, which gets its events.
     pub(crate) visible: bool,
     pub(crate) config: QpConfig,
     /// MPA revision in use, 1 or 2.
     pub(crate) revision: u8,
-    /// The peer asked for CRCs, or we did.
+    /// One side requested CRCs.
     pub(crate) crc: bool,
-    /// What an enhanced request said.
+    /// IRD and ORD of an enhanced request.
     pub(crate) peer_reads: Option<Reads>,
-    /// What we said when we connected, in case it has to be said again.
+    /// Private data of the own request, in case it has to be sent again.
     pub(crate) private_data: PrivateData,
-    /// Of the MPA frame that arrives.
+    /// The MPA frame being received.
     pub(crate) frame_in: Vec<u8>,
-    /// Of the MPA frame that leaves, and how much of it left.
+    /// The MPA frame being sent, and the sent bytes of it.
     pub(crate) frame_out: Vec<u8>,
     pub(crate) frame_sent: usize,
     pub(crate) rx: Rx,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Duration>,
-    /// Bytes of frames that the stream took.
+    /// Bytes of frames accepted by the stream.
     pub(crate) sent: u64,
-    /// Segments that came and brought next to nothing, beyond those that brought
-    /// something since.
+    /// Received segments with next to no payload, minus later ones with payload.
     pub(crate) idle: u64,
-    /// Writes of nothing that were sent since nothing was heard.
+    /// Empty Writes sent while nothing was received.
     pub(crate) nudges: u8,
-    /// Why it ends, once it does.
+    /// Reason of the end.
     pub(crate) reason: CloseReason,
-    /// Sending failed; what arrived before still counts.
+    /// Sending failed; data that arrived before are still processed.
     pub(crate) broken: bool,
-    /// Bytes may wait in the stream since before they were wanted.
+    /// The stream may contain bytes that arrived before this phase.
     pub(crate) try_receive: bool,
-    /// Whether it is in the list of those with something to do.
+    /// Whether it is in the list of connections with work.
     pub(crate) listed: bool,
-    /// Whether the stream tells when there is room.
+    /// Whether the stream reports room to send.
     pub(crate) wants_send: bool,
 }
 
-/// A line in the log about the peer of a connection: it names whose that is, too.
+/// Logs a line about the peer of a connection, with its host, subsystem and queue.
 macro_rules! of_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.remote);
@@ -131,20 +130,19 @@ macro_rules! of_peer {
 }
 pub(crate) use of_peer;
 
-/// Segments that may bring next to nothing before less is received at a time. A
-/// connection begins with more, so that its first messages come before that.
+/// Limit on idle segments, after which less is received at a time. A new connection starts
+/// below it, so that its first messages arrive before that.
 const ALLOWED_IDLE: u64 = 64;
 
 impl Conn {
-    /// Whether so much that came brought next to nothing that only little is received in
-    /// each poll.
+    /// Whether so many segments were idle that each poll receives only little.
     #[inline]
     pub(crate) fn idles(&self) -> bool {
         self.idle > ALLOWED_IDLE
     }
 
-    /// Counts what a receive call brought that began with so many frames: each segment
-    /// that brings something makes up for one that did not.
+    /// Counts the segments of a receive call that started at `frames`: each segment with
+    /// payload makes up for an idle one.
     pub(crate) fn count_idle(&mut self, frames: u64) {
         let idle = std::mem::take(&mut self.inbound.idle);
         let others = self.rx.frames().saturating_sub(frames).saturating_sub(idle);
@@ -182,7 +180,7 @@ impl Conn {
         }
     }
 
-    /// Has it looked at with those in `listed`, once.
+    /// Adds it to `listed`, once.
     #[inline]
     pub(crate) fn list_in(&mut self, listed: &mut Vec<QpId>) {
         if !self.listed {
@@ -191,7 +189,7 @@ impl Conn {
         }
     }
 
-    /// Makes room for what `config` allows.
+    /// Reserves memory for the sizes in `config`.
     pub(crate) fn prepare(&mut self, config: &QpConfig) {
         let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         self.config = *config;
@@ -200,7 +198,7 @@ impl Conn {
         self.outbound.prepare(count(config.sends));
     }
 
-    /// Whether a receive may be posted: the connection itself, if so.
+    /// The connection, if a receive may be posted.
     pub(crate) fn may_receive(&mut self, registered: bool) -> Result<&mut Self, PostError> {
         match self.phase {
             Phase::Connecting | Phase::AwaitReply | Phase::Prepared | Phase::Running => {}
@@ -216,8 +214,7 @@ impl Conn {
         Ok(self)
     }
 
-    /// Whether `work` may be posted: the connection itself, if so. Messages
-    /// have at most `max_message` bytes.
+    /// The connection, if `work` may be posted. Messages have at most `max_message` bytes.
     pub(crate) fn may_post(
         &mut self,
         work: &Work,
@@ -225,7 +222,7 @@ impl Conn {
         max_message: usize,
     ) -> Result<&mut Self, PostError> {
         self.may_send(1, registered)?;
-        // Both sides agreed on no Reads at all: this one would wait for ever.
+        // The negotiated number of Reads is 0: this one would wait for ever.
         if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
             return Err(PostError::QueueFull { depth: 0 });
         }
@@ -242,7 +239,7 @@ impl Conn {
         Ok(self)
     }
 
-    /// Whether `answer` may be posted: the connection itself, if so.
+    /// The connection, if `answer` may be posted.
     pub(crate) fn may_answer(
         &mut self,
         answer: &Answer,
@@ -258,7 +255,7 @@ impl Conn {
         Ok(self)
     }
 
-    /// Whether memory that is registered or not may be exposed.
+    /// Whether memory may be exposed; `registered` says whether it is registered.
     pub(crate) fn may_expose(&self, registered: bool) -> Result<(), ExposeError> {
         let ended = matches!(self.phase, Phase::Ending | Phase::Gone);
         if ended || !self.visible {
@@ -273,8 +270,8 @@ impl Conn {
         }
     }
 
-    /// Whether the send queue takes so many work requests, whose memory is registered
-    /// or not.
+    /// Whether `count` work requests may be posted; `registered` says whether their memory is
+    /// registered.
     #[inline]
     fn may_send(&self, count: usize, registered: bool) -> Result<(), PostError> {
         if self.phase != Phase::Running {
@@ -290,8 +287,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Goes into full operation with at most `reads_out` RDMA Reads in flight, and
-    /// segments of at most `limit`.
+    /// Establishes it with at most `reads_out` RDMA Reads in flight, and segments of at most
+    /// `limit`.
     pub(crate) fn start(&mut self, reads_out: u32, limit: PayloadLimit) {
         self.phase = Phase::Running;
         self.rx = Rx::new(self.crc);
@@ -314,7 +311,7 @@ pub(crate) struct Table {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    /// `None` when free, and while somebody works on the connection.
+    /// `None` if free, and while the connection is taken out.
     conn: Option<Box<Conn>>,
 }
 
@@ -363,7 +360,7 @@ impl Table {
         self.slot(id)?.conn.take()
     }
 
-    /// Ends what `take` began; a connection that is gone leaves the table.
+    /// Puts a connection back; a closed one is removed.
     pub(crate) fn put_back(&mut self, conn: Box<Conn>) {
         let gone = conn.phase == Phase::Gone;
         let index = split(conn.id).0;

@@ -1,6 +1,6 @@
-//! Providers of one process that listen on the same addresses: one socket,
-//! from which any of them takes a connection and hands it to the one that
-//! serves it, before anything is read from it.
+//! Providers of one process that listen on the same addresses. They share one socket. Each of
+//! them accepts connections and passes them to the member that serves them, before anything
+//! is read.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,68 +9,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nvmeof_rdma::{Counted, Steering};
 
-/// What connections come through: a socket that listens.
+/// A listening socket.
 pub trait Acceptor: Debug {
-    /// Where it is.
+    /// Type of its address.
     type Addr: Clone + Debug + PartialEq;
-    /// A connection that nothing was read from.
-    type Visitor: Debug;
+    /// A connection from which nothing was read.
+    type Connection: Debug;
 
-    /// Where it is.
+    /// Its address.
     fn addr(&self) -> Self::Addr;
 
-    /// Takes a connection that waits, and says whose it is. Never waits.
+    /// Accepts a pending connection and returns it with the address of its peer. Never
+    /// blocks.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none, or what the system says.
-    fn accept(&self) -> io::Result<(Self::Visitor, IpAddr)>;
+    /// `WouldBlock` if there is none, or the error of the system.
+    fn accept(&self) -> io::Result<(Self::Connection, IpAddr)>;
 }
 
-/// What wakes the thread of a provider.
+/// Wakes the thread of a provider.
 pub trait Waker: Debug {
-    /// Rings until [`silence`](Self::silence).
-    fn ring(&self);
+    /// Signals until [`clear`](Self::clear).
+    fn wake(&self);
 
-    /// Ends the ringing, if there is any.
-    fn silence(&self);
+    /// Clears the signal, if it is set.
+    fn clear(&self);
 }
 
-/// What the providers of a group listen on.
+/// The listeners of a group of providers.
 #[derive(Debug)]
 pub struct Group<D: Acceptor, B> {
     steering: Steering,
-    meetings: Mutex<Vec<Weak<Meeting<D, B>>>>,
+    listeners: Mutex<Vec<Weak<SharedListener<D, B>>>>,
 }
 
 /// A listening socket and the providers that accept from it.
 #[derive(Debug)]
-pub struct Meeting<D: Acceptor, B> {
+pub struct SharedListener<D: Acceptor, B> {
     acceptor: D,
-    /// `None`: of one provider alone.
+    /// `None` if only one provider uses it.
     steering: Option<Steering>,
     members: Mutex<Vec<Weak<Inbox<D, B>>>>,
 }
 
-/// Connections that another member of the group took for this one.
+/// Connections that another member of the group accepted for this one.
 #[derive(Debug)]
 pub struct Inbox<D: Acceptor, B> {
     /// The member's number in the group's [`Steering`].
     number: usize,
     arrived: Mutex<Vec<Arrived<D>>>,
-    /// Rings while there are any.
+    /// Signaled while there are connections.
     waker: B,
-    /// Connections that may wait here.
+    /// Maximum number of connections in it.
     room: usize,
 }
 
-/// A connection that arrived.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Arrived<D: Acceptor> {
-    /// Which listening socket.
+    /// Address of the listening socket.
     pub at: D::Addr,
     /// The connection.
-    pub visitor: D::Visitor,
-    /// Has it count, in a group: keep it as long as the connection.
+    pub connection: D::Connection,
+    /// Counts it in the load of a member of a group: keep it as long as the connection.
     pub counted: Option<Counted>,
 }
 
@@ -83,45 +84,48 @@ fn is<T>(one: &Weak<T>, other: &Arc<T>) -> bool {
 }
 
 impl<D: Acceptor, B: Waker> Group<D, B> {
-    /// A group whose connections `steering` spreads.
+    /// Creates a group. `steering` spreads its connections.
     #[must_use]
     pub fn new(steering: Steering) -> Arc<Self> {
-        let meetings = Mutex::default();
-        Arc::new(Self { steering, meetings })
+        let listeners = Mutex::default();
+        Arc::new(Self {
+            steering,
+            listeners,
+        })
     }
 
-    /// Has the owner of `inbox` listen at `addr`, together with those members
-    /// that do already; the first of them opens the socket.
+    /// Lets the owner of `inbox` listen on `addr`, together with other members; the first of
+    /// them opens the socket.
     ///
     /// # Errors
-    /// What `open` says.
+    /// The error of `open`.
     pub fn listen<E>(
         &self,
         addr: &D::Addr,
         inbox: &Arc<Inbox<D, B>>,
         open: impl FnOnce() -> Result<D, E>,
-    ) -> Result<Arc<Meeting<D, B>>, E> {
-        let mut meetings = lock(&self.meetings);
-        meetings.retain(|meeting| meeting.strong_count() > 0);
-        let mut alive = meetings.iter().filter_map(Weak::upgrade);
-        let found = alive.find(|meeting| meeting.acceptor.addr() == *addr && !meeting.has(inbox));
-        let meeting = if let Some(meeting) = found {
-            meeting
+    ) -> Result<Arc<SharedListener<D, B>>, E> {
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|shared| shared.strong_count() > 0);
+        let mut alive = listeners.iter().filter_map(Weak::upgrade);
+        let found = alive.find(|shared| shared.acceptor.addr() == *addr && !shared.has(inbox));
+        let shared = if let Some(shared) = found {
+            shared
         } else {
-            let meeting = Arc::new(Meeting {
+            let shared = Arc::new(SharedListener {
                 steering: Some(self.steering.clone()),
-                ..Meeting::alone(open()?)
+                ..SharedListener::alone(open()?)
             });
-            meetings.push(Arc::downgrade(&meeting));
-            meeting
+            listeners.push(Arc::downgrade(&shared));
+            shared
         };
-        lock(&meeting.members).push(Arc::downgrade(inbox));
-        Ok(meeting)
+        lock(&shared.members).push(Arc::downgrade(inbox));
+        Ok(shared)
     }
 }
 
-impl<D: Acceptor, B: Waker> Meeting<D, B> {
-    /// Of one provider alone.
+impl<D: Acceptor, B: Waker> SharedListener<D, B> {
+    /// A listener of one provider alone.
     #[must_use]
     pub fn alone(acceptor: D) -> Self {
         Self {
@@ -141,16 +145,16 @@ impl<D: Acceptor, B: Waker> Meeting<D, B> {
         lock(&self.members).iter().any(|one| is(one, inbox))
     }
 
-    /// Takes a connection that waits, for the member whose inbox is `own`.
-    /// `None` when it is another member's, which has it now.
+    /// Accepts a pending connection for the member whose inbox is `own`. `None` if it was
+    /// passed to another member.
     ///
     /// # Errors
     /// As [`Acceptor::accept`].
     pub fn accept(&self, own: Option<&Arc<Inbox<D, B>>>) -> io::Result<Option<Arrived<D>>> {
-        let (visitor, peer) = self.acceptor.accept()?;
+        let (connection, peer) = self.acceptor.accept()?;
         let mut arrived = Arrived {
             at: self.acceptor.addr(),
-            visitor,
+            connection,
             counted: None,
         };
         let (Some(own), Some(steering)) = (own, &self.steering) else {
@@ -161,7 +165,7 @@ impl<D: Acceptor, B: Waker> Meeting<D, B> {
             .filter_map(Weak::upgrade)
             .collect();
         let by_number = |number| members.iter().find(|member| member.number == number);
-        // Where there is no room any more it may still be ours.
+        // If the inbox is full, this member may keep the connection.
         let may_take =
             |number| number == own.number || by_number(number).is_some_and(|it| it.has_room());
         arrived.counted = steering.choose(peer, may_take);
@@ -173,14 +177,14 @@ impl<D: Acceptor, B: Waker> Meeting<D, B> {
         Ok(None)
     }
 
-    /// This member takes no more connections.
+    /// Removes a member, which gets no more connections.
     pub fn leave(&self, inbox: &Arc<Inbox<D, B>>) {
         lock(&self.members).retain(|one| !is(one, inbox));
     }
 }
 
 impl<D: Acceptor, B: Waker> Inbox<D, B> {
-    /// Of member `number`, with room for so many connections. Its owner waits
+    /// Creates the inbox of member `number`, for at most `room` connections. Its owner waits
     /// for the waker.
     pub fn new(number: usize, room: u32, waker: B) -> Arc<Self> {
         Arc::new(Self {
@@ -191,7 +195,7 @@ impl<D: Acceptor, B: Waker> Inbox<D, B> {
         })
     }
 
-    /// What wakes its owner.
+    /// The waker of its owner.
     pub fn waker(&self) -> &B {
         &self.waker
     }
@@ -202,12 +206,12 @@ impl<D: Acceptor, B: Waker> Inbox<D, B> {
 
     fn put(&self, arrived: Arrived<D>) {
         lock(&self.arrived).push(arrived);
-        self.waker.ring();
+        self.waker.wake();
     }
 
-    /// Takes all that wait.
+    /// Takes all connections.
     pub fn take(&self) -> Vec<Arrived<D>> {
-        self.waker.silence();
+        self.waker.clear();
         std::mem::take(&mut lock(&self.arrived))
     }
 }
@@ -219,13 +223,13 @@ mod tests {
 
     use super::*;
 
-    /// A listening socket with so many connections waiting.
+    /// A listening socket with this number of pending connections.
     #[derive(Debug)]
     struct Queue(AtomicU32);
 
     impl Acceptor for Queue {
         type Addr = u16;
-        type Visitor = u32;
+        type Connection = u32;
 
         fn addr(&self) -> u16 {
             7
@@ -245,40 +249,44 @@ mod tests {
     struct Flag(AtomicBool);
 
     impl Waker for Flag {
-        fn ring(&self) {
+        fn wake(&self) {
             self.0.store(true, Ordering::Relaxed);
         }
 
-        fn silence(&self) {
+        fn clear(&self) {
             self.0.store(false, Ordering::Relaxed);
         }
     }
 
     type Member = Arc<Inbox<Queue, Flag>>;
 
-    /// A meeting of so many members that have room for `room`, before which
-    /// `waiting` wait.
-    fn meet(members: usize, room: u32, waiting: u32) -> (Vec<Member>, Arc<Meeting<Queue, Flag>>) {
+    /// A listener shared by `members` members with inboxes for `room` connections; `waiting`
+    /// connections are pending.
+    fn meet(
+        members: usize,
+        room: u32,
+        waiting: u32,
+    ) -> (Vec<Member>, Arc<SharedListener<Queue, Flag>>) {
         let group = Group::new(Steering::new(members));
         let member = |number| Inbox::new(number, room, Flag::default());
         let members: Vec<_> = (0..members).map(member).collect();
         let open = || Ok::<_, ()>(Queue(AtomicU32::new(waiting)));
-        let meetings = members
+        let listeners = members
             .iter()
             .map(|member| group.listen(&7, member, open).unwrap());
-        let meetings: Vec<_> = meetings.collect();
+        let listeners: Vec<_> = listeners.collect();
         assert!(
-            meetings.iter().all(|one| Arc::ptr_eq(one, &meetings[0])),
+            listeners.iter().all(|one| Arc::ptr_eq(one, &listeners[0])),
             "one socket"
         );
-        (members, Arc::clone(&meetings[0]))
+        (members, Arc::clone(&listeners[0]))
     }
 
-    /// Has the first member take all that wait; what each has then.
-    fn taken(members: &[Member], meeting: &Meeting<Queue, Flag>) -> Vec<Vec<Arrived<Queue>>> {
+    /// Lets the first member accept all pending connections. Returns those of each member.
+    fn taken(members: &[Member], shared: &SharedListener<Queue, Flag>) -> Vec<Vec<Arrived<Queue>>> {
         let mut own = Vec::new();
         loop {
-            match meeting.accept(members.first()) {
+            match shared.accept(members.first()) {
                 Ok(arrived) => own.extend(arrived),
                 Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
@@ -292,9 +300,9 @@ mod tests {
     }
 
     #[test]
-    fn members_get_equal_shares_of_what_one_of_them_takes() {
-        let (members, meeting) = meet(4, 100, 64);
-        let taken = taken(&members, &meeting);
+    fn connections_are_spread_evenly_over_members() {
+        let (members, shared) = meet(4, 100, 64);
+        let taken = taken(&members, &shared);
         assert_eq!(counts(&taken), [16; 4]);
         assert!(
             taken
@@ -305,41 +313,41 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_left_or_is_gone_gets_nothing() {
-        let (mut members, meeting) = meet(4, 100, 30);
-        meeting.leave(&members[2]);
+    fn removed_member_gets_no_connection() {
+        let (mut members, shared) = meet(4, 100, 30);
+        shared.leave(&members[2]);
         let last = members.pop();
         drop(last);
-        assert_eq!(counts(&taken(&members, &meeting)), [15, 15, 0]);
+        assert_eq!(counts(&taken(&members, &shared)), [15, 15, 0]);
     }
 
     #[test]
-    fn what_finds_no_room_stays_with_who_took_it() {
-        let (members, meeting) = meet(2, 3, 10);
-        assert_eq!(counts(&taken(&members, &meeting)), [7, 3]);
+    fn connection_for_full_inbox_stays_with_acceptor() {
+        let (members, shared) = meet(2, 3, 10);
+        assert_eq!(counts(&taken(&members, &shared)), [7, 3]);
     }
 
     #[test]
-    fn the_bell_rings_for_who_has_mail() {
-        let (members, meeting) = meet(3, 100, 2);
+    fn waker_is_signaled_while_inbox_has_connections() {
+        let (members, shared) = meet(3, 100, 2);
         let _taken = [
-            meeting.accept(members.first()),
-            meeting.accept(members.first()),
+            shared.accept(members.first()),
+            shared.accept(members.first()),
         ];
-        let rings = |member: &Member| member.waker().0.load(Ordering::Relaxed);
+        let is_set = |member: &Member| member.waker().0.load(Ordering::Relaxed);
         assert_eq!(
-            members.iter().map(rings).collect::<Vec<_>>(),
+            members.iter().map(is_set).collect::<Vec<_>>(),
             [false, true, false]
         );
         assert_eq!(members[1].take().len(), 1);
-        assert!(!rings(&members[1]));
+        assert!(!is_set(&members[1]));
     }
 
     #[test]
-    fn one_alone_takes_everything() {
-        let meeting = Meeting::<_, Flag>::alone(Queue(AtomicU32::new(1)));
-        let arrived = meeting.accept(None).unwrap().unwrap();
+    fn provider_alone_accepts_everything() {
+        let shared = SharedListener::<_, Flag>::alone(Queue(AtomicU32::new(1)));
+        let arrived = shared.accept(None).unwrap().unwrap();
         assert!(arrived.counted.is_none());
-        assert!(meeting.accept(None).is_err());
+        assert!(shared.accept(None).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! What arrives on a connection: posted receives, the peer's writes and reads,
-//! answers to our reads.
+//! The receiving side of a connection: posted receives, writes and reads of the peer,
+//! responses to Reads of this side.
 
 mod faults;
 
@@ -23,25 +23,25 @@ const CONTROL_LEN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Inbound {
     recvs: VecDeque<Recv>,
-    /// RDMA Reads the peer may have in flight.
+    /// Maximum RDMA Reads of the peer in flight.
     reads: usize,
     /// MSN of the next Send message; RFC 5041, section 5.3: they start at 1.
     send_msn: u32,
     /// MSN of the next Read Request.
     read_msn: u32,
-    /// The Send message that is arriving, with what arrived of it.
+    /// The Send message that is arriving, and its received length.
     message: Option<(Opcode, usize)>,
     place: Destination,
     control: [u8; CONTROL_LEN],
-    /// What the peer's Terminate said.
+    /// Fault in the peer's Terminate.
     pub(crate) terminated: Option<Fault>,
-    /// Segments that brought next to nothing since somebody asked: they cost us as much
-    /// as others and their sender hardly anything.
+    /// Idle segments since the last query: they cost the receiver as much as others and their
+    /// sender hardly anything.
     pub(crate) idle: u64,
 }
 
-/// Payload of a segment that brings something, if it does not end a Send or the answer
-/// to a Read, of which there are no more than we allow.
+/// Minimum payload of a segment that does not count as idle, unless it ends a Send or a Read
+/// Response, whose numbers are limited anyway.
 const SOME: usize = 64;
 
 #[derive(Debug)]
@@ -50,18 +50,18 @@ struct Recv {
     buf: Buf,
 }
 
-/// Where the payload of the segment at hand goes next.
+/// Destination of the payload of the current segment.
 #[derive(Clone, Copy, Debug)]
 enum Destination {
-    /// It has none.
+    /// No payload.
     Nowhere,
-    /// The first posted receive, from this byte.
+    /// The first posted receive, from this offset.
     Receive(usize),
     /// Exposed memory.
     Exposed { key: u32, addr: u64 },
-    /// The sink of our oldest RDMA Read.
+    /// The sink of the oldest RDMA Read of this side.
     Sink,
-    /// The control buffer, from this byte.
+    /// The control buffer, from this offset.
     Control(usize),
 }
 
@@ -93,7 +93,7 @@ impl Inbound {
         self.recvs.push_back(Recv { tag, buf });
     }
 
-    /// Gives all receives back.
+    /// Returns all receives.
     pub(crate) fn flush(&mut self, qp: QpId, events: &mut Vec<Event>) {
         for Recv { tag, buf } in self.recvs.drain(..) {
             events.push(Event::Received(Received {
@@ -108,8 +108,8 @@ impl Inbound {
         }
     }
 
-    /// What stands after the header of the segment at hand, if it is a Read
-    /// Request: for the Terminate that answers it.
+    /// The payload of the current segment, if it is a Read Request: for the Terminate that
+    /// reports it.
     pub(crate) fn request_bytes(&self) -> &[u8] {
         match self.place {
             Destination::Control(ReadRequest::LEN) => {
@@ -120,7 +120,7 @@ impl Inbound {
     }
 }
 
-/// A connection's receiving state together with what its segments act on.
+/// The receiving state of a connection together with everything that its segments change.
 pub(crate) struct Receiver<'a> {
     pub(crate) qp: QpId,
     pub(crate) inbound: &'a mut Inbound,
@@ -137,7 +137,7 @@ impl Sink for Receiver<'_> {
                 self.start_write(header, stag, to)?
             }
             Kind::Tagged { stag, to } => {
-                self.outbound.check_answer(stag, to, header)?;
+                self.outbound.check_response(stag, to, header)?;
                 Destination::Sink
             }
             Kind::Untagged {
@@ -163,7 +163,7 @@ impl Sink for Receiver<'_> {
                 let bytes = self.keys.bytes_mut(&access);
                 return bytes.map_err(|why| faults::tagged(why, &access));
             }
-            Destination::Sink => self.outbound.answer_place(remaining),
+            Destination::Sink => self.outbound.response_place(remaining),
             Destination::Control(at) => self.inbound.control.get_mut(at..at + remaining),
         };
         place.ok_or_else(faults::no_memory)
@@ -174,7 +174,7 @@ impl Sink for Receiver<'_> {
             Destination::Nowhere => {}
             Destination::Receive(at) | Destination::Control(at) => *at += len,
             Destination::Exposed { addr, .. } => *addr = addr.wrapping_add(len as u64),
-            Destination::Sink => self.outbound.answer_advance(len),
+            Destination::Sink => self.outbound.response_advance(len),
         }
     }
 
@@ -182,7 +182,7 @@ impl Sink for Receiver<'_> {
         match header.kind {
             Kind::Tagged { .. } => {
                 if header.opcode == Opcode::READ_RESPONSE && header.last {
-                    self.outbound.answer_done();
+                    self.outbound.response_done();
                 } else {
                     self.inbound.idle += u64::from(header.payload < SOME);
                 }
@@ -194,8 +194,8 @@ impl Sink for Receiver<'_> {
                 QUEUE_SEND => self.finish_send(header, invalidate),
                 QUEUE_READ => self.finish_read(),
                 _ => {
-                    let said = self.inbound.control.get(..header.payload);
-                    let terminate = Terminate::parse(said.unwrap_or_default());
+                    let received = self.inbound.control.get(..header.payload);
+                    let terminate = Terminate::parse(received.unwrap_or_default());
                     self.inbound.terminated = Some(terminate.into_fault());
                     Ok(())
                 }
@@ -203,7 +203,7 @@ impl Sink for Receiver<'_> {
         }
     }
 
-    /// What most segments are, Sends and Writes, without a place to remember.
+    /// Fast path for complete Sends and Writes, without intermediate state.
     fn segment(&mut self, header: &Header, payload: &[u8]) -> Result<(), WireFault> {
         match header.kind {
             Kind::Untagged {
@@ -234,7 +234,7 @@ impl Sink for Receiver<'_> {
                 }
                 Ok(())
             }
-            // A copy: the header of the others need not lie in memory.
+            // A copy, so that the header need not be in memory in the other cases.
             _ => in_parts(self, &{ *header }, payload),
         }
     }
@@ -251,33 +251,35 @@ impl Receiver<'_> {
         }
     }
 
-    /// How many bytes may be received to what follows the place of a large
-    /// segment, behind the `missing` bytes of its payload: those of the next
-    /// segment, most likely. An answer's segments come in order and its length
-    /// is known (RFC 5040, section 5.2), and until it is whole nobody looks at
-    /// what is in its memory.
+    /// Number of bytes that may be received behind the destination of a large segment, after
+    /// the `missing` bytes of its payload: most likely those of the next segment. The
+    /// segments of a Read Response are in order and its length is known (RFC 5040, section
+    /// 5.2), and its memory is not read until it is complete.
     pub(crate) fn ahead(&self, header: &Header, missing: usize) -> usize {
         match self.inbound.place {
             Destination::Sink if !header.last && header.payload >= LARGE => {
-                let left = self.outbound.answer_left().saturating_sub(missing);
+                let left = self.outbound.response_left().saturating_sub(missing);
                 left.min(header.payload)
             }
             _ => 0,
         }
     }
 
-    /// So many bytes were put where [`ahead`](Self::ahead) said, and everything
-    /// before them was taken: now they are.
+    /// Processes `len` bytes that were received to the memory described by
+    /// [`ahead`](Self::ahead), after everything before them.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
+    /// A protocol violation; the connection ends.
     pub(crate) fn take_ahead(&mut self, rx: &mut Rx, len: usize) -> Result<(), WireFault> {
         let is_next = rx.payload().is_some_and(|(_, missing)| missing >= len);
         if is_next && matches!(self.inbound.place, Destination::Sink) {
             return rx.placed(len, self);
         }
         // The peer sent something else.
-        let bytes = self.outbound.answer_place(len).map(|bytes| bytes.to_vec());
+        let bytes = self
+            .outbound
+            .response_place(len)
+            .map(|bytes| bytes.to_vec());
         rx.consume(&bytes.unwrap_or_default(), self)
     }
 
@@ -307,7 +309,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Where in the receive that is next the segment goes.
+    /// Offset of the segment in the next receive.
     #[inline]
     fn start_send(&self, header: &Header, msn: u32, offset: u32) -> Result<usize, WireFault> {
         check_msn(msn, self.inbound.send_msn, "Send")?;
@@ -365,7 +367,7 @@ impl Receiver<'_> {
         }
         // RFC 5040, section 5.2.1: Read Requests beyond the IRD find no
         // buffer on queue 1.
-        if self.outbound.answering() >= self.inbound.reads {
+        if self.outbound.responding() >= self.inbound.reads {
             return Err(faults::too_many_reads(self.inbound.reads));
         }
         Ok(Destination::Control(0))
@@ -393,7 +395,7 @@ impl Receiver<'_> {
             self.inbound.idle += 1;
         }
         self.inbound.read_msn = self.inbound.read_msn.wrapping_add(1);
-        self.outbound.answer(&request, offset);
+        self.outbound.respond(&request, offset);
         Ok(())
     }
 }

@@ -1,5 +1,4 @@
-//! The iWARP protocols without I/O: frames, headers, faults, and the two
-//! halves of a connection.
+//! The iWARP protocols without I/O: frames, headers, faults, and the receiving side.
 
 pub(crate) mod crc;
 mod ddp;

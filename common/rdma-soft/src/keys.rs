@@ -1,20 +1,20 @@
-//! Memory keys: which buffer a peer may reach, and how.
+//! Memory keys: the buffers that a peer may access, and its rights.
 
 use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{ExposeError, QpId, Refused, RemoteKey, RemoteSlice, Rights};
 
-/// Indices above this one are never in the table; they name the sinks of our
-/// own RDMA Reads, so that a Write to one finds nothing.
+/// Indices above this one are never in the table; they are for the sinks of RDMA Reads of
+/// this side, so that a Write to one fails.
 const INDEX_BITS: u32 = 23;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const SINK: u32 = 1 << 31;
-/// A slot that was given up waits until so many others are free, as long as
-/// the table can grow.
+/// A freed slot is not reused before this number of slots are free, as long as the table can
+/// grow.
 const REST: usize = 1024;
-/// What the first byte of exposed memory is called. Peers name bytes by key and
-/// address and need not learn where they lie in this process.
+/// Address of the first byte of exposed memory. Peers use key and address and need not learn
+/// addresses of this process.
 pub(crate) const BASE: u64 = 1 << 20;
 
 /// The buffers that are exposed, by key. A key is an index of 24 bits and a
@@ -22,10 +22,10 @@ pub(crate) const BASE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct KeyTable {
     slots: Vec<Slot>,
-    /// Free slots, the one that rested longest first.
+    /// Free slots, oldest first.
     free: VecDeque<u32>,
     max: u32,
-    /// What is added to a slot number to make the index of a key.
+    /// Offset between the number of a slot and the index of its key.
     start: u32,
     random: u64,
     next_sink: u32,
@@ -44,12 +44,12 @@ struct Entry {
     rights: Rights,
     /// Until the peer invalidates the key.
     valid: bool,
-    /// Answers to RDMA Reads that are queued.
+    /// Queued responses to RDMA Reads.
     reading: u32,
 }
 
 impl Entry {
-    /// Where in the buffer the access starts.
+    /// Offset of the access in the buffer.
     #[inline]
     fn check(&self, access: &Access) -> Result<usize, KeyFault> {
         if !self.valid {
@@ -78,28 +78,28 @@ impl Entry {
 /// Why a peer may not use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
-    /// Nothing is exposed by it.
+    /// No memory is exposed by it.
     Unknown,
     /// It belongs to another queue pair.
     Foreign,
-    /// Not with that right.
+    /// It does not give that right.
     Rights,
-    /// Address and length are not inside.
+    /// Address and length are out of bounds.
     Bounds,
-    /// Address plus length is beyond all addresses.
+    /// Address plus length wraps.
     Wrap,
-    /// An RDMA Read of it is still being answered.
+    /// An RDMA Read of it is in progress.
     Busy,
 }
 
-/// What a peer asks for.
+/// An access of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The queue pair it came over.
     pub owner: QpId,
-    /// The key it names.
+    /// Its key.
     pub key: u32,
-    /// What it wants to do.
+    /// Required rights.
     pub rights: Rights,
     /// Address of the first byte, as [`KeyTable::expose`] named it.
     pub addr: u64,
@@ -108,7 +108,7 @@ pub struct Access {
 }
 
 impl KeyTable {
-    /// A table of at most `max` keys, whose numbers start at `seed`.
+    /// Creates a table of at most `max` keys, which start at `seed`.
     #[must_use]
     pub fn new(max: u32, seed: u64) -> Self {
         let mut table = Self {
@@ -124,7 +124,7 @@ impl KeyTable {
         table
     }
 
-    /// Makes a key that opens what `buf` has in view to the peer of `owner`.
+    /// Creates a key that gives the peer of `owner` access to the view of `buf`.
     ///
     /// # Errors
     /// [`ExposeError::Full`], with the buffer.
@@ -135,7 +135,7 @@ impl KeyTable {
         buf: Buf,
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
-        // Pools keep pieces below 4 GiB: no slot for a longer one.
+        // Buffers of pools are below 4 GiB.
         let len = u32::try_from(buf.len()).ok();
         let number = len.and_then(|_| self.free_slot());
         let slot = number.and_then(|number| self.slots.get_mut(number as usize));
@@ -159,7 +159,7 @@ impl KeyTable {
         })
     }
 
-    /// Takes a buffer out of reach.
+    /// Withdraws a buffer.
     ///
     /// # Errors
     /// As [`Provider::withdraw`](nvmeof_rdma::Provider::withdraw).
@@ -176,7 +176,7 @@ impl KeyTable {
         Ok(entry.buf)
     }
 
-    /// Where in the buffer the access starts.
+    /// Offset of the access in the buffer.
     ///
     /// # Errors
     /// [`KeyFault`]: why the peer may not do that.
@@ -185,7 +185,7 @@ impl KeyTable {
         entry.check(access)
     }
 
-    /// The bytes of an access that is for writing.
+    /// The bytes of a write access.
     ///
     /// # Errors
     /// [`KeyFault`]: why the peer may not do that.
@@ -198,7 +198,7 @@ impl KeyTable {
             .ok_or(KeyFault::Bounds)
     }
 
-    /// The peer of `owner` invalidates one of its keys.
+    /// Invalidates a key for the peer of `owner`.
     ///
     /// # Errors
     /// [`KeyFault`]: why the peer may not do that.
@@ -217,34 +217,34 @@ impl KeyTable {
         Ok(())
     }
 
-    /// An answer that reads the buffer is queued.
+    /// Counts a queued response that reads the buffer.
     pub fn begin_read(&mut self, key: u32) {
         if let Some(entry) = self.entry_mut(key) {
             entry.reading += 1;
         }
     }
 
-    /// That answer is sent or dropped.
+    /// Counts such a response as sent or dropped.
     pub fn end_read(&mut self, key: u32) {
         if let Some(entry) = self.entry_mut(key) {
-            debug_assert!(entry.reading > 0, "an answer ends once");
+            debug_assert!(entry.reading > 0, "a response ends once");
             entry.reading = entry.reading.saturating_sub(1);
         }
     }
 
-    /// Bytes of a buffer that an answer reads.
+    /// Bytes of a buffer that a response reads.
     #[inline(never)]
     #[must_use]
     pub fn reading(&self, key: u32, offset: usize, len: usize) -> Option<&[u8]> {
         self.memory(key)?.get(offset..offset.checked_add(len)?)
     }
 
-    /// All bytes of a buffer that an answer reads.
+    /// All bytes of a buffer that a response reads.
     pub(crate) fn memory(&self, key: u32) -> Option<&[u8]> {
         Some(&self.entry(key)?.buf)
     }
 
-    /// A tag for the sink of an RDMA Read of ours.
+    /// A tag for the sink of an RDMA Read of this side.
     pub(crate) fn sink_tag(&mut self) -> u32 {
         self.next_sink = self.next_sink.wrapping_add(1);
         SINK | self.next_sink
@@ -268,7 +268,7 @@ impl KeyTable {
         });
     }
 
-    /// The slot of a key whose generation is the present one.
+    /// The slot of a key with the current generation.
     fn number_of(&self, key: u32) -> Option<u32> {
         if key & SINK != 0 {
             return None;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_its_bytes_for_its_owner_with_its_rights() {
+    fn key_gives_owner_access_to_its_range_with_its_rights() {
         let pool = pool(1);
         let mut table = KeyTable::new(16, 7);
         let mut buf = pool.take().unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalidated_key_opens_nothing_and_still_gives_the_buffer_back() {
+    fn invalidated_key_gives_no_access_and_returns_buffer() {
         let pool = pool(1);
         let mut table = KeyTable::new(16, 7);
         let slice = table
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_not_used_again_soon_and_the_table_has_an_end() {
+    fn keys_are_reused_late_and_table_is_bounded() {
         let pool = pool(3);
         let mut table = KeyTable::new(2000, 3);
         let mut seen = HashSet::new();
@@ -453,7 +453,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_access_leaves_its_buffer(
+        fn no_access_exceeds_its_buffer(
             key: u32,
             addr: u64,
             near in -8192i64..8192,

@@ -1,14 +1,14 @@
-//! Software RDMA verbs without I/O: keys, queue pairs, iWARP.
+//! Software RDMA without I/O: memory keys, queue pairs, iWARP.
 //!
-//! [`SoftRdma`] keeps the contract of [`nvmeof_rdma::Provider`] over any
-//! transport of byte streams that implements [`Streams`]. On the wire it
-//! speaks iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040).
+//! [`SoftRdma`] implements the contract of [`nvmeof_rdma::Provider`] over any byte streams
+//! that implement [`Streams`]. Its protocol is iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC
+//! 5041), RDMAP (RFC 5040).
 //!
-//! What every provider in software needs is public by itself: [`KeyTable`] and
-//! [`Slots`], and [`group`] for several that listen on the same addresses.
+//! Parts that every software provider needs are public: [`KeyTable`] and [`Slots`], and
+//! [`group`] for providers that listen on the same addresses.
 //!
-//! This crate opens no socket and reads no clock: streams and time are given
-//! to it.
+//! This crate opens no socket and reads no clock: its owner provides streams and time. It
+//! contains nothing of NVMe.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,5 +1,5 @@
-//! What leaves a connection: the send queue, answers to the peer's reads, and
-//! the frames they become.
+//! The sending side of a connection: the send queue, responses to the peer's Reads, and their
+//! frames.
 
 mod frames;
 mod message;
@@ -20,25 +20,25 @@ use message::Message;
 /// The sending state of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    /// Work that is framed, the newest perhaps in part; oldest first. Entry 0
-    /// has number `base`.
+    /// Work that is framed, the newest perhaps partly; oldest first. Entry 0 has number
+    /// `base`.
     queue: VecDeque<Entry>,
     base: u64,
     /// The number below which all work but Reads is done.
     done: u64,
-    /// Posted work of which nothing is framed.
+    /// Posted work that is not framed yet.
     waiting: VecDeque<(Tag, Work)>,
-    /// What is left to be framed of the newest work in `queue`.
-    begun: Option<Message>,
-    /// RDMA Reads in flight, oldest first, and how many there may be.
+    /// The unframed rest of the newest work in `queue`.
+    partial: Option<Message>,
+    /// RDMA Reads in flight, oldest first, and their maximum number.
     reads: VecDeque<ReadInFlight>,
     max_reads: usize,
-    /// Answers to the peer's Reads that are not wholly framed.
-    answers: VecDeque<Message>,
-    /// Answers that are not wholly sent.
-    answering: usize,
-    /// Whose turn it is when both works and answers wait.
-    prefer_answer: bool,
+    /// Responses to the peer's Reads that are not completely framed.
+    responses: VecDeque<Message>,
+    /// Number of responses that are not completely sent.
+    responding: usize,
+    /// Whether a response is next if both work and responses wait.
+    prefer_response: bool,
     send_msn: u32,
     read_msn: u32,
     frames: Frames,
@@ -46,7 +46,7 @@ pub(crate) struct Outbound {
     /// RFC 5044, section 7.1.2: the responder sends no FPDU before the
     /// initiator's first one.
     pub(crate) held: bool,
-    /// The stream took less than there was.
+    /// The stream accepted less than there was.
     pub(crate) blocked: bool,
     /// Nothing new is framed: the connection ends.
     closed: bool,
@@ -58,8 +58,8 @@ struct Entry {
     tag: Tag,
     buf: Option<Buf>,
     kind: WorkKind,
-    /// Of a Read: its answer is whole.
-    answered: bool,
+    /// For a Read: its response is complete.
+    responded: bool,
 }
 
 #[derive(Debug)]
@@ -78,12 +78,12 @@ impl Outbound {
             base: 0,
             done: 0,
             waiting: VecDeque::new(),
-            begun: None,
+            partial: None,
             reads: VecDeque::new(),
             max_reads: 0,
-            answers: VecDeque::new(),
-            answering: 0,
-            prefer_answer: true,
+            responses: VecDeque::new(),
+            responding: 0,
+            prefer_response: true,
             send_msn: 1,
             read_msn: 1,
             frames: Frames::new(),
@@ -98,7 +98,7 @@ impl Outbound {
         self.queue.reserve_exact(sends);
     }
 
-    /// The connection stands: what was agreed.
+    /// The connection is established: sets the negotiated values.
     pub(crate) fn start(&mut self, crc: bool, limit: PayloadLimit, max_reads: usize, held: bool) {
         self.frames.crc = crc;
         self.limit = limit;
@@ -114,17 +114,16 @@ impl Outbound {
         self.max_reads
     }
 
-    /// Answers to the peer's Reads that are not wholly sent.
-    pub(crate) fn answering(&self) -> usize {
-        self.answering
+    /// Number of responses to the peer's Reads that are not completely sent.
+    pub(crate) fn responding(&self) -> usize {
+        self.responding
     }
 
-    /// Answers a Read of memory that lies `offset` bytes into the buffer of
-    /// its key.
-    pub(crate) fn answer(&mut self, request: &ReadRequest, offset: usize) {
-        self.answering += 1;
-        self.answers
-            .push_back(Message::answer(request, offset, self.limit));
+    /// Queues the response to a Read of memory at `offset` in the buffer of its key.
+    pub(crate) fn respond(&mut self, request: &ReadRequest, offset: usize) {
+        self.responding += 1;
+        self.responses
+            .push_back(Message::response(request, offset, self.limit));
     }
 
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
@@ -137,13 +136,12 @@ impl Outbound {
         self.queue.get(index)?.buf.as_ref()
     }
 
-    /// Slices that [`gather`](Self::gather) gives at most.
+    /// Maximum number of slices of [`gather`](Self::gather).
     pub(crate) fn slices(&self) -> usize {
         self.frames.slices()
     }
 
-    /// Fills `slices` with what is to be sent; returns how many there are and
-    /// how many bytes they have.
+    /// Fills `slices` with data to send; returns the number of slices and of bytes.
     pub(crate) fn gather<'a>(
         &'a self,
         keys: &'a KeyTable,
@@ -156,13 +154,13 @@ impl Outbound {
             })
     }
 
-    /// The stream took `count` bytes.
+    /// The stream accepted `count` bytes.
     pub(crate) fn sent(&mut self, count: usize, keys: &mut KeyTable) {
         for done in self.frames.sent(count) {
             match done {
                 Done::Nothing => {}
                 Done::Work(number) => self.done = number + 1,
-                Done::Response(key) => answered(&mut self.answering, key, keys),
+                Done::Response(key) => response_ended(&mut self.responding, key, keys),
             }
         }
     }
@@ -172,16 +170,16 @@ impl Outbound {
         !self.frames.is_empty()
     }
 
-    /// Whether there is something that could be framed now.
+    /// Whether anything can be framed now.
     pub(crate) fn has_more(&self) -> bool {
-        !self.held && !matches!(self.turn(), stage::Turn::Nothing)
+        !self.held && !matches!(self.next_frame(), stage::Next::Nothing)
     }
 
-    /// Hands out what is done, in the order it was posted.
+    /// Reports completed work, in posting order.
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
         while let Some(front) = self.queue.front() {
             let done = match front.kind {
-                WorkKind::Read => front.answered,
+                WorkKind::Read => front.responded,
                 WorkKind::Send | WorkKind::Write => self.base < self.done,
             };
             if !done {
@@ -194,16 +192,15 @@ impl Outbound {
         }
     }
 
-    /// Hands out everything.
+    /// Reports all work, in posting order.
     pub(crate) fn flush(&mut self, qp: QpId, keys: &mut KeyTable, events: &mut Vec<Event>) {
-        self.drop_answers(keys);
+        self.drop_responses(keys);
         for done in self.frames.clear() {
             if let Done::Response(key) = done {
-                answered(&mut self.answering, key, keys);
+                response_ended(&mut self.responding, key, keys);
             }
         }
-        // From the first that was not done on, nothing is: completions are in
-        // posting order.
+        // After the first undone request all are flushed: completions are in posting order.
         self.complete(qp, events);
         let waiting = self
             .waiting
@@ -212,32 +209,32 @@ impl Outbound {
         for entry in self.queue.drain(..).chain(waiting) {
             events.push(completion(qp, entry, Outcome::Flushed));
         }
-        self.begun = None;
+        self.partial = None;
         self.reads.clear();
     }
 
-    fn drop_answers(&mut self, keys: &mut KeyTable) {
-        while let Some(answer) = self.answers.pop_front() {
-            answered(&mut self.answering, answer.busy_key(), keys);
+    fn drop_responses(&mut self, keys: &mut KeyTable) {
+        while let Some(response) = self.responses.pop_front() {
+            response_ended(&mut self.responding, response.busy_key(), keys);
         }
     }
 
-    /// The connection ends in good order: no more Reads are sent, nor what was
-    /// posted after them, and the peer's Reads are not answered any more.
+    /// Orderly end of the connection: no more Reads are sent, nor work that was posted after
+    /// them, and the peer's Reads get no more responses.
     pub(crate) fn wind_down(&mut self, keys: &mut KeyTable) {
         self.max_reads = 0;
-        let begun = self.answers.front().is_some_and(Message::is_begun);
-        for answer in self.answers.split_off(usize::from(begun)) {
-            answered(&mut self.answering, answer.busy_key(), keys);
+        let started = self.responses.front().is_some_and(Message::is_started);
+        for response in self.responses.split_off(usize::from(started)) {
+            response_ended(&mut self.responding, response.busy_key(), keys);
         }
     }
 
-    /// Sends a Write of no bytes, unless something else goes out anyway. Says
-    /// whether it did.
+    /// Sends a Write of no bytes, unless something else is to be sent anyway. Returns whether
+    /// it did.
     pub(crate) fn send_nothing(&mut self) -> bool {
         let idle = self.frames.is_empty()
-            && self.begun.is_none()
-            && self.answers.is_empty()
+            && self.partial.is_none()
+            && self.responses.is_empty()
             && self.waiting.is_empty();
         let sends = idle && !self.closed && !self.held;
         if sends {
@@ -254,9 +251,8 @@ impl Outbound {
         sends
     }
 
-    /// Nothing more goes out but the rest of the frame at hand, and after it a
-    /// Terminate. `header` and `request` are copies for that: see
-    /// [`Terminate::write`].
+    /// Sends only the rest of the current frame, and after it a Terminate. `header` and
+    /// `request` are copies for that: see [`Terminate::write`].
     pub(crate) fn cut_short(
         &mut self,
         fault: &WireFault,
@@ -265,20 +261,20 @@ impl Outbound {
         keys: &mut KeyTable,
     ) {
         self.closed = true;
-        self.begun = None;
-        let begun = self.answers.pop_front_if(|front| front.is_begun());
-        self.drop_answers(keys);
+        self.partial = None;
+        let started = self.responses.pop_front_if(|front| front.is_started());
+        self.drop_responses(keys);
         for done in self.frames.cut_to_frame() {
             if let Done::Response(key) = done {
-                answered(&mut self.answering, key, keys);
+                response_ended(&mut self.responding, key, keys);
             }
         }
-        if let Some(begun) = begun {
-            // The frame at hand may be of this answer: then its memory stays
-            // busy until that is sent.
-            let key = begun.busy_key();
+        if let Some(started) = started {
+            // The current frame may belong to this response: then its memory stays busy until
+            // the frame is sent.
+            let key = started.busy_key();
             if !self.frames.finish_with(Done::Response(key)) {
-                answered(&mut self.answering, key, keys);
+                response_ended(&mut self.responding, key, keys);
             }
         }
         let mut message = Vec::new();
@@ -287,9 +283,9 @@ impl Outbound {
     }
 }
 
-/// One of the answers that are `answering` is sent or dropped.
-fn answered(answering: &mut usize, key: Option<u32>, keys: &mut KeyTable) {
-    *answering = answering.saturating_sub(1);
+/// Counts one of the `responding` responses as sent or dropped.
+fn response_ended(responding: &mut usize, key: Option<u32>, keys: &mut KeyTable) {
+    *responding = responding.saturating_sub(1);
     if let Some(key) = key {
         keys.end_read(key);
     }
@@ -306,7 +302,7 @@ impl Entry {
             tag,
             kind: work.kind(),
             buf: work.into_buf(),
-            answered: false,
+            responded: false,
         }
     }
 }

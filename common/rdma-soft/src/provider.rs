@@ -1,4 +1,4 @@
-//! The provider: the contract of `nvmeof-rdma` over streams.
+//! The provider: implements the contract of `nvmeof-rdma` over streams.
 
 mod close;
 mod connect;
@@ -22,8 +22,8 @@ use crate::keys::KeyTable;
 use crate::{SoftConfig, StreamEvent, StreamId, Streams};
 use owners::{Owner, Owners};
 
-/// Bytes that one receive call may bring besides payload that goes straight to
-/// its place.
+/// Size of the scratch buffer: bytes that one receive call may bring besides payload that is
+/// received directly to its destination.
 const SCRATCH: usize = 256 * 1024;
 
 /// Software RDMA over the streams of `S`.
@@ -31,33 +31,33 @@ const SCRATCH: usize = 256 * 1024;
 pub struct SoftRdma<S> {
     streams: S,
     config: SoftConfig,
-    /// A handful: one for each pool.
+    /// Registered regions, usually one for each pool.
     regions: Vec<RegionId>,
     keys: KeyTable,
     conns: Table,
     owners: Owners,
-    /// Connections that were not accepted yet, and, oldest first, those that
-    /// may have said nothing.
+    /// Number of connections that are not accepted yet, and, oldest first, those that may not
+    /// have sent a request.
     pending: u32,
     silent: VecDeque<QpId>,
-    /// Connections with something to do at the next submit or poll.
+    /// Connections with work for the next submit or poll.
     listed: Vec<QpId>,
-    /// Empty, kept for its memory.
+    /// Empty; its memory is reused.
     spare: Vec<QpId>,
     deadlines: BTreeSet<(Duration, QpId)>,
-    /// Streams whose connection is gone, until the peer ends them too.
+    /// Streams of closed connections, until the peer ends them too.
     lingering: VecDeque<(Duration, StreamId)>,
-    /// What calls other than poll made happen.
+    /// Events of calls other than poll.
     later: Vec<Event>,
     stream_events: Vec<StreamEvent>,
     scratch: Vec<u8>,
-    /// Of peers that no owner knows of yet.
+    /// Limits log lines about peers that were not reported to the owner yet.
     log: RateLimiter,
     now: Duration,
 }
 
 impl<S: Streams> SoftRdma<S> {
-    /// Makes a provider that owns `streams`.
+    /// Creates a provider over `streams`.
     #[must_use]
     pub fn new(streams: S, config: SoftConfig) -> Self {
         Self {
@@ -81,26 +81,26 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// The streams below.
+    /// The underlying streams.
     #[must_use]
     pub fn streams(&self) -> &S {
         &self.streams
     }
 
-    /// The streams below, to change how they behave.
+    /// The underlying streams, to change their behavior.
     pub fn streams_mut(&mut self) -> &mut S {
         &mut self.streams
     }
 
-    /// A line of the log about a peer that no owner knows of yet: anybody can
-    /// make us write one.
-    fn say_of(&mut self, peer: Remote, what: &dyn std::fmt::Display) {
+    /// Logs a line about a peer that was not reported to the owner yet. It is rate limited,
+    /// because any peer can cause such lines.
+    fn warn_limited(&mut self, peer: Remote, what: &dyn std::fmt::Display) {
         if let Some(left_out) = self.log.ask(self.now) {
             tracing::warn!(%peer, left_out, "{what}");
         }
     }
 
-    /// Works on one connection; `None` when it is gone.
+    /// Runs `work` on one connection; `None` if it is closed.
     fn with<R>(&mut self, qp: QpId, work: impl FnOnce(&mut Self, &mut Conn) -> R) -> Option<R> {
         let mut conn = self.conns.take(qp)?;
         let result = work(self, &mut conn);
@@ -108,7 +108,7 @@ impl<S: Streams> SoftRdma<S> {
         Some(result)
     }
 
-    /// Has the connection looked at in the next submit or poll.
+    /// Adds the connection to those that the next submit or poll processes.
     fn list(&mut self, conn: &mut Conn) {
         conn.list_in(&mut self.listed);
     }
@@ -166,7 +166,7 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Looks after every connection in the list.
+    /// Processes the connections in the list.
     fn work_list(&mut self, events: &mut Vec<Event>) -> bool {
         let mut worked = false;
         let mut list = std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare));
@@ -316,8 +316,8 @@ impl<S: Streams> Provider for SoftRdma<S> {
 
     fn disconnect(&mut self, qp: QpId) {
         self.with(qp, |this, conn| match conn.phase {
-            // A peer that gets no answer would take us for one that knows
-            // revision 1 only, and ask again.
+            // A peer that gets no reply would assume that this side knows revision 1 only,
+            // and try again.
             Phase::Requested | Phase::Prepared => this.refuse(conn, &PrivateData::empty()),
             _ => this.wind_down(conn, CloseReason::Local),
         });
@@ -334,7 +334,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
     fn progress(&self, qp: QpId) -> Option<Progress> {
         let conn = self.conns.get(qp)?;
         Some(Progress {
-            pulled: conn.outbound.answer_progress(),
+            pulled: conn.outbound.response_progress(),
             sent: conn.sent,
         })
     }
@@ -345,7 +345,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         for qp in &list {
             self.with(*qp, |this, conn| this.transmit(conn));
         }
-        // Poll looks for completions.
+        // The next poll reports completions.
         list.append(&mut self.listed);
         self.spare = std::mem::replace(&mut self.listed, list);
     }

@@ -1,6 +1,6 @@
-//! A table of things whose names are slot and generation.
+//! A table whose keys consist of slot and generation.
 
-/// Things of one kind, by name.
+/// A table of values of one type.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<(u32, Option<T>)>,
@@ -14,7 +14,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Nothing yet.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -23,7 +23,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The name that the next `insert` will give.
+    /// The key that the next `insert` will return.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         match self.free.last() {
@@ -35,8 +35,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Puts `thing` in and names it. Names have 63 bits: callers have the
-    /// highest one to themselves.
+    /// Inserts `thing` and returns its key. Keys have 63 bits: callers may use the highest
+    /// bit for themselves.
     pub fn insert(&mut self, thing: T) -> u64 {
         let id = self.next_id();
         match self.free.pop() {
@@ -50,19 +50,19 @@ impl<T> Slots<T> {
         id
     }
 
-    /// How many things there are.
+    /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is nothing.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All things and their names.
+    /// All values and their keys.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let numbered = (0u32..).zip(&self.slots);
         numbered.filter_map(|(index, (generation, thing))| {
@@ -70,7 +70,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// What is called `name`, if it is still there.
+    /// The value with the key `name`, if it exists.
     #[must_use]
     pub fn get(&self, name: u64) -> Option<&T> {
         let (index, generation) = split(name);
@@ -78,19 +78,19 @@ impl<T> Slots<T> {
         thing.as_ref().filter(|_| *current == generation)
     }
 
-    /// What is called `name`, if it is still there.
+    /// The value with the key `name`, if it exists.
     pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let (index, generation) = split(name);
         let (current, thing) = self.slots.get_mut(index as usize)?;
         thing.as_mut().filter(|_| *current == generation)
     }
 
-    /// Takes out what is called `name`.
+    /// Removes the value with the key `name`.
     pub fn remove(&mut self, name: u64) -> Option<T> {
         self.get(name)?;
         let (index, _) = split(name);
         let (generation, thing) = self.slots.get_mut(index as usize)?;
-        // 31 bits: the highest bit of a name is the caller's.
+        // 31 bits: the highest bit of a key belongs to the caller.
         *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(index);
         thing.take()
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_never_means_another() {
+    fn key_is_never_reused() {
         let mut slots = Slots::new();
         let first = slots.insert('a');
         let second = slots.insert('b');

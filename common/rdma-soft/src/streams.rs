@@ -1,4 +1,4 @@
-//! The byte streams that carry software RDMA: what a transport implements.
+//! Byte streams for software RDMA: the interface of a transport.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId, Peer};
 
-/// A byte stream: slot and generation, so that the name of one that is closed
-/// never means another. The slot is the lower half; slots are small numbers,
-/// since tables are made as long as the highest one.
+/// A byte stream: slot and generation, so that an identifier is never reused. The slot is the
+/// lower half. Slots are small numbers, because tables are as long as the highest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
 impl StreamId {
-    /// Where tables keep what they know of the stream.
+    /// Index of the stream in tables.
     #[must_use]
     pub fn slot(self) -> usize {
         let [a, b, c, d, ..] = self.0.to_le_bytes();
@@ -21,87 +20,84 @@ impl StreamId {
     }
 }
 
-/// Something happened to a stream.
+/// An event of a stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// A peer connected. The stream stays until it is closed by us.
+    /// A peer connected. The stream exists until it is closed by this side.
     Incoming {
-        /// Where.
+        /// The listener.
         listener: ListenerId,
         /// The new stream.
         stream: StreamId,
-        /// Who.
+        /// The peer.
         peer: Peer,
     },
-    /// A stream of [`Streams::connect`] stands.
+    /// A stream of [`Streams::connect`] is connected.
     Connected(StreamId),
-    /// A stream of [`Streams::connect`] failed and is gone.
+    /// A stream of [`Streams::connect`] failed and is closed.
     ConnectFailed(StreamId, io::Error),
-    /// Trying [`Streams::recv`] or [`Streams::send`] is worth while. May be
-    /// wrong; the call then says [`io::ErrorKind::WouldBlock`].
+    /// [`Streams::recv`] or [`Streams::send`] may succeed. If not, the call returns
+    /// [`io::ErrorKind::WouldBlock`].
     Ready(StreamId),
 }
 
-/// Reliable byte streams, none of whose calls ever waits.
+/// Reliable byte streams. No call blocks.
 ///
 /// # Readiness
-/// * After `recv` gave bytes, a following `poll` says `Ready` for that stream
-///   again if there are more (and may say it without knowing). As long as such
-///   a `poll` is due, `next_deadline` says so or the next `poll` is it.
-/// * After `recv` said `WouldBlock`, the arrival of bytes, of the end of the
-///   stream or of an error gives `Ready`.
-/// * Bytes that the caller does not ask for do not make `poll` busy: `Ready`
-///   is said at least once for them, not for ever.
-/// * After [`want_send`](Self::want_send) with `true`, room to send gives
-///   `Ready`.
+/// * After `recv` returned bytes, a following `poll` reports `Ready` for that stream again if
+///   there are more (and may report it without knowing). As long as such a `poll` is needed,
+///   `next_deadline` requests it or the next `poll` is it.
+/// * After `recv` returned `WouldBlock`, the arrival of bytes, of the end of the stream or of
+///   an error causes `Ready`.
+/// * Bytes that the caller does not receive do not keep `poll` busy: `Ready` is reported at
+///   least once for them, not for ever.
+/// * After [`want_send`](Self::want_send) with `true`, room to send causes `Ready`.
 ///
 /// # Errors of `recv` and `send`
-/// Everything but `WouldBlock` is final: the caller closes the stream.
-/// Calls that name a stream that is gone give [`io::ErrorKind::NotConnected`]
-/// or do nothing.
+/// Every error except `WouldBlock` is final: the caller closes the stream. Calls on a closed
+/// stream return [`io::ErrorKind::NotConnected`] or do nothing.
 pub trait Streams: Send {
     /// A short name for logs and messages, the provider's.
     fn name(&self) -> &'static str;
 
-    /// Listens on `addr`; port 0 takes a free one. Returns the address in use.
+    /// Listens on `addr`; port 0 selects a free one. Returns the address in use.
     ///
     /// # Errors
     /// [`ListenError`] names address, cause and remedy.
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError>;
 
-    /// Stops listening. Streams that were reported stay.
+    /// Stops listening. Reported streams stay open.
     fn unlisten(&mut self, listener: ListenerId);
 
     /// Starts to connect; `Connected` or `ConnectFailed` follows.
     ///
     /// # Errors
-    /// When it cannot even be tried.
+    /// When it cannot be attempted.
     fn connect(&mut self, addr: Address) -> Result<StreamId, ConnectError>;
 
-    /// Appends what happened. Never waits, does a bounded amount of work.
+    /// Appends new events. Never blocks, does a bounded amount of work.
     fn poll(&mut self, now: Duration, events: &mut Vec<StreamEvent>);
 
     /// Receives into `bufs`, first to last. 0 is the end of the stream (`bufs`
     /// are never empty).
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there; anything else is final.
+    /// `WouldBlock` if there are no bytes; anything else is final.
     fn recv(&mut self, stream: StreamId, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
-    /// Sends from `bufs`, first to last; returns how many bytes were taken.
+    /// Sends from `bufs`, first to last; returns the number of bytes sent.
     ///
     /// # Errors
     /// `WouldBlock` when there is no room; anything else is final.
     fn send(&mut self, stream: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Our address of the stream. `None` where that is not known.
+    /// The local address of the stream. `None` if it is unknown.
     fn local_addr(&self, _stream: StreamId) -> Option<Address> {
         None
     }
 
-    /// Bytes of data that one segment on the stream's path has at most, as far as
-    /// that is known now (TCP's effective maximum segment size). `None` where
-    /// the stream is not cut into segments.
+    /// Maximum segment size of the stream's path in bytes, as currently known (TCP's
+    /// effective maximum segment size). `None` if the stream has no segments.
     fn segment(&self, _stream: StreamId) -> Option<usize> {
         None
     }
@@ -110,22 +106,20 @@ pub trait Streams: Send {
     /// times too.
     ///
     /// # Errors
-    /// When it may never be reported: what waits for it may wait for ever.
+    /// When it may never be reported, so that the caller may wait for ever.
     fn want_send(&mut self, stream: StreamId, want: bool) -> io::Result<()>;
 
-    /// Ends our half of the stream, after what was sent. The peer's half goes
-    /// on.
+    /// Ends the sending direction of the stream, after the data sent before. The other
+    /// direction continues.
     fn shutdown_send(&mut self, stream: StreamId);
 
-    /// Forgets the stream. What was sent still goes out unless the peer sent
-    /// bytes that were not received: then the peer sees a reset.
+    /// Closes the stream. Data sent before are still transmitted unless the peer sent bytes
+    /// that were not received: then the peer gets a reset.
     fn close(&mut self, stream: StreamId);
 
-    /// Becomes readable when `poll` has something to say. `None` where nobody
-    /// ever sleeps.
+    /// Becomes readable when `poll` has events. `None` if the streams can only be polled.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When `poll` has to be called at the latest, even if `wait_fd` stays
-    /// silent.
+    /// The latest time of the next `poll`, even if `wait_fd` is not readable.
     fn next_deadline(&self) -> Option<Duration>;
 }

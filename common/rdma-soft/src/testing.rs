@@ -18,17 +18,17 @@ pub(crate) struct Net {
     listeners: HashMap<Address, usize>,
     pipes: Vec<Pipe>,
     inbox: Vec<Vec<StreamEvent>>,
-    /// Bytes a pipe holds.
+    /// Capacity of a pipe in bytes.
     room: usize,
-    /// Bytes one call moves at most.
+    /// Maximum number of bytes per call.
     step: usize,
-    /// Receive calls that brought bytes.
+    /// Number of receive calls that returned bytes.
     received: usize,
-    /// What all streams say that a segment is.
+    /// Segment size of all streams.
     segment: Option<usize>,
 }
 
-/// Both directions of one stream; side 0 connected, side 1 was connected to.
+/// Both directions of one stream; side 0 is the active side.
 #[derive(Debug, Default)]
 struct Pipe {
     bytes: [VecDeque<u8>; 2],
@@ -58,12 +58,12 @@ impl Pipes {
         (one, Self { net, me: 1 })
     }
 
-    /// How many receive calls brought bytes so far.
+    /// Number of receive calls that returned bytes so far.
     pub(crate) fn received(&self) -> usize {
         self.net.lock().unwrap().received
     }
 
-    /// Cuts all streams into segments, as their ends see it.
+    /// Sets the segment size of all streams.
     pub(crate) fn set_segment(&self, segment: Option<usize>) {
         self.net.lock().unwrap().segment = segment;
     }
@@ -196,8 +196,8 @@ impl Streams for Pipes {
         let mut net = self.net.lock().unwrap();
         net.pipes[pipe].ended[side] = true;
         net.pipes[pipe].closed[side] = true;
-        // As TCP: closing with bytes unread resets the connection, and the
-        // peer loses what it did not read yet.
+        // As in TCP, closing with unread bytes resets the connection, and the peer loses data
+        // that it did not read yet.
         if !net.pipes[pipe].bytes[1 - side].is_empty() {
             net.pipes[pipe].bytes[side].clear();
         }

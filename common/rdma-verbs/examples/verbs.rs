@@ -1,14 +1,14 @@
-//! What a machine's RDMA devices do with this provider: shows them, moves
-//! messages over them, makes and ends connections.
+//! Exercises the RDMA devices of this machine with this provider: lists them, transfers
+//! messages, makes and ends connections.
 //!
 //! ```text
-//! verbs devices                    the devices, or what is missing
-//! verbs local ADDR                 the device of an address of this machine
-//! verbs towards ADDR:PORT          the device on the way to an address
-//! verbs cycles ADDR COUNT          makes and ends connections to itself
-//! verbs group ADDR MEMBERS COUNT   who gets the connections of a listener
-//! verbs traffic ADDR SECONDS       messages to itself until something ends
-//! verbs watch ADDR SECONDS         listens, and says when its device goes
+//! verbs devices                    list the devices, or what is missing
+//! verbs local ADDR                 show the device of an address of this machine
+//! verbs towards ADDR:PORT          show the device on the route to an address
+//! verbs cycles ADDR COUNT          make and end connections to itself
+//! verbs group ADDR MEMBERS COUNT   show which member gets a connection
+//! verbs traffic ADDR SECONDS       send messages to itself until a connection ends
+//! verbs watch ADDR SECONDS         listen, and log when the device is removed
 //! ```
 #![allow(
     clippy::unwrap_used,
@@ -70,7 +70,7 @@ fn main() {
         ["traffic", addr, seconds] => traffic(addr.parse().unwrap(), seconds.parse().unwrap()),
         ["watch", addr, seconds] => watch(addr.parse().unwrap(), seconds.parse().unwrap()),
         _ => {
-            eprintln!("see the head of this example's source for what it can do");
+            eprintln!("usage: see the comment at the start of this example's source");
             exit(2);
         }
     }
@@ -87,7 +87,7 @@ fn or_exit<T, E: Display>(result: Result<T, E>) -> T {
     })
 }
 
-/// A provider with what happened on it.
+/// A provider and its events.
 struct Side {
     verbs: Verbs,
     pool: Pool,
@@ -112,7 +112,7 @@ impl Side {
 
     fn recv(&mut self, qp: QpId) {
         let buf = self.pool.take().unwrap();
-        // A queue pair that closes meanwhile gives it back.
+        // A queue pair that closes meanwhile returns it.
         let _ = self.verbs.post_recv(qp, Tag(0), buf);
     }
 
@@ -127,7 +127,7 @@ impl Side {
     }
 }
 
-/// Turns all sides once, and waits a little when nothing happens.
+/// Polls all sides once, and waits briefly if there is no progress.
 fn turn(sides: &mut [Side], start: Instant) {
     let mut any = false;
     for side in sides.iter_mut() {
@@ -145,8 +145,7 @@ fn turn(sides: &mut [Side], start: Instant) {
     }
 }
 
-/// Waits until `pick` finds something among the events of a side; what it
-/// does not want is dropped.
+/// Waits until `pick` finds something among the events of a side; drops other events.
 fn wait<T>(sides: &mut [Side], at: usize, start: Instant, pick: impl Fn(&Event) -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -212,13 +211,13 @@ fn cycles(addr: IpAddr, count: u32) {
         }
     }
     println!("{count} connections were made and ended");
-    // What waits for its peer's last word has time to get it.
+    // Connections that wait for their peer have time to end.
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
         turn(&mut sides, start);
     }
     println!("at rest");
-    // Whoever started this looks at what is left now.
+    // The caller checks now what is left.
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
 }

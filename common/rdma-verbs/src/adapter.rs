@@ -1,5 +1,4 @@
-//! RDMA devices in use: what each can do, its completion queues, and what its
-//! queue pairs share.
+//! RDMA devices in use: limits, completion queues, and state shared by queue pairs.
 
 use std::io;
 use std::sync::Arc;
@@ -18,42 +17,42 @@ use crate::sys::{
 };
 use crate::windows::Windows;
 
-/// Which adapter of a provider.
+/// Identifier of an adapter of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct AdapterId(pub(crate) u32);
 
-/// Completions a queue has room for, unless one queue pair needs more.
+/// Size of a completion queue, unless one queue pair needs more.
 const QUEUE_SIZE: u32 = 8192;
 
 /// `RXE_VENDOR_ID` of the kernel's soft-RoCE.
 const RXE: u32 = 0x00ff_ffff;
 
-/// One device in use. What it owns goes before what that was made from: the
-/// fields stand in that order.
+/// A device in use. Fields are dropped in this order: each before the object that it was
+/// created from.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     pub(crate) name: String,
     pub(crate) attr: DeviceAttr,
     /// Longest message in bytes.
     pub(crate) max_message: u32,
-    /// Windows not in use.
+    /// Free memory windows.
     pub(crate) windows: Windows,
-    /// The one domain of devices with windows. Others have one for each queue
-    /// pair, so that a key opens memory on its own queue pair alone.
+    /// The protection domain of devices with windows. Others have one for each queue pair, so
+    /// that a key is valid on its own queue pair only.
     pub(crate) shared: Option<Domain>,
-    /// The queue that receives may be drawn from, while there is one.
+    /// The shared receive queue, if there is one.
     pub(crate) receives: Option<Shared>,
     pub(crate) queues: Vec<Queue>,
-    /// Keeps a driver from tripping.
+    /// Workaround for a fault of the `siw` driver.
     _blocker: Option<Blocker>,
     pub(crate) channel: Arc<CompletionChannel>,
-    /// Bound to an address of the device and to nothing else: tells when the
-    /// device goes, and keeps it open.
+    /// Bound to an address of the device only: reports when the device is removed, and keeps
+    /// it open.
     pub(crate) anchor: Option<CmId>,
     pub(crate) context: Arc<Context>,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub(crate) users: u32,
-    /// The device is going: nothing new on it.
+    /// The device is being removed: it gets no new queue pairs.
     pub(crate) gone: bool,
 }
 
@@ -63,11 +62,11 @@ pub(crate) struct Queue {
     pub(crate) cq: Arc<CompletionQueue>,
     size: u32,
     used: u32,
-    /// It is not used any more.
+    /// It failed and is not used any more.
     pub(crate) failed: bool,
-    /// The next completion raises an event.
+    /// It is armed: the next completion raises an event.
     pub(crate) armed: bool,
-    /// For shared receives and nothing else.
+    /// Only for shared receives.
     pub(crate) shared: bool,
 }
 
@@ -85,7 +84,7 @@ impl Adapter {
         };
         let shared = if attr.windows {
             let pd = ProtectionDomain::new(&context)?;
-            // A device may have windows that its library cannot use.
+            // A device may have windows that its library does not support.
             let usable = MemoryWindow::new(&pd).is_ok();
             usable.then(|| Domain::new(pd, true, true))
         } else {
@@ -116,31 +115,30 @@ impl Adapter {
         self.attr.vendor_id == RXE
     }
 
-    /// Whether every window is used once, over a region of its own. The kernel
-    /// of `rxe` checks the region's range and not the window's, and fails as a
-    /// whole when a window is invalidated twice.
+    /// Whether every window is used once, with a region of its own. The kernel of `rxe`
+    /// checks the range of the region and not of the window, and crashes when a window is
+    /// invalidated twice.
     pub(crate) fn windows_once(&self) -> bool {
         self.is_rxe()
     }
 
-    /// Whether a message may be sent again because there was no receive for it.
-    /// The kernel of `rxe` then does local work that was queued behind it a
-    /// second time, such as a registration, which fails and stops the queue
-    /// pair. Who has it here has it at the other end, too.
+    /// Whether a message without a receive may be retransmitted safely. The kernel of `rxe`
+    /// then repeats local work that was queued behind it, such as a registration, which fails
+    /// and stops the queue pair. The peer is assumed to use the same kind of device.
     pub(crate) fn retries_well(&self) -> bool {
         !self.is_rxe()
     }
 
-    /// A domain for one queue pair, where it does not use the shared one.
+    /// Creates a domain for one queue pair, if it does not use the shared one.
     pub(crate) fn own_domain(&self, regions: &[Region]) -> Result<Option<Domain>, VerbsError> {
         if self.shared.is_some() {
             return Ok(None);
         }
         let pd = ProtectionDomain::new(&self.context).map_err(|source| VerbsError::Call {
-            what: "making a protection domain",
+            what: "creating a protection domain",
             source,
         })?;
-        // An iWARP device may ignore the name it is asked to use: siw does.
+        // An iWARP device may ignore the requested I/O address: siw does.
         let mut domain = Domain::new(pd, false, !self.attr.iwarp);
         for region in regions {
             domain
@@ -159,7 +157,7 @@ impl Adapter {
         result.map_err(|error| self.not_registered(error))
     }
 
-    /// Why memory cannot be registered, and what to do.
+    /// The error for memory that cannot be registered, with its remedy.
     pub(crate) fn not_registered(&self, source: io::Error) -> VerbsError {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft);
         let memory = source.raw_os_error() == Some(libc::ENOMEM);
@@ -175,7 +173,7 @@ impl Adapter {
         }
     }
 
-    /// Finds room for `need` completions: returns the number of the queue.
+    /// Reserves `need` completions: returns the number of the queue.
     pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
         let size = need.max(QUEUE_SIZE);
         self.claim_kind(need, size, false)
@@ -199,7 +197,7 @@ impl Adapter {
         if need > self.attr.max_cqe {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a queue pair of this size needs more completions than the device has",
+                "a queue pair of this size needs more completions than the device supports",
             ));
         }
         let size = size.min(self.attr.max_cqe);
@@ -216,13 +214,12 @@ impl Adapter {
         Ok(index)
     }
 
-    /// Makes the shared receive queue, named `id`, with room for about
-    /// `entries`.
+    /// Creates the shared receive queue `id`, with about `entries` entries.
     ///
-    /// An iWARP device ends a connection whose message finds the queue empty
-    /// (RFC 5041, section 7.1): no more queue pairs could draw from it than it
-    /// has receives for, and nothing would be saved. Without a domain of all
-    /// queue pairs a receive would have to be registered in many.
+    /// An iWARP device ends a connection whose message finds the queue empty (RFC 5041,
+    /// section 7.1): no more queue pairs could use it than it has receives for, and nothing
+    /// would be saved. Without a domain of all queue pairs a receive would have to be
+    /// registered in many.
     pub(crate) fn share_receives(&mut self, id: SrqId, entries: u32) -> io::Result<&mut Shared> {
         let most = self.attr.max_srq_wr.min(self.attr.max_cqe);
         let (Some(domain), false) = (&self.shared, self.attr.iwarp || most == 0) else {
@@ -230,8 +227,8 @@ impl Adapter {
         };
         let entries = entries.clamp(1, most);
         let srq = SharedReceiveQueue::new(domain.pd(), entries)?;
-        // All of them may complete before one is looked at. On a queue of
-        // their own, because they are named otherwise than other work.
+        // All of them may complete before the queue is polled. On a completion queue of their
+        // own, because their work request IDs have another format.
         let queue = self.claim_kind(entries, entries, true)?;
         let waits = self.retries_well();
         Ok(self
@@ -239,7 +236,7 @@ impl Adapter {
             .insert(Shared::new(id, srq, entries, queue, waits)))
     }
 
-    /// The shared receive queue goes, because no queue pair draws from it.
+    /// Destroys the shared receive queue, which no queue pair uses.
     pub(crate) fn drop_receives(&mut self) {
         if let Some(receives) = self.receives.take() {
             self.release(receives.queue, receives.is.entries);
@@ -247,14 +244,14 @@ impl Adapter {
         }
     }
 
-    /// Whether nothing is heard any more of receives from the shared queue.
+    /// Whether the completion queue of the shared receives has failed.
     pub(crate) fn lost_receives(&self) -> bool {
         let number = self.receives.as_ref().map(|receives| receives.queue);
         let queue = number.and_then(|number| self.queues.get(number));
         queue.is_some_and(|queue| queue.failed)
     }
 
-    /// What a queue pair that draws is made with.
+    /// The parts for a queue pair that uses the shared receive queue.
     pub(crate) fn drawn(&self) -> Option<Drawn> {
         let receives = self.receives.as_ref()?;
         Some(Drawn {
@@ -263,7 +260,7 @@ impl Adapter {
         })
     }
 
-    /// Gives back room. No completion that used it may still be in the queue.
+    /// Releases reserved completions. The queue must not contain any of them.
     pub(crate) fn release(&mut self, index: usize, need: u32) {
         if let Some(queue) = self.queues.get_mut(index) {
             queue.used = queue.used.saturating_sub(need);

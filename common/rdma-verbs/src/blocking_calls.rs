@@ -1,13 +1,11 @@
-//! Threads for calls that wait in the kernel, so that the thread of a provider
-//! never does.
+//! Threads for blocking system calls, so that the thread of a provider never blocks.
 //!
-//! Linux `siw` makes its TCP connection inside `rdma_connect` and waits for
-//! it: not at all for a peer that refuses, two minutes (`tcp_syn_retries`) for
-//! one that is silent, and no option of an id changes that. Later, destroying
-//! an id or its queue pair waits until the peer's MPA reply is there or its
-//! time-out of ten seconds: that is connection management of iWARP as such, so
-//! every driver may do it. One silent peer would hold up all connections of a
-//! provider, hence a few threads and not one; each lasts as long as there is
+//! Linux `siw` makes its TCP connection inside `rdma_connect` and blocks for its duration:
+//! briefly for a peer that refuses, two minutes (`tcp_syn_retries`) for one that is silent,
+//! and no option of an id changes that. Later, destroying an id or its queue pair blocks
+//! until the peer's MPA reply arrives or times out after ten seconds: that is generic iWARP
+//! connection management, so every driver may do it. One silent peer would delay all
+//! connections of a provider, so there are several threads; each exists only while there is
 //! work.
 
 use std::collections::VecDeque;
@@ -18,14 +16,14 @@ use nvmeof_rdma::explain;
 
 use crate::lock::lock;
 
-/// Calls at a time; more wait for one of these to end.
+/// Maximum number of concurrent calls; further ones are queued.
 const THREADS: usize = 16;
-/// They call one function of C, and nothing deep.
+/// Stack size: they only call one C function.
 const STACK: usize = 128 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does what is asked of it in other threads, which end by themselves.
+/// Runs jobs in other threads, which end when there are no more.
 #[derive(Default)]
 pub(crate) struct BlockingCalls(Mutex<Jobs>);
 
@@ -37,12 +35,12 @@ struct Jobs {
 
 impl std::fmt::Debug for BlockingCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Aside").finish_non_exhaustive()
+        f.debug_struct("BlockingCalls").finish_non_exhaustive()
     }
 }
 
 impl BlockingCalls {
-    /// Has `job` done, at once unless all threads are in a call.
+    /// Runs `job`, immediately unless all threads are busy.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.0);
         jobs.waiting.push_back(Box::new(job));
@@ -57,7 +55,7 @@ impl BlockingCalls {
             .stack_size(STACK)
             .spawn(move || this.work());
         if let Err(error) = thread {
-            // Late is better than never.
+            // The job stays queued for another thread.
             let error = explain(&error);
             tracing::warn!("cannot start a thread for a blocking call: {error}");
             self.work();
@@ -70,7 +68,7 @@ impl BlockingCalls {
         }
     }
 
-    /// The next job. Without one the thread that asks is done.
+    /// The next job. Without one the calling thread ends.
     fn next(&self) -> Option<Job> {
         let mut jobs = lock(&self.0);
         let job = jobs.waiting.pop_front();
@@ -81,66 +79,65 @@ impl BlockingCalls {
     }
 }
 
-/// A call that another thread makes on behalf of one that does not wait for
-/// it. Whoever is the last to need what the call uses cleans up: the thread,
-/// if it was left to it before the call came back.
+/// A call that another thread makes for a thread that does not wait for it. The last one to
+/// use its objects cleans up: the thread, if they were left to it before the call returned.
 #[derive(Debug)]
-pub(crate) struct Calling<T>(Mutex<State<T>>);
+pub(crate) struct PendingCall<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 enum State<T> {
-    UnderWay,
-    Back,
-    /// Nobody waits for the call; this is to be settled after it.
+    InProgress,
+    Returned,
+    /// The caller does not wait any more; the thread cleans this up after the call.
     Left(T),
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug)]
-pub(crate) enum Called<T> {
-    /// With this result.
-    Back(io::Result<()>),
-    /// This was left meanwhile.
+pub(crate) enum CallOutcome<T> {
+    /// The call returned this result.
+    Returned(io::Result<()>),
+    /// The caller left these objects meanwhile.
     Left(T),
 }
 
-impl<T> Calling<T> {
+impl<T> PendingCall<T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State::UnderWay))
+        Self(Mutex::new(State::InProgress))
     }
 
-    pub(crate) fn is_under_way(&self) -> bool {
-        matches!(*lock(&self.0), State::UnderWay)
+    pub(crate) fn is_in_progress(&self) -> bool {
+        matches!(*lock(&self.0), State::InProgress)
     }
 
-    /// Leaves `what` to the thread of the call.
+    /// Leaves `what` to the thread of the call, which cleans it up.
     ///
     /// # Errors
-    /// Gives it back when the call is back already.
+    /// Returns it if the call has returned already.
     pub(crate) fn leave(&self, what: T) -> Result<(), T> {
         let mut state = lock(&self.0);
         match *state {
-            State::UnderWay => {
+            State::InProgress => {
                 *state = State::Left(what);
                 Ok(())
             }
-            State::Back | State::Left(_) => Err(what),
+            State::Returned | State::Left(_) => Err(what),
         }
     }
 
-    /// Makes the call, unless nobody waits for it any more. In the other
+    /// Makes the call, unless the caller does not wait for it any more. Runs in the other
     /// thread.
-    pub(crate) fn make(&self, call: impl FnOnce() -> io::Result<()>) -> Called<T> {
-        // Short: the lock is not held during the call.
-        let result = if self.is_under_way() {
+    pub(crate) fn make(&self, call: impl FnOnce() -> io::Result<()>) -> CallOutcome<T> {
+        // The lock is not held during the call.
+        let result = if self.is_in_progress() {
             call()
         } else {
             drop(call);
             Ok(())
         };
-        match std::mem::replace(&mut *lock(&self.0), State::Back) {
-            State::Left(what) => Called::Left(what),
-            State::UnderWay | State::Back => Called::Back(result),
+        match std::mem::replace(&mut *lock(&self.0), State::Returned) {
+            State::Left(what) => CallOutcome::Left(what),
+            State::InProgress | State::Returned => CallOutcome::Returned(result),
         }
     }
 }
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_run_elsewhere_and_a_stuck_one_holds_up_nobody() {
+    fn jobs_run_in_threads_and_stuck_one_delays_no_other() {
         let blocking_calls = Arc::new(BlockingCalls::default());
         let (release, stuck) = mpsc::channel::<()>();
         let (done, results) = mpsc::channel();
@@ -197,30 +194,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_under_a_call_is_settled_by_its_thread() {
-        let calling = Calling::new();
-        assert!(calling.is_under_way());
-        let called = calling.make(|| {
-            assert!(calling.leave(7).is_ok());
+    fn objects_left_during_call_are_settled_by_its_thread() {
+        let pending = PendingCall::new();
+        assert!(pending.is_in_progress());
+        let outcome = pending.make(|| {
+            assert!(pending.leave(7).is_ok());
             Err(io::ErrorKind::TimedOut.into())
         });
-        assert!(matches!(called, Called::Left(7)), "{called:?}");
+        assert!(matches!(outcome, CallOutcome::Left(7)), "{outcome:?}");
     }
 
     #[test]
-    fn a_call_that_nobody_waits_for_is_not_made() {
-        let calling = Calling::new();
-        assert!(calling.leave(7).is_ok());
-        let called = calling.make(|| unreachable!("nobody waits"));
-        assert!(matches!(called, Called::Left(7)), "{called:?}");
+    fn abandoned_call_is_not_made() {
+        let pending = PendingCall::new();
+        assert!(pending.leave(7).is_ok());
+        let outcome = pending.make(|| unreachable!("no caller waits"));
+        assert!(matches!(outcome, CallOutcome::Left(7)), "{outcome:?}");
     }
 
     #[test]
-    fn nothing_can_be_left_to_a_call_that_is_back() {
-        let calling = Calling::new();
-        let called = calling.make(|| Err(io::ErrorKind::ConnectionRefused.into()));
-        assert!(matches!(called, Called::Back(Err(_))), "{called:?}");
-        assert!(!calling.is_under_way());
-        assert_eq!(calling.leave(7), Err(7));
+    fn objects_cannot_be_left_to_returned_call() {
+        let pending = PendingCall::new();
+        let outcome = pending.make(|| Err(io::ErrorKind::ConnectionRefused.into()));
+        assert!(
+            matches!(outcome, CallOutcome::Returned(Err(_))),
+            "{outcome:?}"
+        );
+        assert!(!pending.is_in_progress());
+        assert_eq!(pending.leave(7), Err(7));
     }
 }

@@ -1,25 +1,24 @@
-//! What the owner of a provider chooses.
+//! Configuration of the provider.
 
 use std::time::Duration;
 
 use nvmeof_rdma::Limits;
 
-/// How the provider behaves.
+/// Configuration of the provider.
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
-    /// Upper bounds, lowered to what the ablest of the machine's devices can do.
-    /// A queue pair on one that can do less is refused when it asks for more.
+    /// Upper bounds, lowered to the maximum of this machine's devices. A queue pair on a
+    /// device with lower limits is refused if it exceeds them.
     pub limits: Limits,
-    /// Type of service of connections this side starts: the DSCP in its upper
-    /// six bits. Connections that come in use their listener's.
+    /// Type of service of connections made by this side: the DSCP in its upper six bits.
+    /// Accepted connections use that of their listener.
     pub type_of_service: Option<u8>,
-    /// How long a device waits for an acknowledgement before it sends again:
-    /// 4.096 µs times 2 to this power, 0 to 31. The subnet's or the kernel's
-    /// choice when `None`.
+    /// Acknowledgement time-out before a device retransmits: 4.096 µs times 2 to this power,
+    /// 0 to 31. `None` leaves it to the subnet or the kernel.
     pub ack_timeout: Option<u8>,
-    /// How long a connection may take to stand, and a request to be answered.
+    /// Time-out for establishing a connection, and for the response to a request.
     pub handshake: Duration,
-    /// How long a closing connection may take to do what was submitted.
+    /// Time-out for a closing connection to complete submitted work.
     pub linger: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Queue pairs: their state, their names, and the table of them.
+//! Queue pairs: their state, their identifiers, and their table.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use nvmeof_rdma::{
 };
 
 use crate::adapter::AdapterId;
-use crate::blocking_calls::Calling;
+use crate::blocking_calls::PendingCall;
 use crate::link::Link;
 use crate::outstanding::{NUMBER_BITS, Outstanding, RecvItem, SendItem};
 use crate::retired::Retired;
 use crate::sys::CmId;
 
-/// What a queue pair is doing.
+/// State of a queue pair.
 ///
 /// ```text
 ///  Resolving ─► Routing ─► Connecting ──┐
@@ -26,33 +26,33 @@ use crate::sys::CmId;
 /// Every state may go to Ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Waits for the peer's address to be resolved.
+    /// Resolving the peer's address.
     Resolving,
-    /// Waits for a route.
+    /// Resolving the route.
     Routing,
-    /// Waits for the peer's answer.
+    /// Waiting for the peer's response.
     Connecting,
-    /// A peer asked; nobody answered.
+    /// A peer requested it; there is no response yet.
     Requested,
-    /// Has its sizes and its queue pair.
+    /// It has its sizes and its queue pair.
     Prepared,
-    /// Accepted; waits for the peer's last word.
+    /// Accepted; waiting for the peer's confirmation.
     Accepting,
-    /// Stands.
+    /// Established.
     Running,
-    /// Takes nothing new; what was submitted is still tried.
+    /// Accepts no new work; submitted work is still attempted.
     Draining,
-    /// Is torn down in the next poll.
+    /// To be torn down by the next poll.
     Ending,
 }
 
 impl Phase {
-    /// Why a call is refused that is for another phase.
+    /// The error for a call that this phase does not allow.
     pub(crate) fn refusal(self) -> PostError {
         let state = match self {
             Self::Resolving | Self::Routing | Self::Connecting => "connecting",
-            Self::Requested => "asked for and not prepared",
-            Self::Prepared => "asked for and not accepted",
+            Self::Requested => "requested and not prepared",
+            Self::Prepared => "requested and not accepted",
             Self::Accepting => "being accepted",
             Self::Running => "connected",
             Self::Draining | Self::Ending => return PostError::Closed,
@@ -60,7 +60,7 @@ impl Phase {
         PostError::WrongState { state }
     }
 
-    /// Whether a peer waits for an answer.
+    /// Whether a peer waits for the response to its request.
     pub(crate) fn is_pending(self) -> bool {
         matches!(self, Self::Requested | Self::Prepared)
     }
@@ -74,17 +74,17 @@ impl Phase {
 /// How a queue pair was stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopped {
-    /// The peer was told.
+    /// The peer was notified.
     pub(crate) said_good_bye: bool,
-    /// It cannot be destroyed without waiting for the peer.
+    /// It cannot be destroyed without blocking for the peer.
     pub(crate) held: bool,
 }
 
-/// A queue pair's part in the shared receive queue of a device.
+/// A queue pair's use of the shared receive queue of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draw {
     pub(crate) of: AdapterId,
-    /// Messages its peer may send before one is answered.
+    /// Messages that its peer may send before the first one gets its response.
     pub(crate) recvs: u32,
 }
 
@@ -97,57 +97,56 @@ pub(crate) struct Conn {
     pub(crate) link: Option<Link>,
     pub(crate) config: QpConfig,
     pub(crate) listener: Option<ListenerId>,
-    /// Has it count among the connections of a group.
+    /// Counts it in the load of its group member.
     pub(crate) counted: Option<Counted>,
     pub(crate) peer: SocketAddr,
-    /// For the log.
+    /// For log lines.
     pub(crate) whose: Whose,
-    /// The call that connects it, where that may wait.
-    pub(crate) calling: Option<Arc<Calling<Retired>>>,
-    /// Connection management owes the answer to that call: until it is there,
-    /// nothing can be destroyed without waiting.
+    /// The call that connects it, if it may block.
+    pub(crate) pending_call: Option<Arc<PendingCall<Retired>>>,
+    /// The outcome of that call is pending in connection management: until it arrives,
+    /// nothing can be destroyed without blocking.
     pub(crate) awaits_answer: bool,
-    /// What the active side says; sent when the route is known.
+    /// Private data of the active side; sent when the route is known.
     pub(crate) private_data: PrivateData,
-    /// What a request asked for: reads towards us, reads the peer answers.
+    /// RDMA Reads in a request: towards this side, and processed by the peer.
     pub(crate) asked: (u8, u8),
-    /// RDMA Reads both sides agreed on, towards the peer.
+    /// Negotiated RDMA Reads towards the peer.
     pub(crate) reads_out: u32,
     pub(crate) recvs: Outstanding<RecvItem>,
     pub(crate) sends: Outstanding<SendItem>,
-    /// Done, but its peer may still write to its memory: comes back when the
-    /// queue pair is gone.
+    /// Completed, but its peer may still write to its memory: returns when the queue pair is
+    /// destroyed.
     pub(crate) stuck: Option<(SendItem, Outcome)>,
-    /// The caller's work in `sends`, and the rest.
+    /// The caller's work in `sends`, and other entries.
     pub(crate) work: u32,
     pub(crate) internal: u32,
-    /// Why it ends; what decided first stays.
+    /// Reason of its end; the first one stays.
     pub(crate) reason: Option<CloseReason>,
-    /// The reason comes from a completion that failed, which beats what the
-    /// peer's good-bye says.
+    /// The reason comes from a failed completion, which overrides the peer's disconnect.
     pub(crate) reason_is_own: bool,
-    /// Work was flushed and nothing said why yet.
+    /// Work was flushed and the reason is not known yet.
     pub(crate) unexplained: bool,
-    /// It is said that it ends.
+    /// `Event::Ending` is reported.
     pub(crate) left: bool,
     pub(crate) deadline: Option<Duration>,
-    /// Stood when it began to end.
+    /// It was established when it started to end.
     pub(crate) was_connected: bool,
     /// Memory was exposed on it.
     pub(crate) exposed: bool,
-    /// Has something to post at the next submit.
+    /// It has work to post at the next submit.
     pub(crate) listed: bool,
-    /// What it draws from, if it has no receives of its own.
+    /// The shared receive queue that it uses, if any.
     pub(crate) draws: Option<Draw>,
-    /// Its device takes no more receives for it.
+    /// Its device consumes no more receives for it.
     pub(crate) drew_last: bool,
-    /// Its device had the time to tell the peer what it refused.
+    /// Its device had the time to report its refusal to the peer.
     pub(crate) refused: bool,
-    /// It is stopped and has to be destroyed.
+    /// It is in the error state and has to be destroyed.
     pub(crate) stopped: Option<Stopped>,
 }
 
-/// A line in the log about the peer of a connection: it names whose that is, too.
+/// Logs a line about the peer of a connection, with its host, subsystem and queue.
 macro_rules! of_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.peer);
@@ -168,7 +167,7 @@ impl Conn {
             counted: None,
             peer,
             whose: Whose::default(),
-            calling: None,
+            pending_call: None,
             awaits_answer: false,
             private_data: PrivateData::empty(),
             asked: (0, 0),
@@ -195,14 +194,14 @@ impl Conn {
 }
 
 impl Conn {
-    /// Whether destroying its id or its queue pair would wait in the kernel.
+    /// Whether destroying its id or its queue pair would block in the kernel.
     pub(crate) fn is_held(&self) -> bool {
-        let calling = self.calling.as_ref();
-        calling.is_some_and(|calling| self.awaits_answer || calling.is_under_way())
+        let pending_call = self.pending_call.as_ref();
+        pending_call.is_some_and(|pending_call| self.awaits_answer || pending_call.is_in_progress())
     }
 }
 
-/// Bits of a queue pair's place in the table.
+/// Bits of a queue pair's index in the table.
 const SLOT_BITS: u32 = 17;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 /// Bits of its generation that a completion carries.
@@ -213,16 +212,16 @@ const RECV: u64 = 1 << 63;
 
 const _: () = assert!(1 + SLOT_BITS + GENERATION_BITS + NUMBER_BITS == 64);
 
-/// More queue pairs than that cannot be named in a completion.
+/// Limit of queue pairs that a work request ID can identify.
 pub(crate) const MOST_QPS: u32 = 1 << SLOT_BITS;
 
-/// What the id of a work request says.
+/// Contents of a work request ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkId {
     pub(crate) recv: bool,
     slot: u64,
     generation: u64,
-    /// Number in its book.
+    /// Number in its `Outstanding`.
     pub(crate) number: u64,
 }
 
@@ -244,8 +243,7 @@ impl WorkId {
     }
 }
 
-/// All queue pairs. A name is slot and generation: that of one that is gone
-/// never means another.
+/// All queue pairs. An identifier is slot and generation and is never reused.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
@@ -264,7 +262,7 @@ impl Table {
         self.count
     }
 
-    /// The name that the next queue pair will have.
+    /// The identifier of the next queue pair.
     pub(crate) fn next_id(&mut self) -> QpId {
         let slot = match self.free.last() {
             Some(slot) => *slot,
@@ -281,7 +279,7 @@ impl Table {
         QpId(generation << SLOT_BITS | slot as u64)
     }
 
-    /// Adds a queue pair, whose name is [`next_id`](Self::next_id).
+    /// Adds a queue pair with the identifier [`next_id`](Self::next_id).
     pub(crate) fn insert(&mut self, conn: Conn) {
         let Some(slot) = self.free.pop() else { return };
         if let Some(slot) = self.slots.get_mut(slot) {
@@ -312,7 +310,7 @@ impl Table {
         slot.conn.as_deref_mut().filter(|_| same)
     }
 
-    /// Takes a queue pair out for good.
+    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, qp: QpId) -> Option<Box<Conn>> {
         let index = self.slot(qp)?;
         let slot = self.slots.get_mut(index)?;

@@ -1,4 +1,4 @@
-//! Which RDMA devices the machine has, and which of them serves an address.
+//! RDMA devices of this machine, and the one for an address.
 
 use std::fs;
 use std::io;
@@ -12,16 +12,16 @@ use crate::VerbsError;
 use crate::machine::{CLASS, contexts};
 use crate::sys::{CmEventKind, CmId, Context, EventChannel, PortAttr, set_nonblocking};
 
-/// What a device speaks.
+/// Protocol of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceKind {
     /// InfiniBand.
     InfiniBand,
-    /// RDMA over Converged Ethernet, straight on Ethernet.
+    /// RDMA over Converged Ethernet, version 1 (directly on Ethernet).
     RoceV1,
-    /// RDMA over Converged Ethernet, over UDP.
+    /// RDMA over Converged Ethernet, version 2 (over UDP).
     RoceV2,
-    /// RDMA over TCP.
+    /// iWARP (RDMA over TCP).
     Iwarp,
 }
 
@@ -33,21 +33,21 @@ pub struct DeviceInfo {
     pub name: String,
     /// Number of the port, from 1.
     pub port: u8,
-    /// What it speaks.
+    /// Protocol.
     pub kind: DeviceKind,
     /// Whether the port is up.
     pub active: bool,
-    /// The network interface behind it, where that is known.
+    /// Its network interface, if known.
     pub interface: Option<String>,
 }
 
-/// The device that serves an address of this machine, whatever the port number; for the
-/// address that stands for all of them any device that is up. `None` when no device does,
-/// and when this machine cannot use any: [`devices`] says why.
+/// The device of an address of this machine, for any port number; for the unspecified address
+/// any device that is up. `None` if there is none, or if this machine cannot use RDMA
+/// devices: then [`devices`] returns the reason.
 ///
 /// # Errors
-/// [`VerbsError`] when the address is on no interface, or its device has no
-/// usable GID for it.
+/// [`VerbsError`] if the address is not assigned to an interface, or its device has no usable
+/// GID for it.
 pub fn device_for_local(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError> {
     let Ok(all) = devices() else {
         return Ok(None);
@@ -57,7 +57,7 @@ pub fn device_for_local(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsErr
         return Ok(all.into_iter().find(|one| one.active));
     }
     let channel = EventChannel::new().map_err(call("opening the RDMA connection manager"))?;
-    let id = CmId::new(&channel, 0).map_err(call("making an RDMA connection identifier"))?;
+    let id = CmId::new(&channel, 0).map_err(call("creating an RDMA connection identifier"))?;
     let mut any_port = addr;
     any_port.set_port(0);
     match id.bind(any_port) {
@@ -70,32 +70,32 @@ pub fn device_for_local(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsErr
     }
 }
 
-/// The device on the way to `addr`. `None` when there is none, and when this
-/// machine cannot use any: [`devices`] says why. Asks the kernel for the route
-/// and the next hop, which takes two seconds at most.
+/// The device on the route to `addr`. `None` if there is none, or if this machine cannot use
+/// RDMA devices: then [`devices`] returns the reason. Resolves the route and the next hop,
+/// which takes two seconds at most.
 ///
 /// # Errors
-/// [`VerbsError`] when it cannot be found out.
+/// [`VerbsError`] if it cannot be determined.
 pub fn device_towards(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError> {
     if contexts().is_err() {
         return Ok(None);
     }
     let channel = EventChannel::new().map_err(call("opening the RDMA connection manager"))?;
     set_nonblocking(channel.fd()).map_err(call("opening the RDMA connection manager"))?;
-    let id = CmId::new(&channel, 0).map_err(call("making an RDMA connection identifier"))?;
+    let id = CmId::new(&channel, 0).map_err(call("creating an RDMA connection identifier"))?;
     if let Err(error) = id.resolve_addr(addr, ROUTE_MS) {
-        tracing::debug!(%addr, "no RDMA device on the way: {error}");
+        tracing::debug!(%addr, "no RDMA device on the route: {error}");
         return Ok(None);
     }
     let end = Instant::now() + Duration::from_millis(u64::from(ROUTE_MS.unsigned_abs()));
     loop {
         #[allow(unsafe_code, reason = "the channel's events are taken here alone")]
-        // SAFETY: nobody else has this channel.
+        // SAFETY: no other code has this channel.
         let event = unsafe { channel.take() }.map_err(call("resolving an address"))?;
         match event.map(|event| (event.kind, event.status)) {
             Some((CmEventKind::AddrResolved, _)) => return of_id(&id),
             Some((_, status)) => {
-                tracing::debug!(%addr, status, "no RDMA device on the way");
+                tracing::debug!(%addr, status, "no RDMA device on the route");
                 return Ok(None);
             }
             None => {}
@@ -113,13 +113,13 @@ pub fn device_towards(addr: SocketAddr) -> Result<Option<DeviceInfo>, VerbsError
     }
 }
 
-/// Patience with the route and the next hop, in milliseconds.
+/// Time-out for the route and the next hop, in milliseconds.
 const ROUTE_MS: i32 = 2000;
 
 /// All ports of all devices.
 ///
 /// # Errors
-/// [`VerbsError`] when this machine cannot use any device: what is missing.
+/// [`VerbsError`] if this machine cannot use any device: it names what is missing.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut all = Vec::new();
     for context in contexts()? {
@@ -131,7 +131,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     Ok(all)
 }
 
-const ASKING: &str = "asking an RDMA device what it is";
+const ASKING: &str = "querying an RDMA device";
 
 fn call(what: &'static str) -> impl Fn(io::Error) -> VerbsError {
     move |source| VerbsError::Call { what, source }
@@ -167,7 +167,7 @@ fn kind(iwarp: bool, attr: PortAttr, gids: &str) -> DeviceKind {
         return DeviceKind::InfiniBand;
     }
     let mut types = entries(format!("{gids}/types")).peekable();
-    // Connection management takes version 2 where the port has it.
+    // Connection management uses version 2 if the port supports it.
     if types.peek().is_none() || types.any(|one| one == "RoCE v2") {
         DeviceKind::RoceV2
     } else {
@@ -175,9 +175,9 @@ fn kind(iwarp: bool, attr: PortAttr, gids: &str) -> DeviceKind {
     }
 }
 
-/// What the files of a folder of GID attributes say, each read when it is asked
-/// for. There are a thousand, named by number; those of unused entries cannot be
-/// read, and the used ones mostly come first.
+/// Contents of the files in a directory of GID attributes, read lazily. There are a thousand,
+/// named by number; those of unused entries cannot be read, and the used ones mostly come
+/// first.
 fn entries(folder: String) -> impl Iterator<Item = String> {
     let files = fs::read_dir(&folder).into_iter().flatten().flatten();
     let numbers = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
@@ -195,14 +195,14 @@ fn entries(folder: String) -> impl Iterator<Item = String> {
 fn interface(name: &str, gids: &str) -> Option<String> {
     let by_gid = entries(format!("{gids}/ndevs")).next();
     by_gid.or_else(|| {
-        // Devices in software say it themselves.
+        // Software devices have an attribute for it.
         let parent = fs::read_to_string(format!("{CLASS}/{name}/parent")).ok()?;
         Some(parent.trim().to_owned())
     })
 }
 
-/// No device serves `addr`: perhaps because the one of its interface does not
-/// know the address.
+/// Determines why no device serves `addr`: the device of its interface may not have the
+/// address.
 fn without_gid(addr: IpAddr, all: &[DeviceInfo]) -> Result<Option<DeviceInfo>, VerbsError> {
     let interfaces = getifaddrs().into_iter().flatten();
     let of_addr: Vec<String> = interfaces

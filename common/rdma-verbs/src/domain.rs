@@ -1,4 +1,4 @@
-//! The caller's memory as one protection domain knows it.
+//! The caller's memory in a protection domain.
 
 use std::io;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::sys::{MemoryRegion, ProtectionDomain, Segment};
 
-/// Where the names of registered memory start. Peers see names, so that they
-/// learn no addresses of this process.
+/// First I/O address of registered memory. Peers see I/O addresses and learn no addresses of
+/// this process.
 const NAMES: u64 = 1 << 40;
-/// Names keep their place within pages of this size, so that a device can map
+/// I/O addresses keep their offset within pages of this size, so that a device can map
 /// hugepages as such.
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// A protection domain and the memory registered in it for work of this side.
-/// Peers reach none of it.
+/// A protection domain and the memory registered in it for local access. Peers cannot access
+/// it.
 #[derive(Debug)]
 pub(crate) struct Domain {
     regions: Vec<Arc<MemoryRegion>>,
     pd: Arc<ProtectionDomain>,
-    /// Whether windows will be bound to its memory.
+    /// Whether windows are bound to its memory.
     windows: bool,
-    /// Whether the device lets memory be named freely.
+    /// Whether the device supports free choice of I/O addresses.
     names: bool,
 }
 
@@ -55,14 +55,14 @@ impl Domain {
         Ok(())
     }
 
-    /// The region that `buf` lies in.
+    /// The region of `buf`.
     pub(crate) fn region_of(&self, buf: &Buf) -> Option<&Arc<MemoryRegion>> {
         let id = buf.region();
         self.regions.iter().find(|one| one.region().id() == id)
     }
 
-    /// What `buf` has in view, as a receive names it: also when that is
-    /// nothing, because some drivers take no receive without memory.
+    /// The view of `buf` for a receive, also if it is empty, because some drivers refuse
+    /// receives without memory.
     pub(crate) fn room(&self, buf: &Buf) -> Option<Segment> {
         let region = self.region_of(buf)?;
         Some(Segment {
@@ -72,8 +72,8 @@ impl Domain {
         })
     }
 
-    /// What `buf` has in view, as work requests name it. Inside: `None` when
-    /// nothing is in view. Outside: `None` when its region is not registered.
+    /// The view of `buf` for a work request. The inner `None` stands for an empty view, the
+    /// outer one for a region that is not registered.
     pub(crate) fn segment(&self, buf: &Buf) -> Option<Option<Segment>> {
         if buf.is_empty() {
             return Some(None);

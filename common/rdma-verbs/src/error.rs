@@ -1,4 +1,4 @@
-//! What can be wrong with a machine: each message names cause and remedy.
+//! Errors of RDMA devices and their set-up; each message names cause and remedy.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub enum VerbsError {
     NoLibrary {
         /// File that was looked for.
         library: &'static str,
-        /// What the loader said.
+        /// Error of the loader.
         text: String,
     },
     /// A library is too old.
@@ -27,33 +27,33 @@ pub enum VerbsError {
     OldLibrary {
         /// File that was loaded.
         library: &'static str,
-        /// What it lacks.
+        /// Missing symbol.
         symbol: &'static str,
     },
-    /// The kernel offers no connection management to programs.
+    /// The kernel modules for user space RDMA are not loaded.
     #[error(
-        "the kernel modules for RDMA in programs are not loaded ({}): \
+        "the kernel modules for user space RDMA are not loaded ({}): \
          `modprobe rdma_ucm` and `modprobe ib_uverbs` load them, \
-         /etc/modules-load.d makes that last",
+         a file in /etc/modules-load.d loads them at boot",
         describe(.source)
     )]
     NoModules {
-        /// What opening the device file said.
+        /// Error of opening the device file.
         source: io::Error,
     },
-    /// Libraries and modules are there, devices are not.
+    /// There are no devices.
     #[error(
         "this machine has no RDMA device (`rdma link` shows none); a network card that can do \
-         RDMA needs its kernel driver, `rdma link add rxe0 type rxe netdev IFACE` makes one in \
-         software"
+         RDMA needs its kernel driver, `rdma link add rxe0 type rxe netdev IFACE` creates \
+         one in software"
     )]
     NoDevice,
-    /// The address belongs to a device's interface, but the device does not
-    /// know it.
+    /// The address belongs to a device's interface, but the device has no GID for it.
     #[error(
         "RDMA device {device} has no usable GID for {addr}: its port is down, the address is new, \
-         or the table of GIDs is full; `rdma link show {device}` and `ibv_devinfo -v -d {device}` \
-         tell, `ip link set IFACE up` brings the interface up, `ip address del` makes room"
+         or the table of GIDs is full; check with `rdma link show {device}` and \
+         `ibv_devinfo -v -d {device}`, bring the interface up with `ip link set IFACE up`, or \
+         free a GID with `ip address del`"
     )]
     NoGid {
         /// Device.
@@ -61,18 +61,19 @@ pub enum VerbsError {
         /// Address that was asked for.
         addr: IpAddr,
     },
-    /// The address is on no interface of this machine.
+    /// The address is not assigned to an interface of this host.
     #[error(
-        "address {addr} is on no interface of this machine; `ip address` shows those there are"
+        "address {addr} is not assigned to an interface of this host; `ip address` lists the \
+         assigned ones"
     )]
     NoSuchAddress {
         /// Address that was asked for.
         addr: IpAddr,
     },
-    /// Not enough memory may be locked.
+    /// The limit on locked memory is too low.
     #[error(
-        "memory cannot be registered with {device}: the limit of locked memory is {limit} bytes; \
-         raise it: `ulimit -l unlimited`, for a service `LimitMEMLOCK=infinity` in its unit"
+        "memory cannot be registered with {device}: the limit on locked memory is {limit} bytes; \
+         raise it with `ulimit -l unlimited`, or `LimitMEMLOCK=infinity` in the unit of a service"
     )]
     MemoryLock {
         /// Device.
@@ -80,26 +81,26 @@ pub enum VerbsError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// A device that can do less than the provider's limits say, because
-    /// another one of the machine can do more.
+    /// The device has lower limits than the provider, because another device of this machine
+    /// has higher ones.
     #[error(
-        "RDMA device {device} has room for {max} {what} of a queue pair, not for {value}: lower \
+        "RDMA device {device} supports at most {max} {what} per queue pair, not {value}; lower \
          the depth of the queue"
     )]
     Size {
         /// Device.
         device: String,
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Value asked for.
         value: u32,
-        /// Largest possible.
+        /// Maximum.
         max: u32,
     },
-    /// A device makes no queue pair, although it says that it could.
+    /// The device cannot create a queue pair within its own limits.
     #[error(
-        "RDMA device {device} makes no queue pair with {sends} sends and {recvs} receives \
-         ({}): lower the depth of the queue, or the number of queues",
+        "RDMA device {device} cannot create a queue pair with {sends} sends and {recvs} receives \
+         ({}); lower the depth of the queue, or the number of queues",
         describe(.source)
     )]
     QueuePair {
@@ -109,25 +110,25 @@ pub enum VerbsError {
         sends: u32,
         /// Receives asked for.
         recvs: u32,
-        /// What the driver said.
+        /// Error of the driver.
         source: io::Error,
     },
-    /// Device files may not be opened.
+    /// No permission to open the device files.
     #[error(
         "no permission to use RDMA devices ({}); the files in /dev/infiniband must be \
-         readable and writable for this user, often by membership of the group rdma",
+         readable and writable for this user; often they belong to the group rdma",
         describe(.source)
     )]
     Permission {
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// Anything else.
     #[error("{what} failed: {}", explain(.source))]
     Call {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the kernel or the library said.
+        /// Error of the kernel or the library.
         source: io::Error,
     },
 }
@@ -136,7 +137,7 @@ pub enum VerbsError {
 mod tests {
     use super::*;
 
-    /// Each kind that passes on what the kernel or a driver said.
+    /// Each kind that contains an error of the kernel or a driver.
     fn of_kernel(source: impl Fn() -> io::Error) -> [VerbsError; 4] {
         [
             VerbsError::NoModules { source: source() },
@@ -148,7 +149,7 @@ mod tests {
             },
             VerbsError::Permission { source: source() },
             VerbsError::Call {
-                what: "making a completion queue",
+                what: "creating a completion queue",
                 source: source(),
             },
         ]
@@ -162,7 +163,7 @@ mod tests {
                 (&errors[0], "kernel modules", "modprobe rdma_ucm"),
                 (&errors[1], "rxe0", "lower the depth"),
                 (&errors[2], "RDMA devices", "group rdma"),
-                (&errors[3], "making a completion queue failed: ", "; "),
+                (&errors[3], "creating a completion queue failed: ", "; "),
             ] {
                 let text = error.to_string();
                 assert!(!text.contains("os error"), "{text}");

@@ -1,4 +1,4 @@
-//! Registered room for the heads of messages that do not fit in the request.
+//! Registered memory for heads of messages that do not fit in the work request.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 
 use crate::sys::{INLINE, MemoryRegion, ProtectionDomain, Segment};
 
-/// One place for each message that may be under way.
+/// One buffer for each message that may be outstanding.
 #[derive(Debug)]
 pub(crate) struct Heads {
     region: MemoryRegion,
@@ -26,7 +26,7 @@ impl Heads {
         Ok(Self { region, pool })
     }
 
-    /// Copies a head. `None` when all places are taken.
+    /// Copies a head. `None` if all buffers are in use.
     pub(crate) fn copy(&self, head: &[u8]) -> Option<Buf> {
         let mut place = self.pool.take()?;
         place.set_len(head.len()).ok()?;

@@ -1,31 +1,29 @@
-//! RDMA provider: libibverbs and librdmacm, for InfiniBand, RoCE and iWARP
-//! devices.
+//! RDMA provider for InfiniBand, RoCE and iWARP devices, over libibverbs and librdmacm.
 //!
-//! The libraries are loaded when the first provider is made: a program with
-//! this crate starts on machines that do not have them.
+//! The libraries are loaded when the first provider is created: a program with this crate
+//! starts on machines without them.
 //!
-//! # What verbs do otherwise
-//! * A message for which no receive is posted waits at its sender on
-//!   InfiniBand and RoCE, for ever (RNR retry 7).
+//! # Differences from other providers
+//! * A message for which no receive is posted waits at its sender on InfiniBand and RoCE,
+//!   indefinitely (RNR retry 7).
 //! * Private data: 56 bytes in a request, 196 in an accept, 148 in a reject on
 //!   InfiniBand and RoCE, and they arrive padded.
-//! * Verbs do not tell a receiver that the sender wanted a solicited event.
-//! * Memory can be exposed when the connection stands, not before.
-//! * iWARP devices see the addresses of exposed memory as they are in this
-//!   process: the software one ignores any other name.
+//! * Verbs do not report to a receiver that the sender requested a solicited event.
+//! * Memory can be exposed once the connection is established, not before.
+//! * iWARP devices use the addresses of exposed memory in this process: the software device
+//!   ignores any other I/O address.
 //! * Shared receive queues are those of InfiniBand and RoCE devices whose queue
 //!   pairs share a protection domain, one for each device and provider.
-//! * Withdrawing a key may wait for a few seconds when the peer does not
-//!   acknowledge what was sent before. Then its connection ends.
+//! * Withdrawing a key may block for a few seconds if the peer does not acknowledge earlier
+//!   messages. Then its connection ends.
 //!
-//! This crate knows nothing of NVMe, and waits for no peer: its owner sleeps on
-//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd). What the kernel makes its caller
-//! wait for, connecting over iWARP and giving that up, is done by threads that
-//! last as long as such a call.
+//! This crate contains nothing of NVMe and never blocks for a peer: its owner sleeps on
+//! [`wait_fd`](nvmeof_rdma::Provider::wait_fd). Calls that block in the kernel, connecting
+//! over iWARP and canceling that, run in threads that exist only for the call.
 //!
 //! Unsafe code is in `sys`, because verbs are C. What `sys` cannot guarantee by types is an
-//! `unsafe fn` with a contract, and the few places that call one say why it holds: buffers
-//! that work requests and exposures name are kept here until the device is done with them.
+//! `unsafe fn` with a contract, and each caller states why it holds: buffers that work
+//! requests and exposures name are kept here until the device is done with them.
 #![deny(unsafe_code)]
 
 mod adapter;

@@ -1,18 +1,18 @@
-//! What stays for a while after its owner is gone: at most so many, each until
-//! it is taken out or its time is over.
+//! A bounded set of objects that outlive their owner, each until it is removed or its
+//! deadline passes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
-/// Things that linger, ordered by their deadlines.
+/// Lingering objects, ordered by their deadlines.
 #[derive(Debug)]
 pub(crate) struct Lingering<K, T> {
     by_deadline: BTreeMap<(Duration, K), T>,
     deadlines: HashMap<K, Duration>,
 }
 
-/// More push out the one whose deadline is next.
+/// Capacity; beyond it, the one with the next deadline is removed.
 const MOST: usize = 1024;
 
 impl<K: Copy + Ord + Hash, T> Lingering<K, T> {
@@ -23,7 +23,7 @@ impl<K: Copy + Ord + Hash, T> Lingering<K, T> {
         }
     }
 
-    /// Adds one. Returns what has to go for it.
+    /// Adds one. Returns the one that was removed for it.
     pub(crate) fn add(&mut self, key: K, deadline: Duration, what: T) -> Option<T> {
         let same = self.take(key);
         let full = self.by_deadline.len() >= MOST;
@@ -33,7 +33,7 @@ impl<K: Copy + Ord + Hash, T> Lingering<K, T> {
         same.or(pushed_out)
     }
 
-    /// Takes one out.
+    /// Removes one.
     pub(crate) fn take(&mut self, key: K) -> Option<T> {
         let deadline = self.deadlines.remove(&key)?;
         self.by_deadline.remove(&(deadline, key))
@@ -45,7 +45,7 @@ impl<K: Copy + Ord + Hash, T> Lingering<K, T> {
         Some(what)
     }
 
-    /// Takes one out whose time is over.
+    /// Removes one whose deadline has passed.
     pub(crate) fn take_due(&mut self, now: Duration) -> Option<T> {
         let due = self.next_deadline().is_some_and(|first| first <= now);
         if due { self.take_first() } else { None }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn each_goes_at_its_deadline_or_before() {
+    fn each_is_removed_at_deadline_or_before() {
         let mut all = Lingering::new();
         for (key, deadline) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
             assert_eq!(all.add(key, seconds(deadline), key), None);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_gives_way() {
+    fn oldest_is_removed_at_capacity() {
         let mut all = Lingering::new();
         for key in 0..MOST as u64 {
             assert_eq!(all.add(key, seconds(key), key), None);

@@ -1,5 +1,5 @@
-//! Listeners, which providers of a group share: each connection goes to one of
-//! those that listen on its address.
+//! Listeners, which the providers of a group share: each connection goes to one of those that
+//! listen on its address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use crate::lock::lock;
 use crate::mailbox::{Mailbox, Request};
 use crate::sys::{CmEvent, CmEventKind, CmId, CmIdKey, EventChannel, set_nonblocking};
 
-/// How often a listener that lost its device tries to get it back.
+/// Interval at which a listener that lost its device tries to open it again.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
-/// Events handled in one call: others want their turn in a flood of requests.
+/// Maximum events per call, so that others are served during a flood of requests.
 const AT_ONCE: usize = 64;
 
-/// Requests that the kernel keeps for us before it refuses more.
+/// Backlog of requests in the kernel.
 const BACKLOG: u32 = 1024;
 
 /// The listeners of a group of providers.
@@ -33,10 +33,10 @@ pub(crate) struct Group {
 struct Listener {
     /// Address in use.
     addr: SocketAddr,
-    /// `None` while its device is away.
+    /// `None` while its device is missing.
     id: Option<CmId>,
     tried: Instant,
-    /// Who listens.
+    /// Members that listen.
     members: Vec<Arc<Mailbox>>,
 }
 
@@ -51,13 +51,13 @@ impl Group {
         }))
     }
 
-    /// Readable when there may be requests.
+    /// A descriptor that is readable when there may be requests.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.channel.fd()
     }
 
-    /// Has `member` listen on `addr`: alone, or together with others of the
-    /// group that do already. Returns the address in use.
+    /// Lets `member` listen on `addr`, alone or together with other members. Returns the
+    /// address in use.
     pub(crate) fn listen(&self, addr: SocketAddr, member: &Arc<Mailbox>) -> io::Result<SocketAddr> {
         let mut listeners = lock(&self.listeners);
         if let Some(known) = listeners.iter_mut().find(|one| one.addr == addr) {
@@ -80,30 +80,30 @@ impl Group {
         Ok(addr)
     }
 
-    /// `member` listens there no more.
+    /// `member` stops listening on `addr`.
     pub(crate) fn unlisten(&self, addr: SocketAddr, member: &Arc<Mailbox>) {
         let mut listeners = lock(&self.listeners);
         for one in listeners.iter_mut().filter(|one| one.addr == addr) {
             one.members.retain(|one| !Arc::ptr_eq(one, member));
         }
-        // The last one to go closes the listener.
+        // The last member closes the listener.
         listeners.retain(|one| !one.members.is_empty());
     }
 
-    /// Hands out the requests that arrived. Returns whether there were any, or
-    /// others may be looking after them.
+    /// Distributes new requests. Returns whether there were any, or another member may be
+    /// distributing them.
     pub(crate) fn hand_out(&self) -> bool {
         let mut listeners = match self.listeners.try_lock() {
             Ok(listeners) => listeners,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another member is at it.
+            // Another member is distributing.
             Err(TryLockError::WouldBlock) => return false,
         };
         let mut any = false;
         for _ in 0..AT_ONCE {
             #[allow(unsafe_code, reason = "the channel's events are taken here alone")]
-            // SAFETY: whoever takes events has the lock, and no id of this channel has a
-            // queue pair: those of requests get one when they have migrated.
+            // SAFETY: only the holder of the lock takes events, and no id of this channel has
+            // a queue pair: those of requests get one after their migration.
             let Ok(Some(event)) = (unsafe { self.channel.take() }) else {
                 break;
             };
@@ -111,7 +111,7 @@ impl Group {
             let id = event.id;
             let of = |one: &&mut Listener| one.id.as_ref().map(CmId::key) == Some(id);
             let Some(listener) = listeners.iter_mut().find(of) else {
-                // Of a request that was not handed over yet, whose id is gone.
+                // For a request that was not distributed yet, whose id is destroyed.
                 continue;
             };
             match event.kind {
@@ -123,7 +123,7 @@ impl Group {
         any
     }
 
-    /// Tries to listen on `addr` again. Returns whether that is settled.
+    /// Tries to listen on `addr` again. Returns whether no further attempt is needed.
     pub(crate) fn retry(&self, addr: SocketAddr) -> bool {
         let mut listeners = lock(&self.listeners);
         let Some(listener) = listeners.iter_mut().find(|one| one.addr == addr) else {
@@ -142,8 +142,7 @@ impl Group {
         listener.id.is_some()
     }
 
-    /// The device of a listener on `addr`, as an id that is bound to it, for
-    /// `look`.
+    /// Calls `look` with the id of a listener on `addr`, which is bound to its device.
     pub(crate) fn with_id<R>(&self, addr: SocketAddr, look: impl FnOnce(&CmId) -> R) -> Option<R> {
         let listeners = lock(&self.listeners);
         let found = listeners.iter().find(|one| one.addr == addr)?;
@@ -175,7 +174,7 @@ impl Listener {
                 Err(back) => request = back,
             }
         }
-        // Nobody takes it. Dropping the id refuses, this does so at once.
+        // No member takes it. Dropping the id rejects it as well, this does so immediately.
         let _ = request.id.reject(&[]);
     }
 
@@ -198,7 +197,7 @@ fn open(channel: &Arc<EventChannel>, addr: SocketAddr) -> io::Result<CmId> {
     let id = CmId::new(channel, 0)?;
     id.set_reuse_addr()?;
     if addr.is_ipv6() {
-        // `[::]` means IPv6; IPv4 has an address of its own.
+        // `[::]` covers IPv6 only; IPv4 has an address of its own.
         id.set_only_v6()?;
     }
     id.bind(addr)?;

@@ -1,4 +1,4 @@
-//! What this machine has for RDMA, and what it lacks.
+//! Detection of RDMA devices, modules and libraries of this machine.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use crate::VerbsError;
 use crate::sizes;
 use crate::sys::{self, Context, Missing};
 
-/// The kernel's connection management for programs.
+/// The kernel's connection management for user space.
 const MANAGER: &str = "/dev/infiniband/rdma_cm";
-/// The kernel's verbs for programs, a file for each device.
+/// The kernel's verbs for user space, one file per device.
 const DEVICES: &str = "/dev/infiniband";
 /// The RDMA devices that the kernel knows.
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
@@ -21,7 +21,7 @@ pub(crate) const CLASS: &str = "/sys/class/infiniband";
 /// All devices, open.
 ///
 /// # Errors
-/// What is missing when there are none.
+/// Names what is missing if there are none.
 pub(crate) fn contexts() -> Result<Vec<Arc<Context>>, VerbsError> {
     sys::available().map_err(|missing| match missing {
         Missing::Library { file, text } => VerbsError::NoLibrary {
@@ -33,8 +33,7 @@ pub(crate) fn contexts() -> Result<Vec<Arc<Context>>, VerbsError> {
             symbol: name,
         },
     })?;
-    // Without a device none of the modules may be there, and it is the device
-    // that is missing.
+    // Without a device, modules may be missing as well, but the device is the cause.
     if is_empty(CLASS) {
         return Err(VerbsError::NoDevice);
     }
@@ -51,7 +50,7 @@ fn is_empty(folder: &str) -> bool {
     fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }
 
-/// The kernel has devices, of which none can be opened.
+/// The error if the kernel has devices and none can be opened.
 fn why_none_opens() -> VerbsError {
     let files = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
@@ -66,7 +65,7 @@ fn why_none_opens() -> VerbsError {
         .map(|name| openable(&format!("{DEVICES}/{name}")));
     match opened.collect::<Result<(), _>>() {
         Err(error) => error,
-        // Open, but no library drives them.
+        // They can be opened, but no library supports them.
         Ok(()) => VerbsError::NoLibrary {
             library: "the driver of this device",
             text: "no RDMA device could be opened".to_owned(),
@@ -81,7 +80,7 @@ fn openable(file: &str) -> Result<(), VerbsError> {
     }
 }
 
-/// Why connection management cannot be used.
+/// The error for unusable connection management.
 pub(crate) fn unavailable(source: io::Error) -> VerbsError {
     match source.kind() {
         io::ErrorKind::PermissionDenied => VerbsError::Permission { source },
@@ -96,20 +95,20 @@ pub(crate) fn unavailable(source: io::Error) -> VerbsError {
     }
 }
 
-/// Lowers `limits` to what there is a device for. A queue pair on one that can
-/// do less is refused what that does not have.
+/// Lowers `limits` to the maximum of the devices. A queue pair on a device with lower limits
+/// is refused if it exceeds them.
 ///
 /// # Errors
-/// What is missing when there are no devices.
+/// Names what is missing if there are no devices.
 pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
     let mut found: Option<Limits> = None;
     for context in contexts()? {
         let call = |source| VerbsError::Call {
-            what: "asking an RDMA device what it can do",
+            what: "querying the limits of an RDMA device",
             source,
         };
         let attr = context.attr().map_err(call)?;
-        // Devices without RDMA Reads are for other things.
+        // Devices without RDMA Reads cannot be used.
         if attr.max_reads_in.min(attr.max_reads_out) == 0 || attr.max_qp == 0 {
             continue;
         }
@@ -126,7 +125,7 @@ pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
 /// Why listening on `addr` failed.
 pub(crate) fn listen_error(addr: SocketAddr, source: io::Error) -> ListenError {
     if source.raw_os_error() == Some(libc::ENODEV) {
-        let text = "no RDMA device serves this address; `rdma link` shows those there are";
+        let text = "no RDMA device serves this address; `rdma link` lists the devices";
         let source = io::Error::new(io::ErrorKind::NotFound, text);
         let addr = addr.into();
         return ListenError::Io { addr, source };

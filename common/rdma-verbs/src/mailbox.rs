@@ -1,4 +1,4 @@
-//! What other threads hand to a provider.
+//! Messages from other threads to a provider.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,56 +10,55 @@ use nvmeof_rdma::{Counted, PrivateData, QpId};
 
 use crate::link::Room;
 use crate::lock::lock;
-use crate::sys::{AsyncNote, CmId, ContextKey, EventChannel};
+use crate::sys::{CmId, ContextKey, DeviceEvent, EventChannel};
 
-/// Something for one provider, from another thread.
+/// A message to one provider from another thread.
 #[derive(Debug)]
-pub(crate) enum Letter {
-    /// A peer asks for a connection. The id's events arrive at the provider's
-    /// own channel already.
+pub(crate) enum Message {
+    /// A connection request of a peer. The events of its id arrive at the provider's own
+    /// channel already.
     Request(Box<Request>),
-    /// A device tells something of a queue pair that may be one of this
-    /// provider.
-    Note(ContextKey, AsyncNote),
+    /// An asynchronous event of a device about a queue pair that may belong to this provider.
+    DeviceEvent(ContextKey, DeviceEvent),
     /// The listener on this address lost its device.
     ListenerLost(SocketAddr),
-    /// The call that connects this queue pair is back.
-    Called(QpId, io::Result<()>),
-    /// A queue pair that could not be destroyed at once is gone.
-    Settled(Room),
+    /// The call that connects this queue pair has returned.
+    Connected(QpId, io::Result<()>),
+    /// A queue pair that could not be destroyed immediately is destroyed.
+    Destroyed(Room),
 }
 
 /// A request for a connection.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Where the listener is.
+    /// Address of the listener.
     pub(crate) at: SocketAddr,
     pub(crate) id: CmId,
     pub(crate) private_data: PrivateData,
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
-    /// Has it count among the connections of the group.
+    /// Counts it in the load of a group member.
     pub(crate) counted: Option<Counted>,
 }
 
 /// Messages for one provider, and the eventfd that wakes it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// Of its provider in the group.
+    /// Number of its provider in the group.
     number: usize,
-    letters: Mutex<Letters>,
+    messages: Mutex<Messages>,
     wakeup: EventFd,
     channel: Arc<EventChannel>,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
-    /// Nobody reads them any more.
+struct Messages {
+    /// The provider is dropped: messages are refused.
     closed: bool,
-    waiting: Vec<Letter>,
+    waiting: Vec<Message>,
 }
 
-/// Requests that may wait in a mailbox: more are refused at once.
+/// Maximum requests in a mailbox: more are rejected immediately.
 const MOST_WAITING: usize = 1024;
 
 impl Mailbox {
@@ -67,7 +66,7 @@ impl Mailbox {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let mailbox = Arc::new(Self {
             number,
-            letters: Mutex::default(),
+            messages: Mutex::default(),
             wakeup: EventFd::from_value_and_flags(0, flags)?,
             channel,
         });
@@ -77,74 +76,74 @@ impl Mailbox {
         Ok(mailbox)
     }
 
-    /// Which member of the group its provider is.
+    /// Number of its provider in the group.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 
-    /// Readable when there are letters.
+    /// A descriptor that is readable when there are messages.
     pub(crate) fn wakeup(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 
-    /// Takes all letters.
-    pub(crate) fn take(&self) -> Vec<Letter> {
-        let mut letters = lock(&self.letters);
-        // Empty already, if the eventfd was not signalled.
+    /// Takes all messages.
+    pub(crate) fn take(&self) -> Vec<Message> {
+        let mut messages = lock(&self.messages);
+        // Fails if the eventfd is not signalled.
         let _ = self.wakeup.read();
-        std::mem::take(&mut letters.waiting)
+        std::mem::take(&mut messages.waiting)
     }
 
-    fn put(&self, letter: Letter) {
-        let mut letters = lock(&self.letters);
-        if !letters.closed {
-            letters.waiting.push(letter);
-            // Fails only when it rang 2^64 times.
+    fn put(&self, message: Message) {
+        let mut messages = lock(&self.messages);
+        if !messages.closed {
+            messages.waiting.push(message);
+            // Fails only after 2^64 signals.
             let _ = self.wakeup.write(1);
         }
     }
 
-    /// Hands over a request: moves its events and puts it in, in one go, so
-    /// that no event of it arrives before it does.
+    /// Passes a request: migrates its events and adds it under one lock, so that no event of
+    /// it arrives before it does.
     pub(crate) fn put_request(&self, mut request: Box<Request>) -> Result<(), Box<Request>> {
-        let mut letters = lock(&self.letters);
-        let full = letters.closed || letters.waiting.len() >= MOST_WAITING;
+        let mut messages = lock(&self.messages);
+        let full = messages.closed || messages.waiting.len() >= MOST_WAITING;
         if full || request.id.migrate(&self.channel).is_err() {
             return Err(request);
         }
-        letters.waiting.push(Letter::Request(request));
+        messages.waiting.push(Message::Request(request));
         let _ = self.wakeup.write(1);
         Ok(())
     }
 
-    /// Takes no more letters; returns those that wait.
-    pub(crate) fn close(&self) -> Vec<Letter> {
-        let mut letters = lock(&self.letters);
-        letters.closed = true;
-        std::mem::take(&mut letters.waiting)
+    /// Accepts no more messages; returns those in the mailbox.
+    pub(crate) fn close(&self) -> Vec<Message> {
+        let mut messages = lock(&self.messages);
+        messages.closed = true;
+        std::mem::take(&mut messages.waiting)
     }
 
-    pub(crate) fn called(&self, qp: QpId, result: io::Result<()>) {
-        self.put(Letter::Called(qp, result));
+    pub(crate) fn connected(&self, qp: QpId, result: io::Result<()>) {
+        self.put(Message::Connected(qp, result));
     }
 
-    pub(crate) fn settled(&self, room: Room) {
-        self.put(Letter::Settled(room));
+    pub(crate) fn destroyed(&self, room: Room) {
+        self.put(Message::Destroyed(room));
     }
 
     pub(crate) fn lost(&self, at: SocketAddr) {
-        self.put(Letter::ListenerLost(at));
+        self.put(Message::ListenerLost(at));
     }
 }
 
-/// Every provider of the process: they share the devices' descriptors for
-/// asynchronous events, so one of them may read what concerns another.
+/// All providers of the process: they share the devices' descriptors for asynchronous events,
+/// so one of them may read events of another.
 static ALL: Mutex<Vec<Weak<Mailbox>>> = Mutex::new(Vec::new());
 
-/// Tells all providers but `reader` what a device said.
-pub(crate) fn tell_others(reader: &Arc<Mailbox>, device: ContextKey, note: AsyncNote) {
+/// Forwards an event of a device to all providers except `reader`.
+pub(crate) fn forward_to_others(reader: &Arc<Mailbox>, device: ContextKey, event: DeviceEvent) {
     let others: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
     for other in others.iter().filter(|other| !Arc::ptr_eq(other, reader)) {
-        other.put(Letter::Note(device, note));
+        other.put(Message::DeviceEvent(device, event));
     }
 }

@@ -1,10 +1,9 @@
-//! The work requests of one queue, in order: which of them are done although
-//! only some raise completions, and what comes back next.
+//! The outstanding work requests of one queue, in order: which of them are complete, although
+//! only some are signaled, and which returns next.
 //!
-//! A send or write that raises no completion is done when a later one is. An
-//! RDMA Read is done when its own completion comes and not before: iWARP
-//! devices may complete a later send first (RFC 5040, section 5.5, orders the
-//! data, not the completions).
+//! An unsignaled send or write is complete when a later one is. An RDMA Read is complete when
+//! its own completion arrives and not before: iWARP devices may complete a later send first
+//! (RFC 5040, section 5.5, orders the data, not the completions).
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,65 +13,63 @@ use nvmeof_rdma::{CloseReason, Outcome, RemoteKey, Tag, WorkKind};
 
 use crate::sys::MemoryRegion;
 
-/// Work requests that were posted and did not come back yet.
+/// Work requests that are posted and not returned yet.
 #[derive(Debug)]
 pub(crate) struct Outstanding<T> {
     /// Number of the oldest one.
     first: u64,
     entries: VecDeque<Entry<T>>,
-    /// Up to this number every entry without a completion of its own is done.
+    /// Up to this number every entry without a completion of its own is complete.
     covered: u64,
-    /// Something came back undone: from then on nothing succeeds.
+    /// A request returned undone: from then on none succeeds.
     ended: bool,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     item: T,
-    /// Done by a completion of its own only.
+    /// Completed only by its own completion.
     alone: bool,
     end: Option<Outcome>,
 }
 
-/// A receive that did not come back.
+/// An outstanding receive.
 #[derive(Debug)]
 pub(crate) struct RecvItem {
     pub(crate) tag: Tag,
     pub(crate) buf: Buf,
-    /// What its completion said: length of the message, and the key of ours
-    /// that it invalidated.
+    /// Result of its completion: length of the message, and the local key that it
+    /// invalidated.
     pub(crate) len: usize,
     pub(crate) invalidated: Option<RemoteKey>,
 }
 
-/// Something on a send queue that did not come back.
+/// An outstanding entry of a send queue.
 #[derive(Debug)]
 pub(crate) enum SendItem {
     /// The caller's work.
     Work {
         tag: Tag,
         kind: WorkKind,
-        /// What an iWARP peer may write to answer a read: gone before the
-        /// buffer goes back.
+        /// Memory that an iWARP peer may write for a read: closed before the buffer returns.
         sink: Option<MemoryRegion>,
         buf: Option<Buf>,
-        /// Registered copy of a message's head, kept as long as the device
-        /// may read it.
+        /// Registered copy of a message's head, kept until the device has read it.
         _head: Option<Buf>,
     },
-    /// A window is bound.
+    /// Bind of a window.
     Bind(RemoteKey),
-    /// A window is closed.
+    /// Invalidation of a window.
     Invalidate(RemoteKey),
-    /// A silent peer is asked for a sign.
+    /// A nudge to a silent peer.
     Nudge,
 }
 
 impl SendItem {
-    /// Takes what an iWARP peer wrote to out of its reach.
+    /// Closes the memory that an iWARP peer wrote to.
     ///
     /// # Errors
-    /// When the device does not do that.
+    /// If the device fails to do that.
     pub(crate) fn close_sink(&mut self) -> io::Result<()> {
         match self {
             Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
@@ -81,7 +78,7 @@ impl SendItem {
     }
 }
 
-/// Bits of a number that a completion carries.
+/// Bits of a number in a work request ID.
 pub(crate) const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
@@ -103,12 +100,12 @@ impl<T> Outstanding<T> {
         self.entries.is_empty()
     }
 
-    /// How many came back.
+    /// Number of returned requests.
     pub(crate) fn came_back(&self) -> u64 {
         self.first
     }
 
-    /// Adds a work request; returns its number, as a completion will carry it.
+    /// Adds a work request; returns its number for the work request ID.
     pub(crate) fn push(&mut self, item: T, alone: bool) -> u64 {
         let number = self.first + self.entries.len() as u64;
         self.entries.push_back(Entry {
@@ -131,28 +128,28 @@ impl<T> Outstanding<T> {
         Some(&entry.item)
     }
 
-    /// As [`get`](Self::get), to note what the completion says.
+    /// As [`get`](Self::get), to record the result of the completion.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let index = self.index(number)?;
         let entry = self.entries.get_mut(index)?;
         Some(&mut entry.item)
     }
 
-    /// All that did not come back, oldest first, with their numbers.
+    /// All outstanding requests, oldest first, with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let numbers = self.first..;
         let numbers = numbers.map(|number| number & NUMBER_MASK);
         numbers.zip(self.entries.iter().map(|entry| &entry.item))
     }
 
-    /// A completion came. Returns whether it belongs to anything.
+    /// Records a completion. Returns whether it belongs to an outstanding request.
     pub(crate) fn complete(&mut self, number: u64, end: Outcome) -> bool {
         let Some(index) = self.index(number) else {
             return false;
         };
-        // What is before it and raises no completion: done when this one is
-        // or failed by itself, since a queue works in order; unknown when this
-        // one never was tried.
+        // Unsignaled requests before it are complete if this one is complete or failed by
+        // itself, because a queue works in order; their outcome is unknown if this one was
+        // never attempted.
         let before = match end {
             Outcome::Success | Outcome::Failed(_) => Outcome::Success,
             Outcome::Flushed => Outcome::Flushed,
@@ -170,13 +167,13 @@ impl<T> Outstanding<T> {
         true
     }
 
-    /// What comes back next, if it is done.
+    /// The next request to return, if it is complete.
     pub(crate) fn pop(&mut self) -> Option<(T, Outcome)> {
         self.entries.front()?.end.as_ref()?;
         self.pop_anyway()
     }
 
-    /// What comes back next, done or not: there are no completions any more.
+    /// The next request to return, complete or not: there are no completions any more.
     pub(crate) fn pop_anyway(&mut self) -> Option<(T, Outcome)> {
         let entry = self.entries.pop_front()?;
         self.first += 1;
@@ -190,7 +187,7 @@ impl<T> Outstanding<T> {
     }
 }
 
-/// An outcome for the work request that broke a queue pair.
+/// The outcome of the work request that caused the failure of a queue pair.
 pub(crate) fn failed(reason: &CloseReason) -> Outcome {
     Outcome::Failed(Box::new(reason.clone()))
 }
@@ -206,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_completion_ends_what_is_before_it() {
+    fn completion_completes_earlier_requests() {
         let mut outstanding = Outstanding::new();
         let numbers: Vec<u64> = (0..4).map(|item| outstanding.push(item, false)).collect();
         assert!(outstanding.pop().is_none());
@@ -223,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_its_own_completion_and_holds_others_up() {
+    fn read_waits_for_own_completion_and_delays_later_ones() {
         let mut outstanding = Outstanding::new();
         let read = outstanding.push(0, true);
         outstanding.push(1, false);
@@ -235,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_tried_says_nothing_good_of_others() {
+    fn flushed_request_does_not_complete_earlier_ones() {
         let mut outstanding = Outstanding::new();
         outstanding.push(0, false);
         let second = outstanding.push(1, false);
@@ -247,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_before_a_failure_was_done() {
+    fn requests_before_failure_are_complete() {
         let mut outstanding = Outstanding::new();
         outstanding.push(0, false);
         let second = outstanding.push(1, false);
@@ -267,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round() {
+    fn numbers_wrap() {
         let mut outstanding = Outstanding::new();
         outstanding.first = NUMBER_MASK;
         outstanding.covered = outstanding.first;
@@ -279,10 +276,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever completes in whatever order: each comes back once, in
-        /// order, reads only after their own completion.
+        /// For any order of completions, each request returns once, in order, and reads only
+        /// after their own completion.
         #[test]
-        fn everything_comes_back_once_in_order(
+        fn every_request_returns_once_in_order(
             kinds in prop::collection::vec(any::<bool>(), 1..40),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..80),
         ) {

@@ -1,4 +1,4 @@
-//! The provider: the contract of `nvmeof-rdma` over verbs.
+//! The provider: implements the contract of `nvmeof-rdma` over verbs.
 
 mod closing;
 mod connecting;
@@ -28,7 +28,7 @@ use crate::blocking_calls::BlockingCalls;
 use crate::conn::{Conn, MOST_QPS, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
-use crate::mailbox::{Letter, Mailbox};
+use crate::mailbox::{Mailbox, Message};
 use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion, set_nonblocking};
 use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
@@ -39,39 +39,39 @@ use exposing::Exposure;
 pub struct Verbs {
     config: VerbsConfig,
     regions: Vec<Region>,
-    /// Keys and what they open.
+    /// Exposed memory, by key.
     exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
     conns: Table,
-    /// Requests that wait for an answer.
+    /// Number of requests without a response.
     pending: u32,
     listeners: Vec<Listening>,
     next_listener: u64,
-    /// Ids whose queue pair is gone, until the peer knows.
+    /// Ids of destroyed queue pairs, until the peer is notified.
     lingering: Lingering<CmIdKey, CmId>,
-    /// For calls that wait.
+    /// Threads for blocking calls.
     blocking_calls: Arc<BlockingCalls>,
-    /// Queue pairs that such calls still destroy.
+    /// Number of queue pairs that such calls are destroying.
     settling: u32,
     adapters: Vec<Option<Adapter>>,
-    /// Queue pairs with something to post.
+    /// Queue pairs with work to post.
     listed: Vec<QpId>,
     /// Queue pairs to tear down.
     ending: Vec<QpId>,
-    /// Those that stood, until it is said that they do not any more.
+    /// Established ones whose `Event::Ending` is to be reported.
     leaving: Vec<QpId>,
     deadlines: BTreeSet<(Duration, QpId)>,
     /// Addresses whose listener lost its device, and when to try again.
     lost: Vec<(Duration, SocketAddr)>,
-    /// What calls other than poll made happen.
+    /// Events of calls other than poll.
     later: Vec<Event>,
-    /// Shared receive queues there were.
+    /// Number of shared receive queues created so far.
     shared_made: u64,
-    /// Empty, kept for their memory.
+    /// Empty; their memory is reused.
     batch: Batch,
-    /// With the adapter, if they are of shared receives.
+    /// With the adapter, if they belong to shared receives.
     found: Vec<(Option<AdapterId>, WorkCompletion)>,
-    /// When descriptors were looked at last; `None`: look at once.
+    /// Time of the last check of descriptors; `None`: check immediately.
     looked: Option<Duration>,
     now: Duration,
     log: RateLimiter,
@@ -88,7 +88,7 @@ struct Listening {
     addr: SocketAddr,
 }
 
-/// Tokens of what `epoll` watches.
+/// Tokens of descriptors in `epoll`.
 mod watch {
     pub(super) const CHANNEL: u64 = 1;
     pub(super) const GROUP: u64 = 2;
@@ -98,14 +98,14 @@ mod watch {
     pub(super) const ASYNC: u64 = 2 << 32;
 }
 
-/// Tokens of ids: names of queue pairs, which have bit 63 clear and are not 0.
+/// Tokens of ids: identifiers of queue pairs, which have bit 63 clear and are not 0.
 const ANCHOR: u64 = 1 << 63;
 const LINGERING: u64 = ANCHOR | 1 << 62;
 
-/// Makes a provider.
+/// Creates a provider.
 ///
 /// # Errors
-/// [`VerbsError`] says what the machine lacks.
+/// [`VerbsError`] names what is missing on this machine.
 pub fn new(config: VerbsConfig) -> Result<Verbs, VerbsError> {
     let members = group(config, &Steering::new(1))?;
     members
@@ -114,11 +114,11 @@ pub fn new(config: VerbsConfig) -> Result<Verbs, VerbsError> {
         .ok_or_else(|| machine::unavailable(io::ErrorKind::NotFound.into()))
 }
 
-/// Makes providers for as many threads as `steering` has members: each is told
-/// to listen on the same addresses, and each connection goes to one of them.
+/// Creates a provider for each member of `steering`. Their owners let all of them listen on
+/// the same addresses, and each connection goes to one of them.
 ///
 /// # Errors
-/// [`VerbsError`] says what the machine lacks.
+/// [`VerbsError`] names what is missing on this machine.
 pub fn group(config: VerbsConfig, steering: &Steering) -> Result<Vec<Verbs>, VerbsError> {
     let config = possible(config)?;
     let group = Group::new(steering.clone()).map_err(machine::unavailable)?;
@@ -148,7 +148,7 @@ impl Verbs {
             Ok((mailbox, epoll))
         };
         let (mailbox, epoll) = set_up().map_err(|source| VerbsError::Call {
-            what: "making the descriptors of a provider",
+            what: "creating the file descriptors of a provider",
             source,
         })?;
         Ok(Self {
@@ -192,7 +192,7 @@ impl Verbs {
         self.adapters.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Starts to use a device. `local` is an address of it.
+    /// Opens a device. `local` is an address of it.
     fn open_adapter(
         &mut self,
         local: Option<SocketAddr>,
@@ -231,8 +231,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// An id that is bound to the device and to nothing else: events about the
-    /// device reach it.
+    /// Creates an id that is bound to the device only: it gets the events about the device.
     fn anchor(&self, mut addr: SocketAddr, adapter: AdapterId) -> Option<CmId> {
         addr.set_port(0);
         let anchor = CmId::new(&self.channel, ANCHOR | u64::from(adapter.0)).ok()?;
@@ -254,8 +253,7 @@ impl Verbs {
         conn.deadline = deadline;
     }
 
-    /// Whether there is no place for one more queue pair. Those that are still
-    /// being destroyed count.
+    /// Whether the limit on queue pairs is reached, including those that are being destroyed.
     fn is_full(&self) -> bool {
         self.conns.count().saturating_add(self.settling) >= self.most_qps()
     }
@@ -337,7 +335,7 @@ impl Provider for Verbs {
 
     fn peer_may_invalidate(&self, qp: QpId) -> bool {
         let link = self.conns.get(qp).and_then(|conn| conn.link.as_ref());
-        // On iWARP every registration can be invalidated, elsewhere windows.
+        // On iWARP every registration can be invalidated, elsewhere only windows.
         link.is_none_or(|link| link.iwarp || link.domain.is_none())
     }
 
@@ -363,7 +361,7 @@ impl Provider for Verbs {
     }
 
     fn share_receives(&mut self, qp: QpId, recvs: u32, entries: u32) -> Option<SharedReceives> {
-        self.let_draw(qp, recvs, entries)
+        self.share_receives_of(qp, recvs, entries)
     }
 
     fn post_shared_recv(&mut self, srq: SrqId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
@@ -400,7 +398,7 @@ impl Provider for Verbs {
 
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
         self.now = now;
-        self.turn(events)
+        self.poll_once(events)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -420,8 +418,8 @@ impl Drop for Verbs {
         for listening in std::mem::take(&mut self.listeners) {
             self.group.unlisten(listening.addr, &self.mailbox);
         }
-        for letter in self.mailbox.close() {
-            if let Letter::Request(request) = letter {
+        for message in self.mailbox.close() {
+            if let Message::Request(request) = message {
                 let _ = request.id.reject(&[]);
             }
         }

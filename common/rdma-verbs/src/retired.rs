@@ -1,4 +1,4 @@
-//! What is left of a queue pair that ended before its peer answered.
+//! Queue pairs that ended before their peer responded.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use crate::link::{Link, Room};
 use crate::mailbox::Mailbox;
 use crate::sys::{CmId, EventChannel};
 
-/// An id with its queue pair and device, which cannot be destroyed without
-/// waiting. The queue pair is stopped, so all buffers are back already.
+/// An id with its queue pair and device, which cannot be destroyed without blocking. The
+/// queue pair is stopped and all its buffers have returned.
 #[derive(Debug)]
 pub(crate) struct Retired {
     pub(crate) cm: CmId,
     pub(crate) link: Link,
-    /// Of the provider, which is told when its room is free.
+    /// Mailbox of the provider, which is notified when the resources are free.
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl Retired {
-    /// Destroys everything, which may wait. In a thread for that.
+    /// Destroys everything, which may block. Called in a thread for blocking calls.
     pub(crate) fn settle(self) {
         let Self {
             mut cm,
             link,
             mailbox,
         } = self;
-        // librdmacm handles an event with the id's queue pair, in the thread
-        // that takes it. From this channel nobody takes events.
-        if let Err(error) = EventChannel::new().and_then(|nobody| cm.migrate(&nobody)) {
+        // librdmacm handles an event with the id's queue pair, in the thread that takes it.
+        // No thread takes events from this channel.
+        if let Err(error) = EventChannel::new().and_then(|unused| cm.migrate(&unused)) {
             let error = explain(&error);
             tracing::error!("cannot destroy an RDMA connection identifier, it is leaked: {error}");
             std::mem::forget((cm, link));
@@ -36,8 +36,8 @@ impl Retired {
         }
         drop(cm);
         let room: Room = link.room;
-        // Its memory is deregistered before its domain goes.
+        // Its memory is deregistered before its domain is destroyed.
         drop(link);
-        mailbox.settled(room);
+        mailbox.destroyed(room);
     }
 }

@@ -1,4 +1,4 @@
-//! The shared receive queue of a device: what is posted, and who draws from it.
+//! The shared receive queue of a device: posted receives, and queue pairs that use it.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,8 +11,8 @@ use crate::domain::Domain;
 use crate::outstanding::RecvItem;
 use crate::sys::{RecvChain, SharedReceiveQueue};
 
-/// A shared receive queue. The fields stand in the order in which they go: the
-/// device forgets the memory before its owner may use it again.
+/// A shared receive queue. Fields are dropped in this order: the device forgets the memory
+/// before its owner may use it again.
 #[derive(Debug)]
 pub(crate) struct Shared {
     srq: Arc<SharedReceiveQueue>,
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     /// Queue pairs by the device's number for them.
     drawing: HashMap<u32, QpId>,
     pub(crate) users: Users,
-    /// What is posted, by the number that its completion carries.
+    /// Posted receives, by the number in their work request ID.
     posted: Vec<Option<RecvItem>>,
     free: Vec<usize>,
 }
@@ -48,8 +48,8 @@ impl Shared {
         }
     }
 
-    /// No queue pair draws any more. Buffers that the device may still reach
-    /// are given to nobody.
+    /// Destroys it, when no queue pair uses it any more. Buffers that the device may still
+    /// access are leaked.
     pub(crate) fn close(self) {
         let Self { srq, posted, .. } = self;
         if let Err(error) = SharedReceiveQueue::close(srq) {
@@ -63,17 +63,17 @@ impl Shared {
         &self.srq
     }
 
-    /// The device has the queue pair.
+    /// Records that the device has created the queue pair.
     pub(crate) fn draws(&mut self, number: u32, qp: QpId) {
         self.drawing.insert(number, qp);
     }
 
-    /// A queue pair with that number is gone, of which no completion is left.
+    /// Removes a destroyed queue pair, of which no completion is left.
     pub(crate) fn forget(&mut self, number: u32) {
         self.drawing.remove(&number);
     }
 
-    /// All queue pairs that draw.
+    /// All queue pairs that use it.
     pub(crate) fn drawers(&self) -> impl Iterator<Item = QpId> {
         self.drawing.values().copied()
     }
@@ -87,8 +87,8 @@ impl Shared {
         self.posted.len() - self.free.len() >= self.is.entries as usize
     }
 
-    /// Posts a receive into what `buf` has in view, whose region is registered in `domain`.
-    /// Gives the buffer back when the device does not take it.
+    /// Posts a receive into the view of `buf`, whose region is registered in `domain`.
+    /// Returns the buffer if the device refuses it.
     pub(crate) fn post(
         &mut self,
         tag: Tag,
@@ -104,8 +104,8 @@ impl Shared {
         });
         self.chain.push(number as u64, Some(room));
         #[allow(unsafe_code, reason = "the buffers are kept here until they complete")]
-        // SAFETY: `room` is what `buf` has in view, which is kept under its number until the
-        // receive completed or the queue is destroyed.
+        // SAFETY: `room` is the view of `buf`, which is kept under its number until the
+        // receive is completed or the queue is destroyed.
         let posted = unsafe { self.chain.post_shared(&self.srq) };
         if let Err(error) = posted {
             self.free.push(number);
@@ -131,12 +131,12 @@ impl Shared {
     }
 }
 
-/// Queue pairs that draw from one queue, also those that the device does not
-/// have yet.
+/// Queue pairs that use one queue, including those that the device has not created yet.
 #[derive(Debug)]
 pub(crate) struct Users {
     count: u32,
-    /// Messages that their peers may send before one is answered, in all.
+    /// Total number of messages that their peers may send before the first one gets its
+    /// response.
     promised: u32,
     entries: u32,
     /// Whether messages may wait.
@@ -153,9 +153,9 @@ impl Users {
         }
     }
 
-    /// One more queue pair is going to draw, whose peer may send `recvs`
-    /// messages before one is answered. False, and nothing is changed, where
-    /// messages must not wait and it would be too many.
+    /// Adds a queue pair, whose peer may send `recvs` messages before the first one gets its
+    /// response. False, without a change, if messages must not wait and there would be too
+    /// many.
     pub(crate) fn join(&mut self, recvs: u32) -> bool {
         let promised = self.promised.saturating_add(recvs);
         if !self.waits && promised > self.entries {
@@ -166,7 +166,7 @@ impl Users {
         true
     }
 
-    /// A queue pair that joined with so many messages is gone.
+    /// Removes a queue pair that was added with `recvs`.
     pub(crate) fn leave(&mut self, recvs: u32) {
         self.promised = self.promised.saturating_sub(recvs);
         self.count = self.count.saturating_sub(1);
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_messages_must_not_wait_there_is_a_receive_for_each() {
+    fn queue_pairs_are_limited_where_messages_must_not_wait() {
         let mut users = Users::new(64, false);
         assert!(!users.join(65));
         assert!(users.is_empty());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn where_messages_may_wait_any_number_of_queue_pairs_draw() {
+    fn queue_pairs_are_unlimited_where_messages_may_wait() {
         let mut users = Users::new(64, true);
         assert!((0..100).all(|_| users.join(128)));
     }

@@ -1,17 +1,17 @@
-//! What the software iWARP of Linux, `siw`, gets wrong.
+//! Workarounds for faults of `siw`, the software iWARP of Linux.
 //!
-//! The kernel tells its library where to map each new queue by an offset into
-//! a file, and the library takes one of these offsets, 0x90000, for the sign
-//! that nothing was made (`SIW_INVAL_UOBJ_KEY`, which is that number on both
-//! sides). A process meets it as soon as it has more than half a megabyte of
-//! queues. So each process holds one large queue there that nobody uses.
+//! The kernel passes its library the location of each new queue as an offset into a file, and
+//! the library takes one of these offsets, 0x90000, for an invalid value
+//! (`SIW_INVAL_UOBJ_KEY`, which is that number on both sides). A process reaches it as soon
+//! as it has more than half a megabyte of queues. Each process therefore holds one large
+//! unused queue there.
 //!
-//! Every hundred segments of a queue pair, its work passes from the system call
-//! that posted it to a thread of the kernel (`SQ_USER_MAXBURST`). That thread may
-//! begin before the call has ended, still takes itself for it (`in_syscall`), and
-//! copies a short message from that address of whatever process was there before
-//! (`siw_try_1seg`): the peer gets foreign bytes, or the connection ends with
-//! "cannot do this work". A message of two segments is taken by its pages instead.
+//! Every hundred segments of a queue pair, its work passes from the system call that posted
+//! it to a kernel thread (`SQ_USER_MAXBURST`). That thread may start before the call has
+//! ended, still assumes that it is the call (`in_syscall`), and copies a short message from
+//! that address of the process that ran before (`siw_try_1seg`): the peer gets foreign bytes,
+//! or the connection ends with "cannot do this work". A message of two segments is taken by
+//! its pages instead.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
@@ -22,16 +22,16 @@ use crate::sys::{CompletionChannel, CompletionQueue, ContextKey, Payload, Segmen
 /// `SIW_VENDOR_ID`.
 pub(crate) const VENDOR: u32 = 0x0062_6d74;
 
-/// The offset that must not be given out.
+/// The offset that must not be assigned to a queue.
 const CURSED: u32 = 0x90000;
-/// Bytes of one completion in the queue (`struct siw_cqe`), at least.
+/// Minimum bytes of one completion in the queue (`struct siw_cqe`).
 const COMPLETION: u32 = 32;
 
-/// What is longer is never copied in a hurry: siw has less room than this beside a
-/// header (`MAX_HDR_INLINE`).
+/// Longer messages do not take that path: siw has less room than this beside a header
+/// (`MAX_HDR_INLINE`).
 const SHORT: u32 = 64;
 
-/// Has a short message that lies in memory consist of two segments.
+/// Splits a short message in memory into two segments.
 pub(crate) fn in_two(op: &mut SendOp<'_>) {
     let (SendOp::Send { payload, .. } | SendOp::Write { payload, .. }) = op else {
         return;
@@ -46,13 +46,13 @@ pub(crate) fn in_two(op: &mut SendOp<'_>) {
     }
 }
 
-/// A queue over the cursed place.
+/// A queue that covers the invalid offset.
 pub(crate) type Blocker = Arc<CompletionQueue>;
 
 static BLOCKERS: Mutex<Vec<(ContextKey, Weak<CompletionQueue>)>> = Mutex::new(Vec::new());
 
-/// Makes sure that the queue is there, before any other is made on the device.
-/// It stays as long as somebody holds it.
+/// Creates that queue, before any other on the device. It exists as long as there is a
+/// reference to it.
 pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Result<Blocker> {
     let mut blockers = lock(&BLOCKERS);
     blockers.retain(|(_, queue)| queue.strong_count() > 0);
@@ -60,7 +60,7 @@ pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Re
     if let Some(queue) = known.and_then(|(_, queue)| queue.upgrade()) {
         return Ok(queue);
     }
-    // Starts at 0 when the process has no other, and reaches beyond.
+    // It starts at 0 if the process has no other queue, and covers the offset.
     let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX)?;
     blockers.push((key, Arc::downgrade(&queue)));
     Ok(queue)
@@ -84,8 +84,8 @@ mod tests {
         Segment { addr, len, key: 7 }
     }
 
-    /// Linux 6.12, siw_qp_tx.c, `siw_try_1seg`: one segment of at most
-    /// `MAX_HDR_INLINE` bytes is what a thread copies from the wrong process.
+    /// Linux 6.12, siw_qp_tx.c, `siw_try_1seg`: one segment of at most `MAX_HDR_INLINE` bytes
+    /// is what the thread copies from the wrong process.
     #[test]
     fn short_messages_have_two_segments() {
         let after = |payload| {
@@ -108,7 +108,7 @@ mod tests {
         for payload in [[Some(short), None], [None, Some(short)]] {
             assert_eq!(after(Payload::Memory(payload)), [(4096, 16), (4096, 0)]);
         }
-        // What has two already, is long, or lies in the request stays.
+        // Messages with two segments, long ones, and inline ones are unchanged.
         let both = [Some(short), Some(segment(8192, 8))];
         assert_eq!(after(Payload::Memory(both)), [(4096, 16), (8192, 8)]);
         assert_eq!(after(Payload::Memory([Some(long), None])), [(4096, 65)]);

@@ -1,4 +1,4 @@
-//! Sizes: what each device can do, and what is tried when one refuses.
+//! Sizes: limits of devices, and fallbacks when a device refuses a size.
 
 use std::io;
 
@@ -7,15 +7,15 @@ use nvmeof_rdma::{Limits, QpConfig};
 use crate::VerbsError;
 use crate::sys::{CmId, DeviceAttr, QpParts, QpSizes};
 
-/// Places of a send queue that opening and closing memory needs besides what
-/// is exposed at once.
+/// Entries of a send queue for binding and invalidating memory, beyond those for keys exposed
+/// at once.
 const SPARE: u32 = 32;
 
-/// What one device can do, as far as a provider's limits tell it.
-/// `max_message` is the least of its ports.
+/// Limits of one device, in the form of provider limits. `max_message` is the minimum of its
+/// ports.
 pub(crate) fn limits_of(attr: &DeviceAttr, max_message: u32, limits: &Limits) -> Limits {
-    // Binding and closing windows needs places on the same queue: whoever asks
-    // for the most gets them.
+    // Binding and invalidating windows needs entries on the same queue: reserved for the
+    // maximum.
     let sends = if attr.windows {
         attr.max_qp_wr.saturating_sub(SPARE) / 3
     } else {
@@ -24,7 +24,7 @@ pub(crate) fn limits_of(attr: &DeviceAttr, max_message: u32, limits: &Limits) ->
     let keys = if attr.windows {
         attr.max_mw
     } else {
-        // Half for what this side registers for itself.
+        // Half, the rest is for local registrations.
         attr.max_mr / 2
     };
     Limits {
@@ -40,7 +40,7 @@ pub(crate) fn limits_of(attr: &DeviceAttr, max_message: u32, limits: &Limits) ->
     }
 }
 
-/// What can be done on one device or the other.
+/// The higher limits of two devices.
 pub(crate) fn either(one: &Limits, other: &Limits) -> Limits {
     Limits {
         max_recvs: one.max_recvs.max(other.max_recvs),
@@ -53,11 +53,11 @@ pub(crate) fn either(one: &Limits, other: &Limits) -> Limits {
     }
 }
 
-/// Checks the sizes of a queue pair against its device, which may do less than
-/// another one of the machine.
+/// Checks the sizes of a queue pair against its device, which may have lower limits than
+/// another one of this machine.
 ///
 /// # Errors
-/// [`VerbsError::Size`] says what to lower.
+/// [`VerbsError::Size`] names the value to lower.
 pub(crate) fn check(attr: &DeviceAttr, device: &str, config: &QpConfig) -> Result<(), VerbsError> {
     let opens = attr.windows && config.exposes > 0;
     let sends = attr.max_qp_wr.saturating_sub(if opens { SPARE } else { 0 });
@@ -78,9 +78,9 @@ pub(crate) fn check(attr: &DeviceAttr, device: &str, config: &QpConfig) -> Resul
     Ok(())
 }
 
-/// Places of the send queue for opening and closing memory by work requests:
-/// one each for every key, as far as the device has them.
-pub(crate) fn internal_places(attr: &DeviceAttr, config: &QpConfig) -> u32 {
+/// Entries of the send queue for binding and invalidating memory: one each for every key, as
+/// far as the device has them.
+pub(crate) fn internal_entries(attr: &DeviceAttr, config: &QpConfig) -> u32 {
     let wanted = match config.exposes {
         0 => 0,
         exposes => exposes.saturating_mul(2).saturating_add(SPARE),
@@ -88,18 +88,17 @@ pub(crate) fn internal_places(attr: &DeviceAttr, config: &QpConfig) -> u32 {
     wanted.min(attr.max_qp_wr.saturating_sub(config.sends))
 }
 
-/// A queue pair as its device made it.
+/// Properties of a created queue pair.
 pub(crate) struct Made {
-    /// Bytes a send may carry in itself.
+    /// Maximum inline data of a send in bytes.
     pub(crate) inline: usize,
-    /// Places of the send queue that are not the caller's.
+    /// Entries of the send queue for internal requests.
     pub(crate) extra: u32,
-    /// Places fewer than wanted.
+    /// Number of missing entries.
     pub(crate) unused: u32,
 }
 
-/// Makes a queue pair, with less than what is `wanted` if need be, but not
-/// less for the caller.
+/// Creates a queue pair, with less than `wanted` if necessary, but not less for the caller.
 pub(crate) fn make_qp(
     cm: &mut CmId,
     parts: &QpParts,
@@ -117,7 +116,7 @@ pub(crate) fn make_qp(
                 });
             }
             Err(error) if attempts.peek().is_some() && is_too_much(&error) => {
-                tracing::debug!(?sizes, "no queue pair of these sizes: {error}");
+                tracing::debug!(?sizes, "cannot create a queue pair of these sizes: {error}");
             }
             Err(error) => return Err(error),
         }
@@ -125,10 +124,9 @@ pub(crate) fn make_qp(
     Err(io::ErrorKind::InvalidInput.into())
 }
 
-/// What to try one after the other until the device makes a queue pair, with
-/// the internal places in it: it may have no inline data at all, and the most
-/// places it names may be those of the shortest requests (mlx5 counts blocks
-/// of 64 bytes). With fewer internal places exposing waits more often.
+/// Sizes to try until the device creates a queue pair, with the internal entries: a device
+/// may have no inline data at all, and its maximum may count the shortest requests (mlx5
+/// counts blocks of 64 bytes). With fewer internal entries exposing waits more often.
 fn attempts(sizes: QpSizes, internal: u32) -> impl Iterator<Item = (QpSizes, u32)> {
     let caller = sizes.sends.saturating_sub(internal);
     let mut places = vec![internal];
@@ -157,7 +155,7 @@ fn attempts(sizes: QpSizes, internal: u32) -> impl Iterator<Item = (QpSizes, u32
     })
 }
 
-/// Whether a device that refused may take less.
+/// Whether a device that refused may accept less.
 fn is_too_much(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
 }
@@ -207,7 +205,7 @@ mod tests {
     };
 
     #[test]
-    fn a_weak_device_does_not_lower_a_strong_one() {
+    fn weak_device_does_not_lower_limits_of_strong_one() {
         let all = crate::VerbsConfig::default().limits;
         let weak = limits_of(&WEAK, 1 << 20, &all);
         assert_eq!(
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_for_a_device_is_refused_by_name() {
+    fn size_above_device_limit_is_refused_with_name() {
         assert!(check(&WEAK, "weak0", &CONFIG).is_ok());
         let recvs = QpConfig {
             recvs: 129,
@@ -240,7 +238,7 @@ mod tests {
         };
         assert!(
             check(&STRONG, "strong0", &sends).is_err(),
-            "no place to open"
+            "no entry to bind"
         );
         let silent = QpConfig {
             exposes: 0,
@@ -250,22 +248,22 @@ mod tests {
     }
 
     #[test]
-    fn only_who_exposes_needs_places_for_it() {
-        assert_eq!(internal_places(&STRONG, &CONFIG), 52);
+    fn entries_are_reserved_only_for_exposure() {
+        assert_eq!(internal_entries(&STRONG, &CONFIG), 52);
         let many = QpConfig {
             exposes: 5000,
             ..CONFIG
         };
-        assert_eq!(internal_places(&STRONG, &many), 1948);
+        assert_eq!(internal_entries(&STRONG, &many), 1948);
         let none = QpConfig {
             exposes: 0,
             ..CONFIG
         };
-        assert_eq!(internal_places(&STRONG, &none), 0);
+        assert_eq!(internal_entries(&STRONG, &none), 0);
     }
 
     #[test]
-    fn less_is_tried_until_the_least_there_can_be() {
+    fn smaller_sizes_are_tried_down_to_minimum() {
         let tried: Vec<_> = attempts(SIZES, 200)
             .map(|(sizes, internal)| (sizes.sends, sizes.inline, internal))
             .collect();

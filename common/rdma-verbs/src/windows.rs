@@ -1,4 +1,4 @@
-//! Memory windows not in use, and the keys they get.
+//! Free memory windows, and their keys.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,8 +9,8 @@ use nvmeof_rdma::RemoteKey;
 
 use crate::sys::{MemoryWindow, ProtectionDomain};
 
-/// Windows not in use. The one that was given back first is used next, so that
-/// its last key is long gone when it gets a new one.
+/// Free windows. The one that was returned first is used next, so that its last key is long
+/// gone when it gets a new one.
 #[derive(Debug)]
 pub(crate) struct Windows {
     free: VecDeque<Arc<MemoryWindow>>,
@@ -18,8 +18,8 @@ pub(crate) struct Windows {
     most: u32,
 }
 
-/// As long as fewer are free, a new one is made: 256 keys each, used in turn,
-/// make some 16,000 uses before a key comes again.
+/// While fewer are free, a new one is created: with 256 keys each, used in sequence, a key is
+/// reused after some 16,000 uses.
 const RESERVE: usize = 64;
 
 impl Windows {
@@ -31,7 +31,7 @@ impl Windows {
         }
     }
 
-    /// Takes one out. `None` when the device has no more.
+    /// Takes one. `None` if the device has no more.
     pub(crate) fn take(
         &mut self,
         pd: &Arc<ProtectionDomain>,
@@ -43,19 +43,19 @@ impl Windows {
                     self.free.push_back(Arc::new(window));
                 }
                 Err(error) if self.free.is_empty() => return Err(error),
-                // The free ones do for now.
+                // The free ones are sufficient for now.
                 Err(_) => self.most = self.made,
             }
         }
         Ok(self.free.pop_front())
     }
 
-    /// Takes one back that is not bound any more.
+    /// Returns one that is not bound any more.
     pub(crate) fn give_back(&mut self, window: Arc<MemoryWindow>) {
         self.free.push_back(window);
     }
 
-    /// One was destroyed instead of given back.
+    /// Records that one was destroyed instead of returned.
     pub(crate) fn lost(&mut self) {
         self.made = self.made.saturating_sub(1);
     }
@@ -67,11 +67,10 @@ impl Windows {
     }
 }
 
-/// What is known by key.
+/// A map by key.
 pub(crate) type KeyMap<T> = HashMap<RemoteKey, T, BuildHasherDefault<KeyHasher>>;
 
-/// A cheap hash: our own devices choose the keys that are looked for, so
-/// nobody chooses them to collide.
+/// A cheap hash: keys are chosen by local devices, so no attacker can make them collide.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -96,14 +95,14 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// The keys that were withdrawn last: a device may choose one of them again.
+/// The keys that were withdrawn last: a device may reuse one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Withdrawn {
     keys: HashSet<RemoteKey, BuildHasherDefault<KeyHasher>>,
     order: VecDeque<RemoteKey>,
 }
 
-/// Keys that are remembered.
+/// Number of keys that are kept.
 const REMEMBERED: usize = 4096;
 
 impl Withdrawn {
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_change_in_their_low_byte_and_go_round() {
+    fn next_key_increments_low_byte_and_wraps() {
         assert_eq!(next_key(0x1234_5600), 0x1234_5601);
         assert_eq!(next_key(0x1234_56ff), 0x1234_5600);
         assert_eq!(next_key(u32::MAX), 0xffff_ff00);
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_devices_spread() {
+    fn hash_spreads_keys_of_devices() {
         // An index in the upper 24 bits, or counted up.
         for step in [1, 0x100, 0x101] {
             let places = (0..1024u32).map(|index| {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_keys_are_remembered_for_a_while() {
+    fn withdrawn_keys_are_kept_for_a_while() {
         let mut withdrawn = Withdrawn::default();
         let last = u32::try_from(REMEMBERED).unwrap();
         for key in (0..last).chain([5]) {

@@ -1,4 +1,4 @@
-//! Numbers of the libraries, in words, and what they say about a connection.
+//! Descriptions of the libraries' status codes, and the close reasons that they stand for.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use nvmeof_rdma::{CloseReason, Fault};
 
 use crate::sys::{event, status};
 
-/// What a completion says, in words.
+/// Description of a completion status.
 pub(crate) fn status_words(number: u32) -> &'static str {
     match number {
         status::SUCCESS => "done",
@@ -15,18 +15,18 @@ pub(crate) fn status_words(number: u32) -> &'static str {
         status::LOC_PROT => "memory of this side does not allow the access",
         status::FLUSH => "flushed",
         status::MW_BIND => "a memory window cannot be bound",
-        status::BAD_RESP => "the peer's answer makes no sense",
+        status::BAD_RESP => "the peer sent an invalid response",
         status::LOC_ACCESS => "the peer wrote to memory that does not allow it",
-        status::REM_INV_REQ => "the peer says that the request makes no sense",
+        status::REM_INV_REQ => "the peer says that the request is invalid",
         status::REM_ACCESS => "the peer says that its memory does not allow the access",
-        status::REM_OP => "the peer cannot do what is asked",
+        status::REM_OP => "the peer cannot execute the request",
         status::RETRY => "the peer does not acknowledge any more",
         status::RNR_RETRY => "the peer posts no receive",
         status::REM_ABORT => "the peer aborted the operation",
         status::FATAL => "the device failed",
-        status::RESP_TIMEOUT => "the peer does not answer any more",
-        status::GENERAL => "the device found an error it has no name for",
-        _ => "the device found an error of its own kind",
+        status::RESP_TIMEOUT => "the peer does not respond any more",
+        status::GENERAL => "the device reported an unspecified error",
+        _ => "the device reported an unknown error",
     }
 }
 
@@ -38,7 +38,7 @@ fn fault(number: u32, vendor_error: u32) -> Fault {
     }
 }
 
-/// The network or this machine failed: `text` says how.
+/// A failure of the network or of this host, described by `text`.
 pub(crate) fn network(kind: io::ErrorKind, text: impl Into<String>) -> CloseReason {
     CloseReason::Network {
         kind,
@@ -47,15 +47,15 @@ pub(crate) fn network(kind: io::ErrorKind, text: impl Into<String>) -> CloseReas
     }
 }
 
-/// The same where the kernel may know more.
+/// As [`network`], where the kernel log may contain more.
 pub(crate) fn of_device(kind: io::ErrorKind, text: impl Into<String>) -> CloseReason {
     network(kind, text).with_remedy("`dmesg` may say more")
 }
 
-/// The same where nothing came from the peer.
+/// As [`network`], for a peer that does not respond.
 fn silent(text: impl Into<String>) -> CloseReason {
     let reason = network(io::ErrorKind::TimedOut, text);
-    reason.with_remedy("check that the peer runs, and the network between")
+    reason.with_remedy("check the peer and the network in between")
 }
 
 fn not_completed(number: u32, vendor_error: u32) -> CloseReason {
@@ -64,14 +64,14 @@ fn not_completed(number: u32, vendor_error: u32) -> CloseReason {
     match number {
         status::RETRY | status::RESP_TIMEOUT => silent(text),
         status::RNR_RETRY => {
-            network(io::ErrorKind::TimedOut, text).with_remedy("the peer's log may say why")
+            network(io::ErrorKind::TimedOut, text).with_remedy("see the log of the peer")
         }
         _ => of_device(io::ErrorKind::Other, text),
     }
 }
 
-/// Why a queue pair closes whose send, write or read ended with `number`.
-/// `None` when that does not say: flushed work.
+/// The close reason for a send, write or read that ended with status `number`. `None` if the
+/// status contains no reason: flushed work.
 pub(crate) fn send_reason(number: u32, vendor_error: u32) -> Option<CloseReason> {
     Some(match number {
         status::FLUSH => return None,
@@ -83,19 +83,19 @@ pub(crate) fn send_reason(number: u32, vendor_error: u32) -> Option<CloseReason>
     })
 }
 
-/// Why a queue pair closes whose receive ended with `number`: what the peer
-/// sent does not fit it.
+/// The close reason for a receive that ended with status `number`: the peer's message does
+/// not fit it.
 pub(crate) fn recv_reason(number: u32, vendor_error: u32) -> Option<CloseReason> {
     Some(match number {
         status::FLUSH => return None,
         status::LOC_PROT | status::FATAL => not_completed(number, vendor_error),
-        // Receives are well-formed, so it is the message that is not: a
-        // device in software says "cannot do this work" then.
+        // Receives are well-formed, so the message is invalid: a software device reports
+        // "cannot do this work" then.
         _ => CloseReason::PeerFault(fault(number, vendor_error)),
     })
 }
 
-/// The same, if something went wrong, with the device and the queue pair that found it.
+/// Adds the device and the queue pair that detected a fault or failure.
 pub(crate) fn found_by(reason: CloseReason, device: &str, qp_number: u32) -> CloseReason {
     let with = |text: String| format!("{text}; device {device}, queue pair {qp_number}");
     let of = |Fault { layer, code, text }: Fault| Fault {
@@ -114,25 +114,25 @@ pub(crate) fn found_by(reason: CloseReason, device: &str, qp_number: u32) -> Clo
     }
 }
 
-/// A device stopped the queue pair by itself: a queue pair of InfiniBand and
-/// RoCE that only answers does so when a request breaks a rule (InfiniBand
-/// Architecture, 9.9.3).
+/// The close reason for a queue pair that its device stopped: an InfiniBand or RoCE queue
+/// pair as responder does so when a request violates the protocol (InfiniBand Architecture,
+/// 9.9.3).
 pub(crate) fn stopped_by_request() -> CloseReason {
     CloseReason::PeerFault(Fault {
         layer: "transport",
         code: 0,
-        text: "the device refused a request of the peer: it goes to memory that was not \
-               exposed to it, or makes no sense"
+        text: "the device refused a request of the peer: it accesses memory that was not \
+               exposed to it, or is invalid"
             .to_owned(),
     })
 }
 
-/// What an asynchronous event says about its queue pair.
+/// The close reason for an asynchronous event of a queue pair.
 pub(crate) fn event_reason(number: i32) -> Option<CloseReason> {
     let text = match number {
-        event::QP_ACCESS_ERR => "the peer reached for memory that was not exposed to it",
-        event::QP_REQ_ERR => "the peer sent a request that makes no sense",
-        event::QP_FATAL => "what the peer sent stopped the queue pair",
+        event::QP_ACCESS_ERR => "the peer accessed memory that was not exposed to it",
+        event::QP_REQ_ERR => "the peer sent an invalid request",
+        event::QP_FATAL => "a message of the peer stopped the queue pair",
         _ => return None,
     };
     Some(CloseReason::PeerFault(Fault {
@@ -142,47 +142,54 @@ pub(crate) fn event_reason(number: i32) -> Option<CloseReason> {
     }))
 }
 
-/// Reasons of the InfiniBand connection manager (InfiniBand Architecture,
-/// 12.6.7.2), of which few matter.
+/// Reasons of the InfiniBand connection manager (InfiniBand Architecture, 12.6.7.2), of which
+/// few are used.
 const REJECTED_INVALID_SERVICE: i32 = 8;
 const REJECTED_BY_CONSUMER: i32 = 28;
 
-/// How a peer or the network refused a connection.
+/// Kind of a refused connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The peer's program said no.
+    /// The peer's program rejected it.
     Peer,
     /// Anything else.
     Network(CloseReason),
 }
 
-/// What the status of a rejection says: InfiniBand and RoCE give a reason,
-/// iWARP a negative errno.
+/// The meaning of a rejection's status: InfiniBand and RoCE give a reason, iWARP a negative
+/// errno.
 pub(crate) fn refusal(number: i32) -> Refusal {
     match number {
         REJECTED_BY_CONSUMER => Refusal::Peer,
-        REJECTED_INVALID_SERVICE => Refusal::Network(nobody_listens()),
+        REJECTED_INVALID_SERVICE => Refusal::Network(no_listener()),
         ..0 => match io::Error::from_raw_os_error(number.saturating_neg()) {
             // An MPA reply that rejects (RFC 5044, section 7.1).
             error if error.kind() == io::ErrorKind::ConnectionReset => Refusal::Peer,
             error if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Refusal::Network(nobody_listens())
+                Refusal::Network(no_listener())
             }
-            error => Refusal::Network(CloseReason::failed("the connection was not made", &error)),
+            error => Refusal::Network(CloseReason::failed(
+                "the connection was not established",
+                &error,
+            )),
         },
         _ => {
-            let text = format!("the peer's connection manager refused, reason {number}");
+            let text =
+                format!("the peer's connection manager rejected the connection, reason {number}");
             Refusal::Network(of_device(io::ErrorKind::Other, text))
         }
     }
 }
 
-fn nobody_listens() -> CloseReason {
-    network(io::ErrorKind::ConnectionRefused, "nothing listens there")
-        .with_remedy("start what listens there, or correct the address")
+fn no_listener() -> CloseReason {
+    network(
+        io::ErrorKind::ConnectionRefused,
+        "nothing listens at this address",
+    )
+    .with_remedy("start the service at this address, or correct the address")
 }
 
-/// What the status of any other failed set-up says: a negative errno.
+/// The close reason for any other failed set-up, whose status is a negative errno.
 pub(crate) fn set_up_reason(number: i32, what: &'static str) -> CloseReason {
     match number {
         // Reasons of protocols are positive.
@@ -197,35 +204,35 @@ pub(crate) fn set_up_reason(number: i32, what: &'static str) -> CloseReason {
     }
 }
 
-/// Why a queue pair closes that did not close memory for its caller in time.
+/// The close reason if memory was not closed in time because the peer does not acknowledge.
 pub(crate) fn not_acknowledged() -> CloseReason {
-    let text = "the peer does not acknowledge messages, so that memory exposed to it cannot be \
-                closed";
+    let text = "the peer does not acknowledge messages, so the key of memory exposed to it cannot \
+                be invalidated";
     silent(text)
 }
 
-/// Why a queue pair closes whose device did not close memory.
+/// The close reason if the device failed to close memory.
 pub(crate) fn not_closed(error: &io::Error) -> CloseReason {
     CloseReason::failed(
-        "the RDMA device does not close memory that the peer may reach",
+        "the RDMA device cannot invalidate the key of memory that the peer may access",
         error,
     )
 }
 
-/// Why a queue pair closes whose completion queue failed.
+/// The close reason if the completion queue failed.
 pub(crate) fn queue_failed(device: &str) -> CloseReason {
     let text = format!(
-        "the completion queue on RDMA device {device} failed: what is under way there cannot be \
-         told"
+        "the completion queue on RDMA device {device} failed: the outcome of outstanding work \
+         is unknown"
     );
     of_device(io::ErrorKind::Other, text)
 }
 
-/// Why a request ends that could not be accepted.
+/// The close reason for a request that could not be accepted.
 pub(crate) fn accept_reason(error: &io::Error) -> CloseReason {
     match error.raw_os_error() {
-        // Connection management says so when nobody waits for the answer any
-        // more: of siw the first, of InfiniBand and RoCE the second.
+        // Errors of connection management if the peer does not wait for the response any
+        // more: siw returns the first, InfiniBand and RoCE the second.
         Some(libc::ECONNRESET | libc::EINVAL | libc::ENOTCONN | libc::ECONNABORTED) => {
             CloseReason::Peer
         }
@@ -238,8 +245,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_names_the_device_that_found_it() {
-        for (reason, told) in [
+    fn reason_names_device_that_detected_it() {
+        for (reason, named) in [
             (send_reason(status::RETRY, 7), true),
             (send_reason(status::REM_ACCESS, 7), true),
             (Some(stopped_by_request()), true),
@@ -251,7 +258,7 @@ mod tests {
             let (text, was) = (found.to_string(), reason.to_string());
             assert_eq!(
                 text.contains("; device rxe0, queue pair 17"),
-                told,
+                named,
                 "{text}"
             );
             assert_eq!(text.replace("; device rxe0, queue pair 17", ""), was);
@@ -259,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_say_who_is_at_fault() {
+    fn completion_status_determines_kind_of_reason() {
         assert_eq!(send_reason(status::FLUSH, 0), None);
         assert_eq!(recv_reason(status::FLUSH, 0), None);
         for number in [status::REM_ACCESS, status::REM_INV_REQ, status::REM_OP] {
@@ -283,16 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn every_status_has_words_of_its_own() {
+    fn every_status_has_own_description() {
         let mut all: Vec<_> = (0..=22).map(status_words).collect();
         all.sort_unstable();
         all.dedup();
-        // Six of the numbers belong to kinds of transport not used here.
+        // Six of the numbers belong to transports that are not used here.
         assert_eq!(all.len(), 18);
     }
 
     #[test]
-    fn refusals_are_told_from_failures() {
+    fn rejections_are_distinguished_from_failures() {
         assert_eq!(refusal(REJECTED_BY_CONSUMER), Refusal::Peer);
         assert_eq!(refusal(-libc::ECONNRESET), Refusal::Peer);
         for number in [REJECTED_INVALID_SERVICE, -libc::ECONNREFUSED] {
@@ -323,7 +330,10 @@ mod tests {
             ),
             (refused(REJECTED_INVALID_SERVICE), "nothing listens"),
             (refused(3), "connection manager"),
-            (refused(-libc::EINVAL), "the connection was not made: "),
+            (
+                refused(-libc::EINVAL),
+                "the connection was not established: ",
+            ),
             (
                 set_up_reason(7, "no route to the peer"),
                 "no route to the peer",
@@ -335,7 +345,7 @@ mod tests {
             (not_acknowledged(), "memory exposed to it"),
             (
                 not_closed(&error()),
-                "does not close memory that the peer may reach: ",
+                "cannot invalidate the key of memory that the peer may access: ",
             ),
             (queue_failed("rxe0"), "rxe0"),
             (
@@ -354,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_ends_for_the_reason_there_is() {
+    fn failed_accept_has_matching_reason() {
         let reason = |number| accept_reason(&io::Error::from_raw_os_error(number));
         for given_up in [libc::ECONNRESET, libc::EINVAL] {
             assert_eq!(reason(given_up), CloseReason::Peer);
@@ -368,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn events_about_queue_pairs_blame_the_peer() {
+    fn queue_pair_event_is_a_peer_fault() {
         assert!(matches!(
             event_reason(event::QP_ACCESS_ERR),
             Some(CloseReason::PeerFault(_))

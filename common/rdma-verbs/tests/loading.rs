@@ -1,4 +1,4 @@
-//! The program does not need rdma-core to start.
+//! A program with this crate starts without rdma-core.
 #![allow(clippy::panic, reason = "tests")]
 
 use std::fs;
@@ -7,7 +7,7 @@ use nvmeof_rdma_verbs::{VerbsError, devices};
 
 /// The libraries are loaded when they are first asked for, by name.
 #[test]
-fn the_libraries_are_loaded_late() {
+fn libraries_are_loaded_late() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for library in ["libibverbs", "librdmacm"] {
         assert!(
@@ -18,7 +18,7 @@ fn the_libraries_are_loaded_late() {
     match devices() {
         Ok(devices) => assert!(!devices.is_empty()),
         Err(VerbsError::Call { what, source }) => panic!("{what}: {source}"),
-        // What the machine lacks has words.
+        // The error names what is missing.
         Err(error) => assert!(error.to_string().len() > 40, "{error}"),
     }
 }

@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What the text form of a Unix socket begins with.
+/// Prefix of the text form of a Unix socket address.
 const SCHEME: &str = "unix:";
 
-/// Where a provider listens or connects to. Its text form, which it also parses
-/// from, is `IP:PORT` (an IPv6 address in brackets) or `unix:/path`.
+/// An address on which a provider listens or to which it connects. Its text form, which
+/// [`FromStr`] parses, is `IP:PORT` (an IPv6 address in brackets) or `unix:/path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
     /// An IP address and the port of TCP or of the RDMA connection manager.
@@ -20,11 +20,11 @@ pub enum Address {
     Unix(UnixPath),
 }
 
-/// The path of a Unix socket: absolute, without a NUL, and short enough for the
-/// kernel. A value like an IP address, so that it can be handed around as one.
+/// The path of a Unix socket: absolute, without a NUL, and short enough for the kernel. A
+/// plain value of fixed size, like an IP address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixPath {
-    /// The path, and zeroes behind it.
+    /// The path, padded with zeroes.
     bytes: [u8; UnixPath::MAX_LEN],
     len: u8,
 }
@@ -32,29 +32,29 @@ pub struct UnixPath {
 /// Why a path cannot be the address of a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnixPathError {
-    /// There is none.
+    /// The path is empty.
     #[error("the path of a Unix socket is missing; write unix:/run/nvmeof/nvmeof.sock for example")]
     Empty,
-    /// It depends on the folder in which a process was started.
+    /// The path is relative, so it depends on the working directory of the process.
     #[error("{0:?} is not an absolute path; a Unix socket is named by a path that starts with /")]
     Relative(String),
-    /// A socket without a file. Everybody on the host may connect to one, since
-    /// permissions are those of the file.
+    /// An abstract socket, which has no file. Any process on the host may connect to it,
+    /// because permissions are those of the file.
     #[error(
         "abstract Unix sockets have no permissions and are not supported; name a path that starts \
          with /"
     )]
     Abstract,
-    /// A byte that ends paths.
-    #[error("the path of a Unix socket has a NUL in it; remove that")]
+    /// The path contains a NUL.
+    #[error("the path of a Unix socket contains a NUL; remove it")]
     Nul,
-    /// It names a folder.
-    #[error("{0:?} ends with /, but a Unix socket is a file; name one in that folder")]
+    /// The path names a directory.
+    #[error("{0:?} ends with /; a Unix socket is a file: name one in that directory")]
     Folder(String),
     /// Longer than the kernel's `sun_path`.
     #[error(
-        "the path of a Unix socket has at most {max} bytes and this one has {len}; choose a folder \
-         with a shorter name",
+        "the path of a Unix socket has at most {max} bytes and this one has {len}; choose a \
+         directory with a shorter name",
         max = UnixPath::MAX_LEN
     )]
     TooLong {
@@ -63,42 +63,43 @@ pub enum UnixPathError {
     },
 }
 
-/// Why a text is no address.
+/// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not that of a Unix socket.
+    /// Not the address of a Unix socket.
     #[error(transparent)]
     Unix(#[from] UnixPathError),
-    /// Neither kind.
+    /// Neither an IP address with a port nor a Unix socket.
     #[error("{text:?} is neither IP:PORT nor unix:/path: {source}")]
     Ip {
         /// What was given.
         text: String,
-        /// Why it is no IP address with a port.
+        /// Why it is not an IP address with a port.
         source: AddrParseError,
     },
 }
 
-/// Why an IP address is of no one machine, or not written as the one it is of.
+/// Why an IP address does not identify one host, or is not in its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableAddress {
-    /// One of IPv4 as IPv6 has it (RFC 4291, section 2.5.5.2).
-    #[error("{0} is an IPv4 address in the form of IPv6; write {1}")]
+    /// An IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2).
+    #[error("{0} is an IPv4-mapped IPv6 address; write {1}")]
     Mapped(Ipv6Addr, Ipv4Addr),
-    /// Of many machines.
-    #[error("{0} is a multicast address; give the address of one machine")]
+    /// A multicast address.
+    #[error("{0} is a multicast address; give the address of one host")]
     Multicast(IpAddr),
-    /// Of all machines.
-    #[error("{0} is the broadcast address; give the address of one machine")]
+    /// The broadcast address.
+    #[error("{0} is the broadcast address; give the address of one host")]
     Broadcast(IpAddr),
-    /// Every interface has such addresses (RFC 4291, section 2.5.6).
-    #[error("{0} is a link-local address; name the interface that leads to it, as in {0}%eth0")]
+    /// A link-local address without a zone; every interface has such addresses (RFC 4291,
+    /// section 2.5.6).
+    #[error("{0} is a link-local address; append its interface, as in {0}%eth0")]
     NoZone(Ipv6Addr),
 }
 
-/// The provider does not serve addresses of that kind.
+/// The provider does not support this kind of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the {provider} provider does not serve Unix sockets such as {addr}; iwarp does")]
+#[error("the provider {provider} does not support Unix sockets ({addr}); use the provider iwarp")]
 pub struct WrongKind {
     /// Address asked for.
     pub addr: Address,
@@ -106,22 +107,22 @@ pub struct WrongKind {
     pub provider: &'static str,
 }
 
-/// Who connected.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// Whoever has this address.
+    /// A peer with this address.
     Ip(SocketAddr),
-    /// A process of this host, as it was when it connected.
+    /// A process on the same host, with the credentials that it had when it connected.
     Process {
-        /// Its number; 0 where it lives in a namespace that we do not see.
+        /// Its process ID; 0 for a process in a PID namespace that is not visible from here.
         pid: i32,
-        /// Its effective user.
+        /// Its effective user ID.
         uid: u32,
     },
 }
 
 impl Address {
-    /// The IP address and port, unless it is something else.
+    /// The IP address and port; `None` for a Unix socket.
     #[must_use]
     pub fn socket_addr(self) -> Option<SocketAddr> {
         match self {
@@ -130,13 +131,13 @@ impl Address {
         }
     }
 
-    /// The IP address, unless it is something else.
+    /// The IP address; `None` for a Unix socket.
     #[must_use]
     pub fn ip(self) -> Option<IpAddr> {
         self.socket_addr().map(|addr| addr.ip())
     }
 
-    /// The same, for a `provider` of that name that serves nothing else.
+    /// The IP address and port, for a `provider` of that name that supports nothing else.
     ///
     /// # Errors
     /// [`WrongKind`].
@@ -145,11 +146,11 @@ impl Address {
         addr.socket_addr().ok_or(WrongKind { addr, provider })
     }
 
-    /// Whether it is the address of one machine, or stands for all addresses of this one. The
-    /// kernel says of others no more than that an argument is invalid.
+    /// Checks that the address identifies one host or stands for all addresses of this host.
+    /// For other addresses the kernel reports only an invalid argument.
     ///
     /// # Errors
-    /// [`UnusableAddress`] says what to write.
+    /// [`UnusableAddress`] names the remedy.
     pub fn check(self) -> Result<(), UnusableAddress> {
         match self.socket_addr() {
             Some(addr) if addr.ip().is_multicast() => Err(UnusableAddress::Multicast(addr.ip())),
@@ -167,14 +168,13 @@ impl Address {
         }
     }
 
-    /// The number of the port. 0 means any that is free; a Unix socket has
-    /// none.
+    /// The port number. 0 stands for any free port; a Unix socket has none.
     #[must_use]
     pub fn port(self) -> Option<u16> {
         self.socket_addr().map(|addr| addr.port())
     }
 
-    /// Whether a text is meant to be a Unix socket, right or wrong.
+    /// Whether a text has the prefix of a Unix socket, valid or not.
     #[must_use]
     pub fn is_unix_text(text: &str) -> bool {
         text.starts_with(SCHEME)
@@ -182,7 +182,7 @@ impl Address {
 }
 
 impl Peer {
-    /// The IP address, unless it is known by something else.
+    /// The IP address; `None` for a process.
     #[must_use]
     pub fn ip(self) -> Option<IpAddr> {
         match self {
@@ -206,7 +206,8 @@ impl UnixPath {
         let shown = || path.display().to_string();
         match given {
             [] => return Err(UnixPathError::Empty),
-            // As the kernel has them, and as people write them.
+            // A leading NUL is the form of the kernel; `@` is the one in which users write
+            // it.
             [0 | b'@', ..] => return Err(UnixPathError::Abstract),
             [b'/', .., b'/'] | [b'/'] => return Err(UnixPathError::Folder(shown())),
             [b'/', ..] => {}
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_what_they_print() {
+    fn address_display_and_parse_round_trip() {
         for text in [
             "127.0.0.1:4420",
             "[fd00::1]:0",
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_no_one_machine_are_told_with_what_to_write() {
+    fn unusable_address_is_refused_with_remedy() {
         for (text, words) in [
             ("[::ffff:10.0.0.1]:1", "write 10.0.0.1"),
             ("224.0.0.1:1", "multicast"),
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_the_kernel_or_we_do_not_take_are_refused_with_the_reason() {
+    fn invalid_unix_path_is_refused_with_reason() {
         let longest = format!("unix:/{}", "x".repeat(106));
         assert!(longest.parse::<Address>().is_ok());
         let longer = format!("{longest}x");
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_of_ip_addresses_says_who_serves_the_others() {
+    fn unix_address_for_ip_provider_is_refused_with_remedy() {
         let unix: Address = "unix:/run/a.sock".parse().unwrap();
         let wrong = unix.ip_only("verbs").unwrap_err().to_string();
         for word in ["verbs", "unix:/run/a.sock", "iwarp"] {
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_have_names() {
+    fn peer_display_names_address_or_process() {
         let ip: SocketAddr = "10.0.0.1:1".parse().unwrap();
         assert_eq!(Peer::from(ip).to_string(), "10.0.0.1:1");
         let process = |pid| Peer::Process { pid, uid: 7 }.to_string();

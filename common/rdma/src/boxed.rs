@@ -1,4 +1,4 @@
-//! A boxed provider is a provider.
+//! Implementation of [`Provider`] for boxes.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Errors that say who is at fault.
+//! Errors of providers, each with its cause and remedy.
 
 use std::fmt;
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use crate::address::{Address, UnusableAddress, WrongKind};
 use crate::explain::{describe, explain, followed_by, remedy};
 
-/// A call was refused: why, and what it was given, back.
+/// A refused call: the reason, and the argument that it returns.
 #[derive(Debug)]
 pub struct Refused<T, E = PostError> {
-    /// Why.
+    /// Reason of the refusal.
     pub why: E,
-    /// What was given.
+    /// The argument of the call.
     pub back: T,
 }
 
@@ -23,8 +23,8 @@ impl<T: fmt::Debug, E: fmt::Display> fmt::Display for Refused<T, E> {
 
 impl<T: fmt::Debug, E: fmt::Display + fmt::Debug> std::error::Error for Refused<T, E> {}
 
-/// Why work or a call on a queue pair was refused. All are the caller's
-/// doing, except that a queue pair may close at any time.
+/// Why a work request or a call on a queue pair was refused. All are errors of the caller,
+/// except that a queue pair may close at any time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// No such queue pair, or it is closing.
@@ -33,13 +33,13 @@ pub enum PostError {
     /// Not in the state that allows this call.
     #[error("the queue pair is {state}, which does not allow this call")]
     WrongState {
-        /// What the queue pair is doing.
+        /// State of the queue pair.
         state: &'static str,
     },
-    /// As many are outstanding as the queue pair was given room for.
-    #[error("all {depth} places of the queue are taken")]
+    /// As many work requests are outstanding as the queue pair has entries.
+    #[error("the queue is full: all {depth} entries are in use")]
     QueueFull {
-        /// Places of that queue.
+        /// Entries of that queue.
         depth: u32,
     },
     /// The buffer's region was not registered with this provider.
@@ -47,22 +47,22 @@ pub enum PostError {
     NotRegistered,
     /// A message, write or read is longer than allowed, or than the remote
     /// memory it names.
-    #[error("{len} bytes are more than the {max} that are possible here")]
+    #[error("a length of {len} bytes is above the maximum of {max} bytes")]
     TooLong {
         /// Bytes asked for.
         len: usize,
-        /// Bytes possible.
+        /// Maximum in bytes.
         max: usize,
     },
     /// A number in [`QpConfig`](crate::QpConfig) is 0 where it must not be or
     /// above the provider's limit.
     #[error("{what} is {value}, the provider allows 1 to {max}")]
     Size {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Value asked for.
         value: u32,
-        /// Largest possible.
+        /// Maximum.
         max: u32,
     },
 }
@@ -79,58 +79,58 @@ pub enum ExposeError {
     /// The key table is full.
     #[error("all {max} memory keys are in use")]
     Full {
-        /// Keys there are.
+        /// Size of the key table.
         max: u32,
     },
-    /// Nothing is exposed by that key.
-    #[error("nothing is exposed by that key")]
+    /// No memory is exposed by this key.
+    #[error("no memory is exposed by this key")]
     UnknownKey,
-    /// The peer's read of the memory is being answered.
+    /// The peer's RDMA Read of the memory is in progress.
     #[error("the peer is reading this memory; disconnect before withdrawing it")]
     Busy,
 }
 
-/// Why listening failed: the machine's doing or the configuration's.
+/// Why listening failed: because of the state of the host or of the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else listens there.
+    /// Another program listens on the address.
     #[error("address {addr} is in use by another program; {}", in_use(.addr))]
     InUse {
         /// Address asked for.
         addr: Address,
     },
-    /// The IP address is on no interface of this machine.
+    /// The IP address is not assigned to an interface of this host.
     #[error(
-        "address {addr} is on no interface of this machine; \
-         `ip address` shows those there are"
+        "address {addr} is not assigned to an interface of this host; \
+         `ip address` lists the assigned ones"
     )]
     NoSuchAddress {
         /// Address asked for.
         addr: Address,
     },
-    /// The interface that leads to the address is not there.
+    /// The interface of a link-local address does not exist.
     #[error(
-        "the interface of {addr} is not there; `ip link` shows those there are and their numbers"
+        "the interface of {addr} does not exist; `ip link` lists the interfaces and their numbers"
     )]
     NoSuchInterface {
         /// Address asked for.
         addr: Address,
     },
-    /// No address of one machine.
+    /// Not the address of one host.
     #[error("cannot listen on {addr}: {why}")]
     Unusable {
         /// Address asked for.
         addr: Address,
-        /// Why, and what to write.
+        /// The reason and the remedy.
         why: UnusableAddress,
     },
-    /// Not allowed.
+    /// Permission denied.
     #[error("no permission to listen on {addr}; {}", not_permitted(.addr))]
     Permission {
         /// Address asked for.
         addr: Address,
     },
-    /// An address of a kind that the provider does not serve.
+    /// The provider does not support this kind of address.
     #[error(transparent)]
     Kind(#[from] WrongKind),
     /// Anything else.
@@ -138,13 +138,13 @@ pub enum ListenError {
     Io {
         /// Address asked for.
         addr: Address,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
 impl ListenError {
-    /// Sorts what the kernel said about `addr`.
+    /// Classifies an error of the kernel about `addr`.
     #[must_use]
     pub fn new(addr: impl Into<Address>, source: io::Error) -> Self {
         let addr = addr.into();
@@ -160,9 +160,9 @@ impl ListenError {
         }
     }
 
-    /// Whether listening may succeed later though nobody changes the address: it is
-    /// not there yet, or somebody else has it. A file in the place of a socket and a name
-    /// that cannot be are errors of the configuration.
+    /// Whether listening may succeed later without a change of the address: it is not
+    /// assigned yet, or another program uses it. A file where the socket should be and an
+    /// invalid path are errors of the configuration.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -181,10 +181,10 @@ impl ListenError {
     }
 }
 
-/// What the kernel says of an interface that is not there (errno(3)).
+/// Error number for an interface that does not exist (errno(3)).
 const ENODEV: i32 = 19;
 
-/// What to do about an address that is in use.
+/// Remedy for an address in use.
 fn in_use(addr: &Address) -> &'static str {
     match addr {
         Address::Ip(_) => "stop it or choose another port (`ss -ltnp` shows who listens)",
@@ -195,17 +195,17 @@ fn in_use(addr: &Address) -> &'static str {
 fn not_permitted(addr: &Address) -> &'static str {
     match addr {
         Address::Ip(_) => "ports below 1024 need CAP_NET_BIND_SERVICE, 4420 does not",
-        Address::Unix(_) => "this user has to be allowed to write the folder of the socket",
+        Address::Unix(_) => "this user needs write permission for the directory of the socket",
     }
 }
 
-/// Why a connection could not even be tried.
+/// Why a connection could not be attempted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A size the provider does not have.
+    /// A size above the limits of the provider.
     #[error(transparent)]
     Config(#[from] PostError),
-    /// An address of a kind that the provider does not serve.
+    /// The provider does not support this kind of address.
     #[error(transparent)]
     Kind(#[from] WrongKind),
     /// The kernel refused.
@@ -213,7 +213,7 @@ pub enum ConnectError {
     Io {
         /// Address asked for.
         addr: Address,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
@@ -227,45 +227,44 @@ impl From<ConnectError> for io::Error {
     }
 }
 
-/// Why a queue pair closed. Displays as one line that names cause and what
-/// was expected.
+/// Why a queue pair closed. Displays as one line that names the cause and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// We asked for it.
+    /// Closed by a call of this side.
     #[error("closed by this side")]
     Local,
-    /// The peer closed in good order.
+    /// Orderly close by the peer.
     #[error("closed by the peer")]
     Peer,
     /// The peer refused the connection.
     #[error("the peer rejected the connection")]
     Rejected,
-    /// Something that was due did not come.
+    /// A message or response did not arrive in time.
     #[error("timed out waiting for {waiting_for}")]
     Timeout {
-        /// What was due.
+        /// The expected message or response.
         waiting_for: &'static str,
     },
     /// The network failed: reset, refused, unreachable.
     #[error("the network connection failed: {}", followed_by(.text.clone(), *.remedy))]
     Network {
-        /// Kind of error, for deciding what to do.
+        /// Kind of error, for callers that react to it.
         kind: io::ErrorKind,
-        /// What failed, and what the kernel said of it.
+        /// The operation that failed and the error of the kernel.
         text: String,
-        /// What to do about it, where `text` does not say it and it is known.
+        /// Remedy, if `text` does not contain one and one is known.
         remedy: Option<&'static str>,
     },
-    /// The peer broke a rule; this is what we told it.
+    /// The peer violated the protocol; the fault as reported to it.
     #[error("the peer broke the protocol: {0}")]
     PeerFault(Fault),
-    /// The peer says that we broke a rule.
+    /// The peer reported a protocol violation of this side.
     #[error("the peer ended the connection: {0}")]
     Terminated(Fault),
 }
 
 impl CloseReason {
-    /// The network or this machine failed, as `error` says.
+    /// A failure of the network or of this host, described by `error`.
     #[must_use]
     pub fn network(error: &io::Error) -> Self {
         Self::Network {
@@ -275,7 +274,8 @@ impl CloseReason {
         }
     }
 
-    /// The same where `what` failed, such as "posting receives".
+    /// As [`network`](Self::network), for a failure of the operation `what`, such as "posting
+    /// receives".
     #[must_use]
     pub fn failed(what: &str, error: &io::Error) -> Self {
         Self::Network {
@@ -285,7 +285,7 @@ impl CloseReason {
         }
     }
 
-    /// The same with a closer remedy than the kernel's error has.
+    /// Replaces the general remedy for the kernel's error by a more specific one.
     #[must_use]
     pub fn with_remedy(mut self, closer: &'static str) -> Self {
         if let Self::Network { remedy, .. } = &mut self {
@@ -294,7 +294,7 @@ impl CloseReason {
         self
     }
 
-    /// The reason alone, for callers that know a closer remedy.
+    /// Removes the remedy, for callers that add a more specific one.
     #[must_use]
     pub fn without_remedy(mut self) -> Self {
         if let Self::Network { remedy, .. } = &mut self {
@@ -304,7 +304,7 @@ impl CloseReason {
     }
 }
 
-/// A broken rule: which layer found it, its code there, and words.
+/// A protocol violation: the layer that detected it, its error code, and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Protocol layer: `MPA`, `DDP`, `RDMAP`; on InfiniBand `transport`.
@@ -343,8 +343,8 @@ mod tests {
         let reset = io::Error::from_raw_os_error(104);
         assert_eq!(
             CloseReason::failed("posting receives", &reset).to_string(),
-            "the network connection failed: posting receives: connection reset by peer; the other \
-             side, or a firewall between, ended it; its log may say why"
+            "the network connection failed: posting receives: connection reset by peer; the peer \
+             or a firewall closed the connection; see the log of the peer"
         );
     }
 }

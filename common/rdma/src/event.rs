@@ -1,69 +1,67 @@
-//! What a provider tells: completions and connection events, one stream.
+//! Events of a provider: completions and connection events, in one stream.
 
 use nvmeof_memory::Buf;
 
 use crate::{CloseReason, ListenerId, Outcome, Peer, PrivateData, QpId, RemoteKey, Tag, WorkKind};
 
-/// Something happened.
+/// An event of a provider.
 #[derive(Debug)]
 pub enum Event {
-    /// A peer asks for a connection. Answer with
-    /// [`prepare`](crate::Provider::prepare) and
-    /// [`accept`](crate::Provider::accept), or
-    /// [`reject`](crate::Provider::reject).
+    /// A peer requests a connection. Respond with [`prepare`](crate::Provider::prepare) and
+    /// [`accept`](crate::Provider::accept), or with [`reject`](crate::Provider::reject).
     ConnectRequest(ConnectRequest),
-    /// The connection stands; work can be posted.
+    /// The connection is established; work can be posted.
     Established {
         /// Queue pair.
         qp: QpId,
-        /// On the active side what the peer said when it accepted.
+        /// On the active side the private data of the peer's accept.
         private_data: PrivateData,
     },
-    /// The peer refused. [`Event::Closed`] follows.
+    /// The peer rejected the connection. [`Event::Closed`] follows.
     Rejected {
         /// Queue pair.
         qp: QpId,
-        /// What the peer said.
+        /// Private data of the reject.
         private_data: PrivateData,
     },
-    /// A receive came back.
+    /// A receive returned.
     Received(Received),
-    /// A send, write or read came back.
+    /// A send, write or read returned.
     Completion(Completion),
-    /// An established connection is over, though work may still come back: the peer left,
-    /// or is told that it has to. Said at once if [`Event::Closed`] does not follow at
-    /// once; [`disconnect`](crate::Provider::disconnect) does not cause it.
+    /// An established connection ends, while work may still return: the peer disconnected, or
+    /// it is being notified that it has to. The event precedes [`Event::Closed`] if that does
+    /// not follow immediately; [`disconnect`](crate::Provider::disconnect) does not cause it.
     Ending {
         /// Queue pair.
         qp: QpId,
     },
-    /// The queue pair is gone. Its last event.
+    /// The queue pair is closed. Its last event.
     Closed {
         /// Queue pair.
         qp: QpId,
-        /// Why.
+        /// Reason.
         reason: CloseReason,
     },
 }
 
-/// A peer asks for a connection.
+/// A connection request of a peer.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
-    /// Where it arrived.
+    /// The listener that received it.
     pub listener: ListenerId,
-    /// The queue pair to be.
+    /// The queue pair of the future connection.
     pub qp: QpId,
-    /// Who asks.
+    /// The peer.
     pub peer: Peer,
-    /// What the peer said. Providers may deliver padding after it.
+    /// Private data of the request. Providers may deliver padding after it.
     pub private_data: PrivateData,
-    /// RDMA Reads the peer wants to have in flight towards us (its ORD).
+    /// RDMA Reads that the peer wants to have in flight towards this side (its ORD).
     pub reads_in: u32,
-    /// RDMA Reads the peer can answer at once (its IRD).
+    /// RDMA Reads that the peer can process at once (its IRD).
     pub reads_out: u32,
 }
 
-/// A receive that came back.
+/// A returned receive.
 #[derive(Debug)]
 pub struct Received {
     /// Queue pair.
@@ -74,27 +72,27 @@ pub struct Received {
     pub buf: Buf,
     /// Length of the message in bytes; 0 unless `outcome` is success.
     pub len: usize,
-    /// The key of ours that the message invalidated. It still has to be
-    /// withdrawn to get the buffer back.
+    /// The local key that the message invalidated. It still has to be withdrawn to get the
+    /// buffer back.
     pub invalidated: Option<RemoteKey>,
     /// Whether the sender asked for a solicited event.
     pub solicited: bool,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
-/// A send, write or read that came back.
+/// A returned send, write or read.
 #[derive(Debug)]
 pub struct Completion {
     /// Queue pair.
     pub qp: QpId,
     /// As posted.
     pub tag: Tag,
-    /// What it was.
+    /// Kind of work.
     pub kind: WorkKind,
     /// The buffer that was posted, view unchanged.
     pub buf: Option<Buf>,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
 }
 

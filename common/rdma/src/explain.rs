@@ -1,16 +1,16 @@
-//! What a person is told of an error of the operating system: its words without the number,
-//! and what to do about it.
+//! Texts for errors of the operating system: the message without the error number, and a
+//! remedy.
 
 use std::io::{self, ErrorKind};
 
-/// The text of `error`, and a remedy: one that fits what it means, where nothing closer to
-/// what was tried is known. An error with a text of its own keeps it.
+/// The text of `error` and a general remedy, for callers that know no more specific one. An
+/// error with a text of its own keeps it.
 #[must_use]
 pub fn explain(error: &io::Error) -> String {
     followed_by(describe(error), remedy(error))
 }
 
-/// `words`, and what to do if that is known.
+/// `words`, followed by the remedy if there is one.
 pub(crate) fn followed_by(words: String, remedy: Option<&str>) -> String {
     match remedy {
         Some(remedy) => format!("{words}; {remedy}"),
@@ -18,14 +18,14 @@ pub(crate) fn followed_by(words: String, remedy: Option<&str>) -> String {
     }
 }
 
-/// The text of `error` alone, for messages that say themselves what to do.
+/// The text of `error` alone, for messages that contain their own remedy.
 #[must_use]
 pub fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let number = text.rsplit_once(" (os error ");
     let around = number.and_then(|(words, rest)| Some((words, rest.split_once(')')?.1)));
     let words = around.map_or(text.clone(), |(words, behind)| format!("{words}{behind}"));
-    // Standard texts begin with a capital letter, and stand inside a sentence here.
+    // Standard texts begin with a capital letter; here they stand inside a sentence.
     let mut letters = words.chars();
     match letters.next() {
         Some(first) if error.raw_os_error().is_some() => {
@@ -35,38 +35,45 @@ pub fn describe(error: &io::Error) -> String {
     }
 }
 
-/// `None` where the text is somebody's own and says what to do, or nothing can be said.
+/// `None` for an error with a text of its own, which contains its remedy, and where no remedy
+/// is known.
 pub(crate) fn remedy(error: &io::Error) -> Option<&'static str> {
     let of_number = error.raw_os_error().and_then(of_number);
     let of_kind = || match error.kind() {
-        ErrorKind::NotFound => Some("make it, or correct the path"),
+        ErrorKind::NotFound => Some("create it, or correct the path"),
         ErrorKind::PermissionDenied => {
-            Some("this user needs access to it and its folders, or run as root")
+            Some("this user needs access to it and its directories, or run as root")
         }
-        ErrorKind::NotADirectory => Some("a part of the path is no folder; correct it"),
-        ErrorKind::IsADirectory => Some("name a file in it"),
+        ErrorKind::NotADirectory => {
+            Some("a component of the path is not a directory; correct the path")
+        }
+        ErrorKind::IsADirectory => Some("name a file in this directory"),
         ErrorKind::InvalidFilename => Some("choose a shorter path"),
         ErrorKind::ReadOnlyFilesystem => Some("mount it writable, or choose another path"),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Some("make room there"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Some("free space there"),
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
-            Some("`ip route get` shows which way is taken")
+            Some("check the route with `ip route get`")
         }
-        ErrorKind::NetworkDown => Some("`ip link set IFACE up` brings an interface up"),
-        ErrorKind::ConnectionRefused => Some("start what listens there, or correct the address"),
-        ErrorKind::AddrInUse => Some("`ss -lp` shows what has it"),
+        ErrorKind::NetworkDown => Some("bring the interface up with `ip link set IFACE up`"),
+        ErrorKind::ConnectionRefused => {
+            Some("start the service at this address, or correct the address")
+        }
+        ErrorKind::AddrInUse => Some("`ss -lp` shows which process uses it"),
         ErrorKind::AddrNotAvailable => {
-            Some("`ip address` shows the addresses there are; or all local ports are in use")
+            Some("check the addresses with `ip address`; or all local ports are in use")
         }
-        ErrorKind::TimedOut => Some("is the machine there, and a firewall between?"),
-        ErrorKind::OutOfMemory => Some("free memory, or raise what this process may use"),
+        ErrorKind::TimedOut => {
+            Some("check that the host is up and that no firewall blocks the connection")
+        }
+        ErrorKind::OutOfMemory => Some("free memory, or raise the memory limit of this process"),
         _ => None,
     };
     let unknown = || error.raw_os_error().map(|_| "`dmesg` may say more");
     of_number.or_else(of_kind).or_else(unknown)
 }
 
-/// Of error numbers that the standard library puts in no kind of their own. The numbers are
-/// those of asm-generic/errno.h.
+/// Remedies for error numbers that have no `ErrorKind` of their own. The numbers are those of
+/// asm-generic/errno.h.
 fn of_number(number: i32) -> Option<&'static str> {
     const EIO: i32 = 5;
     const EAGAIN: i32 = 11;
@@ -83,19 +90,19 @@ fn of_number(number: i32) -> Option<&'static str> {
     match number {
         EIO => Some("the device or the server of its file system failed; `dmesg` may say more"),
         EAGAIN => {
-            Some("try again, or raise the limit of threads (`ulimit -u`, TasksMax= of its service)")
+            Some("try again, or raise the limit on threads (`ulimit -u`, TasksMax= of its service)")
         }
         ENFILE => Some("raise `sysctl fs.file-max`"),
         EMFILE => Some("raise `ulimit -n` (LimitNOFILE= of its service)"),
-        ELOOP => Some("it is or leads through a symbolic link; name the file itself"),
+        ELOOP => Some("the path is or contains a symbolic link; name the file itself"),
         EAFNOSUPPORT => Some(
-            "the kernel has no addresses of that kind; is IPv6 switched off (`sysctl \
-             net.ipv6.conf.all.disable_ipv6`)?",
+            "the kernel does not support this kind of address; check that IPv6 is enabled \
+             (`sysctl net.ipv6.conf.all.disable_ipv6`)",
         ),
         EPIPE | ECONNABORTED | ECONNRESET | ENOTCONN | ESHUTDOWN => {
-            Some("the other side, or a firewall between, ended it; its log may say why")
+            Some("the peer or a firewall closed the connection; see the log of the peer")
         }
-        ENOBUFS => Some("the kernel has no memory for it; free some"),
+        ENOBUFS => Some("the kernel is out of memory for buffers; free memory"),
         _ => None,
     }
 }
@@ -105,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_words_and_a_remedy() {
+    fn every_error_number_has_text_and_remedy() {
         for number in 1..134 {
             let said = explain(&io::Error::from_raw_os_error(number));
             assert!(!said.contains("os error"), "{number}: {said}");
@@ -124,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_others_are_kept() {
+    fn error_with_own_text_keeps_it() {
         let own = |kind, text: &str| explain(&io::Error::new(kind, text));
         assert_eq!(
             own(ErrorKind::AlreadyExists, "x is there; remove it"),
@@ -135,7 +142,7 @@ mod tests {
                 ErrorKind::NotFound,
                 "/run/x: No such file or directory (os error 2)"
             ),
-            "/run/x: No such file or directory; make it, or correct the path"
+            "/run/x: No such file or directory; create it, or correct the path"
         );
         assert_eq!(
             own(

@@ -1,7 +1,6 @@
-//! Names of queue pairs, listeners, shared receive queues and work requests.
+//! Identifiers of queue pairs, listeners, shared receive queues and work requests.
 
-/// A queue pair: slot and generation, so that the name of one that is gone
-/// never means another.
+/// A queue pair: slot and generation, so that an identifier is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpId(pub u64);
 
@@ -9,10 +8,10 @@ pub struct QpId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u64);
 
-/// A shared receive queue: never named again when it is gone.
+/// A shared receive queue. Its identifier is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u64);
 
-/// The caller's own name for a work request, handed back untouched.
+/// The caller's identifier of a work request, returned unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);

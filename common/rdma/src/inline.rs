@@ -14,17 +14,17 @@ pub struct Bytes<const N: usize> {
 /// submission queue entry.
 pub type Inline = Bytes<64>;
 
-/// Private data of a connect, accept or reject, as the user of the connection
-/// sees it: without the IRD and ORD that iWARP puts before it. RFC 5044 allows
-/// 512 bytes; 196 is what RDMA CM gives its users at most.
+/// Private data of a connect, accept or reject, as the user of the connection sees them:
+/// without the IRD and ORD that iWARP puts before it. RFC 5044 allows 512 bytes; 196 is what
+/// RDMA CM gives its users at most.
 ///
-/// Not by value: it travels with events, most of which have none.
+/// On the heap, because they are part of events, most of which have none.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct PrivateData(Box<[u8]>);
 
 /// The bytes do not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes do not fit where at most {capacity} can go")]
+#[error("{len} bytes are more than the maximum of {capacity}")]
 pub struct TooLong {
     /// Bytes given.
     pub len: usize,
@@ -57,7 +57,7 @@ impl<const N: usize> Bytes<N> {
         }
     }
 
-    /// These bytes; that they fit is known when this is compiled.
+    /// These bytes, whose length is checked at compile time.
     #[allow(clippy::cast_possible_truncation, reason = "the length fits")]
     #[inline]
     #[must_use]
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_much_as_fits_is_taken() {
+    fn bytes_up_to_capacity_are_accepted() {
         assert_eq!(&*Inline::new(&[7; 64]).unwrap(), &[7; 64]);
         assert_eq!(Inline::new(&[7; 16]), Ok(Inline::of([7; 16])));
         let two = Bytes::<4>::new(&[7; 2]).unwrap();

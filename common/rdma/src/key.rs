@@ -1,4 +1,4 @@
-//! Memory keys: what a peer names when it reads or writes our memory.
+//! Memory keys, with which a peer reads or writes local memory.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
-/// A piece of memory on the other side of a connection.
+/// A range of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSlice {
-    /// The key that opens it.
+    /// Its key.
     pub key: RemoteKey,
-    /// Address of the first byte, as its owner named it.
+    /// Address of the first byte, as chosen by its owner.
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
 }
 
 bitflags::bitflags! {
-    /// What a peer may do with exposed memory.
+    /// Access rights of a peer to exposed memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Rights: u8 {
         /// Read it by RDMA Read.

@@ -1,17 +1,33 @@
 //! The verbs-like contract that every RDMA provider keeps.
 //!
-//! The terms are those of the InfiniBand and iWARP specifications: queue
-//! pairs, work requests, completions, memory keys. What differs from the C
-//! verbs is ownership: a buffer that is posted or exposed *moves* into the
-//! provider and comes back with its completion or when it is withdrawn, so
-//! that memory somebody else may touch is never visible as a slice.
+//! The terms are those of the InfiniBand and iWARP specifications: queue pairs, work
+//! requests, completions, memory keys. Ownership differs from C verbs: a buffer that is
+//! posted or exposed *moves* into the provider and returns with its completion or when it is
+//! withdrawn. Memory that a device or a peer may access is therefore never visible as a
+//! slice.
 //!
-//! A provider is driven by one thread: post any number of work requests,
-//! [`Provider::submit`] them once, [`Provider::poll`] for what happened, and when
-//! nothing does, [`Provider::rest`] and sleep on [`Provider::wait_fd`]. Nothing calls
-//! back.
+//! One thread drives a provider. It posts any number of work requests, calls
+//! [`Provider::submit`] once, and [`Provider::poll`] for events. When there are none, it
+//! calls [`Provider::rest`] and sleeps on [`Provider::wait_fd`]. There are no callbacks.
 //!
-//! This crate moves no bytes and knows nothing of NVMe.
+//! ```
+//! use std::time::Duration;
+//!
+//! use nvmeof_rdma::{Event, Provider};
+//!
+//! /// One iteration of an event loop.
+//! fn iterate(provider: &mut dyn Provider, now: Duration, events: &mut Vec<Event>) {
+//!     provider.submit(now);
+//!     if !provider.poll(now, events) {
+//!         provider.rest();
+//!         // Sleep on `provider.wait_fd()`, until `provider.next_deadline()`.
+//!     }
+//! }
+//! ```
+//!
+//! This crate implements no provider and contains nothing of NVMe. Beside the contract it
+//! owns the table that spreads connections over threads ([`Steering`]), the rate limit of log
+//! lines ([`RateLimiter`]) and texts for errors of the operating system ([`explain`]).
 #![forbid(unsafe_code)]
 
 mod address;

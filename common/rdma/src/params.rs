@@ -1,8 +1,8 @@
-//! Sizes: what a provider can do and what a queue pair asks for.
+//! Limits of a provider, and sizes of a queue pair.
 
 use crate::{PostError, SrqId};
 
-/// What a provider can do.
+/// Limits of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Receives that may be outstanding on one queue pair.
@@ -15,31 +15,29 @@ pub struct Limits {
     pub max_message: u32,
     /// Buffers that may be exposed at once, over all queue pairs.
     pub max_exposed: u32,
-    /// Connections that are not accepted yet, over all listeners. The oldest
-    /// of those that say nothing is closed when one more arrives.
+    /// Connections that are not accepted yet, over all listeners. When one more arrives, the
+    /// oldest one without a request is closed.
     pub max_pending: u32,
     /// Queue pairs in all.
     pub max_qps: u32,
 }
 
-/// What a queue pair asks for, by default nothing. Work beyond these numbers is
-/// refused.
+/// Sizes of a queue pair, by default 0. Work beyond them is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Receives outstanding. Of no meaning for a queue pair that draws from a
-    /// shared receive queue.
+    /// Receives outstanding. Ignored for a queue pair that uses a shared receive queue.
     pub recvs: u32,
     /// Sends, writes and reads outstanding.
     pub sends: u32,
-    /// RDMA Reads we want in flight at once (initiator depth, ORD). Reads
-    /// posted beyond wait their turn inside the provider.
+    /// RDMA Reads of this side in flight at once (initiator depth, ORD). The provider queues
+    /// further Reads.
     pub reads_out: u32,
     /// RDMA Reads the peer may have in flight at once (responder resources,
     /// IRD).
     pub reads_in: u32,
-    /// Keys exposed at once, 0 where nothing ever is: then exposing is
-    /// refused. A device may need room on the send queue for opening and
-    /// closing them; beyond this number that may have to wait.
+    /// Keys exposed at once, 0 if nothing is ever exposed: then exposing is refused. A device
+    /// may need room on the send queue for opening and closing them; beyond this number that
+    /// may have to wait.
     pub exposes: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The contract itself.
+//! The contract of providers.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use crate::{
     Tag, Whose, Work,
 };
 
-/// While commands of others are served, at most one connection is accepted in this time. To
-/// set one up and to take it down costs as much as some hundred commands: without a pace,
-/// peers that connect again and again leave the others next to nothing.
+/// Minimum interval between accepted connections while commands of other hosts are served.
+/// Setting up and closing a connection costs as much as some hundred commands. Without this
+/// pace, peers that reconnect continuously leave the others next to nothing.
 ///
-/// The owner of a provider paces the answers to [`Event::ConnectRequest`]. A provider paces
-/// what it does before that where it is much: software iWARP accepts TCP connections.
+/// The owner of a provider paces its responses to [`Event::ConnectRequest`]. A provider paces
+/// expensive work before that event: software iWARP accepts TCP connections.
 pub const ACCEPT_PACE: Duration = Duration::from_millis(1);
 
-/// How far data of a queue pair have got. Both numbers only grow; what they begin
-/// with means nothing.
+/// How far data of a queue pair have moved. Both numbers only grow; their initial values have
+/// no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Of what RDMA Reads bring: at least as many bytes more arrived.
+    /// Grows at least by the number of bytes that arrived for RDMA Reads.
     pub pulled: u64,
-    /// Bytes that left, whatever of.
+    /// Bytes sent, of any work.
     pub sent: u64,
 }
 
 /// One RDMA provider, driven by one thread.
 ///
-/// # The life of a queue pair
+/// # Life cycle of a queue pair
 ///
 /// ```text
 ///  active side                        passive side
 ///  connect() ── QpId                  Event::ConnectRequest { qp }
-///     │ post_recv() at once              │ prepare(), post_recv()
+///     │ post_recv()                      │ prepare(), post_recv()
 ///     ▼                                  ▼
 ///  Connecting ─► Event::Rejected      accept() or reject()
 ///     │               │                  │          │
@@ -44,56 +44,54 @@ pub struct Progress {
 ///  Event::Established │               Event::Established
 ///     │               │                  │          │
 ///     ▼               ▼                  ▼          ▼
-///  disconnect(), the peer's, or a fault: Event::Ending if that takes a
-///  while and we did not ask for it, every work request comes back, then
-///  Event::Closed, the last event of a queue pair, always and once.
+///  disconnect(), the peer's, or a fault: Event::Ending if that takes a while
+///  and this side did not call disconnect(), every work request returns, then
+///  Event::Closed, the last event of a queue pair, always and exactly once.
 /// ```
 ///
 /// # Promises of every provider
-/// * Every accepted work request comes back exactly once: sends, writes and
-///   reads as [`Event::Completion`] in the order they were posted, receives as
-///   [`Event::Received`] in the order they were posted. Shared receives come
-///   back in any order; messages of one queue pair stay in theirs.
-/// * When a queue pair fails or closes, what is outstanding comes back
+/// * Every accepted work request returns exactly once: sends, writes and reads as
+///   [`Event::Completion`] in the order they were posted, receives as [`Event::Received`] in
+///   the order they were posted. Shared receives return in any order; messages of one queue
+///   pair stay in order.
+/// * When a queue pair fails or closes, outstanding work returns as
 ///   [`Outcome::Flushed`](crate::Outcome::Flushed) before [`Event::Closed`].
-/// * A refused call changes nothing and gives back what it was given.
-/// * A peer reaches exactly the bytes exposed on its own queue pair, with the
-///   rights given, until the key is withdrawn or invalidated, or the queue
-///   pair is closed.
+/// * A refused call changes nothing and returns its argument.
+/// * A peer accesses exactly the bytes exposed on its own queue pair, with the granted
+///   rights, until the key is withdrawn or invalidated, or the queue pair is closed.
 /// * Work submitted on one queue pair takes effect in order: a Send posted
 ///   after a Write reaches the peer after the written data is in place.
 /// * Memory and descriptors held for peers that are not accepted yet are
 ///   bounded by [`Limits::max_pending`].
 pub trait Provider: Send {
-    /// What this provider can do. Fixed for its life.
+    /// Limits of this provider. They never change.
     fn limits(&self) -> &Limits;
 
     /// A short name for logs and messages: `iwarp`, `verbs`, `sim`.
     fn name(&self) -> &'static str;
 
-    /// Makes the buffers of `region` usable for work on this provider.
+    /// Registers `region`, so that its buffers can be used for work on this provider.
     ///
     /// # Errors
-    /// When the machine does not let the region be registered.
+    /// When the region cannot be registered.
     fn register(&mut self, region: &Region) -> Result<(), std::io::Error>;
 
-    /// Listens on `addr`; port 0 takes a free one. Returns the address in use.
+    /// Listens on `addr`; port 0 selects a free one. Returns the address in use.
     ///
     /// # Errors
-    /// [`ListenError`] names address, cause and remedy. A provider that does not
-    /// serve this kind of address says [`ListenError::Kind`].
+    /// [`ListenError`] names address, cause and remedy. A provider that does not support this
+    /// kind of address returns [`ListenError::Kind`].
     fn listen(&mut self, addr: Address) -> Result<(ListenerId, Address), ListenError>;
 
-    /// Stops listening. Requests that were reported already stay; unknown
-    /// listeners are ignored.
+    /// Stops listening. Requests already reported stay valid; unknown listeners are ignored.
     fn unlisten(&mut self, listener: ListenerId);
 
-    /// Starts to connect. Receives may be posted at once, other work after
-    /// [`Event::Established`]. The outcome is an event: `Established`, or
-    /// `Rejected` and `Closed`, or `Closed`.
+    /// Starts to connect. Receives may be posted immediately, other work after
+    /// [`Event::Established`]. The outcome is an event: `Established`, or `Rejected` and
+    /// `Closed`, or `Closed`.
     ///
     /// # Errors
-    /// [`ConnectError`] when it cannot even be tried.
+    /// [`ConnectError`] when it cannot be attempted.
     fn connect(
         &mut self,
         addr: Address,
@@ -102,103 +100,96 @@ pub trait Provider: Send {
         now: Duration,
     ) -> Result<QpId, ConnectError>;
 
-    /// Tells whose the queue pair is, as soon as its owner knows and whenever it knows
-    /// more. From then on each line of the log about its peer says so.
+    /// Sets the host, subsystem and queue of the queue pair. The owner calls it when it knows
+    /// them, and again when it knows more. Each later log line about the peer names them.
     fn set_whose(&mut self, _qp: QpId, _whose: Whose) {}
 
-    /// The address of ours that the peer of `qp` reached. `None` where that is
-    /// not known, and for a queue pair that is gone.
+    /// The local address that the peer of `qp` connected to. `None` if it is unknown, and for
+    /// a closed queue pair.
     fn local_addr(&self, _qp: QpId) -> Option<Address> {
         None
     }
 
-    /// Whether the peer of `qp` may be told to invalidate keys with its
-    /// messages. On InfiniBand and RoCE a peer can invalidate memory windows
-    /// and not plain registrations: a device without windows takes it for a
-    /// fault, and keys there are withdrawn only.
+    /// Whether the peer of `qp` may invalidate keys with its messages. On InfiniBand and RoCE
+    /// a peer can invalidate memory windows but not plain registrations: a device without
+    /// windows treats that as a fault, and its keys are only withdrawn.
     fn peer_may_invalidate(&self, _qp: QpId) -> bool {
         true
     }
 
-    /// Whether the peer of `qp` reaches `buf` as its own memory once it is
-    /// exposed, so that data cost least that way, even those that would fit a
-    /// message.
+    /// Whether the peer of `qp` accesses `buf` directly once it is exposed. Data then cost
+    /// least that way, even data that would fit a message.
     fn peer_works_in_place(&self, _qp: QpId, _buf: &Buf) -> bool {
         false
     }
 
-    /// The memory that `remote` names, as a buffer: where the peer shares it,
-    /// instead of an RDMA Read or Write of it. Its bytes *are* the peer's, who
-    /// may change them at any time: hand them to a device, fill them or copy
-    /// them, and decide nothing by them.
+    /// The memory of `remote` as a buffer, where the peer shares it, instead of an RDMA Read
+    /// or Write. Its bytes *are* those of the peer, which may change them at any time: hand
+    /// them to a device, fill them or copy them, and base no decision on them.
     ///
-    /// `rights` says what will be done: to look is
-    /// [`Rights::REMOTE_READ`], to change is [`Rights::REMOTE_WRITE`]. The peer
-    /// cannot withdraw the key before the buffer is dropped, and a Send that
-    /// invalidates the key is refused before that. The buffer may outlive the
-    /// queue pair and the peer.
+    /// `rights` names the intended access: reading is [`Rights::REMOTE_READ`], changing is
+    /// [`Rights::REMOTE_WRITE`]. The peer cannot withdraw the key before the buffer is
+    /// dropped, and a Send that invalidates the key is refused until then. The buffer may
+    /// outlive the queue pair and the peer.
     ///
-    /// `None` wherever this is not possible, for any reason: then a Read or
-    /// Write does it, or says why not.
+    /// `None` if this is not possible, for any reason: then use a Read or Write, which
+    /// reports the cause if it fails.
     fn map_remote(&mut self, _qp: QpId, _remote: RemoteSlice, _rights: Rights) -> Option<Buf> {
         None
     }
 
-    /// Gives the queue pair of a [`Event::ConnectRequest`] its sizes, after
-    /// which receives can be posted and [`accept`](Self::accept) be called.
+    /// Sets the sizes of the queue pair of an [`Event::ConnectRequest`]. After that receives
+    /// can be posted and [`accept`](Self::accept) be called.
     ///
     /// # Errors
-    /// [`PostError`] when the queue pair is gone or not in that state, or the
-    /// sizes are above [`Limits`].
+    /// [`PostError`] when the queue pair is closed or not in that state, or the sizes are
+    /// above [`Limits`].
     fn prepare(&mut self, qp: QpId, config: &QpConfig) -> Result<(), PostError>;
 
-    /// Accepts the connection. Reads asked for in [`QpConfig`] are lowered to
-    /// what both sides can do. [`Event::Established`] follows, or `Closed`.
-    /// What the accepting side posts may be held until the peer's first
-    /// message is there: iWARP demands it (RFC 5044, 7.1.2).
+    /// Accepts the connection. The numbers of RDMA Reads in [`QpConfig`] are lowered to what
+    /// both sides support. [`Event::Established`] or `Closed` follows. The provider may hold
+    /// back what the accepting side posts until the first message of the peer arrives, as
+    /// iWARP requires (RFC 5044, 7.1.2).
     ///
     /// # Errors
-    /// [`PostError`] when the queue pair is gone or was not prepared.
+    /// [`PostError`] when the queue pair is closed or was not prepared.
     fn accept(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError>;
 
-    /// Refuses the connection; [`Event::Closed`] follows.
+    /// Rejects the connection; [`Event::Closed`] follows.
     ///
     /// # Errors
-    /// [`PostError`] when the queue pair is gone or not a pending request.
+    /// [`PostError`] when the queue pair is closed or not a pending request.
     fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError>;
 
-    /// Posts a receive: the next message that arrives is put into what `buf`
-    /// has in view, from its start.
+    /// Posts a receive: the next message is placed into the view of `buf`, from its start.
     ///
     /// # Errors
     /// [`Refused`] with the buffer when it cannot be posted.
     fn post_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>>;
 
-    /// Has the queue pair of a [`Event::ConnectRequest`] draw its receives from
-    /// the shared receive queue of its device (InfiniBand Architecture, volume
-    /// 1, section 10.2.9), which is made with room for about `entries`
-    /// receives if there is none. `recvs` says how many messages its peer may
-    /// have sent before one is answered. To be called before
-    /// [`prepare`](Self::prepare); nothing can be posted to the queue pair's
-    /// own receive queue then.
+    /// Lets the queue pair of an [`Event::ConnectRequest`] take its receives from the shared
+    /// receive queue of its device (InfiniBand Architecture, volume 1, section 10.2.9). The
+    /// queue is created with about `entries` entries if it does not exist. `recvs` is the
+    /// number of messages that the peer may have sent before the first one gets its response.
+    /// To be called before [`prepare`](Self::prepare); after that nothing can be posted to
+    /// the queue pair's own receive queue.
     ///
-    /// A message that finds the queue empty waits at its sender. `None`, and
-    /// nothing is changed, for a queue pair that is not in that state, where
-    /// there are no such queues, and where devices do not wait as they should
-    /// while the queue has no room for `recvs` more. iWARP has none: a message without a
-    /// receive ends the connection there, and if it did wait, what comes behind
-    /// it in the same stream would have to wait as well.
+    /// A message that finds the queue empty waits at its sender. Returns `None`, and changes
+    /// nothing, for a queue pair that is not in that state, where there are no such queues,
+    /// and where messages do not wait reliably and the queue has no room for `recvs` more.
+    /// iWARP has none: there a message without a receive ends the connection, and if it did
+    /// wait, everything behind it in the same stream would have to wait as well.
     ///
-    /// The queue is there until the last queue pair that draws from it is
-    /// closed. What is posted then is dropped, so that its buffers go back to
-    /// their pools, and the name is not used again.
+    /// The queue exists until the last queue pair that uses it is closed. Receives that are
+    /// posted then are dropped, so that their buffers return to their pools, and the
+    /// identifier is not reused.
     fn share_receives(&mut self, _qp: QpId, _recvs: u32, _entries: u32) -> Option<SharedReceives> {
         None
     }
 
-    /// Posts a receive for a message to any of the queue pairs that draw from
-    /// `srq`. It comes back as [`Event::Received`] of the queue pair that took
-    /// it, flushed if that failed, or is dropped with the queue.
+    /// Posts a receive for a message to any of the queue pairs that use `srq`. It returns as
+    /// [`Event::Received`] of the queue pair that took it, flushed if that failed, or is
+    /// dropped with the queue.
     ///
     /// # Errors
     /// [`Refused`] with the buffer when it cannot be posted.
@@ -209,21 +200,20 @@ pub trait Provider: Send {
         })
     }
 
-    /// Queues a send, write or read. It goes out with the next
-    /// [`submit`](Self::submit) or [`poll`](Self::poll).
+    /// Queues a send, write or read. It is sent with the next [`submit`](Self::submit) or
+    /// [`poll`](Self::poll).
     ///
     /// # Errors
     /// [`Refused`] with the work when it cannot be posted.
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>>;
 
-    /// Queues an RDMA Write and a Send of a few bytes behind it, both under `tag`:
-    /// what answers a command that asked for data. It takes two places of the send
-    /// queue. Both come back, as from [`post`](Self::post), or only the Send, which
-    /// has the buffer then.
+    /// Queues an RDMA Write and a Send of a few bytes behind it, both under `tag`: the
+    /// response to a command that reads data. It takes two entries of the send queue. Both
+    /// return, as from [`post`](Self::post), or only the Send, which then has the buffer.
     ///
     /// # Errors
-    /// Why one of them cannot be posted. The Write may be queued nevertheless, and
-    /// comes back if it is: nothing is left but to [`disconnect`](Self::disconnect).
+    /// [`PostError`] when one of them cannot be posted. The Write may be queued nevertheless
+    /// and then returns: the only remedy is to [`disconnect`](Self::disconnect).
     fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
         for work in answer.into_works() {
             self.post(qp, tag, work).map_err(|refused| refused.why)?;
@@ -231,8 +221,8 @@ pub trait Provider: Send {
         Ok(())
     }
 
-    /// Lets the peer of `qp` reach what `buf` has in view, with `rights`, by
-    /// the key in the answer. Keys are not reused soon.
+    /// Lets the peer of `qp` access the view of `buf` with `rights`, by the returned key.
+    /// Keys are not reused soon.
     ///
     /// # Errors
     /// [`Refused`] with the buffer when it cannot be exposed.
@@ -243,59 +233,56 @@ pub trait Provider: Send {
         rights: Rights,
     ) -> Result<RemoteSlice, Refused<Buf, ExposeError>>;
 
-    /// Takes a buffer out of the peer's reach and hands it back, view as it
-    /// was exposed. Works whether the peer invalidated the key or not, and
-    /// after the queue pair is closed. When this returns, the peer cannot
-    /// touch the bytes any more.
+    /// Withdraws a buffer from the peer and returns it, with the view it was exposed with.
+    /// Works whether or not the peer invalidated the key, and after the queue pair is closed.
+    /// When this returns, the peer cannot access the bytes any more.
     ///
     /// # Errors
-    /// [`ExposeError::UnknownKey`] when nothing is exposed by that key.
-    /// [`ExposeError::Busy`] while the peer's read of it is being answered:
-    /// only a peer that broke its protocol does that; disconnect first.
+    /// [`ExposeError::UnknownKey`] when no memory is exposed by this key.
+    /// [`ExposeError::Busy`] while an RDMA Read of it by the peer is in progress: only a peer
+    /// that violates its protocol does that; disconnect first.
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError>;
 
-    /// Closes the queue pair: what was submitted is still tried for a bounded
-    /// time, everything comes back, [`Event::Closed`] follows. Ignored for a
-    /// queue pair that is gone.
+    /// Closes the queue pair. Submitted work is still attempted for a bounded time,
+    /// everything returns, and [`Event::Closed`] follows. Ignored for a closed queue pair.
     fn disconnect(&mut self, qp: QpId);
 
-    /// Closes the queue pair as [`disconnect`](Self::disconnect) does, but tries
-    /// nothing any more: for a peer that takes nothing, whose buffers others wait for.
+    /// Closes the queue pair as [`disconnect`](Self::disconnect) does, but attempts no more
+    /// work: for a peer that receives nothing and whose buffers others wait for.
     fn abort(&mut self, qp: QpId) {
         self.disconnect(qp);
     }
 
-    /// How far data of `qp` have got, to detect a peer that stalled. `None` where
-    /// that is only seen by completions, and for a queue pair that is gone.
+    /// How far data of `qp` have moved, to detect a stalled peer. `None` where only
+    /// completions show that, and for a closed queue pair.
     fn progress(&self, _qp: QpId) -> Option<Progress> {
         None
     }
 
-    /// Sends off what was posted since the last time, as many work requests
-    /// per system call or doorbell as there are.
+    /// Sends what was posted since the last call, with as many work requests per system call
+    /// or doorbell as possible.
     fn submit(&mut self, now: Duration);
 
-    /// Makes progress and appends what happened to `events`. Returns whether
-    /// anything did. Never waits. One call does a bounded amount of work, so
-    /// that other sources get their turn.
+    /// Makes progress and appends new events to `events`. Returns whether there was any
+    /// progress. Never blocks. One call does a bounded amount of work, so that other sources
+    /// are served as well.
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool;
 
-    /// A descriptor that is readable as long as [`poll`](Self::poll) has
-    /// something to do: wait for the level, not for an edge, since a poll in
-    /// which nothing happened may have left something unseen. Before sleeping
-    /// on it the caller calls [`submit`](Self::submit) and polls until nothing
-    /// happens.
-    /// `None` where nobody ever sleeps, as in a test that polls.
+    /// A descriptor that is readable as long as [`poll`](Self::poll) has something to do.
+    /// Wait for the level, not for an edge, because a poll without events may leave something
+    /// unseen. Before sleeping on it the caller calls [`submit`](Self::submit) and polls
+    /// until there is no progress. `None` if the provider can only be polled, as in some
+    /// tests.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When [`poll`](Self::poll) has to be called at the latest, even if
-    /// [`wait_fd`](Self::wait_fd) stays silent: a time-out of a handshake, or now, where
-    /// polls look at something that does not wake anybody.
+    /// The latest time of the next [`poll`](Self::poll), even if [`wait_fd`](Self::wait_fd)
+    /// is not readable: a time-out of a handshake, or now, if polling is the only way to
+    /// detect something.
     fn next_deadline(&self) -> Option<Duration>;
 
-    /// Whoever polls is going to sleep: what polls looked at by themselves makes
-    /// [`wait_fd`](Self::wait_fd) readable from now on, until it is polled again. If
-    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
-    /// something to do already.
+    /// Announces that the caller is going to sleep: from now on, until the next poll,
+    /// everything that the provider otherwise only polls makes [`wait_fd`](Self::wait_fd)
+    /// readable. If [`next_deadline`](Self::next_deadline) is not in the future after this,
+    /// there is something to do already.
     fn rest(&mut self) {}
 }

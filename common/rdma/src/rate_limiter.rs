@@ -2,51 +2,50 @@
 
 use std::time::Duration;
 
-/// Lets a few of many similar messages through, so that peers cannot fill the
-/// log.
+/// Passes a few of many similar messages, so that peers cannot fill the log.
 #[derive(Debug)]
 pub struct RateLimiter {
-    /// Messages a second.
+    /// Messages per second.
     most: u32,
     second: u64,
-    said: u32,
+    passed: u32,
     left_out: u64,
 }
 
-/// Messages of one kind a second.
+/// Default rate, in messages per second.
 const A_SECOND: u32 = 10;
 
 impl Default for RateLimiter {
-    /// Ten a second.
+    /// Ten messages per second.
     fn default() -> Self {
         Self::of(A_SECOND)
     }
 }
 
 impl RateLimiter {
-    /// Lets `most` messages a second through.
+    /// Passes `most` messages per second.
     #[must_use]
     pub fn of(most: u32) -> Self {
         Self {
             most,
             second: 0,
-            said: 0,
+            passed: 0,
             left_out: 0,
         }
     }
 
-    /// Whether to say something now, and how much was left out since the last
-    /// time. `now` is a time as [`Provider::poll`](crate::Provider::poll) takes it.
+    /// `Some` if a message may be logged now, with the number of messages suppressed since
+    /// the last one. `now` is a time as [`Provider::poll`](crate::Provider::poll) takes it.
     pub fn ask(&mut self, now: Duration) -> Option<u64> {
         if now.as_secs() != self.second {
             self.second = now.as_secs();
-            self.said = 0;
+            self.passed = 0;
         }
-        if self.said >= self.most {
+        if self.passed >= self.most {
             self.left_out += 1;
             return None;
         }
-        self.said += 1;
+        self.passed += 1;
         Some(std::mem::take(&mut self.left_out))
     }
 }
@@ -56,11 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_a_second_and_the_rest_is_counted() {
+    fn messages_above_rate_are_suppressed_and_counted() {
         let mut log = RateLimiter::default();
         let now = Duration::from_secs(1);
-        let said = (0..25).filter(|_| log.ask(now).is_some()).count();
-        assert_eq!(said, 10);
+        let passed = (0..25).filter(|_| log.ask(now).is_some()).count();
+        assert_eq!(passed, 10);
         assert_eq!(log.ask(Duration::from_secs(2)), Some(15));
         assert_eq!(log.ask(Duration::from_secs(2)), Some(0));
     }

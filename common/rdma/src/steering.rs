@@ -1,17 +1,16 @@
-//! Which of several providers takes the next connection: where there is least
-//! to do.
+//! Selects which of several providers takes the next connection: the one with the lowest
+//! load.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Spreads connections over the members of a group, one for each thread: they
-/// are numbered from 0. Clones are the same group.
+/// Spreads connections over the members of a group, one per thread. Members are numbered from
+/// 0. Clones are the same group.
 ///
-/// A connection goes to the member with the least load; among equals to the one
-/// with the fewest connections of that peer, and among those in turn. Providers
-/// of several kinds may share one group, so that what counts is all that a
-/// thread has.
+/// A connection goes to the member with the lowest load, then to the one with the fewest
+/// connections of that peer, then round robin. Providers of several kinds may share one
+/// group, so that the load covers all connections of a thread.
 #[derive(Clone, Debug)]
 pub struct Steering {
     table: Arc<Mutex<Table>>,
@@ -20,19 +19,19 @@ pub struct Steering {
 #[derive(Debug, Default)]
 struct Table {
     members: Vec<Member>,
-    /// Who is asked first, among equals.
-    turn: usize,
+    /// The member that is first in the next round robin.
+    next: usize,
 }
 
 #[derive(Debug, Default)]
 struct Member {
-    /// Less than nothing for a moment, when a light connection ends.
+    /// Briefly negative when a light connection ends.
     load: i64,
     /// Connections of each peer.
     peers: HashMap<IpAddr, u32>,
 }
 
-/// A connection of one member: it counts until this is dropped.
+/// Counts a connection of one member until it is dropped.
 #[derive(Debug)]
 pub struct Counted {
     steering: Steering,
@@ -40,7 +39,7 @@ pub struct Counted {
     peer: IpAddr,
 }
 
-/// Says of a connection that it is [`LIGHT`](Steering::LIGHT), until this is dropped.
+/// Makes a connection count as [`LIGHT`](Steering::LIGHT) until it is dropped.
 #[derive(Debug)]
 pub struct Lightened {
     steering: Steering,
@@ -48,9 +47,9 @@ pub struct Lightened {
 }
 
 impl Steering {
-    /// What a connection counts as long as nobody says more about it.
+    /// Load of a connection by default.
     pub const FULL: i64 = 16;
-    /// What one counts over which little is sent.
+    /// Load of a connection with little traffic, such as an admin queue.
     pub const LIGHT: i64 = 1;
 
     /// A group without connections.
@@ -59,40 +58,39 @@ impl Steering {
         let members = std::iter::repeat_with(Member::default).take(members);
         let table = Table {
             members: members.collect(),
-            turn: 0,
+            next: 0,
         };
         Self {
             table: Arc::new(Mutex::new(table)),
         }
     }
 
-    /// How many members there are.
+    /// Number of members.
     #[must_use]
     pub fn members(&self) -> usize {
         self.lock().members.len()
     }
 
-    /// Chooses who takes a connection of `peer`, of those members that
-    /// `may_take` it. `None` when nobody may.
+    /// Chooses the member for a connection of `peer`, among those for which `may_take`
+    /// returns true. `None` if there is none.
     #[must_use]
     pub fn choose(&self, peer: IpAddr, may_take: impl Fn(usize) -> bool) -> Option<Counted> {
         let mut table = self.lock();
         let count = table.members.len();
-        let (turn, members) = (table.turn, table.members.iter().enumerate());
+        let (next, members) = (table.next, table.members.iter().enumerate());
         let rank = |(at, member): (usize, &Member)| {
             let of_peer = member.peers.get(&peer).copied().unwrap_or(0);
-            let turns = (at + count - turn) % count;
-            (member.load, of_peer, turns, at)
+            let distance = (at + count - next) % count;
+            (member.load, of_peer, distance, at)
         };
         let (.., member) = members.filter(|(at, _)| may_take(*at)).map(rank).min()?;
-        table.turn = (member + 1) % count;
+        table.next = (member + 1) % count;
         table.add(member, peer)?;
         drop(table);
         Some(self.counted(member, peer))
     }
 
-    /// Counts a connection that this very member has; `None` when there is no
-    /// such member.
+    /// Counts a connection of this member; `None` if the member does not exist.
     #[must_use]
     pub fn place(&self, member: usize, peer: IpAddr) -> Option<Counted> {
         self.lock().add(member, peer)?;
@@ -108,7 +106,7 @@ impl Steering {
         }
     }
 
-    /// Has one of the member's connections count as [`LIGHT`](Steering::LIGHT).
+    /// Makes one of the member's connections count as [`LIGHT`](Steering::LIGHT).
     #[must_use]
     pub fn lighten(&self, member: usize) -> Lightened {
         if let Some(at) = self.lock().members.get_mut(member) {
@@ -118,7 +116,7 @@ impl Steering {
         Lightened { steering, member }
     }
 
-    /// What the connections of a member count together.
+    /// Total load of a member's connections.
     #[must_use]
     pub fn load(&self, member: usize) -> i64 {
         let table = self.lock();
@@ -126,7 +124,7 @@ impl Steering {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // Nothing done under it can leave a mess behind.
+        // No operation under this lock leaves the table inconsistent when it panics.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -142,7 +140,7 @@ impl Table {
 }
 
 impl Counted {
-    /// Whose it is.
+    /// The member that has the connection.
     #[must_use]
     pub fn member(&self) -> usize {
         self.member
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_spread_evenly_and_so_are_those_of_each_peer() {
+    fn connections_are_spread_evenly_in_all_and_per_peer() {
         let steering = Steering::new(4);
         let places: Vec<_> = (0..64u8)
             .map(|n| steering.choose(peer(n % 4), all).unwrap())
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disconnects_leaves_room_that_is_filled_first() {
+    fn member_with_closed_connections_is_filled_first() {
         let steering = Steering::new(4);
         let mut places: Vec<_> = (0..32)
             .map(|_| steering.choose(peer(1), all).unwrap())
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn among_equals_a_peer_goes_where_it_has_least() {
+    fn equal_load_selects_member_with_fewest_of_peer() {
         let steering = Steering::new(2);
         let a = steering.place(0, peer(1)).unwrap();
         let b = steering.place(1, peer(2)).unwrap();
@@ -238,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn equals_take_turns() {
+    fn equal_members_are_selected_round_robin() {
         let steering = Steering::new(3);
         let chosen: Vec<_> = (0..6)
             .map(|n| steering.choose(peer(n), all).unwrap().member())
             .collect();
-        // Each was gone before the next came.
+        // Each was closed before the next arrived.
         assert_eq!(chosen, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
-    fn light_connections_count_less_until_they_end() {
+    fn light_connection_counts_less_until_it_ends() {
         let steering = Steering::new(2);
         let light = steering.choose(peer(1), all).unwrap();
         let lightened = steering.lighten(light.member());
@@ -256,9 +254,9 @@ mod tests {
         let full: Vec<_> = (0..3)
             .map(|_| steering.choose(peer(1), all).unwrap())
             .collect();
-        // One light one is not worth leaving the other with two more.
+        // A light connection alone does not leave the other member with two more.
         assert_eq!(members(&full, 2), [1, 2]);
-        // The provider may be done with a connection first.
+        // The provider may release a connection first.
         drop(light);
         drop(lightened);
         assert_eq!(
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_take_connections_gets_none() {
+    fn excluded_member_gets_no_connection() {
         let steering = Steering::new(4);
         let places: Vec<_> = (0..30)
             .map(|_| steering.choose(peer(1), |at| at != 1).unwrap())

@@ -1,9 +1,8 @@
-//! Who a queue pair is for, in the words of its owner: what the log says of a peer
-//! besides its address.
+//! The host, subsystem and queue of a queue pair, for log lines about its peer.
 
-/// The names that belong to a queue pair, as far as they are known. To a provider they
-/// mean nothing: it repeats them in each line of the log about the peer, with
-/// [`of_conn!`](crate::of_conn). Without any it takes the room of a pointer.
+/// The names of a queue pair's host, subsystem and queue, as far as they are known. A
+/// provider only repeats them in each log line about the peer, with
+/// [`of_conn!`](crate::of_conn). An empty value has the size of a pointer.
 #[derive(Clone, Debug, Default)]
 pub struct Whose(Option<Box<Names>>);
 
@@ -15,7 +14,7 @@ struct Names {
 }
 
 impl Whose {
-    /// A queue of a host that did not say its name yet.
+    /// A queue of a host that did not send its name yet.
     #[must_use]
     pub fn of_queue(queue: u16) -> Self {
         Self(Some(Box::new(Names {
@@ -25,7 +24,7 @@ impl Whose {
         })))
     }
 
-    /// A queue of a host that is known, at a subsystem.
+    /// A queue of a known host at a subsystem.
     #[must_use]
     pub fn of_host(host: &str, subsystem: &str, queue: u16) -> Self {
         Self(Some(Box::new(Names {
@@ -47,15 +46,15 @@ impl Whose {
         self.0.as_ref()?.subsystem.as_deref()
     }
 
-    /// The queue's number.
+    /// The queue ID.
     #[must_use]
     pub fn queue(&self) -> Option<u16> {
         Some(self.0.as_ref()?.queue)
     }
 }
 
-/// A line in the log about a connection: its level, the peer's address as a value of
-/// `tracing`, whose it is, and what is to be said. What is not known is left out.
+/// Logs a line about a connection: its level, the peer's address as a value of `tracing`, its
+/// [`Whose`](crate::Whose), and the text. Unknown names are left out.
 ///
 /// For crates that depend on `tracing`.
 #[macro_export]

@@ -1,11 +1,11 @@
-//! Work requests and how they end.
+//! Work requests and their outcomes.
 
 use nvmeof_memory::Buf;
 
 use crate::{CloseReason, Inline, RemoteKey, RemoteSlice};
 
-/// A work request for the send queue. Buffers move in and come back with the
-/// completion; the part in view is what is sent, written or filled.
+/// A work request for the send queue. Buffers move in and return with the completion; their
+/// view is sent, written or filled.
 #[derive(Debug)]
 pub enum Work {
     /// A message: `head`, then `body`, in one receive of the peer.
@@ -14,41 +14,41 @@ pub enum Work {
         head: Inline,
         /// The rest.
         body: Option<Buf>,
-        /// A key of the peer that is invalid when the message is delivered.
+        /// A key of the peer that the message invalidates.
         invalidate: Option<RemoteKey>,
         /// Whether the peer's receive raises a solicited event.
         solicited: bool,
     },
     /// RDMA Write: `local` goes to the start of `remote`.
     Write {
-        /// Data.
+        /// The data.
         local: Buf,
-        /// Where it goes; at least as long as `local`.
+        /// Destination; at least as long as `local`.
         remote: RemoteSlice,
     },
     /// RDMA Read: the start of `remote` fills `local`.
     Read {
-        /// Where the data goes.
+        /// Destination.
         local: Buf,
-        /// Where it is; at least as long as `local`.
+        /// Source; at least as long as `local`.
         remote: RemoteSlice,
     },
 }
 
-/// An RDMA Write and the message that tells of it.
+/// An RDMA Write and the message behind it: the response to a command that reads data.
 #[derive(Debug)]
 pub struct Answer {
-    /// Data.
+    /// The data.
     pub local: Buf,
-    /// Where they go; at least as long as `local`.
+    /// Destination; at least as long as `local`.
     pub remote: RemoteSlice,
     /// The message.
     pub head: Inline,
-    /// A key of the peer that is invalid when the message is delivered.
+    /// A key of the peer that the message invalidates.
     pub invalidate: Option<RemoteKey>,
 }
 
-/// Which kind of work a completion is of.
+/// Kind of work of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {
     /// [`Work::Send`]
@@ -59,15 +59,15 @@ pub enum WorkKind {
     Read,
 }
 
-/// How a work request ended.
+/// Outcome of a work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done: the data is placed, or handed to the transport.
+    /// Completed: the data is placed, or handed to the transport.
     Success,
-    /// The queue pair failed or closed first. What became of the work is not
-    /// known; [`Event::Closed`](crate::Event::Closed) says why.
+    /// The queue pair failed or closed first. Whether the work took effect is unknown;
+    /// [`Event::Closed`](crate::Event::Closed) gives the reason.
     Flushed,
-    /// This work request is what broke the queue pair.
+    /// This work request caused the failure of the queue pair.
     Failed(Box<CloseReason>),
 }
 
@@ -92,7 +92,7 @@ impl Answer {
 }
 
 impl Outcome {
-    /// Whether the work was done.
+    /// Whether the work completed successfully.
     #[must_use]
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Success)

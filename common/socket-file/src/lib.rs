@@ -1,11 +1,11 @@
-//! The file of a Unix socket that listens: who has it, and for how long.
+//! The file of a listening Unix socket: its owner and its lifetime.
 //!
-//! Binding makes a file that outlives its process, and a file alone does not
-//! tell whether somebody still listens. So each has a lock beside it, held as
-//! long as we listen; with that in hand, what a dead process left is replaced,
-//! and a live one is not.
+//! Binding creates a file that outlives its process, and the file alone does not
+//! show whether a process still listens. Each socket therefore has a lock file
+//! beside it, which is held while the socket listens. The holder of the lock
+//! replaces the stale file of a dead process, and never that of a live one.
 //!
-//! This crate knows nothing of what goes through the socket.
+//! This crate does not know what the socket carries.
 #![forbid(unsafe_code)]
 
 mod lock;
@@ -19,40 +19,38 @@ use nix::errno::Errno;
 use nix::fcntl::Flock;
 use socket2::{Domain, SockAddr, Socket};
 
-/// What the name of a lock ends with.
+/// Suffix of the name of a lock file.
 const LOCK: &str = ".lock";
 
-/// The file of a socket that is bound. Dropping it removes the file, and the
-/// lock's with it.
+/// The file of a bound socket. Dropping it removes the file and its lock file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode of our file: another one at that path is not ours to
-    /// remove.
-    ours: (u64, u64),
+    /// Device and inode of our file: another file at that path is not removed.
+    identity: (u64, u64),
     lock: PathBuf,
-    /// Held to the end.
+    /// Held until the drop.
     _held: Flock<File>,
 }
 
 impl SocketFile {
-    /// Binds `socket`, which is of Unix's and does not listen yet, to `path`,
-    /// and gives the file the permissions `mode`: who may write it may connect.
-    /// What a process that is gone left there is replaced.
+    /// Binds `socket`, a Unix socket that does not listen yet, to `path` and gives
+    /// the file the permissions `mode`: write permission is permission to connect.
+    /// The file of a process that has exited is replaced.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] when somebody listens there. Otherwise the
-    /// error names the file that it is about, and keeps the kernel's kind.
+    /// [`io::ErrorKind::AddrInUse`] when another process listens there. Any other
+    /// error names its file and keeps the kind that the kernel gave.
     pub fn bind(socket: &Socket, path: &Path, mode: u32) -> io::Result<Self> {
         let mut lock = path.as_os_str().to_owned();
         lock.push(LOCK);
         let lock = PathBuf::from(lock);
         let held = lock::take(&lock)?;
-        let bound = make_way(socket, path).and_then(|()| bind_with(socket, path, mode));
+        let bound = remove_stale(socket, path).and_then(|()| bind_with(socket, path, mode));
         match bound {
-            Ok(ours) => Ok(Self {
+            Ok(identity) => Ok(Self {
                 path: path.to_owned(),
-                ours,
+                identity,
                 lock,
                 _held: held,
             }),
@@ -63,7 +61,7 @@ impl SocketFile {
         }
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -72,8 +70,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The lock's file goes last: whoever makes a new one finds no socket.
-        if fs::symlink_metadata(&self.path).is_ok_and(|there| identity(&there) == self.ours) {
+        // The lock file is removed last: the next owner of the lock finds no socket.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
             remove(&self.path);
         }
         remove(&self.lock);
@@ -83,39 +81,39 @@ impl Drop for SocketFile {
 fn bind_with(socket: &Socket, path: &Path, mode: u32) -> io::Result<(u64, u64)> {
     let named = |error| about(path, error);
     socket.bind(&SockAddr::unix(path)?).map_err(named)?;
-    // Nobody can connect yet, since nothing listens.
-    let made = fs::set_permissions(path, Permissions::from_mode(mode))
+    // No client can connect before the socket listens.
+    let bound = fs::set_permissions(path, Permissions::from_mode(mode))
         .and_then(|()| fs::symlink_metadata(path));
-    if made.is_err() {
+    if bound.is_err() {
         remove(path);
     }
-    Ok(identity(&made.map_err(named)?))
+    Ok(identity(&bound.map_err(named)?))
 }
 
-/// Removes what a process that is gone left at `path`. With the lock in hand no
-/// program that locks listens there, but another one may.
-fn make_way(socket: &Socket, path: &Path) -> io::Result<()> {
+/// Removes the file that a process which has exited left at `path`. The lock excludes
+/// processes that take it; another program may listen there without a lock.
+fn remove_stale(socket: &Socket, path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(about(path, error)),
-        Ok(there) if !there.file_type().is_socket() => {
+        Ok(found) if !found.file_type().is_socket() => {
             let path = path.display();
-            let text = format!("{path} exists and is no socket; choose another path");
+            let text = format!("{path}: exists and is not a socket; choose another path");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         Ok(_) => {}
     }
-    let caller = Socket::new(Domain::UNIX, socket.r#type()?, None)?;
-    caller.set_nonblocking(true)?;
-    let Err(answer) = caller.connect(&SockAddr::unix(path)?) else {
+    let client = Socket::new(Domain::UNIX, socket.r#type()?, None)?;
+    client.set_nonblocking(true)?;
+    let Err(error) = client.connect(&SockAddr::unix(path)?) else {
         return Err(io::ErrorKind::AddrInUse.into());
     };
-    match answer.raw_os_error().map(Errno::from_raw) {
+    match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(|error| about(path, error)),
         Some(Errno::ENOENT) => Ok(()),
-        // It has no room for one more, or is a socket of another type.
+        // Its backlog is full, or it is a socket of another type.
         Some(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(io::ErrorKind::AddrInUse.into()),
-        _ => Err(about(path, answer)),
+        _ => Err(about(path, error)),
     }
 }
 
@@ -125,11 +123,11 @@ fn identity(file: &fs::Metadata) -> (u64, u64) {
 
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
-        tracing::debug!(path = %path.display(), %error, "a file was not removed");
+        tracing::debug!(path = %path.display(), %error, "cannot remove file");
     }
 }
 
-/// The error with the file that it is about.
+/// The error, with the path of its file.
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn about(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_taken_once_and_leaves_nothing_behind() {
+    fn path_is_bound_once_and_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let listening = listen(&path).unwrap();
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_replaced() {
+    fn stale_socket_of_dead_process_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let dead = socket(Type::STREAM);
@@ -192,34 +190,34 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_without_a_lock_is_left_alone() {
+    fn listener_without_lock_is_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let other = socket(Type::STREAM);
         other.bind(&SockAddr::unix(&path).unwrap()).unwrap();
         other.listen(1).unwrap();
-        for kind_of_ours in [Type::STREAM, Type::SEQPACKET] {
-            let refused = kind(listen_as(kind_of_ours, &path));
+        for kind_of_socket in [Type::STREAM, Type::SEQPACKET] {
+            let refused = kind(listen_as(kind_of_socket, &path));
             assert_eq!(refused, Some(io::ErrorKind::AddrInUse));
         }
         connect(&path).unwrap();
         let left = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(left, 1, "no lock stays behind");
+        assert_eq!(left, 1, "the lock file is removed");
     }
 
     #[test]
-    fn what_is_no_socket_stays() {
+    fn file_that_is_not_a_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         fs::write(&path, "data").unwrap();
         let refused = listen(&path).unwrap_err();
-        assert!(refused.to_string().contains("no socket"), "{refused}");
+        assert!(refused.to_string().contains("not a socket"), "{refused}");
         assert!(!refused.to_string().contains("remove"), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), b"data");
     }
 
     #[test]
-    fn errors_name_the_file_and_keep_their_kind() {
+    fn error_names_file_and_keeps_kind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none").join("a.sock");
         let missing = listen(&path).unwrap_err();
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_took_the_place_of_ours_stays() {
+    fn foreign_file_at_path_is_kept_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let listening = listen(&path).unwrap();
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_that_come_and_go_has_a_path() {
+    fn path_has_one_owner_under_concurrent_binds() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         let holders = AtomicU32::new(0);
@@ -251,7 +249,7 @@ mod tests {
                             continue;
                         };
                         let others = holders.fetch_add(1, Ordering::SeqCst);
-                        assert_eq!(others, 0, "two listen at once");
+                        assert_eq!(others, 0, "two listeners at one path");
                         connect(&path).unwrap();
                         holders.fetch_sub(1, Ordering::SeqCst);
                     }

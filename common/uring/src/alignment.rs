@@ -1,25 +1,25 @@
-//! What a file asks of direct I/O.
+//! Alignment that direct I/O on a file requires.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::errno::Errno;
 
-/// What `O_DIRECT` reads and writes of a file must be multiples of, in bytes.
+/// Alignment of `O_DIRECT` reads and writes of a file, in bytes.
 /// Source: statx(2), `STATX_DIOALIGN` (Linux 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
-    /// For the address of the memory; 0 when the file has no direct I/O.
+    /// Of the address of the buffer; 0 when the file does not support direct I/O.
     pub memory: u32,
-    /// For offset and length; 0 when the file has no direct I/O.
+    /// Of offset and length; 0 when the file does not support direct I/O.
     pub offset: u32,
 }
 
-/// Asks the file system what direct I/O on `file` needs. `None` when the
-/// kernel or the file system does not say.
+/// Queries the file system for the alignment of direct I/O on `file`. `None` when the
+/// kernel or the file system does not report it.
 ///
 /// # Errors
-/// What statx said; `ENOSYS` where it is missing.
+/// The error of statx(2); `ENOSYS` where it is missing.
 pub fn direct_alignment(file: &impl AsFd) -> Result<Option<DirectAlignment>, Errno> {
     let mut filled = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the descriptor is open, the path is a terminated empty string
@@ -37,8 +37,8 @@ pub fn direct_alignment(file: &impl AsFd) -> Result<Option<DirectAlignment>, Err
     Errno::result(result)?;
     // SAFETY: the structure was zeroed and all its fields are numbers.
     let filled = unsafe { filled.assume_init() };
-    let told = filled.stx_mask & libc::STATX_DIOALIGN != 0;
-    Ok(told.then_some(DirectAlignment {
+    let is_reported = filled.stx_mask & libc::STATX_DIOALIGN != 0;
+    Ok(is_reported.then_some(DirectAlignment {
         memory: filled.stx_dio_mem_align,
         offset: filled.stx_dio_offset_align,
     }))

@@ -8,23 +8,22 @@ use nix::errno::Errno;
 
 use crate::errno::errno_of;
 
-/// A file of one ring. Stays unique in that ring: a file that comes later has
-/// another id, even in the same place.
+/// A file of one ring. Unique in that ring: a later file in the same slot has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     index: u32,
     generation: u32,
 }
 
-/// The ring took no further file.
+/// A file could not be added to the ring.
 #[derive(Debug, thiserror::Error)]
 pub enum FileTableFull {
-    /// All places are taken.
-    #[error("all {0} places for files in the ring are taken")]
+    /// All slots are in use.
+    #[error("all {0} slots for files in the io_uring are in use")]
     Full(usize),
-    /// The kernel would not register the file.
+    /// The kernel did not register the file.
     #[error(
-        "the kernel did not register a file with io_uring ({0}); report it with the output of \
+        "cannot register a file with io_uring ({0}); report it with the output of \
          `dmesg` and `uname -r`"
     )]
     Kernel(Errno),
@@ -33,24 +32,24 @@ pub enum FileTableFull {
 /// The table of registered files.
 #[derive(Debug)]
 pub(crate) struct Files {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Slot {
     generation: u32,
     file: Option<File>,
-    /// Of each operation on it.
+    /// Flags of each operation on it.
     flags: squeue::Flags,
 }
 
-/// Who begins operations on a file.
+/// Which thread starts operations on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begins {
-    /// The thread that submits them, as far as the kernel says that it need not wait.
+pub enum IssuedBy {
+    /// The thread that submits them, unless the kernel finds that it would block.
     Submitter,
-    /// A worker thread of the kernel (`IOSQE_ASYNC`): for files on which the kernel waits
-    /// though it was asked not to. Closing such a file may wait as well.
+    /// A worker thread of the kernel (`IOSQE_ASYNC`): for files on which the kernel blocks
+    /// in spite of `IOCB_NOWAIT`. Closing such a file may block as well.
     Worker,
 }
 
@@ -58,15 +57,15 @@ pub enum Begins {
 /// systems (FUSE sends FLUSH with each close).
 pub fn close_elsewhere(file: File) {
     let thread = std::thread::Builder::new().name("close".to_owned());
-    // Without a thread it is closed here, which is late at worst.
+    // Without a thread it is closed here, which may block this one.
     let _ = thread.spawn(move || drop(file));
 }
 
 impl Files {
     pub(crate) fn new(count: u32) -> Self {
         Self {
-            places: (0..count)
-                .map(|_| Place {
+            slots: (0..count)
+                .map(|_| Slot {
                     generation: 0,
                     file: None,
                     flags: squeue::Flags::empty(),
@@ -75,60 +74,60 @@ impl Files {
         }
     }
 
-    /// Registers `file` in the first free place.
+    /// Registers `file` in the first free slot.
     pub(crate) fn add(
         &mut self,
         submitter: &Submitter<'_>,
         file: File,
-        begins: Begins,
+        issued_by: IssuedBy,
     ) -> Result<FileId, FileTableFull> {
-        let full = FileTableFull::Full(self.places.len());
-        let mut free = (0u32..).zip(&mut self.places);
-        let Some((index, place)) = free.find(|(_, place)| place.file.is_none()) else {
+        let full = FileTableFull::Full(self.slots.len());
+        let mut free = (0u32..).zip(&mut self.slots);
+        let Some((index, slot)) = free.find(|(_, slot)| slot.file.is_none()) else {
             return Err(full);
         };
         submitter
             .register_files_update(index, &[file.as_raw_fd()])
             .map_err(|error| FileTableFull::Kernel(errno_of(&error)))?;
-        place.file = Some(file);
-        place.flags = match begins {
-            Begins::Submitter => squeue::Flags::empty(),
-            Begins::Worker => squeue::Flags::ASYNC,
+        slot.file = Some(file);
+        slot.flags = match issued_by {
+            IssuedBy::Submitter => squeue::Flags::empty(),
+            IssuedBy::Worker => squeue::Flags::ASYNC,
         };
         Ok(FileId {
             index,
-            generation: place.generation,
+            generation: slot.generation,
         })
     }
 
-    /// Takes `id` out of the table. Operations the kernel already has on it
-    /// finish: it keeps the file open for them.
+    /// Removes `id` from the table. Operations in flight on it complete: the kernel keeps
+    /// the file open for them.
     pub(crate) fn remove(&mut self, submitter: &Submitter<'_>, id: FileId) -> Option<File> {
-        let place = self.places.get_mut(id.index as usize)?;
-        if place.generation != id.generation {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
             return None;
         }
-        let file = place.file.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        // A place that could not be cleared is overwritten by the next file.
+        let file = slot.file.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        // A slot that could not be cleared is overwritten by the next file.
         let _ = submitter.register_files_update(id.index, &[-1]);
         Some(file)
     }
 
-    /// Place in the kernel's table of a file that is still there, and the flags of
+    /// The slot in the kernel's table of a file that was not removed, and the flags of
     /// operations on it.
-    pub(crate) fn place(&self, id: FileId) -> Option<(u32, squeue::Flags)> {
-        let place = self.places.get(id.index as usize)?;
-        let known = place.generation == id.generation && place.file.is_some();
-        known.then_some((id.index, place.flags))
+    pub(crate) fn slot(&self, id: FileId) -> Option<(u32, squeue::Flags)> {
+        let slot = self.slots.get(id.index as usize)?;
+        let known = slot.generation == id.generation && slot.file.is_some();
+        known.then_some((id.index, slot.flags))
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        for place in &mut self.places {
-            if place.flags.contains(squeue::Flags::ASYNC)
-                && let Some(file) = place.file.take()
+        for slot in &mut self.slots {
+            if slot.flags.contains(squeue::Flags::ASYNC)
+                && let Some(file) = slot.file.take()
             {
                 close_elsewhere(file);
             }

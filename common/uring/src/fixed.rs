@@ -1,4 +1,4 @@
-//! Fixed buffers: regions the kernel has mapped once and for all.
+//! Fixed buffers: regions that are registered with the kernel.
 
 use std::fmt;
 
@@ -6,11 +6,10 @@ use io_uring::Submitter;
 use nix::errno::Errno;
 use nvmeof_memory::{Buf, Region};
 
-use crate::lent::{Lent, PLACES};
+use crate::lent::{Lent, MAX_PIECES};
 use crate::pieces::{LeftOut, locked_memory_limit, register_piece};
 
-/// What became of registering regions as fixed buffers. Displays as one line
-/// for the log.
+/// The result of registering regions as fixed buffers. Displays as one line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// Bytes registered.
@@ -34,9 +33,9 @@ impl fmt::Display for Registered {
         let all = registered + left_out;
         write!(
             f,
-            "{left_out} of {all} bytes of buffers not registered with io_uring: disk I/O with \
-             them works, but the kernel maps their pages again for each request, which costs \
-             some CPU time; "
+            "{left_out} of {all} bytes of buffers not registered with io_uring: I/O with them \
+             works, but the kernel maps their pages again for each request, which costs some \
+             CPU time; "
         )?;
         why.fmt(f)
     }
@@ -44,45 +43,46 @@ impl fmt::Display for Registered {
 
 /// The kernel's limit for one fixed buffer. A longer region takes several.
 const LONGEST: usize = 1 << 30;
-/// Own ones at most: the kernel's limit for the fixed buffers of a ring, less
-/// those that are for memory of others.
-const MOST: usize = (1 << 14) - PLACES as usize;
+/// Maximum number for memory of this process: the kernel's limit for the fixed buffers of a
+/// ring, less those for lent memory.
+const MOST: usize = (1 << 14) - MAX_PIECES as usize;
+
 /// The regions of a ring and which of them are registered.
 #[derive(Debug, Default)]
 pub(crate) struct Fixed {
-    table: bool,
+    has_table: bool,
     regions: Vec<FixedRegion>,
-    /// Memory of others; `None` without a table and where our own was too much.
+    /// Lent memory; `None` without a table, and where not all own memory fits the limit.
     lent: Option<Lent>,
-    /// Pieces of it, at most.
-    places: u16,
+    /// Maximum number of pieces of it.
+    lent_pieces: u16,
 }
 
 #[derive(Debug)]
 struct FixedRegion {
     /// Keeps the memory mapped as long as it is registered.
     region: Region,
-    /// Place in the kernel's table for each `LONGEST` bytes.
+    /// Index in the kernel's table for each `LONGEST` bytes.
     pieces: Vec<Option<u16>>,
 }
 
 impl Fixed {
-    /// Nothing yet, and later no more than `lent` pieces of memory of others.
+    /// Empty, and later with at most `lent` pieces of lent memory.
     pub(crate) fn new(lent: u16) -> Self {
         Self {
-            places: lent.min(PLACES),
+            lent_pieces: lent.min(MAX_PIECES),
             ..Self::default()
         }
     }
 
-    /// Registers as much of `regions`, in this order, as the kernel lets us,
-    /// instead of what was registered before.
+    /// Registers as much of `regions`, in this order, as the kernel allows. They replace
+    /// those of an earlier call.
     pub(crate) fn register<'a>(
         &mut self,
         submitter: &Submitter<'_>,
         regions: impl Iterator<Item = &'a Region>,
     ) -> Registered {
-        if self.table {
+        if self.has_table {
             // Fails only when there is no table.
             let _ = submitter.unregister_buffers();
         }
@@ -90,56 +90,57 @@ impl Fixed {
         self.regions = regions.map(FixedRegion::unregistered).collect();
         let count: usize = self.regions.iter().map(|region| region.pieces.len()).sum();
         let left_out = self.regions.iter().map(|it| it.region.len() as u64).sum();
-        let mut told = Registered {
+        let mut outcome = Registered {
             registered: 0,
             left_out,
             why: None,
         };
         if left_out == 0 {
-            return told;
+            return outcome;
         }
         let first = u16::try_from(count).ok().filter(|_| count <= MOST);
         let Some(first) = first else {
-            told.why = Some(LeftOut::Kernel(Errno::E2BIG));
-            return told;
+            outcome.why = Some(LeftOut::Kernel(Errno::E2BIG));
+            return outcome;
         };
-        let table = u32::from(first) + u32::from(self.places);
-        self.table = submitter.register_buffers_sparse(table).is_ok();
-        if !self.table {
-            told.why = Some(LeftOut::OldKernel);
-            return told;
+        let table = u32::from(first) + u32::from(self.lent_pieces);
+        self.has_table = submitter.register_buffers_sparse(table).is_ok();
+        if !self.has_table {
+            outcome.why = Some(LeftOut::OldKernel);
+            return outcome;
         }
-        self.fill(submitter, &mut told);
-        // The limit holds for all that the user's processes lock: where our own
-        // does not fit, others need what is left of it.
-        self.lent = told.why.is_none().then(|| Lent::new(first, self.places));
-        told
+        self.fill(submitter, &mut outcome);
+        // The limit applies to all processes of the user: where own memory does not fit,
+        // the rest is left to other rings.
+        let fits = outcome.why.is_none();
+        self.lent = fits.then(|| Lent::new(first, self.lent_pieces));
+        outcome
     }
 
-    fn fill(&mut self, submitter: &Submitter<'_>, told: &mut Registered) {
+    fn fill(&mut self, submitter: &Submitter<'_>, outcome: &mut Registered) {
         let limit = locked_memory_limit();
-        let mut places = 0u16..;
+        let mut indices = 0u16..;
         for fixed in &mut self.regions {
             let (start, len) = (fixed.region.addr(), fixed.region.len());
             for (n, piece) in fixed.pieces.iter_mut().enumerate() {
-                let Some(place) = places.next() else { return };
+                let Some(index) = indices.next() else { return };
                 let bytes = LONGEST.min(len - n * LONGEST);
-                // Registering makes the kernel populate every page before it
-                // finds that there are too many.
+                // The kernel populates each page before it finds that the limit is
+                // exceeded.
                 let registered = if limit.is_some_and(|limit| bytes as u64 > limit) {
                     Err(Errno::ENOMEM)
                 } else {
                     let addr = start + (n * LONGEST) as u64;
-                    register_piece(submitter, place, addr, bytes)
+                    register_piece(submitter, index, addr, bytes)
                 };
                 match registered {
                     Ok(()) => {
-                        *piece = Some(place);
-                        told.registered += bytes as u64;
-                        told.left_out -= bytes as u64;
+                        *piece = Some(index);
+                        outcome.registered += bytes as u64;
+                        outcome.left_out -= bytes as u64;
                     }
                     Err(errno) => {
-                        told.why.get_or_insert(LeftOut::of(errno, limit));
+                        outcome.why.get_or_insert(LeftOut::of(errno, limit));
                     }
                 }
             }
@@ -151,7 +152,7 @@ impl Fixed {
         self.regions.iter().map(|fixed| &fixed.region)
     }
 
-    /// The pieces of memory that others lend.
+    /// The pieces of lent memory.
     pub(crate) fn lent(&self) -> Option<&Lent> {
         self.lent.as_ref()
     }
@@ -161,16 +162,17 @@ impl Fixed {
         self.lent.as_mut()
     }
 
-    /// The fixed buffer all of `buf`'s view lies in, if there is one, or can be.
+    /// The index of the fixed buffer that contains the whole view of `buf`, if there is one
+    /// or it can be registered.
     #[inline]
-    pub(crate) fn place(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
+    pub(crate) fn index(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
         if buf.is_lent() {
-            return self.lent.as_mut()?.place(submitter, buf);
+            return self.lent.as_mut()?.index(submitter, buf);
         }
-        self.own_place(buf)
+        self.own_index(buf)
     }
 
-    fn own_place(&self, buf: &Buf) -> Option<u16> {
+    fn own_index(&self, buf: &Buf) -> Option<u16> {
         let id = buf.region();
         let fixed = self.regions.iter().find(|it| it.region.id() == id)?;
         let first = usize::try_from(buf.region_offset()).ok()?;
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_fixed_when_one_piece_has_all_of_it() {
+    fn buffer_within_one_piece_is_fixed() {
         // Buffer 341 starts in the first gibibyte and ends in the second.
         let layout = PoolLayout {
             count: 343,
@@ -214,19 +216,19 @@ mod tests {
             ..Fixed::default()
         };
         let mut bufs: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
-        let place = |n: usize, bufs: &[Buf]| fixed.own_place(&bufs[n]);
-        assert_eq!(place(0, &bufs), Some(8));
-        assert_eq!(place(340, &bufs), Some(8));
-        assert_eq!(place(341, &bufs), None);
-        assert_eq!(place(342, &bufs), Some(9));
+        let index = |n: usize, bufs: &[Buf]| fixed.own_index(&bufs[n]);
+        assert_eq!(index(0, &bufs), Some(8));
+        assert_eq!(index(340, &bufs), Some(8));
+        assert_eq!(index(341, &bufs), None);
+        assert_eq!(index(342, &bufs), Some(9));
         bufs[341].set_len(1 << 20).unwrap();
         assert_eq!(
-            place(341, &bufs),
+            index(341, &bufs),
             Some(8),
             "its first mebibyte fits exactly"
         );
         bufs[341].set_view(1 << 20..2 << 20).unwrap();
-        assert_eq!(place(341, &bufs), Some(9));
-        assert_eq!(Fixed::default().own_place(&bufs[0]), None);
+        assert_eq!(index(341, &bufs), Some(9));
+        assert_eq!(Fixed::default().own_index(&bufs[0]), None);
     }
 }

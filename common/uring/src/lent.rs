@@ -1,5 +1,5 @@
-//! Fixed buffers in memory that other processes lend: pieces of it, registered
-//! when they are first used and let go with the memory.
+//! Fixed buffers in lent memory: pieces of it, registered when they are first used and
+//! released with the memory.
 
 use io_uring::Submitter;
 use nix::errno::Errno;
@@ -7,68 +7,68 @@ use nvmeof_memory::{Buf, RegionId, WeakRegion};
 
 use crate::pieces::{LeftOut, clear_piece, locked_memory_limit, register_piece};
 
-/// Bytes of a piece. Registering takes and locks its pages, which keeps others
-/// waiting meanwhile: less than a millisecond for so many. A hugepage is one.
+/// Bytes of a piece. Registering allocates and locks its pages, which delays the reactor:
+/// less than a millisecond for this size. It is the size of a hugepage.
 pub(crate) const PIECE: u64 = 2 << 20;
-/// Pieces that one ring registers at once, at most: 1 GiB. Whoever lends decides
-/// what is locked for it, so there is an end. What is beyond that is used without.
-pub(crate) const PLACES: u16 = 512;
-/// Part of them that one region may have, so that others find places as well.
-const OF_ONE: usize = 4;
-/// Turns in which the kernel is not asked again after it refused a piece.
-const PATIENCE: u16 = 4096;
-/// Pieces that are let go in one turn: each takes the kernel some time, during
-/// which everybody waits.
-const IN_A_TURN: usize = 16;
+/// Maximum number of pieces that one ring has registered at a time: 1 GiB. The lender
+/// decides how much memory is locked for it, so a limit is required. Memory beyond it is
+/// used without registration.
+pub(crate) const MAX_PIECES: u16 = 512;
+/// One region may have the n-th part of them, so that some remain for others.
+const REGION_SHARE: usize = 4;
+/// Submissions until a registration is tried again after the kernel refused one.
+const RETRY_AFTER: u16 = 4096;
+/// Maximum number of pieces that are released at once: each takes the kernel some time,
+/// which delays all queues of the reactor.
+const RELEASED_AT_ONCE: usize = 16;
 
-/// The pieces that are registered, in places of the kernel's table that were
-/// left free for them.
+/// The registered pieces, at indices of the kernel's table that are reserved for them.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    /// By region and number.
+    /// Sorted by region and number.
     pieces: Vec<Piece>,
     free: Vec<u16>,
-    /// Most of one region.
-    of_one: usize,
-    /// Why the kernel took no further one, until it does or some are let go.
+    /// Maximum number of one region.
+    of_region: usize,
+    /// Why the kernel refused the last registration, until one succeeds or a piece is
+    /// released.
     refused: Option<LeftOut>,
-    /// Turns until it is asked again.
-    patience: u16,
+    /// Submissions until the next attempt.
+    retry_after: u16,
     /// The limit on locked memory in bytes.
     limit: Option<u64>,
-    /// Which one is looked at next, whether its memory is still there.
+    /// The piece that is checked next.
     next: usize,
 }
 
 #[derive(Debug)]
 struct Piece {
     region: RegionId,
-    /// From its `PIECE * number`th byte on.
+    /// It begins at byte `PIECE * number`.
     number: u64,
-    place: u16,
-    /// The kernel keeps the pages, not us: they are to go when nobody else has
-    /// them any more.
+    index: u16,
+    /// The kernel keeps the pages, which are to be freed as soon as the region is.
     memory: WeakRegion,
 }
 
 impl Lent {
-    /// Uses `places` places from `first` on.
-    pub(crate) fn new(first: u16, places: u16) -> Self {
+    /// Uses `count` indices from `first` on.
+    pub(crate) fn new(first: u16, count: u16) -> Self {
         Self {
-            pieces: Vec::with_capacity(places.into()),
-            free: (first..).take(places.into()).collect(),
-            of_one: usize::from(places).div_ceil(OF_ONE),
+            pieces: Vec::with_capacity(count.into()),
+            free: (first..).take(count.into()).collect(),
+            of_region: usize::from(count).div_ceil(REGION_SHARE),
             refused: None,
-            patience: 0,
+            retry_after: 0,
             limit: locked_memory_limit(),
             next: 0,
         }
     }
 
-    /// The place of the piece that all of `buf`'s view lies in. `None` when it
-    /// lies in two, or the piece cannot be registered.
+    /// The index of the piece that contains the whole view of `buf`. `None` when it crosses
+    /// into another piece, or the piece cannot be registered.
     #[inline]
-    pub(crate) fn place(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
+    pub(crate) fn index(&mut self, submitter: &Submitter<'_>, buf: &Buf) -> Option<u16> {
         let first = buf.region_offset();
         let last = first.checked_add(buf.len() as u64)?.checked_sub(1)?;
         let number = first / PIECE;
@@ -76,19 +76,19 @@ impl Lent {
             return None;
         }
         let wanted = (buf.region(), number);
-        let found = self.pieces.binary_search_by_key(&wanted, Piece::name);
+        let found = self.pieces.binary_search_by_key(&wanted, Piece::key);
         if let Ok(at) = found {
-            return self.pieces.get(at).map(|piece| piece.place);
+            return self.pieces.get(at).map(|piece| piece.index);
         }
-        // Nothing that takes long: all that is lent beyond the end comes here.
-        if self.patience > 0 || self.free.is_empty() {
+        // This must be fast: each operation on lent memory beyond the limit comes here.
+        if self.retry_after > 0 || self.free.is_empty() {
             return None;
         }
         let first = self.pieces.partition_point(|piece| piece.region < wanted.0);
         let end = self
             .pieces
             .partition_point(|piece| piece.region <= wanted.0);
-        if end.saturating_sub(first) >= self.of_one {
+        if end.saturating_sub(first) >= self.of_region {
             return None;
         }
         self.register(submitter, buf, number)
@@ -96,8 +96,8 @@ impl Lent {
 
     #[cold]
     fn register(&mut self, submitter: &Submitter<'_>, buf: &Buf, number: u64) -> Option<u16> {
-        self.let_go(submitter, IN_A_TURN);
-        let place = *self.free.last()?;
+        self.release(submitter, RELEASED_AT_ONCE);
+        let index = *self.free.last()?;
         let memory = buf.memory();
         let start = number.checked_mul(PIECE)?;
         let bytes = PIECE.min((memory.len() as u64).checked_sub(start)?);
@@ -105,10 +105,10 @@ impl Lent {
             Err(Errno::ENOMEM)
         } else {
             let len = usize::try_from(bytes).ok()?;
-            register_piece(submitter, place, memory.addr().checked_add(start)?, len)
+            register_piece(submitter, index, memory.addr().checked_add(start)?, len)
         };
         if let Err(errno) = registered {
-            self.patience = PATIENCE;
+            self.retry_after = RETRY_AFTER;
             self.refused = Some(LeftOut::of(errno, self.limit));
             return None;
         }
@@ -117,66 +117,66 @@ impl Lent {
         let piece = Piece {
             region: memory.id(),
             number,
-            place,
+            index,
             memory: memory.downgrade(),
         };
-        let at = self.pieces.partition_point(|one| one.name() < piece.name());
+        let at = self.pieces.partition_point(|one| one.key() < piece.key());
         self.pieces.insert(at, piece);
-        Some(place)
+        Some(index)
     }
 
-    /// A turn: looks at one of the pieces, and lets go of some whose memory nobody
-    /// has any more if that is one.
+    /// Called with each submission: checks one piece, and releases some if the memory of
+    /// that one was freed.
     #[inline]
-    pub(crate) fn look(&mut self, submitter: &Submitter<'_>) {
-        self.patience = self.patience.saturating_sub(1);
+    pub(crate) fn check_next(&mut self, submitter: &Submitter<'_>) {
+        self.retry_after = self.retry_after.saturating_sub(1);
         if self.pieces.is_empty() {
             return;
         }
         self.next = (self.next + 1) % self.pieces.len();
         let gone = self.pieces.get(self.next).map(|piece| &piece.memory);
         if gone.is_some_and(WeakRegion::is_gone) {
-            self.let_go(submitter, IN_A_TURN);
+            self.release(submitter, RELEASED_AT_ONCE);
         }
     }
 
-    /// Lets go of the pieces whose memory nobody has any more, as many as `most`.
-    /// An operation has its buffer, and that its region: so none uses them.
-    pub(crate) fn let_go(&mut self, submitter: &Submitter<'_>, most: usize) {
+    /// Releases at most `most` pieces whose region was freed. No operation uses them: it
+    /// would own a buffer, which holds the region.
+    pub(crate) fn release(&mut self, submitter: &Submitter<'_>, most: usize) {
         let mut left = most;
         let Self {
             pieces,
             free,
             refused,
-            patience,
+            retry_after,
             ..
         } = self;
         pieces.retain(|piece| {
             let gone = left > 0 && piece.memory.is_gone();
             left -= usize::from(gone);
-            // A place that could not be cleared is not used again.
-            if gone && clear_piece(submitter, piece.place).is_ok() {
-                free.push(piece.place);
+            // An index that could not be cleared is not used again.
+            if gone && clear_piece(submitter, piece.index).is_ok() {
+                free.push(piece.index);
                 *refused = None;
-                *patience = 0;
+                *retry_after = 0;
             }
             !gone
         });
     }
 
-    /// How many are registered.
+    /// The number of registered pieces.
     pub(crate) fn count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Why the kernel took no further one.
+    /// Why the kernel refused the last registration.
     pub(crate) fn refused(&self) -> Option<LeftOut> {
         self.refused
     }
 }
 
 impl Piece {
-    fn name(&self) -> (RegionId, u64) {
+    fn key(&self) -> (RegionId, u64) {
         (self.region, self.number)
     }
 }
@@ -203,95 +203,95 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_not_asked_for_again_until_others_left() {
-        // No table: whatever is asked, the kernel refuses.
+    fn refused_registration_is_retried_after_release() {
+        // Without a table the kernel refuses all registrations.
         let ring = IoUring::new(8).unwrap();
         let (lender, leaving) = (lender(), lender());
         let buf = lender.lend(0, 0, 4096).unwrap();
-        let mut lent = Lent::new(0, PLACES);
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        let mut lent = Lent::new(0, MAX_PIECES);
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
         assert_eq!(lent.refused(), Some(LeftOut::Kernel(Errno::ENXIO)));
-        assert_eq!(lent.patience, PATIENCE);
-        // From now on it would take it.
+        assert_eq!(lent.retry_after, RETRY_AFTER);
+        // From now on registrations succeed.
         ring.submitter().register_buffers_sparse(8).unwrap();
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
         let piece = Piece {
             region: leaving.region().id(),
             number: 0,
-            place: 3,
+            index: 3,
             memory: leaving.region().downgrade(),
         };
         lent.pieces.push(piece);
-        lent.look(&ring.submitter());
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        lent.check_next(&ring.submitter());
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
         drop(leaving);
-        lent.look(&ring.submitter());
+        lent.check_next(&ring.submitter());
         assert_eq!((lent.refused(), lent.count()), (None, 0));
-        assert_eq!(lent.place(&ring.submitter(), &buf), Some(3));
-        assert_eq!(lent.place(&ring.submitter(), &buf), Some(3));
+        assert_eq!(lent.index(&ring.submitter(), &buf), Some(3));
+        assert_eq!(lent.index(&ring.submitter(), &buf), Some(3));
     }
 
     #[test]
-    fn what_was_refused_is_asked_for_again_after_a_while() {
+    fn refused_registration_is_retried_after_delay() {
         let ring = IoUring::new(8).unwrap();
         let lender = lender();
         let buf = lender.lend(0, 0, 4096).unwrap();
-        let mut lent = Lent::new(0, PLACES);
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
-        let table = PLACES.into();
+        let mut lent = Lent::new(0, MAX_PIECES);
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
+        let table = MAX_PIECES.into();
         ring.submitter().register_buffers_sparse(table).unwrap();
-        (1..PATIENCE).for_each(|_| lent.look(&ring.submitter()));
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
-        lent.look(&ring.submitter());
-        assert!(lent.place(&ring.submitter(), &buf).is_some());
+        (1..RETRY_AFTER).for_each(|_| lent.check_next(&ring.submitter()));
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
+        lent.check_next(&ring.submitter());
+        assert!(lent.index(&ring.submitter(), &buf).is_some());
         assert_eq!(lent.refused(), None);
     }
 
     #[test]
-    fn one_region_leaves_places_to_others_and_a_turn_lets_go_of_few() {
+    fn region_quota_leaves_indices_and_release_is_bounded() {
         let ring = IoUring::new(8).unwrap();
         ring.submitter()
-            .register_buffers_sparse(PLACES.into())
+            .register_buffers_sparse(MAX_PIECES.into())
             .unwrap();
         let (mine, other) = (lender(), lender());
-        let mut lent = Lent::new(0, PLACES);
+        let mut lent = Lent::new(0, MAX_PIECES);
         let region = mine.region();
-        for number in 1..=lent.of_one as u64 {
-            let place = lent.free.pop().unwrap();
+        for number in 1..=lent.of_region as u64 {
+            let index = lent.free.pop().unwrap();
             lent.pieces.push(Piece {
                 region: region.id(),
                 number,
-                place,
+                index,
                 memory: region.downgrade(),
             });
         }
         let buf = mine.lend(0, 0, 4096).unwrap();
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
         let others = other.lend(0, 0, 4096).unwrap();
-        assert!(lent.place(&ring.submitter(), &others).is_some());
+        assert!(lent.index(&ring.submitter(), &others).is_some());
         drop((mine, buf));
         lent.next = 0;
-        lent.look(&ring.submitter());
-        assert_eq!(lent.count(), lent.of_one + 1 - IN_A_TURN);
-        lent.let_go(&ring.submitter(), usize::MAX);
+        lent.check_next(&ring.submitter());
+        assert_eq!(lent.count(), lent.of_region + 1 - RELEASED_AT_ONCE);
+        lent.release(&ring.submitter(), usize::MAX);
         assert_eq!(lent.count(), 1);
     }
 
     #[test]
-    fn more_than_the_limit_is_not_tried() {
+    fn registration_beyond_limit_is_not_tried() {
         let ring = IoUring::new(8).unwrap();
-        let table = u32::from(PLACES);
+        let table = u32::from(MAX_PIECES);
         ring.submitter().register_buffers_sparse(table).unwrap();
         let lender = lender();
         let buf = lender.lend(0, 4096, 1).unwrap();
-        let mut lent = Lent::new(0, PLACES);
+        let mut lent = Lent::new(0, MAX_PIECES);
         lent.limit = Some(8191);
-        assert_eq!(lent.place(&ring.submitter(), &buf), None);
+        assert_eq!(lent.index(&ring.submitter(), &buf), None);
         assert_eq!(lent.refused(), Some(LeftOut::Limit(8191)));
-        let mut lent = Lent::new(0, PLACES);
+        let mut lent = Lent::new(0, MAX_PIECES);
         lent.limit = Some(8192);
         let empty = lender.lend(1, 0, 0).unwrap();
-        assert_eq!(lent.place(&ring.submitter(), &empty), None);
-        assert!(lent.place(&ring.submitter(), &buf).is_some());
+        assert_eq!(lent.index(&ring.submitter(), &empty), None);
+        assert!(lent.index(&ring.submitter(), &buf).is_some());
     }
 }

@@ -1,17 +1,16 @@
 //! One io_uring for one thread.
 //!
-//! A [`Ring`] takes operations on files, hands all of them to the kernel in
-//! one call a turn ([`Ring::submit`]) and gives back what came of them
-//! ([`Ring::reap`]). An operation owns the [`Buf`](nvmeof_memory::Buf) the
-//! kernel reads or fills, from the call that starts it until its [`Done`], so
-//! nobody can look at memory the kernel is writing. A ring that is dropped
-//! waits for what it still has in flight.
+//! A [`Ring`] starts operations on files, passes them to the kernel in batches
+//! ([`Ring::submit`]) and returns their completions ([`Ring::reap`]). An operation owns
+//! the [`Buf`](nvmeof_memory::Buf) that the kernel reads or fills, from the call that
+//! starts it until its [`Done`], so no code can access memory that the kernel writes. A
+//! ring that is dropped waits for its operations in flight.
 //!
-//! This crate does not know what the bytes mean, does not continue short
-//! transfers and does not sleep: it has a descriptor to sleep on.
+//! This crate does not interpret the bytes, does not continue short transfers and does not
+//! sleep: it has a descriptor to sleep on.
 //!
-//! Unsafe code is allowed here because the kernel is told addresses, which
-//! must stay valid for as long as it uses them.
+//! Unsafe code is allowed here because the kernel gets addresses, which must stay valid for
+//! as long as it uses them.
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by address")]
 
 mod alignment;
@@ -28,7 +27,7 @@ mod start;
 mod uring;
 
 pub use alignment::{DirectAlignment, direct_alignment};
-pub use files::{Begins, FileId, FileTableFull, close_elsewhere};
+pub use files::{FileId, FileTableFull, IssuedBy, close_elsewhere};
 pub use fixed::Registered;
 pub use operation::{Refused, Why, WriteMode};
 pub use pieces::LeftOut;

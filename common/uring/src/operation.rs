@@ -1,4 +1,4 @@
-//! Operations: what the kernel is asked to do, and what that owns.
+//! Operations, and the buffers that they own.
 
 use std::fmt;
 
@@ -13,33 +13,33 @@ use crate::uring::Uring;
 /// Whether a write waits for the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
-    /// Done when the kernel or the device has the data.
+    /// Completes when the kernel or the device has the data.
     Normal,
-    /// Done when the data, and what is needed to read it again, would survive
-    /// a loss of power: `RWF_DSYNC`, as if the file were open with `O_DSYNC`.
+    /// Completes when the data, and the metadata needed to read it, would survive a loss
+    /// of power: `RWF_DSYNC`, as if the file were open with `O_DSYNC`.
     Dsync,
 }
 
-/// An operation was not started: why, and what it was given, back.
+/// An operation was not started: the reason, and its buffer.
 #[derive(Debug)]
 pub struct Refused<T> {
     /// Why.
     pub why: Why,
-    /// What was given.
+    /// The buffer, returned to the caller.
     pub back: T,
 }
 
 /// Why an operation was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// As many are in flight as the ring was made for: try again after
+    /// The maximum number of operations is in flight: retry after
     /// [`Ring::reap`](crate::Ring::reap).
     #[error("the ring is full")]
     Full,
-    /// The file is not in the ring, or no longer.
+    /// The file was not added to the ring, or was removed.
     #[error("the file is not in the ring")]
     UnknownFile,
-    /// The buffer shows more than 4 GiB.
+    /// The view of the buffer is longer than 4 GiB.
     #[error("one transfer cannot be longer than 4 GiB")]
     TooLong,
 }
@@ -52,7 +52,7 @@ impl<T: fmt::Debug> fmt::Display for Refused<T> {
 
 impl<T: fmt::Debug> std::error::Error for Refused<T> {}
 
-/// The operations of [`Ring`](crate::Ring), which says what each does.
+/// The operations of [`Ring`](crate::Ring), which documents them.
 impl Uring {
     pub(crate) fn read(
         &mut self,
@@ -65,10 +65,10 @@ impl Uring {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, back: buf }),
         };
-        let place = self.place(&buf);
+        let index = self.fixed_index(&buf);
         let start = buf.as_mut_ptr();
-        let entry = match place {
-            Some(place) => opcode::ReadFixed::new(file, start, len, place)
+        let entry = match index {
+            Some(index) => opcode::ReadFixed::new(file, start, len, index)
                 .offset(offset)
                 .build(),
             None => opcode::Read::new(file, start, len).offset(offset).build(),
@@ -94,8 +94,8 @@ impl Uring {
             WriteMode::Dsync => libc::RWF_DSYNC,
         };
         let start = buf.as_ptr();
-        let entry = match self.place(&buf) {
-            Some(place) => opcode::WriteFixed::new(file, start, len, place)
+        let entry = match self.fixed_index(&buf) {
+            Some(index) => opcode::WriteFixed::new(file, start, len, index)
                 .offset(offset)
                 .rw_flags(durable)
                 .build(),
@@ -142,17 +142,17 @@ impl Uring {
         unsafe { self.without_buf(tag, file, entry) }
     }
 
-    /// The number of the fixed buffer that the view lies in.
-    fn place(&mut self, buf: &Buf) -> Option<u16> {
-        let place = self.fixed.place(&self.ring.submitter(), buf);
-        self.counts.not_fixed += u64::from(place.is_none());
-        place
+    /// The index of the fixed buffer that contains the view.
+    fn fixed_index(&mut self, buf: &Buf) -> Option<u16> {
+        let index = self.fixed.index(&self.ring.submitter(), buf);
+        self.counts.not_fixed += u64::from(index.is_none());
+        index
     }
 
     fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, squeue::Flags, u32), Why> {
-        let (place, flags) = self.files.place(file).ok_or(Why::UnknownFile)?;
+        let (slot, flags) = self.files.slot(file).ok_or(Why::UnknownFile)?;
         let len = u32::try_from(buf.len()).map_err(|_| Why::TooLong)?;
-        Ok((types::Fixed(place), flags, len))
+        Ok((types::Fixed(slot), flags, len))
     }
 
     /// # Safety
@@ -185,9 +185,9 @@ impl Uring {
         entry: impl FnOnce(types::Fixed) -> squeue::Entry,
     ) -> Result<(), Refused<()>> {
         let refused = |why| Refused { why, back: () };
-        let place = self.files.place(file);
-        let (place, flags) = place.ok_or_else(|| refused(Why::UnknownFile))?;
-        let entry = entry(types::Fixed(place)).flags(flags);
+        let slot = self.files.slot(file);
+        let (slot, flags) = slot.ok_or_else(|| refused(Why::UnknownFile))?;
+        let entry = entry(types::Fixed(slot)).flags(flags);
         // SAFETY: as the caller promises.
         unsafe { self.start(InFlight { tag, buf: None }, entry) }.map_err(|_| refused(Why::Full))
     }

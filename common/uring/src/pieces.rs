@@ -1,4 +1,4 @@
-//! Registers pieces of memory with the kernel, and says why it takes no more.
+//! Registering pieces of memory with the kernel, and why it refuses more.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::errno::errno_of;
 
-/// Why bytes were left out of the fixed buffers.
+/// Why memory was not registered as fixed buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
     /// The limit on locked memory, in bytes: `RLIMIT_MEMLOCK`, over all rings
     /// of the user.
     Limit(u64),
-    /// Before Linux 5.19 there is no table that can be filled bit by bit.
+    /// Before Linux 5.19 there are no sparse tables of buffers.
     OldKernel,
     /// Another error.
     Kernel(Errno),
@@ -38,20 +38,19 @@ impl fmt::Display for LeftOut {
                  `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or a memlock \
                  line in /etc/security/limits.conf"
             ),
-            Self::OldKernel => write!(f, "Linux 5.19 or later would register them"),
+            Self::OldKernel => write!(f, "registration requires Linux 5.19 or later"),
             Self::Kernel(errno) => {
-                write!(f, "the kernel refuses them ({errno}); `dmesg` may say more")
+                write!(f, "the kernel refuses them ({errno}); check `dmesg`")
             }
         }
     }
 }
 
-/// Has the kernel lock `len` bytes at `addr`, all of them mapped memory of a
-/// region, under the number `place`. It keeps the pages, whatever becomes of
-/// the mapping.
+/// Has the kernel lock `len` bytes at `addr`, all of them mapped memory of a region, as the
+/// fixed buffer `index`. It keeps the pages also after they are unmapped.
 pub(crate) fn register_piece(
     submitter: &Submitter<'_>,
-    place: u16,
+    index: u16,
     addr: u64,
     len: usize,
 ) -> Result<(), Errno> {
@@ -60,34 +59,34 @@ pub(crate) fn register_piece(
         iov_base: std::ptr::with_exposed_provenance_mut(addr),
         iov_len: len,
     };
-    update(submitter, place, piece)
+    update(submitter, index, piece)
 }
 
-/// Has it give them up, after the operations that use them.
-pub(crate) fn clear_piece(submitter: &Submitter<'_>, place: u16) -> Result<(), Errno> {
+/// Has the kernel release them, after the operations that use them.
+pub(crate) fn clear_piece(submitter: &Submitter<'_>, index: u16) -> Result<(), Errno> {
     let nothing = libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
     };
-    update(submitter, place, nothing)
+    update(submitter, index, nothing)
 }
 
-fn update(submitter: &Submitter<'_>, place: u16, piece: libc::iovec) -> Result<(), Errno> {
-    // The kernel insists on a tag for each when told of the length.
+fn update(submitter: &Submitter<'_>, index: u16, piece: libc::iovec) -> Result<(), Errno> {
+    // The kernel requires a tag for each entry.
     let tags = [0];
     // SAFETY: the kernel takes hold of the pages that are mapped there at this
     // moment, and answers EFAULT where there are none. Registering touches no
     // bytes; operations do, each in the view of a `Buf` that it owns, and
-    // `Fixed` and `Lent` name a place only for a `Buf` of the region that was
+    // `Fixed` and `Lent` return an index only for a `Buf` of the region that was
     // registered there, which is mapped as long as that `Buf` lives.
-    unsafe { submitter.register_buffers_update(u32::from(place), &[piece], Some(&tags)) }
+    unsafe { submitter.register_buffers_update(u32::from(index), &[piece], Some(&tags)) }
         .map_err(|error| errno_of(&error))
 }
 
 /// `CAP_IPC_LOCK` in capabilities(7): may lock memory beyond the limit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// The limit on locked memory in bytes, `None` when there is none for us.
+/// The limit on locked memory in bytes, `None` when there is none for this process.
 pub(crate) fn locked_memory_limit() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

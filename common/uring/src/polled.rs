@@ -1,42 +1,42 @@
-//! A second ring, for files whose devices are asked for what is done (`IOPOLL`):
-//! such a ring reads and writes and does nothing else.
+//! A second ring, for files whose devices are polled for completions (`IOPOLL`): such a
+//! ring supports reads and writes only.
 
 use std::fs::File;
 
 use nix::errno::Errno;
 use nvmeof_memory::Region;
 
-use crate::files::{Begins, FileId, FileTableFull};
+use crate::files::{FileId, FileTableFull, IssuedBy};
 use crate::start::{MODES, RingConfig, RingError};
 use crate::uring::Uring;
 
-/// The second ring, and the names that files have there.
+/// The second ring, and the ids of its files.
 pub(crate) struct Polled {
     ring: Uring,
-    /// Their names in the first ring and in this one.
+    /// Their ids in the first ring and in this one.
     files: Vec<(FileId, FileId)>,
 }
 
-/// The ring took no file that is to be polled.
+/// A polled file could not be added to the ring.
 #[derive(Debug, thiserror::Error)]
 pub enum PolledError {
-    /// There are no places left.
+    /// No slot is free.
     #[error(transparent)]
     Files(#[from] FileTableFull),
-    /// The file has no second descriptor.
+    /// The descriptor of the file could not be duplicated.
     #[error(
-        "a descriptor cannot be duplicated ({0}); raise `ulimit -n` (LimitNOFILE= in a systemd \
+        "cannot duplicate a file descriptor ({0}); raise `ulimit -n` (LimitNOFILE= in a systemd \
          unit)"
     )]
     Duplicate(Errno),
-    /// There is no second ring.
+    /// The second ring could not be made.
     #[error(transparent)]
     Ring(#[from] RingError),
 }
 
 impl Polled {
-    /// A ring with fixed buffers of the same regions as the first one, which was made
-    /// with `config`.
+    /// A ring with fixed buffers of the same regions as the first one, which was made with
+    /// `config`.
     pub(crate) fn new<'a>(
         config: RingConfig,
         regions: impl Iterator<Item = &'a Region>,
@@ -59,14 +59,14 @@ impl Polled {
         &mut self.ring
     }
 
-    /// Puts `file` in this ring, and by `add_first` its duplicate in the first one.
-    /// Returns its name there.
+    /// Adds `file` to this ring, and with `add_first` its duplicate to the first one.
+    /// Returns its id there.
     pub(crate) fn add_file(
         &mut self,
         file: File,
         add_first: impl FnOnce() -> Result<FileId, FileTableFull>,
     ) -> Result<FileId, PolledError> {
-        let here = self.ring.add_file(file, Begins::Submitter)?;
+        let here = self.ring.add_file(file, IssuedBy::Submitter)?;
         match add_first() {
             Ok(id) => {
                 self.files.push((id, here));
@@ -79,13 +79,13 @@ impl Polled {
         }
     }
 
-    /// This ring, if it serves `file` of the first one, and the file's name here.
+    /// This ring, if it has `file` of the first one, and the id of the file here.
     pub(crate) fn at(&mut self, file: FileId) -> Option<(&mut Uring, FileId)> {
         let (_, here) = self.files.iter().find(|(id, _)| *id == file)?;
         Some((&mut self.ring, *here))
     }
 
-    /// Takes out `file` of the first ring, if it is here.
+    /// Removes `file` of the first ring, if it is here.
     pub(crate) fn remove_file(&mut self, file: FileId) -> Result<(), RingError> {
         let Some(at) = self.files.iter().position(|(id, _)| *id == file) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The ring of a thread: one io_uring, and a second one once it has polled files.
+//! The ring of a thread: one io_uring, and a second one as soon as it has polled files.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use nix::fcntl::FallocateFlags;
 use nvmeof_memory::{Buf, Region};
 
 use crate::errno::errno_of;
-use crate::files::{Begins, FileId, FileTableFull};
+use crate::files::{FileId, FileTableFull, IssuedBy};
 use crate::fixed::Registered;
 use crate::operation::{Refused, WriteMode};
 use crate::pieces::LeftOut;
@@ -17,13 +17,13 @@ use crate::uring::{Done, RingCounts, Stray, Uring, Waker};
 
 /// One io_uring, for the thread that made it.
 ///
-/// A turn is: start operations, [`submit`](Self::submit) them,
-/// [`reap`](Self::reap) what is done. Of many the kernel gets the first while
-/// the others are still being made. To sleep, [`arm`](Self::arm) the ring and
-/// wait for [`wait_fd`](Self::wait_fd) to become readable.
+/// One iteration of an event loop: start operations, [`submit`](Self::submit) them,
+/// [`reap`](Self::reap) completions. The kernel gets the first of many operations while
+/// the others are still being started. To sleep, [`arm`](Self::arm) the ring and wait for
+/// [`wait_fd`](Self::wait_fd) to become readable.
 ///
-/// Dropping a ring cancels what can be cancelled and waits for the rest: as
-/// long as the kernel may still write to a buffer, nobody else gets it.
+/// Dropping a ring cancels operations where possible and waits for the rest: a buffer is
+/// not reused as long as the kernel may write to it.
 pub struct Ring {
     first: Uring,
     config: RingConfig,
@@ -35,7 +35,7 @@ impl Ring {
     /// Makes a ring for this thread.
     ///
     /// # Errors
-    /// [`RingError`], which says what to do about it.
+    /// [`RingError`], whose message contains the remedy.
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
         Self::in_one_of(&MODES, config)
     }
@@ -56,13 +56,13 @@ impl Ring {
         self.polled.as_deref_mut().map(Polled::ring_mut)
     }
 
-    /// How completions come.
+    /// How completions are delivered.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.first.mode()
     }
 
-    /// What it did since it was made.
+    /// Counters since it was made.
     #[must_use]
     pub fn counts(&self) -> RingCounts {
         let RingCounts {
@@ -79,9 +79,9 @@ impl Ring {
         }
     }
 
-    /// Makes fixed buffers of as many of `regions` as the limit on locked
-    /// memory allows, the first ones first, in place of those of an earlier
-    /// call. Buffers in all others work too, a little slower.
+    /// Registers as many of `regions` as fixed buffers as the limit on locked memory allows,
+    /// the first ones first. They replace those of an earlier call. Buffers in other
+    /// regions work too, a little slower.
     pub fn register_regions<'a>(
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
@@ -91,7 +91,7 @@ impl Ring {
         let Some(second) = self.second_mut() else {
             return registered;
         };
-        // Each ring has a limit of its own on some kernels: the worse is told.
+        // Each ring has a limit of its own on some kernels: report the worse result.
         let there = second.register_regions(regions.into_iter());
         if there.left_out > registered.left_out {
             return there;
@@ -99,44 +99,47 @@ impl Ring {
         registered
     }
 
-    /// Pieces of memory of other processes ([`Buf::is_lent`]) that are fixed
-    /// buffers now: each is made one when an operation first uses it, and given
-    /// up when nobody has that memory any more.
+    /// Pieces of lent memory ([`Buf::is_lent`]) that are registered as fixed buffers: each
+    /// is registered when an operation first uses it, and released when the memory has no
+    /// user any more.
     #[must_use]
     pub fn lent_pieces(&self) -> usize {
         self.first.lent_pieces() + self.second().map_or(0, Uring::lent_pieces)
     }
 
-    /// Why memory of other processes is used without, at this moment: `None` when
-    /// the kernel refused none.
+    /// Why some lent memory is not registered at this moment: `None` when the kernel
+    /// refused none.
     #[must_use]
     pub fn lent_left_out(&self) -> Option<LeftOut> {
         let refused = self.first.lent_left_out();
         refused.or_else(|| self.second()?.lent_left_out())
     }
 
-    /// Puts a file in the ring, which owns it until
-    /// [`remove_file`](Self::remove_file) or its own end.
+    /// Adds a file to the ring, which owns it until [`remove_file`](Self::remove_file) or
+    /// until the ring is dropped.
     ///
     /// # Errors
     /// [`FileTableFull`].
     pub fn add_file(&mut self, file: File) -> Result<FileId, FileTableFull> {
-        self.add_file_as(file, Begins::Submitter)
+        self.add_file_as(file, IssuedBy::Submitter)
     }
 
-    /// The same, and who begins operations on it.
+    /// As [`add_file`](Self::add_file), with the thread that starts operations on it.
     ///
     /// # Errors
     /// [`FileTableFull`].
-    pub fn add_file_as(&mut self, file: File, begins: Begins) -> Result<FileId, FileTableFull> {
-        self.first.add_file(file, begins)
+    pub fn add_file_as(
+        &mut self,
+        file: File,
+        issued_by: IssuedBy,
+    ) -> Result<FileId, FileTableFull> {
+        self.first.add_file(file, issued_by)
     }
 
     /// As [`add_file`](Self::add_file), for a file with direct I/O on a device
-    /// that can be polled: reads, and writes that need not be durable, are
-    /// asked for instead of told by an interrupt. As long as some are in
-    /// flight, the ring's owner cannot sleep. On other files they fail with
-    /// `EOPNOTSUPP`.
+    /// that can be polled: reads, and writes that need not be durable, complete by polling
+    /// and not by an interrupt. As long as some are in flight, the owner of the ring cannot
+    /// sleep. On other files they fail with `EOPNOTSUPP`.
     ///
     /// # Errors
     /// [`PolledError`].
@@ -152,15 +155,15 @@ impl Ring {
             Some(polled) => polled,
             none => none.insert(Box::new(Polled::new(*config, first.fixed.regions())?)),
         };
-        polled.add_file(duplicate, || first.add_file(file, Begins::Submitter))
+        polled.add_file(duplicate, || first.add_file(file, IssuedBy::Submitter))
     }
 
-    /// Takes a file out of the ring. Operations started on it go on to their
-    /// end. `None` when it is not there.
+    /// Removes a file from the ring. Operations in flight on it complete. `None` when it is
+    /// not in the ring.
     ///
     /// # Errors
-    /// [`RingError::Enter`] when operations on it could not be handed over
-    /// first; the file stays.
+    /// [`RingError::Enter`] when operations on it could not be submitted first; the file
+    /// stays.
     pub fn remove_file(&mut self, id: FileId) -> Result<Option<File>, RingError> {
         self.first.hand_over()?;
         if let Some(polled) = &mut self.polled {
@@ -169,8 +172,8 @@ impl Ring {
         Ok(self.first.remove_file(id))
     }
 
-    /// Reads from byte `offset` of `file` into the view of `buf`. Its
-    /// [`Done`] tells how many bytes came, which may be fewer.
+    /// Reads from byte `offset` of `file` into the view of `buf`. The result is the number
+    /// of bytes read, which may be fewer.
     ///
     /// # Errors
     /// [`Refused`] with the buffer.
@@ -189,8 +192,8 @@ impl Ring {
         self.first.read(tag, file, offset, buf)
     }
 
-    /// Writes the view of `buf` to `file` from byte `offset` on. Its
-    /// [`Done`] tells how many bytes went, which may be fewer.
+    /// Writes the view of `buf` to `file` from byte `offset` on. The result is the number of
+    /// bytes written, which may be fewer.
     ///
     /// # Errors
     /// [`Refused`] with the buffer.
@@ -202,7 +205,7 @@ impl Ring {
         buf: Buf,
         mode: WriteMode,
     ) -> Result<(), Refused<Buf>> {
-        // What has to be durable may need a flush, which is not polled.
+        // A durable write may require a flush, which cannot be polled.
         if mode == WriteMode::Normal
             && let Some(polled) = &mut self.polled
             && let Some((second, file)) = polled.at(file)
@@ -212,9 +215,9 @@ impl Ring {
         self.first.write(tag, file, offset, buf, mode)
     }
 
-    /// Waits for the medium to have everything written to `file` before: with
-    /// `datasync` the data and what is needed to read it (fdatasync), without
-    /// also times and owners (fsync).
+    /// Completes when everything written to `file` before is on the medium: with `datasync`
+    /// the data and the metadata needed to read it (fdatasync), without it also other
+    /// metadata such as times (fsync).
     ///
     /// # Errors
     /// [`Refused`].
@@ -250,13 +253,12 @@ impl Ring {
         self.second().map_or(room, |second| room.min(second.room()))
     }
 
-    /// Hands everything started to the kernel and lets it finish what it can
-    /// without waiting, in one system call, or none when there is nothing to
-    /// do.
+    /// Submits all started operations to the kernel and runs its pending completions,
+    /// without waiting, in one system call, or none when there is nothing to do.
     ///
     /// # Errors
-    /// [`RingError::Enter`]; what was not handed over is kept for the next
-    /// call. Being short of memory for the moment is not an error.
+    /// [`RingError::Enter`]; operations that were not submitted are kept for the next call.
+    /// A transient shortage of memory is not an error.
     pub fn submit(&mut self) -> Result<(), RingError> {
         if let Some(second) = self.second_mut() {
             second.submit()?;
@@ -264,33 +266,33 @@ impl Ring {
         self.first.submit()
     }
 
-    /// Appends what is done to `done`.
+    /// Appends completions to `done`.
     ///
     /// # Errors
-    /// [`Stray`] for a completion that belongs to nothing, after all others
-    /// have been taken.
+    /// [`Stray`] for a completion that belongs to no operation, after all others were
+    /// appended.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
         let there = self.second_mut().map_or(Ok(()), |second| second.reap(done));
         self.first.reap(done).and(there)
     }
 
-    /// From now on until the next [`submit`](Self::submit), makes
-    /// [`wait_fd`](Self::wait_fd) readable when something is done. False when
-    /// something is waiting for `submit` or `reap` already: do not sleep then.
+    /// Makes [`wait_fd`](Self::wait_fd) readable with the next completion, until the next
+    /// [`submit`](Self::submit). Returns false when there is work for `submit` or `reap`
+    /// already: do not sleep then.
     ///
     /// A sleep may end early (`EINTR`).
     #[must_use]
     pub fn arm(&mut self) -> bool {
-        self.first.let_go_of_lent();
-        let asks = self.second_mut().is_some_and(|second| {
-            second.let_go_of_lent();
+        self.first.release_lent();
+        // Polled operations do not end a sleep.
+        let polls = self.second_mut().is_some_and(|second| {
+            second.release_lent();
             second.in_flight() > 0
         });
-        // Who has to ask cannot sleep.
-        self.first.arm() && !asks
+        self.first.arm() && !polls
     }
 
-    /// Becomes readable when something is done, after [`arm`](Self::arm).
+    /// Becomes readable with the next completion, after [`arm`](Self::arm).
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.first.wait_fd()
@@ -304,7 +306,7 @@ impl Ring {
 }
 
 impl AsFd for Ring {
-    /// The ring itself, to look at in `/proc`. Not to sleep on: with
+    /// The descriptor of the ring, to inspect it in `/proc`. Not to sleep on: with
     /// [`Mode::Deferred`] it does not become readable by itself.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.first.as_fd()

@@ -1,17 +1,17 @@
-//! Slots: which operation a completion belongs to.
+//! Slots, which relate completions to operations.
 
 use nvmeof_memory::Buf;
 
-/// What an operation owns while the kernel has it.
+/// An operation in flight, with its buffer.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) tag: u64,
     pub(crate) buf: Option<Buf>,
 }
 
-/// A fixed number of slots. The number the kernel gives back with a completion
-/// is the slot's index and, above it, how often the slot was used before, so
-/// that a completion that is not for the present holder is recognised.
+/// A fixed number of slots. The number that the kernel returns with a completion is the
+/// index of the slot and, in the upper half, its generation, so that a stale completion is
+/// detected.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -21,14 +21,14 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    holds: Option<InFlight>,
+    held: Option<InFlight>,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Self {
         let empty = || Slot {
             generation: 0,
-            holds: None,
+            held: None,
         };
         Self {
             slots: (0..count).map(|_| empty()).collect(),
@@ -44,8 +44,8 @@ impl Slots {
         self.free.len()
     }
 
-    /// Puts `op` in a free slot and tells the number for the kernel, or gives
-    /// it back when there is none.
+    /// Puts `op` in a free slot and returns the number for the kernel, or returns `op` when
+    /// no slot is free.
     pub(crate) fn insert(&mut self, op: InFlight) -> Result<u64, InFlight> {
         let Some(index) = self.free.pop() else {
             return Err(op);
@@ -53,12 +53,12 @@ impl Slots {
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return Err(op);
         };
-        slot.holds = Some(op);
+        slot.held = Some(op);
         Ok(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// Takes out what `number` stands for, or nothing when it is stale or
-    /// never was ours.
+    /// Removes the operation with this `number`; `None` when the number is stale or was
+    /// never in use.
     pub(crate) fn remove(&mut self, number: u64) -> Option<InFlight> {
         let generation = u32::try_from(number >> 32).ok()?;
         let index = u32::try_from(number & u64::from(u32::MAX)).ok()?;
@@ -66,13 +66,13 @@ impl Slots {
         if slot.generation != generation {
             return None;
         }
-        let op = slot.holds.take()?;
+        let op = slot.held.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
         Some(op)
     }
 
-    /// Gives up everything in flight without ever freeing its memory.
+    /// Forgets all operations in flight without freeing their buffers.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
         self.free.clear();
@@ -88,12 +88,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_or_foreign_number_finds_nothing() {
+    fn remove_of_stale_or_unknown_number_is_none() {
         let mut slots = Slots::new(2);
         let first = slots.insert(op(1)).unwrap();
         assert_eq!(slots.remove(first).unwrap().tag, 1);
         let second = slots.insert(op(2)).unwrap();
-        assert_ne!(first, second, "the slot is used again, its number is not");
+        assert_ne!(first, second, "the slot is reused, its number is not");
         for foreign in [first, second + 1, 2, u64::MAX] {
             assert!(slots.remove(foreign).is_none(), "{foreign:#x}");
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_gives_the_operation_back() {
+    fn insert_into_full_table_returns_operation() {
         let mut slots = Slots::new(1);
         slots.insert(op(1)).unwrap();
         assert_eq!(slots.insert(op(7)).unwrap_err().tag, 7);

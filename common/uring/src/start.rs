@@ -1,4 +1,4 @@
-//! Starting a ring: what the kernel offers, and words for when it refuses.
+//! Setting up a ring: features of the kernel, and errors when it refuses.
 
 use std::io;
 use std::path::Path;
@@ -8,36 +8,35 @@ use io_uring::{IoUring, Probe, opcode};
 use nix::errno::Errno;
 
 use crate::errno::errno_of;
-use crate::lent::PLACES;
+use crate::lent::MAX_PIECES;
 
-/// Sizes of a ring, fixed when it is made. Where the limit on locked memory
-/// leaves no room for queues this long, they are shorter.
+/// Sizes of a ring, fixed when it is made. Where the limit on locked memory does not allow
+/// queues of this length, they are shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
-    /// Operations one turn hands to the kernel in one call. More are handed
-    /// over in between. The kernel rounds up to a power of two.
+    /// Operations passed to the kernel in one system call. A longer batch takes several.
+    /// The kernel rounds up to a power of two.
     pub entries: u32,
-    /// Operations in flight at most. The completion queue is made this long,
-    /// so that it cannot overflow.
+    /// Maximum number of operations in flight. The completion queue has this length, so
+    /// that it cannot overflow.
     pub in_flight: u32,
-    /// Files open in the ring at most.
+    /// Maximum number of registered files.
     pub files: u32,
-    /// Has a thread of the kernel take operations, so that handing them over is
-    /// no system call (`SQPOLL`). `None`: the calls of the ring's owner hand over.
+    /// A kernel thread that polls the submission queue, so that submitting takes no system
+    /// call (`SQPOLL`). `None`: the owner of the ring submits with system calls.
     pub thread: Option<KernelThread>,
-    /// Pieces of 2 MiB of memory that other processes lend which are fixed buffers
-    /// at once, at most; no more than 512.
+    /// Maximum number of pieces of lent memory, 2 MiB each, that are registered as fixed
+    /// buffers at a time; at most 512.
     pub lent: u16,
 }
 
-/// A thread of the kernel that looks for operations all the time.
+/// The kernel thread that polls the submission queue (`SQPOLL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelThread {
-    /// It sleeps when none came for so long.
+    /// It sleeps after this time without an operation.
     pub idle: Duration,
-    /// The CPU that it runs on. `None`: on Linux 6.2 and later one that the ring's
-    /// owner may run on, as far as that was said to the kernel (`sched_setaffinity`), on
-    /// older kernels any.
+    /// The CPU that it runs on. `None`: one within the affinity of the ring's owner
+    /// (`sched_setaffinity`) on Linux 6.2 and later, any CPU on older kernels.
     pub processor: Option<u32>,
 }
 
@@ -48,147 +47,149 @@ impl Default for RingConfig {
             in_flight: 4096,
             files: 256,
             thread: None,
-            lent: PLACES,
+            lent: MAX_PIECES,
         }
     }
 }
 
-/// How completions are brought to us: the best the kernel knows is taken.
+/// How completions are delivered. The best mode that the kernel supports is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// When we ask for them, only (`DEFER_TASKRUN`, Linux 6.1).
+    /// Only when the owner asks for them (`DEFER_TASKRUN`, Linux 6.1).
     Deferred,
-    /// With any system call, without interrupting us (`COOP_TASKRUN`, 5.19).
+    /// With any system call, without interrupting the owner (`COOP_TASKRUN`, 5.19).
     Cooperative,
     /// At any time, with an interrupt.
     Plain,
-    /// As `Plain`; a thread of the kernel takes operations (`SQPOLL`, 5.11 for
-    /// whom the kernel does not trust).
+    /// As `Plain`; a kernel thread polls for operations (`SQPOLL`; 5.11 for processes
+    /// without privileges).
     Thread,
 }
 
 /// Why a ring could not be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// The system call is not there.
+    /// The system call does not exist.
     #[error(
-        "this kernel offers no io_uring (ENOSYS): it is older than Linux 5.6, built without \
+        "io_uring is not available (ENOSYS): the kernel is older than Linux 5.6, built without \
          CONFIG_IO_URING, or a sandbox hides it; use another kernel or sandbox"
     )]
     Missing,
-    /// An administrator switched it off.
+    /// An administrator disabled it.
     #[error(
-        "io_uring is switched off on this machine: the sysctl kernel.io_uring_disabled is \
-         {value}; as root run `sysctl -w kernel.io_uring_disabled=0`, and put the line \
-         kernel.io_uring_disabled=0 in a file in /etc/sysctl.d to keep it{}",
+        "io_uring is disabled on this machine: the sysctl kernel.io_uring_disabled is {value}; \
+         run `sysctl -w kernel.io_uring_disabled=0` as root, and put the line \
+         kernel.io_uring_disabled=0 into a file in /etc/sysctl.d to keep it{}",
         if *.value == 1 {
-            " (or add the user to the group kernel.io_uring_group names)"
+            " (or add the user to the group that kernel.io_uring_group names)"
         } else {
             ""
         }
     )]
     Disabled {
-        /// 1: only for the group in `kernel.io_uring_group`, 2: for everybody.
+        /// 1: only the group in `kernel.io_uring_group` may use it, 2: no process may.
         value: u8,
     },
-    /// Something else forbids it.
+    /// A seccomp filter or a security module denies it.
     #[error(
-        "this process may not use io_uring ({0}), and no sysctl of this kernel forbids it: a \
+        "io_uring is denied to this process ({0}), and no sysctl of this kernel forbids it: a \
          seccomp filter or a security module does; allow io_uring_setup, io_uring_enter and \
          io_uring_register there (docker: --security-opt seccomp=FILE, systemd: \
          SystemCallFilter=@aio)"
     )]
     Forbidden(Errno),
-    /// The sysctl may forbid it, or something else.
+    /// It is denied, and the sysctl cannot be read.
     #[error(
-        "this process may not use io_uring ({0}), and cannot see why: kernel.io_uring_disabled is \
-         hidden from it or none of 0, 1, 2; look with `sysctl kernel.io_uring_disabled` outside \
-         its sandbox: with 1 or 2 run `sysctl -w kernel.io_uring_disabled=0` as root, and put \
-         that line into a file in /etc/sysctl.d; otherwise allow io_uring_setup, io_uring_enter \
-         and io_uring_register in its seccomp filter"
+        "io_uring is denied to this process ({0}) for an unknown reason: \
+         kernel.io_uring_disabled is hidden from it or none of 0, 1, 2; check `sysctl \
+         kernel.io_uring_disabled` outside its sandbox: with 1 or 2 run `sysctl -w \
+         kernel.io_uring_disabled=0` as root, and put kernel.io_uring_disabled=0 into a file in \
+         /etc/sysctl.d; otherwise allow io_uring_setup, io_uring_enter and io_uring_register in \
+         its seccomp filter"
     )]
     Unseen(Errno),
-    /// It gives no thread to who is not trusted.
+    /// The kernel requires privileges for the submission thread.
     #[error(
-        "the kernel gives this process no thread that takes disk operations ({0}); leave \
-         storage.sqpoll out, or use Linux 5.11 or later"
+        "the kernel denies this process an io_uring submission thread (SQPOLL, {0}); remove \
+         storage.sqpoll, or use Linux 5.11 or later"
     )]
     Thread(Errno),
-    /// It gives a thread, but none there.
+    /// The submission thread cannot run on that CPU.
     #[error(
-        "the kernel runs no thread that takes disk operations on CPU {processor} ({errno}): \
-         it is offline, or not in the cpuset of this process; name others in storage.sqpoll_cores"
+        "the io_uring submission thread (SQPOLL) cannot run on CPU {cpu} ({errno}): the CPU \
+         is offline, or not in the cpuset of this process; set others in storage.sqpoll_cores"
     )]
-    ThreadProcessor {
-        /// The CPU asked for.
-        processor: u32,
-        /// What the kernel said.
+    ThreadCpu {
+        /// The requested CPU.
+        cpu: u32,
+        /// The error number of the kernel.
         errno: Errno,
     },
-    /// The kernel counts the queues as locked memory, and there is too little.
+    /// The kernel charges the queues as locked memory, beyond the limit.
     #[error(
-        "no memory for an io_uring of {entries} entries (ENOMEM); most kernels count it as \
-         locked memory: raise `ulimit -l` (LimitMEMLOCK= in a systemd unit), or free memory"
+        "not enough memory for an io_uring of {entries} entries (ENOMEM); most kernels charge it \
+         as locked memory: raise `ulimit -l` (LimitMEMLOCK= in a systemd unit), or free memory"
     )]
     LockedMemory {
-        /// Entries asked for.
+        /// Entries requested.
         entries: u32,
     },
-    /// The kernel's io_uring cannot do what we need.
-    #[error("this kernel's io_uring has no {name} operation; Linux 5.6 or later has it")]
+    /// An operation that the ring requires is missing.
+    #[error("io_uring of this kernel has no {name} operation; use Linux 5.6 or later")]
     MissingOperation {
         /// Name in io_uring(7).
         name: &'static str,
     },
     /// Files could not be registered.
     #[error(
-        "no table of {files} registered files ({errno}); raise `ulimit -n` (LimitNOFILE= in a \
-         systemd unit)"
+        "cannot allocate a table of {files} registered files ({errno}); raise `ulimit -n` \
+         (LimitNOFILE= in a systemd unit)"
     )]
     FileTable {
-        /// Places asked for.
+        /// Slots requested.
         files: u32,
-        /// What the kernel said.
+        /// The error number of the kernel.
         errno: Errno,
     },
-    /// There is no descriptor to sleep on.
+    /// The eventfd to sleep on could not be made.
     #[error(
-        "no eventfd for the io_uring ({0}); raise `ulimit -n` (LimitNOFILE= in a systemd unit)"
+        "cannot create an eventfd for io_uring ({0}); raise `ulimit -n` (LimitNOFILE= in a \
+         systemd unit)"
     )]
     EventFd(Errno),
-    /// Another refusal to make the ring.
+    /// Another error of `io_uring_setup`.
     #[error(
-        "the kernel refused an io_uring of {entries} entries ({errno}); {}",
+        "cannot create an io_uring of {entries} entries ({errno}); {}",
         setup_remedy(*.errno)
     )]
     Setup {
-        /// Entries asked for.
+        /// Entries requested.
         entries: u32,
-        /// What the kernel said.
+        /// The error number of the kernel.
         errno: Errno,
     },
-    /// The kernel would not take operations from the ring.
+    /// The kernel accepts no operations from the ring.
     #[error(
-        "the kernel takes no more disk operations (io_uring_enter: {0}); restart the program, and \
+        "io_uring accepts no more operations (io_uring_enter: {0}); restart the program, and \
          report it with the output of `dmesg` and `uname -r`"
     )]
     Enter(Errno),
 }
 
-/// What to do when no ring can be made.
+/// The remedy when no ring can be made.
 fn setup_remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::EMFILE => "raise `ulimit -n` (LimitNOFILE= in a systemd unit)",
         Errno::ENFILE => "raise `sysctl fs.file-max`",
         Errno::EINVAL => {
-            "it is older than Linux 5.6, or a sandbox stands in for it; use another kernel or \
+            "the kernel is older than Linux 5.6, or a sandbox emulates it; use another kernel or \
              sandbox"
         }
         _ => "report it with the output of `dmesg` and `uname -r`",
     }
 }
 
-/// What a ring needs the kernel to know.
+/// Operations that a ring requires of the kernel.
 const NEEDED: [(&str, u8); 7] = [
     ("READ", opcode::Read::CODE),
     ("WRITE", opcode::Write::CODE),
@@ -202,12 +203,11 @@ const NEEDED: [(&str, u8); 7] = [
 /// All modes, best first.
 pub(crate) const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Plain];
 
-/// A ring has at least so many entries, if it is up to us.
+/// Minimum number of entries when the ring is shortened.
 const FEWEST: u32 = 32;
 
-/// Makes a ring in the first of `modes` the kernel knows and an empty file
-/// table.
-/// With `polls` it asks devices for what is done (`IOPOLL`).
+/// Makes a ring in the first of `modes` that the kernel supports, and an empty file table.
+/// With `polls` it polls devices for completions (`IOPOLL`).
 pub(crate) fn start(
     config: RingConfig,
     modes: &[Mode],
@@ -245,7 +245,7 @@ pub(crate) fn start(
     Ok((ring, mode))
 }
 
-/// What of the thread it is that the kernel does not give; `None`: it is the ring.
+/// The error if the kernel refused the submission thread; `None` if it refused the ring.
 #[cold]
 fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> Option<RingError> {
     let starts = |thread, modes| best(RingConfig { thread, ..config }, modes, polls).is_ok();
@@ -257,16 +257,16 @@ fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> 
         // EINVAL for one that is offline, and on newer kernels for one that is not in the
         // cpuset of the caller.
         // Source: io_sq_offload_create() in io_uring/sqpoll.c of Linux.
-        Some(processor) if errno == Errno::EINVAL && starts(Some(anywhere), &[Mode::Thread]) => {
-            Some(RingError::ThreadProcessor { processor, errno })
+        Some(cpu) if errno == Errno::EINVAL && starts(Some(anywhere), &[Mode::Thread]) => {
+            Some(RingError::ThreadCpu { cpu, errno })
         }
         _ if starts(None, &MODES) => Some(RingError::Thread(errno)),
         _ => None,
     }
 }
 
-/// A ring of the size asked for, or of the largest that locked memory allows:
-/// before Linux 5.12 and again in late versions of 6 the queues count as such.
+/// A ring of the requested size, or of the largest that the limit on locked memory allows:
+/// before Linux 5.12 and again in late versions of 6 the queues are charged to it.
 fn best(mut config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
     loop {
         match of_size(config, modes, polls) {
@@ -292,12 +292,12 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
         if polls {
             builder.setup_iopoll();
         }
-        if let Some(processor) = config.thread.and_then(|thread| thread.processor) {
-            builder.setup_sqpoll_cpu(processor);
+        if let Some(cpu) = config.thread.and_then(|thread| thread.processor) {
+            builder.setup_sqpoll_cpu(cpu);
         }
         match mode {
-            // Completions wait until we enter the kernel for them; the flag
-            // tells without a system call that some wait.
+            // Completions are pending until this thread enters the kernel for them; the
+            // flag shows without a system call that some are.
             Mode::Deferred => builder
                 .setup_single_issuer()
                 .setup_defer_taskrun()
@@ -308,7 +308,7 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
                 .setup_taskrun_flag()
                 .setup_submit_all(),
             Mode::Plain => &mut builder,
-            // The other flags are about tasks that enter the kernel.
+            // The other flags concern tasks that enter the kernel.
             Mode::Thread => builder
                 .setup_sqpoll(idle_ms(config.thread))
                 .setup_submit_all(),
@@ -317,7 +317,7 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
             Ok(ring) => return Ok((ring, mode)),
             Err(error) => last = errno_of(&error),
         }
-        // An unknown flag is EINVAL; anything else will not get better.
+        // An unknown flag is EINVAL; other errors are the same in each mode.
         if last != Errno::EINVAL {
             break;
         }
@@ -325,21 +325,21 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
     Err(last)
 }
 
-/// At least a millisecond: 0 stands for the kernel's default, which is a second.
+/// At least a millisecond: 0 means the kernel's default, which is a second.
 fn idle_ms(thread: Option<KernelThread>) -> u32 {
     let ms = thread.map_or(0, |thread| thread.idle.as_millis());
     u32::try_from(ms).unwrap_or(u32::MAX).max(1)
 }
 
-/// What the sysctl `kernel.io_uring_disabled` says. Linux 6.6 was the first to have it.
+/// The value of the sysctl `kernel.io_uring_disabled`, which exists since Linux 6.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sysctl {
-    /// Only the group in `kernel.io_uring_group` (1) or nobody (2) may make a ring.
+    /// Only the group in `kernel.io_uring_group` (1) or no process (2) may make a ring.
     Disabled(u8),
-    /// It lets everybody, or this kernel has none.
+    /// It allows all processes, or this kernel does not have it.
     Allows,
-    /// This process does not see it: `ProcSubset=pid` of a systemd unit and some
-    /// containers hide `/proc/sys`.
+    /// This process cannot read it: `ProcSubset=pid` of a systemd unit and some containers
+    /// hide `/proc/sys`.
     Hidden,
 }
 
@@ -374,7 +374,7 @@ fn explain_with(errno: Errno, entries: u32, sysctl: Sysctl) -> RingError {
         (Errno::ENOSYS, _) => RingError::Missing,
         (Errno::EPERM, Sysctl::Disabled(value)) => RingError::Disabled { value },
         (Errno::EPERM, Sysctl::Hidden) => RingError::Unseen(errno),
-        // The sysctl says EPERM, EACCES comes from elsewhere.
+        // The sysctl results in EPERM; EACCES has another cause.
         (Errno::EPERM | Errno::EACCES, _) => RingError::Forbidden(errno),
         (Errno::ENOMEM, _) => RingError::LockedMemory { entries },
         (errno, _) => RingError::Setup { entries, errno },
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_what_to_change() {
+    fn setup_error_names_remedy() {
         let (allows, hidden) = (Sysctl::Allows, Sysctl::Hidden);
         for (errno, sysctl, words) in [
             (
@@ -422,10 +422,7 @@ mod tests {
                 RingError::Forbidden(errno),
                 RingError::Unseen(errno),
                 RingError::Thread(errno),
-                RingError::ThreadProcessor {
-                    processor: 3,
-                    errno,
-                },
+                RingError::ThreadCpu { cpu: 3, errno },
                 RingError::FileTable { files: 64, errno },
                 RingError::EventFd(errno),
                 RingError::Setup { entries: 8, errno },
@@ -436,7 +433,7 @@ mod tests {
                 let Some((cause, remedy)) = message.rsplit_once("; ") else {
                     panic!("no remedy: {message}");
                 };
-                let objects = ["io_uring", "registered files", "disk operations"];
+                let objects = ["io_uring", "registered files"];
                 assert!(
                     objects.iter().any(|object| cause.contains(object)),
                     "{message}"
@@ -447,15 +444,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_not_said_to_allow() {
+    fn hidden_sysctl_is_not_reported_as_allowing() {
         let message = explain_with(Errno::EPERM, 8, Sysctl::Hidden).to_string();
         assert!(!message.contains("no sysctl of this kernel"), "{message}");
-        // Both must be named, since both are possible.
+        // Both causes are possible.
         assert!(message.contains("seccomp"), "{message}");
     }
 
     #[test]
-    fn senseless_sizes_are_errors() {
+    fn ring_without_entries_is_refused() {
         let config = RingConfig {
             entries: 0,
             ..RingConfig::default()

@@ -1,4 +1,4 @@
-//! One io_uring: takes operations, hands them to the kernel, brings them back.
+//! One io_uring: starts operations, submits them to the kernel, reaps completions.
 
 use std::fs::File;
 use std::marker::PhantomData;
@@ -12,88 +12,88 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_memory::{Buf, Region};
 
 use crate::errno::errno_of;
-use crate::files::{Begins, FileId, FileTableFull, Files};
+use crate::files::{FileId, FileTableFull, Files, IssuedBy};
 use crate::fixed::{Fixed, Registered};
 use crate::lent::Lent;
 use crate::pieces::LeftOut;
 use crate::slots::{InFlight, Slots};
 use crate::start::{Mode, RingConfig, RingError, start};
 
-/// One io_uring with its files, its fixed buffers and what it has in flight.
+/// One io_uring with its files, its fixed buffers and its operations in flight.
 pub(crate) struct Uring {
     pub(crate) ring: IoUring,
     mode: Mode,
     slots: Slots,
-    /// Told by the kernel when something is done, while `armed`.
+    /// The kernel signals it for each completion while `armed`.
     wake: Arc<EventFd>,
     armed: bool,
     pub(crate) files: Files,
     pub(crate) fixed: Fixed,
     pub(crate) counts: RingCounts,
-    /// Asks devices for what is done: they do not tell.
+    /// Polls devices for completions (`IOPOLL`).
     polls: bool,
-    /// `SINGLE_ISSUER`: the kernel refuses every other thread.
+    /// `SINGLE_ISSUER`: the kernel rejects all other threads.
     one_thread: PhantomData<*const ()>,
 }
 
-/// What became of an operation.
+/// The completion of an operation.
 #[derive(Debug)]
 pub struct Done {
-    /// The caller's name for it.
+    /// The tag of the caller.
     pub tag: u64,
-    /// What the system call of the same name returns: bytes moved, or 0.
+    /// The result of the system call of the same name: bytes transferred, or 0.
     pub result: Result<u32, Errno>,
-    /// The buffer, with the view it was given with, if there was one.
+    /// The buffer with its view, if the operation had one.
     pub buf: Option<Buf>,
 }
 
-/// What a ring did since it was made.
+/// Counters of a ring since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingCounts {
     /// Operations started.
     pub operations: u64,
-    /// Those of them whose buffer was not registered with the kernel, which has
-    /// to look up its pages then.
+    /// Those of them whose buffer was not registered, so that the kernel had to map its
+    /// pages.
     pub not_fixed: u64,
-    /// System calls that handed operations over or asked for what is done.
+    /// System calls that submitted operations or polled for completions.
     pub enters: u64,
 }
 
-/// Ends a sleep of the thread of a [`Ring`](crate::Ring), or its next one.
+/// Ends the current or the next sleep of the thread of a [`Ring`](crate::Ring).
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Has it look what there is to do.
+    /// Wakes the thread.
     pub fn wake(&self) {
-        // It fails when it was called 2^64 - 2 times in vain: it is readable then.
+        // It fails after 2^64 - 2 calls without a read: the eventfd is readable then.
         let _ = self.0.write(1);
     }
 }
 
-/// The kernel completed something that is not in flight: a bug, here or there.
+/// The kernel completed an operation that is not in flight: a bug, here or in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring completed operation {user_data:#x}, which is not in flight")]
 pub struct Stray {
-    /// The number that came with it.
+    /// The number in the completion.
     pub user_data: u64,
 }
 
-/// Stands for cancelling in completions. No slot has this number.
+/// The number of a cancel operation in completions. No slot has it.
 const CANCEL: u64 = u64::MAX;
-/// How often we look whether the kernel's thread took what it has to take.
-const HAND_OVERS: u32 = 1_000_000;
+/// How often the kernel's thread is polled until it has taken all operations.
+const HAND_OVER_POLLS: u32 = 1_000_000;
 
-/// Operations that are handed over together. The kernel tells a device of the
-/// first after it took the last, and each takes it some microseconds: with many
-/// at once the device would wait for us, and then we for it. With so many they
-/// work at the same time, and a system call is still shared by many.
-/// `docs/performance.md` has what it was measured to be worth.
-const TOGETHER: usize = 8;
+/// Operations that are submitted together. The kernel notifies a device of the first one
+/// after it has taken the last one, and each takes some microseconds: with many at once
+/// the device would wait for the CPU, and then the CPU for the device. With this number
+/// both are busy at the same time, and a system call still submits several operations.
+/// `docs/performance.md` has measurements.
+const BATCH: usize = 8;
 
 impl Uring {
-    /// Makes one of the first of `modes` that the kernel knows. With `polls` it asks
-    /// devices for what is done.
+    /// Makes one in the first of `modes` that the kernel supports. With `polls` it polls
+    /// devices for completions.
     pub(crate) fn new(modes: &[Mode], config: RingConfig, polls: bool) -> Result<Self, RingError> {
         let (mut ring, mode) = start(config, modes, polls)?;
         let wake = wake_on(&mut ring).map_err(RingError::EventFd)?;
@@ -125,25 +125,29 @@ impl Uring {
         self.fixed.register(&self.ring.submitter(), regions)
     }
 
-    /// Pieces of memory of other processes that are fixed buffers now.
+    /// Pieces of lent memory that are registered as fixed buffers.
     pub(crate) fn lent_pieces(&self) -> usize {
         self.fixed.lent().map_or(0, Lent::count)
     }
 
-    /// Why the kernel took no further piece of such memory.
+    /// Why the kernel refused to register more of it.
     pub(crate) fn lent_left_out(&self) -> Option<LeftOut> {
         self.fixed.lent().and_then(Lent::refused)
     }
 
-    pub(crate) fn add_file(&mut self, file: File, begins: Begins) -> Result<FileId, FileTableFull> {
-        self.files.add(&self.ring.submitter(), file, begins)
+    pub(crate) fn add_file(
+        &mut self,
+        file: File,
+        issued_by: IssuedBy,
+    ) -> Result<FileId, FileTableFull> {
+        self.files.add(&self.ring.submitter(), file, issued_by)
     }
 
-    /// Has the kernel take everything started, so that a file can go.
+    /// Has the kernel take all started operations, so that a file can be removed.
     pub(crate) fn hand_over(&mut self) -> Result<(), RingError> {
         self.submit()?;
-        for _ in 0..HAND_OVERS {
-            // The kernel's thread, if there is one, takes them when it runs.
+        for _ in 0..HAND_OVER_POLLS {
+            // With SQPOLL, the kernel's thread takes them when it runs.
             if self.mode != Mode::Thread || self.ring.submission().is_empty() {
                 break;
             }
@@ -155,7 +159,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Takes out a file whose operations were all [handed over](Self::hand_over).
+    /// Removes a file whose operations were all [handed over](Self::hand_over).
     pub(crate) fn remove_file(&mut self, id: FileId) -> Option<File> {
         self.files.remove(&self.ring.submitter(), id)
     }
@@ -171,7 +175,7 @@ impl Uring {
     pub(crate) fn submit(&mut self) -> Result<(), RingError> {
         self.disarm();
         if let Some(lent) = self.fixed.lent_mut() {
-            lent.look(&self.ring.submitter());
+            lent.check_next(&self.ring.submitter());
         }
         let waits = self.polls && self.slots.in_flight() > 0;
         let queue = self.ring.submission();
@@ -203,14 +207,14 @@ impl Uring {
         stray
     }
 
-    /// Has the kernel tell the eventfd from now on until the next `submit`. False when
-    /// something is waiting for `submit` or `reap` already.
+    /// Has the kernel signal completions on the eventfd until the next `submit`. Returns
+    /// false when there is work for `submit` or `reap` already.
     pub(crate) fn arm(&mut self) -> bool {
         if !self.armed {
             self.armed = true;
             self.ring.completion().enable_eventfd();
-            // The kernel looks at the switch after it published what is done,
-            // we look for what is done after we set the switch: one sees it.
+            // The kernel reads the flag after it has published a completion; this thread
+            // looks for completions after it has set the flag: one sees the other.
             fence(Ordering::SeqCst);
         }
         let done = !self.ring.completion().is_empty();
@@ -226,25 +230,24 @@ impl Uring {
         Waker(Arc::clone(&self.wake))
     }
 
-    /// A sleep may be long, and memory of those who left is to be free.
-    pub(crate) fn let_go_of_lent(&mut self) {
+    /// Releases lent memory of processes that have disconnected: a sleep may be long.
+    pub(crate) fn release_lent(&mut self) {
         if let Some(lent) = self.fixed.lent_mut() {
-            lent.let_go(&self.ring.submitter(), usize::MAX);
+            lent.release(&self.ring.submitter(), usize::MAX);
         }
     }
 
-    /// While awake we look ourselves, and the kernel need not tell.
+    /// An awake thread looks for completions itself.
     fn disarm(&mut self) {
         if self.armed {
             self.armed = false;
             self.ring.completion().disable_eventfd();
-            // Empty when it was not the ring that ended the sleep.
+            // Empty when the sleep ended without a completion.
             let _ = self.wake.read();
         }
     }
 
-    /// Starts `entry`, whose number is filled in here. Gives `op` back when
-    /// the ring is full.
+    /// Starts `entry`, with the number of its slot. Returns `op` when the ring is full.
     ///
     /// # Safety
     /// `entry` must be sound for the kernel for as long as `op` lives: it
@@ -255,7 +258,7 @@ impl Uring {
         entry: squeue::Entry,
     ) -> Result<(), InFlight> {
         if self.ring.submission().is_full() {
-            // What is wrong with the ring, the turn's own submit will tell.
+            // An error of the ring is reported by the next `submit`.
             let _ = self.enter(0);
             if self.ring.submission().is_full() {
                 return Err(op);
@@ -266,12 +269,12 @@ impl Uring {
         // SAFETY: as this function's own; `op` stays in its slot until the
         // kernel completes the entry.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        debug_assert!(pushed.is_ok(), "room was made above");
+        debug_assert!(pushed.is_ok(), "there is room, see above");
         self.counts.operations += 1;
         if pushed.is_err() {
             return self.slots.remove(number).map_or(Ok(()), Err);
         }
-        if self.ring.submission().len() >= TOGETHER {
+        if self.ring.submission().len() >= BATCH {
             // As above.
             let _ = self.enter(0);
         }
@@ -288,35 +291,34 @@ impl Uring {
             .submit_and_wait(want)
             .map_err(|error| errno_of(&error))
         {
-            // The kernel is short of something that the next turn may have.
+            // A transient shortage in the kernel: the next call may succeed.
             Ok(_) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY) => Ok(()),
             Err(errno) => Err(RingError::Enter(errno)),
         }
     }
 
-    /// Whether the kernel's thread sleeps, or has something to do that it does
-    /// only when it is told.
+    /// Whether the kernel's thread sleeps, or has work that requires a system call.
     fn must_wake_thread(&mut self) -> bool {
-        // It says that it sleeps, then looks once more; we put something there,
-        // then look whether it sleeps: one sees the other.
+        // The kernel's thread sets its flag, then checks the queue once more; this thread
+        // adds an entry, then checks the flag: one sees the other.
         fence(Ordering::SeqCst);
         let queue = self.ring.submission();
         queue.need_wakeup() || queue.cq_overflow()
     }
 
-    /// Cancels what can be cancelled and waits for everything in flight.
+    /// Cancels operations where possible and waits for all in flight.
     fn drain(&mut self) -> Result<(), RingError> {
         let all = types::CancelBuilder::any();
         let cancel = opcode::AsyncCancel2::new(all).build().user_data(CANCEL);
-        // Not before the kernel has all of them: it cancels what it has.
+        // The kernel cancels only operations that it has taken.
         self.enter(0)?;
         // SAFETY: cancelling names no memory.
-        // Without room for it we wait for the operations to end by themselves.
+        // Without room for it, the operations complete by themselves.
         let _ = unsafe { self.ring.submission().push(&cancel) };
         let mut done = Vec::new();
         while self.slots.in_flight() > 0 {
             self.enter(1)?;
-            // A stray completion is nothing to wait for.
+            // A stray completion does not matter here.
             let _ = self.reap(&mut done);
             done.clear();
         }
@@ -327,12 +329,12 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.slots.in_flight() > 0 && self.drain().is_err() {
-            // The kernel may still write to these buffers and we cannot learn
-            // when it is done: better lost than given to somebody else.
+            // The kernel may still write to these buffers, and when it is done cannot be
+            // found out: leak them rather than reuse them.
             self.slots.leak();
         }
-        // The kernel takes a closed ring apart some time later. Files are to
-        // be closed, and their locks gone, now.
+        // The kernel tears a closed ring down some time later. Files must be closed and
+        // their locks released now.
         let _ = self.ring.submitter().unregister_files();
     }
 }
@@ -344,19 +346,19 @@ impl AsFd for Uring {
     }
 }
 
-/// Has the kernel give a worker thread to each operation that waits in one, if it comes
-/// to that. The default is four for each CPU, for all files of the thread together:
-/// a disk that does not answer would take them, and every flush of others would wait. The
-/// kernel makes one only when all it has are waiting, and ends it when it is idle. Source:
+/// Allows one worker thread of the kernel for each operation. The default is four for each
+/// CPU, for all files of the thread together: a backing store that does not respond would
+/// occupy them, and each flush of others would wait. The kernel creates a worker only when
+/// all others are blocked, and ends it when it is idle. Source:
 /// `io_wq_create()` and `io_wqe_dec_running()` in io_uring/io-wq.c of Linux.
 fn allow_workers(ring: &IoUring, in_flight: u32) {
-    // Zero leaves the other kind as it is. Linux 5.15 was the first to have it.
+    // Zero keeps the limit of the other kind. Since Linux 5.15.
     let _ = ring
         .submitter()
         .register_iowq_max_workers(&mut [in_flight, 0]);
 }
 
-/// Has `ring` tell an eventfd when something is done, switched off at first.
+/// Registers an eventfd for completions of `ring`, disabled at first.
 fn wake_on(ring: &mut IoUring) -> Result<EventFd, Errno> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let wake = EventFd::from_value_and_flags(0, flags)?;

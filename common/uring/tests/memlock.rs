@@ -1,5 +1,5 @@
-//! What a low limit on locked memory does. Alone in its file, because the
-//! limit holds for the whole process.
+//! Registration under a low limit on locked memory. In a file of its own, because the
+//! limit applies to the whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -20,29 +20,35 @@ fn pool(bytes: usize) -> Pool {
 }
 
 #[test]
-fn what_cannot_be_registered_is_used_without() {
+fn memory_beyond_memlock_limit_is_used_unregistered() {
     let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
     setrlimit(Resource::RLIMIT_MEMLOCK, LIMIT.min(hard), hard).unwrap();
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     let pools = [pool(64 << 10), pool(16 << 20), pool(64 << 10)];
-    let told = ring.register_regions(pools.iter().map(Pool::region));
+    let outcome = ring.register_regions(pools.iter().map(Pool::region));
 
-    assert_eq!(told.registered + told.left_out, (16 << 20) + (128 << 10));
-    assert_eq!(told.why.is_some(), told.left_out > 0);
+    assert_eq!(
+        outcome.registered + outcome.left_out,
+        (16 << 20) + (128 << 10)
+    );
+    assert_eq!(outcome.why.is_some(), outcome.left_out > 0);
     let root = nix::unistd::geteuid().is_root();
-    assert!(root || told.why.is_some(), "an ordinary user has the limit");
-    if let Some(why) = told.why {
+    assert!(
+        root || outcome.why.is_some(),
+        "an ordinary user has the limit"
+    );
+    if let Some(why) = outcome.why {
         let LeftOut::Limit(limit) = why else {
             unreachable!("{why:?}");
         };
         assert!(limit <= LIMIT);
-        assert!(told.left_out >= 16 << 20, "{told}");
+        assert!(outcome.left_out >= 16 << 20, "{outcome}");
         for words in [&limit.to_string(), "RLIMIT_MEMLOCK", "ulimit -l"] {
-            assert!(told.to_string().contains(words), "{told}");
+            assert!(outcome.to_string().contains(words), "{outcome}");
         }
     } else {
-        // Whoever may lock memory has no limit, and then all is registered.
-        assert!(told.to_string().contains("registered"), "{told}");
+        // A privileged process has no limit, so all memory is registered.
+        assert!(outcome.to_string().contains("registered"), "{outcome}");
     }
 
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
@@ -57,7 +63,7 @@ fn what_cannot_be_registered_is_used_without() {
     }
     assert!(done.iter().all(|done| done.result == Ok(4096)), "{done:?}");
 
-    // Where our own was too much, what others lend is not tried.
+    // Lent memory is not registered where not all own memory could be.
     let shareable = PoolLayout {
         count: 1,
         stride: 4096,
@@ -69,6 +75,6 @@ fn what_cannot_be_registered_is_used_without() {
     let lender = Lender::new(region.unwrap().unwrap(), Arc::new(marks), 0, Arc::new(()));
     let buf = lender.lend(0, 0, 4096).unwrap();
     ring.write(9, file, 0, buf, WriteMode::Normal).unwrap();
-    let fixed = usize::from(told.left_out == 0);
+    let fixed = usize::from(outcome.left_out == 0);
     assert_eq!((ring.lent_pieces(), ring.lent_left_out()), (fixed, None));
 }

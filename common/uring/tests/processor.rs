@@ -1,4 +1,4 @@
-//! The CPU of the kernel's thread that takes operations.
+//! The CPU of the submission thread of the kernel (SQPOLL).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,10 +23,10 @@ fn allowed() -> Vec<usize> {
     all.filter(|one| set.is_set(*one).unwrap()).collect()
 }
 
-fn ring_on(processor: usize) -> Result<Ring, RingError> {
+fn ring_on(cpu: usize) -> Result<Ring, RingError> {
     let thread = KernelThread {
         idle: Duration::from_millis(1),
-        processor: Some(processor.try_into().unwrap()),
+        processor: Some(cpu.try_into().unwrap()),
     };
     Ring::new(RingConfig {
         thread: Some(thread),
@@ -35,40 +35,40 @@ fn ring_on(processor: usize) -> Result<Ring, RingError> {
 }
 
 /// `Cpus_allowed_list` of the kernel's thread for a ring that the calling thread made.
-/// Its name, which it sets before its CPUs, has the number of the maker.
+/// Its name, which it sets before its CPUs, contains the id of the thread that made it.
 /// Source: io_sq_thread() in io_uring/sqpoll.c of Linux.
-fn processors_of_taker() -> Option<String> {
+fn cpus_of_sqpoll_thread() -> Option<String> {
     let name = format!("iou-sqp-{}", gettid());
     let mut threads = fs::read_dir("/proc/self/task").unwrap();
-    let taker = threads.find_map(|thread| {
+    let sqpoll = threads.find_map(|thread| {
         let path = thread.unwrap().path();
-        // Others may end meanwhile.
+        // Other threads may end meanwhile.
         let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
         (comm.trim_end() == name).then_some(path)
     })?;
-    let status = fs::read_to_string(taker.join("status")).ok()?;
+    let status = fs::read_to_string(sqpoll.join("status")).ok()?;
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     Some(list.trim().to_owned())
 }
 
-/// Also where the ring's owner may not run there: newer kernels give the thread the
-/// CPUs of the owner when nothing else is said.
+/// Also on a CPU outside of the affinity of the ring's owner, which newer kernels use by
+/// default.
 #[test]
-fn the_thread_runs_on_the_processor_that_was_asked_for() {
-    for (own, asked) in allowed().into_iter().zip(allowed().into_iter().rev()) {
+fn sqpoll_thread_runs_on_the_requested_cpu() {
+    for (own, requested) in allowed().into_iter().zip(allowed().into_iter().rev()) {
         let mut set = CpuSet::new();
         set.set(own).unwrap();
         sched_setaffinity(SELF, &set).unwrap();
-        let ring = ring_on(asked).unwrap();
+        let ring = ring_on(requested).unwrap();
         assert_eq!(ring.mode(), Mode::Thread);
-        let asked = Some(asked.to_string());
+        let requested = Some(requested.to_string());
         let start = Instant::now();
-        while processors_of_taker() != asked {
-            let found = processors_of_taker();
+        while cpus_of_sqpoll_thread() != requested {
+            let found = cpus_of_sqpoll_thread();
             assert!(
                 start.elapsed() < Duration::from_secs(60),
-                "{found:?}, not {asked:?}"
+                "{found:?}, not {requested:?}"
             );
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -76,12 +76,12 @@ fn the_thread_runs_on_the_processor_that_was_asked_for() {
 }
 
 #[test]
-fn a_processor_that_is_not_there_is_told_and_not_taken_for_another_lack() {
+fn missing_cpu_is_reported_as_such() {
     let error = ring_on(1_000_000).map(drop).unwrap_err();
-    let RingError::ThreadProcessor { processor, errno } = error else {
+    let RingError::ThreadCpu { cpu, errno } = error else {
         panic!("{error}");
     };
-    assert_eq!((processor, errno), (1_000_000, Errno::EINVAL));
+    assert_eq!((cpu, errno), (1_000_000, Errno::EINVAL));
     let words = error.to_string();
     assert!(words.contains("CPU 1000000 (EINVAL"), "{words}");
     assert!(words.contains("storage.sqpoll_cores"), "{words}");

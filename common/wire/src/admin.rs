@@ -1,4 +1,4 @@
-//! Admin commands: what their dwords mean, in both directions.
+//! Admin commands, parsed and built.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,7 +12,7 @@ use crate::opcode::{Opcode, admin};
 pub const NSID_ALL: u32 = 0xffff_ffff;
 
 numbers! {
-    /// What an Identify command asks for: Controller or Namespace Structure.
+    /// What an Identify command requests: Controller or Namespace Structure.
     Cns {
         NAMESPACE = 0x00, "Identify Namespace";
         CONTROLLER = 0x01, "Identify Controller";
@@ -59,7 +59,7 @@ pub const CSI_NVM: u8 = 0;
 /// An Identify command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
-    /// What is asked for.
+    /// The data structure to return.
     pub cns: Cns,
     /// Controller identifier to start from.
     pub cntid: u16,
@@ -69,11 +69,11 @@ pub struct Identify {
     pub nsid: u32,
 }
 
-/// Length of every Identify answer in bytes.
+/// Length of every Identify data structure in bytes.
 pub const IDENTIFY_LEN: u32 = 4096;
 
 impl Identify {
-    /// Asks for `cns` of namespace `nsid`.
+    /// Requests `cns` of namespace `nsid`.
     #[must_use]
     pub fn new(cns: Cns, nsid: u32) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl Identify {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's.
+    /// Builds the command without data pointer and command identifier.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::IDENTIFY);
@@ -112,13 +112,13 @@ impl Identify {
 /// A Get Log Page command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
-    /// Which page.
+    /// The page.
     pub lid: LogId,
     /// Log specific parameter (LSP), 7 bits.
     pub lsp: u8,
     /// Retain asynchronous event (RAE).
     pub retain_event: bool,
-    /// Bytes asked for: NUMD, counted from one and in bytes.
+    /// Number of bytes requested: NUMD plus one, in bytes.
     pub len: u64,
     /// Offset in bytes, or an index when `index_offset` is set.
     pub offset: u64,
@@ -133,8 +133,8 @@ pub struct GetLogPage {
 }
 
 impl GetLogPage {
-    /// Asks for `len` bytes of page `lid` from `offset`; `len` is rounded up
-    /// to whole dwords and is at least one.
+    /// Requests `len` bytes of page `lid` from `offset`; `len` is rounded up to whole
+    /// dwords, at least one.
     #[must_use]
     pub fn new(lid: LogId, nsid: u32, offset: u64, len: u32) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl GetLogPage {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's.
+    /// Builds the command without data pointer and command identifier.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::GET_LOG_PAGE);
@@ -190,7 +190,7 @@ impl GetLogPage {
     }
 }
 
-/// Which value of a feature Get Features asks for (SEL).
+/// The value of a feature that Get Features requests (SEL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
     /// Current.
@@ -230,9 +230,9 @@ impl Select {
 /// A Get Features command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetFeatures {
-    /// Which feature.
+    /// The feature.
     pub fid: FeatureId,
-    /// Which value.
+    /// The value.
     pub select: Select,
     /// Dword 11, whose meaning depends on the feature.
     pub cdw11: u32,
@@ -253,7 +253,7 @@ impl GetFeatures {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's.
+    /// Builds the command without data pointer and command identifier.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::GET_FEATURES);
@@ -267,9 +267,9 @@ impl GetFeatures {
 /// A Set Features command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetFeatures {
-    /// Which feature.
+    /// The feature.
     pub fid: FeatureId,
-    /// Whether the value is to survive a reset (SV).
+    /// Whether the value persists across resets (SV).
     pub save: bool,
     /// Dword 11, whose meaning depends on the feature.
     pub cdw11: u32,
@@ -305,7 +305,7 @@ impl SetFeatures {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's.
+    /// Builds the command without data pointer and command identifier.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::SET_FEATURES);
@@ -337,7 +337,7 @@ impl Abort {
         }
     }
 
-    /// The command; its identifier is the caller's.
+    /// Builds the command without command identifier.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         let mut sqe = Sqe::new(admin::ABORT);
@@ -348,7 +348,7 @@ impl Abort {
     }
 }
 
-/// A command that is its opcode alone: Keep Alive, Asynchronous Event Request.
+/// A command without parameters: Keep Alive, Asynchronous Event Request.
 #[must_use]
 pub fn bare(opcode: Opcode) -> Sqe {
     Sqe::new(opcode)
@@ -383,14 +383,14 @@ mod tests {
         log.index_offset = true;
         log.csi = 2;
         assert_eq!(log.to_sqe().cdw14.get(), 0x0280_0000);
-        // The longest there is: NUMD FFFFFFFFh.
+        // The maximum: NUMD FFFFFFFFh.
         log.len = 1 << 34;
         assert_eq!(GetLogPage::parse(&log.to_sqe()), log);
     }
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_to_the_same_meaning(bytes: [[u8; 32]; 2]) {
+        fn parsed_values_round_trip(bytes: [[u8; 32]; 2]) {
             let bytes: [u8; 64] = zerocopy::transmute!(bytes);
             let sqe = Sqe::from_capsule(&bytes).unwrap();
             let identify = Identify::parse(&sqe);

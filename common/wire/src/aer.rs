@@ -2,7 +2,7 @@
 
 use crate::admin::LogId;
 
-/// What kind of event: bits 2:0 of dword 0.
+/// Event type: bits 2:0 of dword 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventType(pub u8);
 
@@ -21,11 +21,11 @@ impl EventType {
     pub const VENDOR: Self = Self(7);
 }
 
-/// An event: what happened and which log page says more. Reading that page
-/// without Retain Asynchronous Event lets the next event of its type through.
+/// An event, and the log page with its details. Reading that page without Retain
+/// Asynchronous Event allows the next event of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AsyncEvent {
-    /// Type, which says what `info` means.
+    /// Type, which defines the meaning of `info`.
     pub kind: EventType,
     /// Asynchronous event information.
     pub info: u8,
@@ -46,7 +46,7 @@ impl AsyncEvent {
     pub const TEMPERATURE: Self = Self::new(EventType::SMART, 0x01, LogId::SMART);
     /// SMART: available spare is below its threshold.
     pub const SPARE: Self = Self::new(EventType::SMART, 0x02, LogId::SMART);
-    /// Notice: an attached namespace changed, came or went.
+    /// Notice: an attached namespace changed, was added or was removed.
     pub const NAMESPACE_CHANGED: Self =
         Self::new(EventType::NOTICE, 0x00, LogId::CHANGED_NAMESPACES);
     /// Notice: firmware activation starts.

@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Ascii<const N: usize>([u8; N]);
 
 impl<const N: usize> Ascii<N> {
-    /// The first `N` bytes of `text`, padded with spaces. Bytes outside
-    /// 20h to 7Eh, which the specification does not allow, become `?`.
+    /// The first `N` bytes of `text`, padded with spaces. Bytes outside 20h to 7Eh, which
+    /// the specification does not allow, become `?`.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let mut field = [b' '; N];
@@ -27,7 +27,7 @@ impl<const N: usize> Ascii<N> {
         Self(field)
     }
 
-    /// The bytes as they are on the wire.
+    /// The bytes as on the wire.
     #[must_use]
     pub const fn as_array(&self) -> &[u8; N] {
         &self.0
@@ -40,7 +40,7 @@ impl<const N: usize> Default for Ascii<N> {
     }
 }
 
-/// Without padding; what a peer sent that is not printable becomes `?`.
+/// Without padding; non-printable bytes of a peer become `?`.
 impl<const N: usize> fmt::Display for Ascii<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padded_with_spaces_and_trimmed_for_people() {
+    fn padded_with_spaces_and_displayed_trimmed() {
         let field = Ascii::<8>::new("abc");
         assert_eq!(field.as_array(), b"abc     ");
         assert_eq!(field.to_string(), "abc");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_sends_is_printable() {
+    fn display_of_peer_bytes_is_printable() {
         let field = Ascii::<4>::read_from_bytes(&[b'a', 0x1b, b'b', 0]).unwrap();
         assert_eq!(field.to_string(), "a?b");
     }

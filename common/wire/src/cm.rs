@@ -7,10 +7,10 @@ use core::mem::offset_of;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Record format 0, the only one there is.
+/// Record format 0, the only one defined.
 pub const RECFMT: u16 = 0;
 
-/// What the host says when it asks for a connection: 32 bytes.
+/// Private data of a connection request of a host: 32 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -31,7 +31,7 @@ pub struct Request {
     pub reserved: [u8; 22],
 }
 
-/// What the controller says when it accepts: 32 bytes.
+/// Private data of an accept: 32 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -45,7 +45,7 @@ pub struct Accept {
     pub reserved: [u8; 28],
 }
 
-/// What the controller says when it rejects: 4 bytes.
+/// Private data of a reject: 4 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -53,7 +53,7 @@ pub struct Accept {
 pub struct Reject {
     /// Record format: 0.
     pub recfmt: U16,
-    /// Why.
+    /// The reason.
     pub status: RejectStatus,
 }
 
@@ -67,7 +67,7 @@ const _: () = {
     assert!(size_of::<Reject>() == 4);
 };
 
-/// Why a connection was rejected.
+/// The reason for a reject.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -77,21 +77,21 @@ pub struct RejectStatus(U16);
 impl RejectStatus {
     /// The private data has the wrong length.
     pub const INVALID_LENGTH: Self = Self(U16::new(1));
-    /// The record format is not known.
+    /// The record format is unknown.
     pub const INVALID_RECFMT: Self = Self(U16::new(2));
-    /// The queue identifier is not possible.
+    /// The queue identifier is invalid.
     pub const INVALID_QID: Self = Self(U16::new(3));
-    /// The host send queue size is not possible.
+    /// The host send queue size is invalid.
     pub const INVALID_HSQSIZE: Self = Self(U16::new(4));
-    /// The host receive queue size is not possible.
+    /// The host receive queue size is invalid.
     pub const INVALID_HRQSIZE: Self = Self(U16::new(5));
-    /// The controller has no room.
+    /// The controller lacks resources.
     pub const NO_RESOURCES: Self = Self(U16::new(6));
-    /// IRD is not possible.
+    /// IRD is invalid.
     pub const INVALID_IRD: Self = Self(U16::new(7));
-    /// ORD is not possible.
+    /// ORD is invalid.
     pub const INVALID_ORD: Self = Self(U16::new(8));
-    /// The controller identifier is not possible.
+    /// The controller identifier is invalid.
     pub const INVALID_CNTLID: Self = Self(U16::new(9));
 
     /// The number.
@@ -120,8 +120,8 @@ impl fmt::Display for RejectStatus {
 }
 
 impl Request {
-    /// The request for a connection of queue `qid` with `entries` entries.
-    /// HSQSIZE is zero-based and HRQSIZE is not.
+    /// A connection request for queue `qid` with `entries` entries. HSQSIZE is 0's based
+    /// and HRQSIZE is not.
     #[must_use]
     pub fn new(qid: u16, entries: u16) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Request {
     /// Parses private data, which some providers deliver padded.
     ///
     /// # Errors
-    /// The status to reject with when it is too short or of another format.
+    /// The status to reject with if it is too short or has another format.
     pub fn parse(private_data: &[u8]) -> Result<Self, RejectStatus> {
         let (request, _padding) =
             Self::read_from_prefix(private_data).map_err(|_| RejectStatus::INVALID_LENGTH)?;
@@ -148,7 +148,7 @@ impl Request {
 }
 
 impl Accept {
-    /// The accept of a controller that has `entries` receives posted.
+    /// The accept of a controller that has posted `entries` receives.
     #[must_use]
     pub fn new(entries: u16) -> Self {
         Self {
@@ -157,8 +157,8 @@ impl Accept {
         }
     }
 
-    /// Parses private data, padded or not; `None` when it is too short for
-    /// the fields that count or of another format.
+    /// Parses private data, padded or not; `None` if it is too short for its fields or
+    /// has another format.
     #[must_use]
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let (head, _rest) = <[U16; 2]>::read_from_prefix(private_data).ok()?;
@@ -177,8 +177,8 @@ impl Reject {
         }
     }
 
-    /// Parses private data, padded or not; `None` when it is too short or of
-    /// another format.
+    /// Parses private data, padded or not; `None` if it is too short or has another
+    /// format.
     #[must_use]
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let (reject, _padding) = Self::read_from_prefix(private_data).ok()?;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_taken_and_shortness_is_not() {
+    fn padded_private_data_are_accepted_and_short_are_not() {
         let mut padded = [0; 56];
         assert!(Request::parse(&padded).is_ok());
         assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn reject_statuses_are_words() {
+    fn reject_statuses_have_names() {
         let reject = Reject::parse(&[0, 0, 4, 0]).unwrap();
         assert_eq!(reject, Reject::new(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(reject.status.to_string(), "invalid host send queue size");
@@ -231,7 +231,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        fn any_bytes_parse_or_are_rejected(bytes: Vec<u8>) {
             if let Ok(request) = Request::parse(&bytes) {
                 prop_assert_eq!(Request::parse(request.as_bytes()), Ok(request));
             }

@@ -50,7 +50,7 @@ impl Cqe {
         }
     }
 
-    /// How the command ended.
+    /// The status of the command.
     #[must_use]
     pub fn status(&self) -> Status {
         Status::from_field(self.status.get() >> 1)
@@ -63,13 +63,13 @@ impl Cqe {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Reads the entry from a response capsule; `None` when it is shorter.
+    /// The entry of a response capsule; `None` if it is shorter.
     #[must_use]
     pub fn from_capsule(capsule: &[u8]) -> Option<Self> {
         Self::read_from_prefix(capsule).ok().map(|(cqe, _rest)| cqe)
     }
 
-    /// The bytes as they go on the wire.
+    /// The bytes as on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CQE_LEN] {
         zerocopy::transmute!(*self)

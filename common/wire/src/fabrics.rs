@@ -33,7 +33,7 @@ impl FcType {
     /// Disconnect.
     pub const DISCONNECT: Self = Self(0x08);
 
-    /// The name in the words of the specification.
+    /// The name as in the specification.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,10 +55,9 @@ impl FcType {
     }
 }
 
-/// Cntlid of a Connect that asks for a controller to be made (the dynamic
-/// controller model).
+/// CNTLID of a Connect that requests a new controller (the dynamic controller model).
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
-/// Cntlid of a Connect that asks for any existing static controller.
+/// CNTLID of a Connect that requests any existing static controller.
 pub const CNTLID_ANY_STATIC: u16 = 0xfffe;
 
 /// The Connect command.
@@ -77,7 +76,7 @@ pub struct Connect {
     pub fctype: FcType,
     /// Reserved.
     pub reserved5: [u8; 19],
-    /// Where [`ConnectData`] is.
+    /// The location of [`ConnectData`].
     pub sgl: SglDescriptor,
     /// Record format: 0.
     pub recfmt: U16,
@@ -118,9 +117,9 @@ pub struct ConnectData {
     pub cntlid: U16,
     /// Reserved.
     pub reserved18: [u8; 238],
-    /// Name of the subsystem.
+    /// NQN of the subsystem.
     pub subnqn: [u8; NQN_FIELD],
-    /// Name of the host.
+    /// NQN of the host.
     pub hostnqn: [u8; NQN_FIELD],
     /// Reserved.
     pub reserved768: [u8; 256],
@@ -136,8 +135,8 @@ const _: () = {
     assert!(offset_of!(ConnectData, hostnqn) == 512);
 };
 
-/// Where an invalid parameter is: the result of a Connect that failed with
-/// Connect Invalid Parameters.
+/// The location of an invalid parameter: the result of a Connect that failed with Connect
+/// Invalid Parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidParameter {
     /// Byte offset in the submission queue entry (IATTR 0).
@@ -168,7 +167,7 @@ impl InvalidParameter {
         }
     }
 
-    /// The name of the field, as far as it is one a Connect has.
+    /// The name of the field, if it is one of Connect.
     #[must_use]
     pub fn field(self) -> &'static str {
         match self {
@@ -228,7 +227,7 @@ impl Connect {
         }
     }
 
-    /// Reads a command whose type is Connect.
+    /// Parses a command whose type is Connect.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         zerocopy::transmute!(*sqe)
@@ -240,8 +239,8 @@ impl Connect {
         zerocopy::transmute!(self)
     }
 
-    /// Entries of the queue; `None` when SQSIZE is FFFFh, one more than 16
-    /// bits hold.
+    /// Entries of the queue; `None` if SQSIZE is FFFFh, because the count needs more than
+    /// 16 bits.
     #[must_use]
     pub fn entries(&self) -> Option<u16> {
         self.sqsize.get().checked_add(1)
@@ -268,17 +267,17 @@ impl ConnectData {
 pub struct PropertyAccess {
     /// Whether the property has 8 bytes instead of 4 (ATTRIB bits 2:0, 001b).
     pub eight_bytes: bool,
-    /// Whether ATTRIB has a size that is neither.
+    /// Whether the size in ATTRIB is neither 4 nor 8 bytes.
     pub bad_size: bool,
-    /// Which property.
+    /// The property.
     pub property: Property,
     /// Value to set; 0 in a Property Get.
     pub value: u64,
 }
 
 impl PropertyAccess {
-    /// Reads a command whose type is Property Get or Property Set: ATTRIB is
-    /// byte 40, OFST bytes 47:44, VALUE bytes 55:48.
+    /// Parses a command whose type is Property Get or Property Set: ATTRIB is byte 40,
+    /// OFST bytes 47:44, VALUE bytes 55:48.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [attrib, ..] = sqe.cdw10.to_bytes();
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_what_and_where() {
+    fn invalid_parameter_results_round_trip() {
         let bad = InvalidParameter::InData(256);
         assert_eq!(bad.to_result(), 0x1_0100);
         assert_eq!(InvalidParameter::from_result(0x1_0100), bad);
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_sqsize_has_no_entry_count() {
+    fn largest_sqsize_has_no_entry_count() {
         let mut connect = Connect::new(1, 128, 0);
         assert_eq!(connect.entries(), Some(128));
         connect.sqsize = U16::new(0xffff);
@@ -375,7 +374,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_reads_and_writes_back(bytes: [[u8; 32]; 2]) {
+        fn any_entry_round_trips(bytes: [[u8; 32]; 2]) {
             let bytes: [u8; 64] = zerocopy::transmute!(bytes);
             let sqe = Sqe::from_capsule(&bytes).unwrap();
             prop_assert_eq!(Connect::parse(&sqe).to_sqe(), sqe);

@@ -1,5 +1,5 @@
-//! Features: what Set Features and Get Features carry in their dwords and data
-//! (NVMe Base 2.0, 5.27.1; NVM command set 1.0, 4.1.3).
+//! Features: the dwords and data of Set Features and Get Features (NVMe Base 2.0, 5.27.1;
+//! NVM command set 1.0, 4.1.3).
 
 use core::mem::offset_of;
 
@@ -45,8 +45,7 @@ numbers! {
 }
 
 bitflags! {
-    /// What Get Features with Select 3h (supported capabilities) returns in
-    /// dword 0.
+    /// Dword 0 of Get Features with Select 3h (supported capabilities).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FeatureCapabilities: u32 {
         /// The controller can save it.
@@ -112,8 +111,8 @@ const fn halves_of(dword: u32) -> (u16, u16) {
     (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
 }
 
-/// Arbitration (01h). Queues of a fabric are served as they come, so a target
-/// only keeps the value.
+/// Arbitration (01h). Queues of a fabric are served in order of arrival, so a target only
+/// stores the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arbitration {
     /// Arbitration burst, 2^n commands; 7 is no limit.
@@ -139,7 +138,7 @@ impl Arbitration {
         }
     }
 
-    /// The dword; weights beyond their range become the nearest in it.
+    /// The dword; weights out of range become the nearest valid ones.
     #[must_use]
     pub fn to_dword(self) -> u32 {
         let weight = |value: u16| u32::from(value.clamp(1, 256) - 1);
@@ -264,9 +263,8 @@ impl VolatileWriteCache {
     }
 }
 
-/// Number of Queues (07h): dword 11 asks for them, dword 0 of the completion
-/// says how many there are. Counts here are real ones; on the wire they are
-/// 0's based.
+/// Number of Queues (07h): dword 11 is the request, dword 0 of the completion the
+/// allocation. These counts are 1's based; on the wire they are 0's based.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberOfQueues {
     /// I/O submission queues, 1 to 65,535.
@@ -290,14 +288,14 @@ impl NumberOfQueues {
         })
     }
 
-    /// The dword. Zero queues, for which there is no value, become one.
+    /// The dword. Zero queues, which cannot be encoded, become one.
     #[must_use]
     pub fn to_dword(self) -> u32 {
         let zero_based = |count: u16| u32::from(count.saturating_sub(1));
         zero_based(self.submission) | zero_based(self.completion) << 16
     }
 
-    /// Queue pairs: a fabric has as many of the one as of the other.
+    /// Queue pairs: a fabric has equal numbers of both kinds.
     #[must_use]
     pub fn pairs(self) -> u16 {
         self.submission.min(self.completion)
@@ -347,9 +345,8 @@ impl KeepAliveTimer {
         self.kato_ms
     }
 
-    /// The value rounded up to the granularity of the controller, `kas` of its
-    /// Identify structure in units of 100 ms (NVMe Base 2.0, 3.9: the
-    /// controller rounds up).
+    /// The value rounded up to the granularity of the controller, `kas` of its Identify
+    /// structure in units of 100 ms (NVMe Base 2.0, 3.9: the controller rounds up).
     #[must_use]
     pub fn round_up(self, kas: u16) -> Self {
         let unit = u32::from(kas) * 100;
@@ -450,7 +447,7 @@ pub struct HostBehavior {
 }
 
 impl HostBehavior {
-    /// What a host that says nothing gets.
+    /// The default, for a host that sets nothing.
     #[must_use]
     pub fn zeroed() -> Self {
         Self::new_zeroed()
@@ -464,8 +461,8 @@ const _: () = {
     assert!(offset_of!(HostBehavior, cdfe) == 4);
 };
 
-/// I/O Command Set Profile (19h), dword 11: which combination of Identify with CNS 1Ch is
-/// in use (IOCSCI).
+/// I/O Command Set Profile (19h), dword 11: index of the selected combination in Identify
+/// with CNS 1Ch (IOCSCI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoCommandSetProfile {
     /// Index of the combination, 0 to 511.
@@ -493,9 +490,9 @@ impl IoCommandSetProfile {
 /// Length in bytes of the extended host identifier, the only one over fabrics.
 pub const HOST_IDENTIFIER_LEN: usize = 16;
 
-/// Host Identifier (81h), dword 11: whether the identifier has 128 bits
-/// (EXHID). Over fabrics there is no other: the controller answers Invalid Field
-/// in Command when the bit is cleared (NVMe Base 2.0, 5.27.1.25).
+/// Host Identifier (81h), dword 11: whether the identifier has 128 bits (EXHID). Over
+/// fabrics this is required: the controller returns Invalid Field in Command if the bit
+/// is cleared (NVMe Base 2.0, 5.27.1.25).
 #[must_use]
 pub fn is_extended_host_identifier(dword: u32) -> bool {
     dword & 1 != 0

@@ -1,12 +1,24 @@
-//! Byte formats of NVMe and NVMe over Fabrics.
+//! Wire formats of NVMe and NVMe over Fabrics.
 //!
-//! Structures are laid out as on the wire, little-endian, with size and
-//! offsets asserted beside each. Numbers a peer may choose freely are newtypes
-//! with named constants. What has a meaning beyond its bytes is parsed once
-//! into it: [`sgl::Sgl`], [`nvm::Io`], [`admin::Identify`] and so on.
+//! Structures are laid out as on the wire, little-endian, with size and offsets asserted
+//! beside each. A number of which a peer may send any value is a newtype with named
+//! constants. Fields with a meaning beyond their bytes are parsed once: [`sgl::Sgl`],
+//! [`nvm::Io`], [`admin::Identify`] and so on.
 //!
-//! This crate does no I/O, allocates nothing and decides nothing: it says what
-//! bytes mean, not whether they are allowed here and now.
+//! This crate performs no I/O and no allocation. It says what bytes mean, not whether a
+//! controller accepts them in its present state.
+//!
+//! ```
+//! use nvmeof_wire::Sqe;
+//! use nvmeof_wire::nvm::Io;
+//! use nvmeof_wire::opcode::io;
+//!
+//! let capsule = Io::new(1, 2048, 8).to_sqe(io::READ).to_bytes();
+//!
+//! let sqe = Sqe::from_capsule(&capsule).unwrap();
+//! assert_eq!(sqe.opcode, io::READ);
+//! assert_eq!(Io::parse(&sqe).blocks, 8);
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

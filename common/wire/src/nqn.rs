@@ -1,9 +1,9 @@
 //! NVMe qualified names (Base 2.1, 4.7).
 //!
-//! The specification asks for a form, `nqn.yyyy-mm.reversed.domain:name`. Linux and SPDK do
-//! not: they take any text, and there are targets called `testnqn` and hosts called
-//! `hostnqn`. So any text is a name here; what we make up has the form, and
-//! [`Nqn::check_form`] says what is unusual about others.
+//! The specification requires a form, `nqn.yyyy-mm.reversed.domain:name`. Linux and SPDK
+//! do not: they accept any text, and there are targets called `testnqn` and hosts called
+//! `hostnqn`. This crate accepts any text as well. Names that the project generates have
+//! the form, and [`Nqn::check_form`] reports how others deviate.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -11,17 +11,17 @@ use core::str::FromStr;
 
 use crate::text::Escaped;
 
-/// Longest name in bytes.
+/// Maximum length of a name in bytes.
 pub const NQN_MAX: usize = 223;
 /// Length of the field that carries a name, padded with NUL.
 pub const NQN_FIELD: usize = 256;
-/// The name that every discovery subsystem answers to.
+/// The well-known name of every discovery subsystem.
 pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Start of a name made of a UUID.
+/// Prefix of a name with a UUID.
 pub const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// A name: 1 to 223 bytes of UTF-8 without control characters. It is displayed with
-/// characters escaped that a terminal obeys or hides ([`Escaped`]); [`as_str`](Self::as_str)
+/// A name: 1 to 223 bytes of UTF-8 without control characters. `Display` escapes
+/// characters that a terminal interprets or hides ([`Escaped`]); [`as_str`](Self::as_str)
 /// is the name itself.
 #[derive(Clone, Copy)]
 pub struct Nqn {
@@ -29,26 +29,26 @@ pub struct Nqn {
     bytes: [u8; NQN_MAX],
 }
 
-/// What is wrong with a name, or unusual about it.
+/// Why a text is no name, or deviates from the form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NqnError {
-    /// No name at all.
+    /// An empty name.
     Empty,
     /// Longer than 223 bytes.
     TooLong {
-        /// Bytes it has.
+        /// Its length in bytes.
         len: usize,
     },
     /// Not UTF-8.
     NotUtf8,
     /// A control character in it.
     Control {
-        /// Where, in bytes.
+        /// Its offset in bytes.
         at: usize,
     },
-    /// Is not one word that starts with `nqn.yyyy-mm.` and a reversed domain name.
+    /// Not one word that starts with `nqn.yyyy-mm.` and a reversed domain name.
     Form,
-    /// Starts like a UUID name and does not go on with a UUID.
+    /// The prefix of a UUID name without a UUID.
     Uuid,
     /// The 256-byte field has no NUL after the name.
     NotTerminated,
@@ -91,23 +91,23 @@ impl Nqn {
         }
     }
 
-    /// Any text that can be a name.
+    /// Any text that is a valid name.
     ///
     /// # Errors
-    /// [`NqnError`] when it is not 1 to 223 bytes without control characters.
+    /// [`NqnError`] if it is not 1 to 223 bytes without control characters.
     pub fn new(name: &str) -> Result<Self, NqnError> {
         if name.is_empty() {
             return Err(NqnError::Empty);
         }
-        // A NUL ends the name on the wire; the others are refused because a name is copied
-        // into files and logs that have one on a line.
+        // A NUL ends the name on the wire. The others are rejected because names are
+        // copied into files and logs with one name per line.
         match name.char_indices().find(|(_, c)| c.is_control()) {
             Some((at, _)) => Err(NqnError::Control { at }),
             None => Self::copied(name),
         }
     }
 
-    /// The name that a UUID makes (Base 2.1, 4.7).
+    /// The name for a UUID (Base 2.1, 4.7).
     #[must_use]
     pub fn of_uuid(uuid: &[u8; 16]) -> Self {
         let mut name = Self {
@@ -132,10 +132,10 @@ impl Nqn {
         }
     }
 
-    /// Whether it has the form that the specification asks for.
+    /// Whether it has the form that the specification requires.
     ///
     /// # Errors
-    /// [`NqnError`] says how it differs.
+    /// [`NqnError`] says how it deviates.
     pub fn check_form(&self) -> Result<(), NqnError> {
         check_form(self.as_str())
     }
@@ -151,10 +151,10 @@ impl Nqn {
         Ok(Self { len, bytes })
     }
 
-    /// Reads the NUL-padded field of the connect data and of log pages.
+    /// Parses the NUL-padded field of the connect data and of log pages.
     ///
     /// # Errors
-    /// [`NqnError`] says what is wrong.
+    /// [`NqnError`].
     pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
         Self::new(name_of(field)?)
     }
@@ -196,7 +196,7 @@ fn name_of(field: &[u8; NQN_FIELD]) -> Result<&str, NqnError> {
     core::str::from_utf8(name).map_err(|_| NqnError::NotUtf8)
 }
 
-/// Of a number below 16.
+/// The digit of a number below 16.
 fn hex_digit(number: u8) -> u8 {
     match number {
         0..=9 => b'0' + number,
@@ -222,8 +222,8 @@ fn check_form(name: &str) -> Result<(), NqnError> {
     }
 }
 
-/// `nqn.yyyy-mm.` and at least one label of a reversed domain name. What
-/// follows the first colon is up to the owner of the domain.
+/// `nqn.yyyy-mm.` and at least one label of a reversed domain name. The owner of the
+/// domain decides what follows the first colon.
 fn has_form(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("nqn.") else {
         return false;
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_form_have_nothing_unusual() {
+    fn names_of_the_form_pass_check_form() {
         for name in [
             DISCOVERY,
             "nqn.2026-11.org.example:disk",
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_linux_and_its_tools_take_are_names() {
+    fn names_accepted_by_linux_are_accepted() {
         for (name, unusual) in [
             ("testnqn", NqnError::Form),
             ("clvol", NqnError::Form),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_field_can_carry_is_no_name() {
+    fn invalid_names_are_rejected() {
         let long = "x".repeat(224);
         for (name, error) in [
             ("", NqnError::Empty),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_a_uuid_has_the_form() {
+    fn uuid_name_has_the_form() {
         let uuid = core::array::from_fn(|at| u8::try_from(at * 0x11).unwrap());
         let nqn = Nqn::of_uuid(&uuid);
         let expected = std::format!("{UUID_PREFIX}00112233-4455-6677-8899-aabbccddeeff");
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_displayed_without_what_a_terminal_obeys() {
+    fn display_escapes_hidden_characters() {
         let nqn = Nqn::new("a\u{202e}\u{2028}\u{200b}\u{feff}b").unwrap();
         let shown = "a\\u202E\\u2028\\u200B\\uFEFFb";
         assert_eq!(nqn.to_string(), shown);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_fits_its_field() {
+    fn longest_name_fits_its_field() {
         let longest = std::format!("nqn.2026-11.org.example:{}", "x".repeat(199));
         let nqn = Nqn::new(&longest).unwrap();
         assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
@@ -401,7 +401,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back(name: String, field: Vec<u8>) {
+        fn parsed_name_round_trips(name: String, field: Vec<u8>) {
             if let Ok(nqn) = Nqn::new(&name) {
                 prop_assert_eq!(nqn.as_str(), name.as_str());
             }
@@ -415,7 +415,7 @@ mod tests {
         }
 
         #[test]
-        fn good_names_of_any_shape_parse(
+        fn valid_names_of_any_shape_parse(
             year in 1995u32..2100,
             month in 1u32..=12,
             domain in "[a-z]{2,6}(\\.[a-z0-9-]{1,10}){0,3}",

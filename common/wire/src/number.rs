@@ -1,7 +1,7 @@
-//! Numbers of one byte with names: what a peer may send any value of.
+//! Newtypes for one-byte numbers with named values, of which a peer may send any.
 
-/// Declares such a type with its known values, their names and `name()`. The
-/// place it is used in imports the derives of zerocopy.
+/// Declares such a type with its known values, their names and `name()`. Import the
+/// derives of zerocopy where it is used.
 macro_rules! numbers {
     ($(#[$doc:meta])* $type:ident { $($name:ident = $value:literal, $words:literal;)* }) => {
         $(#[$doc])*

@@ -1,5 +1,4 @@
-//! I/O commands of the NVM command set: what their dwords mean, in both
-//! directions (NVM 1.0, 3.2).
+//! I/O commands of the NVM command set, parsed and built (NVM 1.0, 3.2).
 
 mod copy;
 
@@ -13,8 +12,7 @@ use crate::opcode::{Opcode, io};
 pub use copy::{COPY_RANGE_LEN, Copy, CopyRange};
 
 bitflags::bitflags! {
-    /// Bits 31:16 of dword 12 that change what Read, Write, Compare and Write
-    /// Zeroes do.
+    /// Bits 31:16 of dword 12: modifiers of Read, Write, Compare and Write Zeroes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IoFlags: u32 {
         /// Deallocate (DEAC), Write Zeroes only.
@@ -56,8 +54,8 @@ impl Io {
         }
     }
 
-    /// From a command that names a range of blocks. NLB is zero-based on the
-    /// wire and counted from one here.
+    /// Parses a command with a range of blocks. NLB is 0's based on the wire, and a count
+    /// here.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let cdw12 = sqe.cdw12.get();
@@ -69,8 +67,8 @@ impl Io {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's. `blocks`
-    /// must be 1 to 65536.
+    /// Builds the command without data pointer and command identifier. `blocks` must be 1
+    /// to 65536.
     #[must_use]
     pub fn to_sqe(self, opcode: Opcode) -> Sqe {
         debug_assert!((1..=0x1_0000).contains(&self.blocks), "NLB has 16 bits");
@@ -107,8 +105,8 @@ impl DatasetManagement {
         }
     }
 
-    /// The command; data pointer and identifier are the caller's. `ranges`
-    /// must be 1 to 256.
+    /// Builds the command without data pointer and command identifier. `ranges` must be 1
+    /// to 256.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         debug_assert!((1..=256).contains(&self.ranges), "NR has 8 bits");
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_zero_based_on_the_wire_alone() {
+    fn counts_are_zero_based_only_on_the_wire() {
         let most = Io::new(1, 0, 65_536);
         assert_eq!(most.to_sqe(io::READ).cdw12.get(), 0xffff);
         let dsm = DatasetManagement {
@@ -210,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_to_the_same_meaning(bytes: [[u8; 32]; 2]) {
+        fn parsed_values_round_trip(bytes: [[u8; 32]; 2]) {
             let bytes: [u8; 64] = zerocopy::transmute!(bytes);
             let sqe = Sqe::from_capsule(&bytes).unwrap();
             let range = Io::parse(&sqe);

@@ -4,8 +4,7 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Opcode of a command. What it means depends on the queue: see [`admin`] and
-/// [`io`].
+/// Opcode of a command. Its meaning depends on the queue: see [`admin`] and [`io`].
 #[derive(
     Clone,
     Copy,
@@ -32,7 +31,7 @@ impl fmt::Debug for Opcode {
 /// Fabrics commands, on admin and I/O queues alike (Base 2.0, 3.1.2.2).
 pub const FABRICS: Opcode = Opcode(0x7f);
 
-/// Which way data goes: bits 1:0 of an opcode or Fabrics command type.
+/// Direction of data transfer: bits 1:0 of an opcode or Fabrics command type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// No data.
@@ -68,8 +67,7 @@ macro_rules! opcodes {
                 pub const $name: Opcode = Opcode($value);
             )*
 
-            /// The name of an opcode of this set in the words of the
-            /// specification.
+            /// The name of an opcode of this set, as in the specification.
             #[must_use]
             pub fn name(opcode: Opcode) -> &'static str {
                 match opcode {

@@ -5,7 +5,7 @@ use core::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset of a property in bytes, as Property Get and Set name it.
+/// Offset of a property in bytes, as used by Property Get and Set.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -38,7 +38,7 @@ impl Property {
         self.0.get()
     }
 
-    /// Its abbreviation in the specification, or `unknown`.
+    /// Its abbreviation as in the specification, or `unknown`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl fmt::Debug for Property {
     }
 }
 
-/// Cuts `width` bits out of `value`, the lowest at `shift`.
+/// Extracts `width` bits from `value`, the lowest at `shift`.
 const fn bits64(value: u64, shift: u32, width: u32) -> u64 {
     (value >> shift) & ((1 << width) - 1)
 }
@@ -68,7 +68,7 @@ const fn bits32(value: u32, shift: u32, width: u32) -> u32 {
     (value >> shift) & ((1 << width) - 1)
 }
 
-/// `value` as a byte: callers cut it to 8 bits or fewer before.
+/// `value` as a byte, for callers that have masked it to at most 8 bits.
 const fn low_byte(value: u32) -> u8 {
     value.to_le_bytes()[0]
 }
@@ -83,10 +83,10 @@ impl Cap {
     /// Command set bit for one or more I/O command sets, bit 6 of CSS.
     pub const CSS_IOCS: u8 = 1 << 6;
 
-    /// What a controller can do: `entries` of a queue (MQES, zero-based in the
-    /// field), `ready_ms` to become ready (TO, in units of 500 ms, rounded
-    /// up), command sets. Queues are contiguous (CQR), as fabrics demand;
-    /// doorbell stride and page sizes are 0: 4 KiB.
+    /// Capabilities of a controller: `entries` of a queue (MQES, 0's based in the field),
+    /// `ready_ms` to become ready (TO, in units of 500 ms, rounded up), command sets.
+    /// Queues are contiguous (CQR), as fabrics require; doorbell stride and page sizes
+    /// are 0: 4 KiB.
     #[must_use]
     pub fn new(entries: u16, ready_ms: u32, css: u8) -> Self {
         let mqes = u64::from(entries.saturating_sub(1));
@@ -94,15 +94,15 @@ impl Cap {
         Self(mqes | (1 << 16) | (to << 24) | (u64::from(css) << 37))
     }
 
-    /// The same of a controller that is ready only when its media are (CRMS.CRWMS),
-    /// and says in CRTO how long that takes.
+    /// The same for a controller that becomes ready only with its media (CRMS.CRWMS), and
+    /// reports in CRTO how long that takes.
     #[must_use]
     pub fn ready_with_media(self) -> Self {
         Self(self.0 | 1 << 59)
     }
 
-    /// Whether CRTO says how long the controller takes to become ready with its
-    /// media (CRMS.CRWMS).
+    /// Whether CRTO reports how long the controller takes to become ready with its media
+    /// (CRMS.CRWMS).
     #[must_use]
     pub fn is_ready_with_media(self) -> bool {
         bits64(self.0, 59, 1) != 0
@@ -176,7 +176,7 @@ pub struct Cc(pub u32);
 /// Shutdown notification, CC bits 15:14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// None asked for.
+    /// No shutdown requested.
     None,
     /// Normal.
     Normal,
@@ -187,9 +187,8 @@ pub enum Shutdown {
 }
 
 impl Cc {
-    /// What a host sets to enable a controller: 64-byte submission and
-    /// 16-byte completion entries, 4 KiB pages, round robin, the NVM command
-    /// set.
+    /// The value with which a host enables a controller: 64-byte submission and 16-byte
+    /// completion entries, 4 KiB pages, round robin, the NVM command set.
     pub const ENABLE: Self = Self(1 | (6 << 16) | (4 << 20));
     /// CSS: the NVM command set.
     pub const CSS_NVM: u8 = 0b000;
@@ -243,7 +242,7 @@ impl Cc {
         low_byte(bits32(self.0, 20, 4))
     }
 
-    /// The same, with a normal shutdown asked for.
+    /// The same, with a request for a normal shutdown.
     #[must_use]
     pub fn with_normal_shutdown(self) -> Self {
         Self((self.0 & !(3 << 14)) | (1 << 14))
@@ -261,7 +260,7 @@ impl Cc {
 pub enum ShutdownStatus {
     /// Normal operation.
     None,
-    /// Shutdown goes on.
+    /// Shutdown in progress.
     Occurring,
     /// Shutdown is complete.
     Complete,
@@ -289,7 +288,7 @@ bitflags::bitflags! {
 }
 
 impl Csts {
-    /// How far a shutdown is.
+    /// The shutdown status.
     #[must_use]
     pub fn shutdown(self) -> ShutdownStatus {
         match (
@@ -314,7 +313,7 @@ pub enum PropertyValue {
 }
 
 impl PropertyValue {
-    /// As the 8-byte field of Property Get and Set carries it.
+    /// As in the 8-byte field of Property Get and Set.
     #[must_use]
     pub fn to_u64(self) -> u64 {
         match self {
@@ -323,7 +322,7 @@ impl PropertyValue {
         }
     }
 
-    /// As the field's bytes.
+    /// As bytes of that field.
     #[must_use]
     pub fn to_field(self) -> U64 {
         U64::new(self.to_u64())

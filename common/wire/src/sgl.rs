@@ -57,7 +57,7 @@ pub enum Sgl {
         len: u32,
         /// Remote key.
         key: u32,
-        /// Whether the controller is to invalidate the key when it responds.
+        /// Whether the controller has to invalidate the key when it responds.
         invalidate: bool,
     },
     /// Data inside the capsule.
@@ -100,7 +100,7 @@ impl SglDescriptor {
 }
 
 impl Sgl {
-    /// Memory of the host whose key the controller leaves alone.
+    /// Memory of the host, whose key the controller does not invalidate.
     #[inline]
     #[must_use]
     pub const fn keyed(addr: u64, len: u32, key: u32) -> Self {
@@ -115,8 +115,8 @@ impl Sgl {
     /// Parses a descriptor.
     ///
     /// # Errors
-    /// SGL Descriptor Type Invalid for a type that the RDMA transport does not
-    /// have, and for an unkeyed address, which no fabric has.
+    /// SGL Descriptor Type Invalid for a type that the RDMA transport does not define,
+    /// and for an unkeyed address, which no fabric supports.
     pub fn parse(raw: &SglDescriptor) -> Result<Self, Status> {
         let address = raw.address.get();
         let len = raw.len32();
@@ -170,7 +170,7 @@ impl Sgl {
         }
     }
 
-    /// Length of the data in bytes; 0 for a list, whose members say it.
+    /// Length of the data in bytes; 0 for a list, where its descriptors specify it.
     #[must_use]
     pub fn data_len(&self) -> u32 {
         match self {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_means_no_data_but_an_unkeyed_address_is_refused() {
+    fn zero_is_no_data_and_unkeyed_address_is_rejected() {
         assert_eq!(Sgl::parse(&SglDescriptor::none()), Ok(Sgl::None));
         let address = SglDescriptor::new(4096, 512, DATA_BLOCK_ADDRESS);
         assert_eq!(
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_to_the_same_meaning(bytes: [u8; 16]) {
+        fn parsed_values_round_trip(bytes: [u8; 16]) {
             let raw = SglDescriptor::read_from_bytes(&bytes).unwrap();
             if let Ok(sgl) = Sgl::parse(&raw) {
                 prop_assert_eq!(Sgl::parse(&sgl.to_descriptor()), Ok(sgl));
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_parses_back(
+        fn written_value_parses_back(
             addr: u64,
             len in 0..=KEYED_LEN_MAX,
             key: u32,

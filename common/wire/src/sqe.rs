@@ -11,9 +11,8 @@ use crate::sgl::SglDescriptor;
 /// Length of a submission queue entry in bytes.
 pub const SQE_LEN: usize = 64;
 
-/// A submission queue entry. Command specific dwords keep their number as
-/// their name; [`crate::admin`], [`crate::nvm`] and [`crate::fabrics`] say what
-/// they mean.
+/// A submission queue entry. Command specific dwords are named by their number;
+/// [`crate::admin`], [`crate::nvm`] and [`crate::fabrics`] define their meaning.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -60,16 +59,16 @@ const _: () = {
     assert!(offset_of!(Sqe, cdw15) == 60);
 };
 
-/// What a command has to do with a fused operation (Base 2.0, figure 87, FUSE).
+/// Role of a command in a fused operation (Base 2.0, figure 87, FUSE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fuse {
-    /// Nothing: 00b.
+    /// None: 00b.
     Normal,
-    /// It is the first command: 01b.
+    /// First command: 01b.
     First,
-    /// It is the second command: 10b.
+    /// Second command: 10b.
     Second,
-    /// 11b.
+    /// Reserved: 11b.
     Reserved,
 }
 
@@ -84,8 +83,8 @@ pub const PSDT_SGL: u8 = 0x40;
 pub const PSDT_SGL_METADATA: u8 = 0x80;
 
 impl Sqe {
-    /// An entry that is zero but for opcode and PSDT, which is that of
-    /// fabrics: NVMe over Fabrics allows no PRPs.
+    /// An entry of zeros except for opcode and PSDT. PSDT is 01b: NVMe over Fabrics
+    /// allows no PRPs.
     #[must_use]
     pub fn new(opcode: Opcode) -> Self {
         Self {
@@ -95,21 +94,19 @@ impl Sqe {
         }
     }
 
-    /// Reads the entry at the start of a capsule; `None` when the capsule is
-    /// shorter than an entry.
+    /// The entry at the start of a capsule, as a copy; `None` if the capsule is shorter.
     #[must_use]
     pub fn from_capsule(capsule: &[u8]) -> Option<Self> {
         Self::read_from_prefix(capsule).ok().map(|(sqe, _rest)| sqe)
     }
 
-    /// The entry at the start of a capsule, in place; `None` when the capsule
-    /// is shorter than an entry.
+    /// The entry at the start of a capsule, in place; `None` if the capsule is shorter.
     #[must_use]
     pub fn in_capsule(capsule: &[u8]) -> Option<&Self> {
         Self::ref_from_prefix(capsule).ok().map(|(sqe, _rest)| sqe)
     }
 
-    /// The bytes as they go on the wire.
+    /// The bytes as on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SQE_LEN] {
         zerocopy::transmute!(*self)
@@ -126,7 +123,7 @@ impl Sqe {
         }
     }
 
-    /// Makes it that half of a fused operation.
+    /// Sets FUSE.
     pub fn set_fuse(&mut self, fuse: Fuse) {
         let bits = match fuse {
             Fuse::Normal => 0,
@@ -137,13 +134,13 @@ impl Sqe {
         self.flags = self.flags & !FUSE_MASK | bits;
     }
 
-    /// Whether the command is one half of a fused operation.
+    /// Whether the command is half of a fused operation.
     #[must_use]
     pub fn is_fused(&self) -> bool {
         self.flags & FUSE_MASK != 0
     }
 
-    /// Whether PSDT says that the data pointer is an SGL (01b or 10b).
+    /// Whether PSDT specifies an SGL (01b or 10b).
     #[must_use]
     pub fn uses_sgl(&self) -> bool {
         matches!(self.flags & PSDT_MASK, PSDT_SGL | PSDT_SGL_METADATA)

@@ -1,4 +1,4 @@
-//! Status codes with names (NVMe Base 2.1, 4.2.3; those of fabrics in figure 105
+//! Status codes with names (NVMe Base 2.1, 4.2.3; Fabrics status codes in figure 105
 //! there; NVM 1.0).
 
 use core::fmt;
@@ -48,7 +48,7 @@ impl Status {
         self.0.to_le_bytes()[0]
     }
 
-    /// Type and code alone, for comparing with the constants.
+    /// Type and code only, to compare with the constants.
     #[must_use]
     pub const fn kind(self) -> Self {
         Self(self.0 & CODE_MASK)
@@ -66,7 +66,7 @@ impl Status {
         self.0 & CODE_MASK == 0
     }
 
-    /// The same, with Do Not Retry: the command would fail again.
+    /// The same, with Do Not Retry: a retry would fail.
     #[must_use]
     pub const fn with_dnr(self) -> Self {
         Self(self.0 | DNR)
@@ -78,13 +78,13 @@ impl Status {
         Self(self.0 | MORE)
     }
 
-    /// The same, without More: what a host decides by.
+    /// The same, without More, for decisions of a host.
     #[must_use]
     pub const fn without_more(self) -> Self {
         Self(self.0 & !MORE)
     }
 
-    /// Whether the command would fail again if it were repeated.
+    /// Whether a retry of the command would fail.
     #[must_use]
     pub const fn dnr(self) -> bool {
         self.0 & DNR != 0
@@ -118,10 +118,10 @@ macro_rules! statuses {
                 pub const $name: Self = Self($value);
             )*
 
-            /// Every status that has a name here, for tables and tests.
+            /// Every status with a name here, for tables and tests.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The name in the words of the specification.
+            /// The name as in the specification.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self.kind() {
@@ -219,12 +219,12 @@ statuses! {
 }
 
 impl Status {
-    /// Connect Incompatible Format: 180h in the answer to a Connect command,
-    /// where the same number means Conflicting Attributes elsewhere.
+    /// Connect Incompatible Format: 180h in the response to a Connect command. The same
+    /// number means Conflicting Attributes elsewhere.
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = Self::CONFLICTING_ATTRIBUTES;
-    /// Command Size Limit Exceeded: 183h in the answer to a Copy or Dataset
-    /// Management command, where the same number means Connect Restart
-    /// Discovery in the answer to a Connect.
+    /// Command Size Limit Exceeded: 183h in the response to a Copy or Dataset Management
+    /// command. The same number means Connect Restart Discovery in the response to a
+    /// Connect.
     pub const COMMAND_SIZE_LIMIT_EXCEEDED: Self = Self::CONNECT_RESTART_DISCOVERY;
 }
 
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_where_the_specification_puts_them() {
+    fn status_fields_match_the_specification() {
         let status = Status::COMPARE_FAILURE.with_dnr().with_more();
         assert_eq!((status.code_type(), status.code()), (SCT_MEDIA, 0x85));
         assert_eq!(status.to_field(), 0x6285);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_has_two_names() {
+    fn status_numbers_are_unique() {
         let numbers: BTreeSet<u16> = Status::ALL.iter().map(|status| status.to_field()).collect();
         assert_eq!(numbers.len(), Status::ALL.len());
         assert_eq!(Status::from_field(0x7f).name(), "Unknown status");

@@ -1,29 +1,30 @@
-//! Text from outside as logs and terminals may show it.
+//! Text from outside, made safe for logs and terminals.
 //!
-//! Qualified names are any UTF-8 (Base 2.1, 4.7), so a peer may put characters into one
-//! that a terminal obeys or does not show: U+202E turns the rest of a line around, U+200B
-//! and U+FEFF are invisible, U+2028 ends a line for some programs. Everything that people
-//! read shows them as TOML and JSON write them, `\u202E`.
+//! Qualified names are any UTF-8 (Base 2.1, 4.7), so a peer may send characters that a
+//! terminal interprets or does not show: U+202E reverses the rest of a line, U+200B and
+//! U+FEFF are invisible, U+2028 ends a line for some programs. All output for people
+//! shows them escaped as in TOML and JSON, `\u202E`.
 
 use core::fmt::{self, Write};
 
-/// Whether `c` is not to reach a terminal: a control or format character, a separator other
-/// than a space, an unassigned or private one, a mark that changes the character before it,
-/// or one without ink.
+/// Whether `c` must not be written to a terminal: a control or format character, a
+/// separator other than a space, an unassigned or private one, a mark that changes the
+/// character before it, or an invisible one.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     match c {
-        // Has its own escape, and is harmless.
+        // It has its own escape, and is harmless.
         ' '..='~' => false,
-        // Letters and a symbol without ink: fillers of Hangul and the empty Braille pattern.
+        // Invisible letters and an invisible symbol: fillers of Hangul and the empty
+        // Braille pattern.
         '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' => true,
-        // The table of Unicode's properties that the core library has.
+        // The Unicode property table of the core library.
         _ => c.escape_debug().len() > 1,
     }
 }
 
-/// Text with every hidden character escaped. A backslash becomes two, so that no two texts
-/// look the same.
+/// Text with every hidden character escaped. Backslashes are doubled, so that different
+/// texts look different.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -40,8 +41,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Lines that a program of ours has written, with what is hidden escaped. Control characters
-/// of ASCII stay: line feeds, and the colours of a log.
+/// Lines written by this project, with hidden characters escaped. ASCII control
+/// characters are kept: line feeds, and the colours of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines<'a>(pub &'a str);
 
@@ -57,8 +58,8 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-/// A JSON document, with what is hidden escaped as JSON has it (RFC 8259, section 7). It means
-/// the same: outside of strings JSON has no such characters.
+/// A JSON document with hidden characters escaped as in JSON (RFC 8259, section 7). Its
+/// meaning is the same: JSON has no such characters outside of strings.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a>(pub &'a str);
 
@@ -77,8 +78,8 @@ impl fmt::Display for Json<'_> {
     }
 }
 
-/// A word of a command that a person may copy into a shell: in quotes unless it is plain.
-/// What is hidden is not escaped, as the shell would not undo that.
+/// A word of a command that can be copied into a shell: quoted unless it is plain. Hidden
+/// characters are not escaped, because the shell would not undo that.
 #[derive(Clone, Copy, Debug)]
 pub struct ShellWord<'a>(pub &'a str);
 
@@ -101,7 +102,7 @@ impl fmt::Display for ShellWord<'_> {
     }
 }
 
-/// As TOML has it.
+/// As in TOML.
 fn escape(c: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let code = u32::from(c);
     match u16::try_from(code) {
@@ -116,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// What may be in a name, and how it is shown.
+    /// Characters that may be in a name, and how they are shown.
     const NAMES: [(&str, &str); 14] = [
         (
             "nqn.2026-11.org.example:disk",
@@ -138,7 +139,7 @@ mod tests {
     ];
 
     #[test]
-    fn words_of_commands_are_quoted_unless_they_are_plain() {
+    fn shell_words_are_quoted_unless_plain() {
         for (text, word) in [
             ("/srv/disk-1.img", "/srv/disk-1.img"),
             (
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_ends_and_colours() {
+    fn lines_keep_line_feeds_and_colours() {
         let line = "\x1b[33m WARN\x1b[0m a\\b \u{202e}\u{85}\n\tc\n";
         assert_eq!(
             Lines(line).to_string(),
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same() {
+    fn escaped_json_has_the_same_meaning() {
         let text = "{\n \"a\": \"b\\n\u{202e}\u{e0041}\u{e4}\" }";
         assert_eq!(
             Json(text).to_string(),

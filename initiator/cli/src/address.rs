@@ -1,4 +1,4 @@
-//! Where the target is, as it is given on the command line.
+//! The address of the target on the command line.
 
 use std::net::ToSocketAddrs;
 
@@ -6,8 +6,7 @@ use nvmeof_initiator::{Address, AddressError};
 
 use crate::failure::Failure;
 
-/// The port that NVMe over RDMA has by convention (NVMe RDMA transport 1.0,
-/// section 3.1.1).
+/// The default port of NVMe over RDMA (NVMe RDMA transport 1.0, section 3.1.1).
 const DEFAULT_PORT: u16 = 4420;
 
 /// The address that `--traddr` and `--trsvcid` give: an IP address, a name that
@@ -38,8 +37,8 @@ pub(crate) fn resolve(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Fai
     Ok(found.into())
 }
 
-/// A name or address, and the port behind it: `name:4420`, `[::1]:4420`. What has several
-/// colons and no brackets is an IPv6 address alone.
+/// Splits a name or address from its port: `name:4420`, `[::1]:4420`. A value with several
+/// colons and no brackets is an IPv6 address without a port.
 fn split(traddr: &str) -> Result<(&str, Option<u16>), Failure> {
     let (name, port) = match traddr.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -67,7 +66,7 @@ fn split(traddr: &str) -> Result<(&str, Option<u16>), Failure> {
 fn of_unix(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Failure> {
     if trsvcid.is_some() {
         return Err(Failure::usage("a Unix socket has no port")
-            .with_remedy("leave --trsvcid (-s) out: the path is all of the address"));
+            .with_remedy("leave --trsvcid (-s) out: the path is the complete address"));
     }
     let addr = traddr.parse();
     addr.map_err(|error: AddressError| Failure::usage(error.to_string()))

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and how.
+//! The command line: commands and options.
 
 mod bench;
 mod inside;
@@ -41,9 +41,9 @@ With -o json every command prints JSON, errors too: {\"error\": ..., \
 has data.
 
 Environment:
-  NVMEOF_LOG  What is logged to standard error: error, warn, info, debug, trace
-              or off, or TARGET=LEVEL,... [default: warn]
-  NO_COLOR    No colours, if it is not empty
+  NVMEOF_LOG  Log filter: error, warn, info, debug, trace or off, or
+              TARGET=LEVEL,... [default: warn]
+  NO_COLOR    Disables colors, if it is not empty
 
 Exit status: 0 success, 1 the operation failed, 2 wrong usage, 130 ended by \
 SIGINT, 143 by SIGTERM.")]
@@ -53,7 +53,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the subsystems that a target offers this host
@@ -171,7 +171,7 @@ pub(crate) struct Target {
     pub(crate) output_format: Format,
 }
 
-/// Transport types of NVMe over Fabrics that we speak.
+/// Supported transport types of NVMe over Fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportType {
     /// RDMA.
@@ -192,7 +192,7 @@ pub(crate) struct Subsystem {
     pub(crate) keep_alive_tmo: u32,
 }
 
-/// I/O queues, said in one way by every command that has them.
+/// I/O queues, with the same option in every command that has them.
 #[derive(Args, Debug)]
 pub(crate) struct IoQueues {
     /// Number of I/O queues; the command fails if the controller grants fewer
@@ -224,14 +224,14 @@ pub(crate) struct Discover {
     pub(crate) target: Target,
 }
 
-/// A command that needs a controller alone.
+/// A command that needs only a controller.
 #[derive(Args, Debug)]
 pub(crate) struct Admin {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
 }
 
-/// A command about a namespace that does no I/O.
+/// An admin command about a namespace.
 #[derive(Args, Debug)]
 pub(crate) struct AdminNamespace {
     #[command(flatten)]
@@ -272,7 +272,7 @@ pub(crate) struct GetLog {
     pub(crate) raw_binary: bool,
 }
 
-/// A run of blocks, and a file.
+/// A range of blocks, and a file.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// First block
@@ -359,7 +359,7 @@ pub(crate) struct Dsm {
 }
 
 impl Command {
-    /// How to print, and whether standard output gets data as it is.
+    /// The output format, and whether standard output gets raw data.
     pub(crate) fn output(&self) -> (Format, bool) {
         let admin = |subsystem: &Subsystem| subsystem.target.output_format;
         let io = |io: &Io| admin(&io.subsystem);
@@ -393,7 +393,7 @@ impl Target {
         address::resolve(&self.traddr, self.trsvcid)
     }
 
-    /// Who asks.
+    /// The identity of the host.
     pub(crate) fn identity(&self) -> Result<Identity, Failure> {
         let mut identity = match self.hostnqn {
             Some(hostnqn) => Identity::of_name(hostnqn),
@@ -406,13 +406,13 @@ impl Target {
         Ok(identity)
     }
 
-    /// The host of commands that move a page at a time at most.
+    /// A host for commands that transfer at most one page at a time.
     pub(crate) fn host(&self) -> Result<Host, Failure> {
         self.host_for(1, 4096)
     }
 
-    /// The host, with buffers for `calls` calls at a time of up to `longest`
-    /// bytes: every queue has all of them registered.
+    /// A host with buffers for `calls` concurrent calls of up to `longest` bytes, all of
+    /// them registered on every queue.
     pub(crate) fn host_for(&self, calls: usize, longest: usize) -> Result<Host, Failure> {
         let config = HostConfig::new(self.identity()?);
         let mut config = config.with_buffers_for(calls, longest);
@@ -421,7 +421,7 @@ impl Target {
         Ok(Host::new(config)?)
     }
 
-    /// How `addr` is reached.
+    /// The route to `addr`.
     pub(crate) fn route(&self, addr: Address) -> Result<Route, Failure> {
         Ok(self.provider.route(addr, &self.route_options())?)
     }
@@ -436,7 +436,7 @@ impl Target {
 }
 
 impl Subsystem {
-    /// How to connect for admin commands alone.
+    /// Options of a connection for admin commands only.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         warn_if_unusual("subsystem", &self.nqn);
         let mut options = ConnectOptions::new(self.target.addr()?, self.nqn);
@@ -448,13 +448,13 @@ impl Subsystem {
 }
 
 impl IoQueues {
-    /// Whether the controller grants what was asked for.
+    /// Checks that the controller grants the requested number of queues.
     pub(crate) fn check(&self, info: &ControllerInfo) -> Result<(), Failure> {
         if info.io_queues >= self.nr_io_queues {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "the controller grants {} I/O queues, {} were asked for",
+            "the controller grants {} I/O queues, {} were requested",
             info.io_queues, self.nr_io_queues
         ))
         .with_remedy(format!("use --nr-io-queues {}", info.io_queues)))
@@ -462,7 +462,7 @@ impl IoQueues {
 }
 
 impl Io {
-    /// How to connect for I/O.
+    /// Options of a connection for I/O.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         let mut options = self.subsystem.options()?;
         options.io_queues = self.queues.nr_io_queues;
@@ -471,13 +471,13 @@ impl Io {
     }
 }
 
-/// Targets and hosts may be strict; ours and Linux take any name.
+/// Other targets and hosts may be strict; this project and Linux accept any name.
 fn warn_if_unusual(whose: &str, name: &Nqn) {
     if let Err(error) = name.check_form() {
-        // Without standard error there is nobody to tell.
+        // A write error has no other place to be reported.
         let _ = writeln!(
             io::stderr(),
-            "nvmeof: {whose} {name}: {error}; it is used as it is"
+            "nvmeof: {whose} {name}: {error}; it is used unchanged"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! `nvmeof bench`: how fast a namespace is. One thread for each queue drives
-//! it by polling; this one keeps the controller alive and shows progress. With
-//! the async interface one thread does it all.
+//! `nvmeof bench`: measures IOPS, throughput and latency of a namespace. One thread for
+//! each queue polls it; the main thread sends Keep Alive and shows progress. With the
+//! async interface one thread does everything.
 
 mod awaited;
-mod course;
 mod job;
+mod pattern;
 mod report;
 
 use std::io::{self, IsTerminal};
@@ -23,19 +23,19 @@ use crate::args::{self, Interface, Kind};
 use crate::failure::Failure;
 use crate::interrupt::{Interrupt, Signal};
 
-/// Entries of a queue that has room for fewer. The kernel's target sizes a
-/// send queue by the number of commands, and never answers a command whose
-/// data need more work requests than that: 1 MiB on a queue of 2 hangs.
+/// Minimum size of a queue. nvmet sizes a send queue by the number of commands and never
+/// completes a command whose data need more work requests: 1 MiB on a queue of 2 entries
+/// stalls.
 const SMALLEST_QUEUE: u16 = 32;
 
-/// What the threads share.
+/// State that the threads share.
 #[derive(Debug)]
 struct Shared {
-    /// Bytes moved, for the progress bar.
+    /// Bytes transferred, for the progress bar.
     bytes: AtomicU64,
-    /// Reads and writes done, for the progress bar.
+    /// Completed reads and writes, for the progress bar.
     operations: AtomicU64,
-    /// Set when one thread failed or a signal came: all stop.
+    /// Stops all threads: one failed, or a signal arrived.
     stop: AtomicBool,
     interrupt: Interrupt,
 }
@@ -64,10 +64,10 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     }
 }
 
-/// The figures are those until then; they are printed before.
+/// The failure of an interrupted benchmark, whose results so far are printed before it.
 fn interrupted(signal: Signal, time: Duration) -> Failure {
     Failure::new(format!(
-        "interrupted by {} after {:.1} s: the figures are of that time",
+        "interrupted by {} after {:.1} s: the results cover this time",
         signal.name(),
         time.as_secs_f64()
     ))
@@ -75,23 +75,23 @@ fn interrupted(signal: Signal, time: Duration) -> Failure {
     .with_status(signal.exit_status())
 }
 
-/// Ends on the first signal, with what is measured by then; on a second one at once.
+/// The first signal ends the benchmark with the results so far, a second one immediately.
 fn watch_signals() -> Result<Interrupt, Failure> {
     Interrupt::watch(|_| {})
 }
 
-/// Entries of each queue; one of them stays empty.
+/// Entries of each queue, of which one stays empty.
 fn queue_size(args: &args::Bench) -> u16 {
     (args.iodepth + 1).max(SMALLEST_QUEUE)
 }
 
-/// Whether the controller grants what was asked for.
+/// Checks that the controller grants the requested queues.
 fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
     args.queues.check(info)?;
     let most = info.max_queue_size.saturating_sub(1);
     if args.iodepth > most {
         return Err(Failure::new(format!(
-            "the controller's queues take {most} commands at a time, --iodepth says {}",
+            "a queue of the controller holds {most} commands, --iodepth is {}",
             args.iodepth
         ))
         .with_remedy(format!(
@@ -159,7 +159,7 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
         match thread.join() {
             Ok(Ok(tally)) => total.add(&tally),
             Ok(Err(error)) => failure = failure.or(Some(Failure::from(error))),
-            Err(_panic) => return Err(Failure::new("a benchmark thread broke down")),
+            Err(_panic) => return Err(Failure::new("internal error: a benchmark thread panicked")),
         }
     }
     admin.shutdown();
@@ -174,7 +174,7 @@ fn no_runtime(error: &io::Error) -> Failure {
     Failure::new(format!("cannot start a runtime: {why}"))
 }
 
-/// Keeps the controller alive and shows progress until all threads are done.
+/// Sends Keep Alive and shows progress until all threads are done.
 fn watch<T>(
     admin: &mut BlockingAdmin,
     threads: &[JoinHandle<T>],
@@ -184,7 +184,7 @@ fn watch<T>(
     let bar = progress(runtime);
     let start = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished()) {
-        // Until then or until a thread is done.
+        // Until the next tick, or until a thread is done.
         std::thread::park_timeout(TICK);
         admin.turn();
         if shared.interrupt.signal().is_some() {
@@ -200,10 +200,10 @@ fn watch<T>(
     bar.finish_and_clear();
 }
 
-/// How often the admin queue and the bar are looked after.
+/// Interval at which the admin queue and the progress bar are served.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A bar on a terminal, nothing on a pipe.
+/// A progress bar on a terminal, none on a pipe.
 fn progress(runtime: Duration) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -216,7 +216,7 @@ fn progress(runtime: Duration) -> ProgressBar {
 }
 
 impl Kind {
-    /// Whether places are chosen by chance.
+    /// Whether offsets are random.
     fn is_random(self) -> bool {
         matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
     }

@@ -1,5 +1,5 @@
-//! `nvmeof read`, `write` and `compare`: blocks to and from files and pipes,
-//! several transfers at a time.
+//! `nvmeof read`, `write` and `compare`: transfers blocks to and from files and pipes, with
+//! several commands in flight.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,10 +24,10 @@ use crate::simple::{close, open_at};
 const CHUNK: usize = 256 << 10;
 /// Transfers in flight.
 const DEPTH: usize = 16;
-/// How long to wait for data before signals are looked for: 100 ms.
-const MOMENT: u8 = 100;
+/// Milliseconds to wait for data before signals are checked.
+const SIGNAL_CHECK_MS: u8 = 100;
 
-/// Connects with the buffers that transfers take.
+/// Connects with the buffers of transfers.
 async fn open(io: &args::Io) -> Result<Namespace, Failure> {
     open_at(io.subsystem.target.host_for(DEPTH, CHUNK)?, io).await
 }
@@ -47,7 +47,7 @@ async fn read_all(
 ) -> Result<(), Failure> {
     let rest = namespace.blocks().saturating_sub(run.start_block);
     let count = run.block_count.unwrap_or(rest);
-    fits(namespace, run.start_block, count)?;
+    fits(namespace, run.start_block, count, CHOOSE_RANGE)?;
     let mut to = sink(&run.data)?;
     let mut transfers = Transfers::new(Direction::Read, namespace, run.start_block);
     let interrupt = transfers.announce(Some(count), printing)?;
@@ -63,7 +63,7 @@ async fn read_all(
             break;
         };
         if let Err(error) = to.write_all(&buf) {
-            // Whoever reads the pipe has had enough.
+            // The reader closed the pipe.
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return Ok(());
             }
@@ -108,10 +108,10 @@ async fn send_all(
     let mut from = source(&run.data)?;
     let expected = match from.len {
         Some(len) => {
-            let blocks = whole_blocks(namespace, &run.data, len)?;
+            let blocks = whole_blocks(namespace, &run.data, len, direction)?;
             if let Some(count) = run.block_count.filter(|count| *count != blocks) {
                 return Err(Failure::new(format!(
-                    "{} has {blocks} blocks, --block-count says {count}",
+                    "{} has {blocks} blocks, --block-count is {count}",
                     run.data.display()
                 ))
                 .with_remedy("leave --block-count out, or give a file of that length"));
@@ -120,18 +120,19 @@ async fn send_all(
         }
         None => run.block_count,
     };
-    fits(namespace, run.start_block, expected.unwrap_or(0))?;
+    let remedy = format!("{}; {CHOOSE_DATA}", direction.nothing_done());
+    fits(namespace, run.start_block, expected.unwrap_or(0), &remedy)?;
     let mut transfers = Transfers::new(direction, namespace, run.start_block);
     let interrupt = transfers.announce(expected, printing)?;
     let result = pump(&mut from, run, expected, &mut transfers, &interrupt).await;
-    // What was started ends before the connection does.
+    // Transfers in flight complete before the connection is closed.
     let rest = transfers.finish().await;
     let result = result.and(rest);
     let result = result.map_err(|failure| transfers.with_progress(failure));
     result.and_then(|()| transfers.was_interrupted(&interrupt))
 }
 
-/// Sends what `from` has.
+/// Sends the data of `from`.
 async fn pump(
     from: &mut Source,
     run: &args::Run,
@@ -164,8 +165,9 @@ async fn pump(
         if !bytes.is_multiple_of(block_size) {
             return Err(Failure::new(format!(
                 "{name} ends after {} bytes, which is not a whole number of blocks of {block_size} \
-                 bytes; {sent} blocks were sent",
+                 bytes; {sent} blocks were {}",
                 sent * block_size + bytes,
+                transfers.direction.sent(),
             ))
             .with_remedy("pad the data to a multiple of the block size"));
         }
@@ -173,14 +175,16 @@ async fn pump(
             && let Some(expected) = expected
         {
             return Err(Failure::new(format!(
-                "{name} ends after {} blocks, {expected} were expected; {sent} blocks were sent",
-                sent + blocks
-            )));
+                "{name} ends after {} blocks, {expected} were expected; {sent} blocks were {}",
+                sent + blocks,
+                transfers.direction.sent(),
+            ))
+            .with_remedy("give more data, or a smaller --block-count"));
         }
         if blocks == 0 {
             return Ok(());
         }
-        fits(namespace, run.start_block + sent, blocks)?;
+        fits(namespace, run.start_block + sent, blocks, CHOOSE_DATA)?;
         buf.set_len(got).map_err(|e| Failure::new(e.to_string()))?;
         transfers.start(buf);
         sent += blocks;
@@ -190,12 +194,32 @@ async fn pump(
     }
 }
 
-/// Which way, and how.
+/// The command of the transfers.
 #[derive(Clone, Copy, Debug)]
 enum Direction {
     Read,
     Write(WriteOptions),
     Compare,
+}
+
+impl Direction {
+    /// The participle for blocks that were sent to the controller.
+    fn sent(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write(_) => "sent",
+            Self::Compare => "sent for comparison",
+        }
+    }
+
+    /// The statement that no command was sent.
+    fn nothing_done(self) -> &'static str {
+        match self {
+            Self::Read => "nothing was read",
+            Self::Write(_) => "nothing was written",
+            Self::Compare => "nothing was compared",
+        }
+    }
 }
 
 /// Transfers in flight, in order.
@@ -206,27 +230,26 @@ struct Transfers<'a> {
     at: u64,
     /// First block of all.
     first: u64,
-    /// How far it has come.
-    course: Arc<Course>,
+    progress: Arc<Progress>,
     /// Most blocks of a transfer.
     chunk: u64,
     in_flight: VecDeque<JoinHandle<Result<Buf, Failed>>>,
-    /// Buffers that came back.
+    /// Buffers of completed transfers.
     spare: Vec<Buf>,
     /// Whether a transfer failed.
     failed: bool,
     bar: ProgressBar,
 }
 
-/// How far transfers have come: blocks without a hole from the first one on.
+/// The number of contiguous blocks transferred, from the first one on.
 #[derive(Debug, Default)]
-struct Course {
+struct Progress {
     done: AtomicU64,
-    /// 0 where it is not known before.
+    /// 0 if it is not known in advance.
     all: AtomicU64,
 }
 
-impl Course {
+impl Progress {
     fn interrupted(&self, signal: Signal, direction: Direction, first: u64) -> Failure {
         let done = self.done.load(Ordering::Relaxed);
         let of_all = match self.all.load(Ordering::Relaxed) {
@@ -256,45 +279,47 @@ impl<'a> Transfers<'a> {
             direction,
             at,
             first: at,
-            course: Arc::default(),
+            progress: Arc::default(),
             chunk: (u64::try_from(CHUNK).unwrap_or(u64::MAX) / block_size).max(1),
             in_flight: VecDeque::with_capacity(DEPTH),
             spare: Vec::with_capacity(DEPTH),
             failed: false,
-            bar: progress(),
+            bar: progress_bar(),
         }
     }
 
-    /// What is to be transferred begins, `blocks` if that is known. From here on a signal
-    /// ends it in good order, and a second one at once.
+    /// Starts to watch for signals: the first one stops the transfer after the commands in
+    /// flight, a second one ends the process. `blocks` is the length, if it is known.
     fn announce(&self, blocks: Option<u64>, printing: Printing) -> Result<Interrupt, Failure> {
         if let Some(blocks) = blocks {
             let block_size = u64::from(self.namespace.block_size());
             self.bar.set_length(blocks.saturating_mul(block_size));
-            self.course.all.store(blocks, Ordering::Relaxed);
+            self.progress.all.store(blocks, Ordering::Relaxed);
         }
-        let (course, direction, first) = (Arc::clone(&self.course), self.direction, self.first);
+        let (progress, direction, first) = (Arc::clone(&self.progress), self.direction, self.first);
         Interrupt::watch(move |signal| {
-            let failure = course.interrupted(signal, direction, first);
+            let failure = progress.interrupted(signal, direction, first);
             failure
-                .and("; those in flight may be done as well")
+                .and("; transfers in flight may have completed too")
                 .report(printing);
         })
     }
 
     fn was_interrupted(&self, interrupt: &Interrupt) -> Result<(), Failure> {
-        let done = self.course.done.load(Ordering::Relaxed);
+        let done = self.progress.done.load(Ordering::Relaxed);
         let signal = interrupt.signal();
-        let all = self.course.all.load(Ordering::Relaxed);
+        let all = self.progress.all.load(Ordering::Relaxed);
         match signal.filter(|_| all == 0 || done < all) {
-            Some(signal) => Err(self.course.interrupted(signal, self.direction, self.first)),
+            Some(signal) => Err(self
+                .progress
+                .interrupted(signal, self.direction, self.first)),
             None => Ok(()),
         }
     }
 
-    /// A write that fails says how far it came.
+    /// Adds the number of acknowledged blocks to the failure of a write.
     fn with_progress(&self, failure: Failure) -> Failure {
-        let done = self.course.done.load(Ordering::Relaxed);
+        let done = self.progress.done.load(Ordering::Relaxed);
         match self.direction {
             Direction::Write(_) if done > 0 => failure
                 .and(&format!(
@@ -335,23 +360,23 @@ impl<'a> Transfers<'a> {
         }));
     }
 
-    /// Waits for the oldest transfer. What it read is in the buffer, which is
-    /// kept for the next one when it is given back as [`Spare`].
+    /// Waits for the oldest transfer and returns its buffer with the data, which becomes
+    /// available for the next transfer when the [`Spare`] is dropped.
     async fn next(&mut self) -> Result<Option<Spare<'_>>, Failure> {
         let Some(task) = self.in_flight.pop_front() else {
             return Ok(None);
         };
         let ended = task
             .await
-            .map_err(|error| Failure::new(format!("a transfer was stopped: {error}")));
+            .map_err(|error| Failure::new(format!("a transfer task failed: {error}")));
         let ended = ended.and_then(|ended| Ok(ended.map_err(Error::from)?));
         let buf = ended.inspect_err(|_| self.failed = true)?;
         let bytes = buf.len() as u64;
         self.bar.inc(bytes);
-        // What comes after a failure does not count: there is a hole before it.
+        // Blocks after a failed transfer are not contiguous with the first one.
         if !self.failed {
             let blocks = bytes / u64::from(self.namespace.block_size());
-            self.course.done.fetch_add(blocks, Ordering::Relaxed);
+            self.progress.done.fetch_add(blocks, Ordering::Relaxed);
         }
         Ok(Some(Spare {
             buf: Some(buf),
@@ -373,8 +398,7 @@ impl<'a> Transfers<'a> {
     }
 }
 
-/// What came back; reads as its bytes, and goes back to the spare buffers when
-/// it is dropped.
+/// The buffer of a completed transfer. Dropping it returns it to the spare buffers.
 struct Spare<'a> {
     buf: Option<Buf>,
     home: &'a mut Vec<Buf>,
@@ -394,8 +418,8 @@ impl Drop for Spare<'_> {
     }
 }
 
-/// A bar on a terminal, nothing on a pipe.
-fn progress() -> ProgressBar {
+/// A progress bar on a terminal, none on a pipe.
+fn progress_bar() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -407,7 +431,11 @@ fn progress() -> ProgressBar {
     bar
 }
 
-fn fits(namespace: &Namespace, start: u64, count: u64) -> Result<(), Failure> {
+const CHOOSE_RANGE: &str = "choose another --start-block or --block-count";
+const CHOOSE_DATA: &str = "choose another --start-block or less data";
+
+/// Checks that the range is inside the namespace.
+fn fits(namespace: &Namespace, start: u64, count: u64, remedy: &str) -> Result<(), Failure> {
     let blocks = namespace.blocks();
     if start.checked_add(count).is_some_and(|end| end <= blocks) {
         return Ok(());
@@ -418,11 +446,16 @@ fn fits(namespace: &Namespace, start: u64, count: u64) -> Result<(), Failure> {
          of {} bytes",
         namespace.block_size()
     ))
-    .with_remedy("nothing was sent; choose another --start-block or less data"))
+    .with_remedy(remedy))
 }
 
-/// Blocks of a file, which has a whole number of them.
-fn whole_blocks(namespace: &Namespace, path: &Path, len: u64) -> Result<u64, Failure> {
+/// The number of blocks of a file; an error if the last one is incomplete.
+fn whole_blocks(
+    namespace: &Namespace,
+    path: &Path,
+    len: u64,
+    direction: Direction,
+) -> Result<u64, Failure> {
     let block_size = u64::from(namespace.block_size());
     let rest = len % block_size;
     if rest == 0 {
@@ -435,12 +468,13 @@ fn whole_blocks(namespace: &Namespace, path: &Path, len: u64) -> Result<u64, Fai
         path.display()
     ))
     .with_remedy(format!(
-        "nothing was sent; extend the file, which keeps its data:\n  truncate -s {padded} {}",
+        "{}; extend the file, which keeps its data:\n  truncate -s {padded} {}",
+        direction.nothing_done(),
         ShellWord(&path.to_string_lossy())
     )))
 }
 
-/// Where data goes: a file that is made or emptied, or standard output.
+/// The destination: a file that is created or truncated, or standard output.
 fn sink(path: &Path) -> Result<Box<dyn Write>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout().lock()));
@@ -449,10 +483,10 @@ fn sink(path: &Path) -> Result<Box<dyn Write>, Failure> {
     Ok(Box::new(file))
 }
 
-/// Where data comes from.
+/// The source of data.
 struct Source {
     reader: File,
-    /// Length in bytes where that is known before.
+    /// Length in bytes, if it is known in advance.
     len: Option<u64>,
 }
 
@@ -471,7 +505,8 @@ fn source(path: &Path) -> Result<Source, Failure> {
 }
 
 impl Source {
-    /// Fills `buf` as far as there is data; how far, or `None` where a signal came first.
+    /// Fills `buf` with the available data and returns its length; `None` if a signal arrived
+    /// first.
     fn fill(&mut self, buf: &mut [u8], interrupt: &Interrupt) -> io::Result<Option<usize>> {
         let mut filled = 0;
         while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -490,12 +525,12 @@ impl Source {
         Ok(Some(filled))
     }
 
-    /// Whether there is something to read, or the end, within a moment.
+    /// Whether data or the end of the input are available within [`SIGNAL_CHECK_MS`].
     fn has_data(&self) -> bool {
         let mut fds = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
-        // What cannot be polled is read.
+        // An input that cannot be polled is read.
         !matches!(
-            poll(&mut fds, PollTimeout::from(MOMENT)),
+            poll(&mut fds, PollTimeout::from(SIGNAL_CHECK_MS)),
             Ok(0) | Err(nix::errno::Errno::EINTR)
         )
     }
@@ -506,7 +541,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_fills_buffers() {
+    fn pipe_fills_buffers() {
         let (from, mut to) = io::pipe().unwrap();
         let reader = File::from(std::os::fd::OwnedFd::from(from));
         let mut source = Source { reader, len: None };
@@ -517,11 +552,11 @@ mod tests {
             }
         });
         let mut buf = [0; 16];
-        let calm = Interrupt::default();
-        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(16));
+        let interrupt = Interrupt::default();
+        assert_eq!(source.fill(&mut buf, &interrupt).unwrap(), Some(16));
         assert!(buf.iter().copied().eq(0..16));
-        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(4));
-        assert_eq!(source.fill(&mut buf, &calm).unwrap(), Some(0));
+        assert_eq!(source.fill(&mut buf, &interrupt).unwrap(), Some(4));
+        assert_eq!(source.fill(&mut buf, &interrupt).unwrap(), Some(0));
         writer.join().unwrap();
     }
 

@@ -9,7 +9,7 @@ use crate::args::{self, Format};
 use crate::failure::Failure;
 use crate::output::{self, Fields};
 
-/// Lists what a discovery controller knows.
+/// Prints the discovery log page.
 pub(crate) async fn run(args: &args::Discover) -> Result<(), Failure> {
     let host = args.target.host()?;
     let discovery = host.discover(args.target.addr()?).await?;
@@ -66,7 +66,7 @@ fn fields(entry: &DiscoveryEntry) -> Fields {
     fields
 }
 
-/// In the words of nvme-cli.
+/// With the words of nvme-cli.
 fn flags(eflags: EntryFlags) -> String {
     let words: Vec<&str> = [
         (EntryFlags::EPCSD, "explicit discovery connections"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn for_people() {
+    fn text_has_all_fields() {
         assert_eq!(
             to_text(&discovery()),
             "Discovery Log: 1 records, generation counter 3\n\
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn for_programs() {
+    fn json_has_all_fields() {
         let json = serde_json::to_value(to_json(&discovery())).unwrap();
         assert_eq!(json["genctr"], 3);
         assert_eq!(json["records"][0]["subnqn"], "nqn.2026-11.org.example:disk");

@@ -1,4 +1,4 @@
-//! How failures are told: the cause, then what to do about it.
+//! Failures of a command: cause, remedy, exit status.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,19 +11,19 @@ use serde_json::{Map, Value};
 use crate::format::Format;
 use crate::remedy::remedy;
 
-/// A failure with what to do about it.
+/// A failure with its remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     cause: String,
     remedy: Option<String>,
     status: u8,
-    /// Further keys for programs.
+    /// Further keys of the JSON output.
     extra: Map<String, Value>,
-    /// Whether standard output has a result before it.
+    /// Whether a result precedes it on standard output.
     beside_result: bool,
 }
 
-/// Where a failure is printed, and how.
+/// Stream and format of a printed failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Printing {
     /// Text on standard error.
@@ -35,7 +35,7 @@ pub(crate) enum Printing {
 }
 
 impl Printing {
-    /// As for a command that prints in `format`, and has data on standard output if `data`.
+    /// For a command that prints in `format`, with data on standard output if `data`.
     pub(crate) fn new((format, data): (Format, bool)) -> Self {
         match (format, data) {
             (Format::Normal, _) => Self::Text,
@@ -47,8 +47,7 @@ impl Printing {
 
 /// The operation failed.
 const FAILED: u8 = 1;
-/// Wrong usage: something that makes no sense, or that this machine does not
-/// have.
+/// Wrong usage: an invalid command line, or a feature that this machine lacks.
 const USAGE: u8 = 2;
 
 impl Failure {
@@ -71,13 +70,13 @@ impl Failure {
         }
     }
 
-    /// The same, with what to do about it.
+    /// The same, with a remedy.
     pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// The same, with a key for programs.
+    /// The same, with a key of the JSON output.
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.extra.insert(key.to_owned(), value.into());
         self
@@ -89,13 +88,13 @@ impl Failure {
         self
     }
 
-    /// The same, where standard output has a result already.
+    /// The same, after a result on standard output.
     pub(crate) fn beside_result(mut self) -> Self {
         self.beside_result = true;
         self
     }
 
-    /// The same, with more to the cause.
+    /// The same, with `more` appended to the cause.
     pub(crate) fn and(mut self, more: &str) -> Self {
         self.cause.push_str(more);
         self
@@ -110,7 +109,7 @@ impl Failure {
         ))
     }
 
-    /// What is printed, in lines of at most 80 columns where words allow it.
+    /// The text, in lines of at most 80 columns where words allow it.
     fn text(&self) -> String {
         let mut text = wrapped("nvmeof: ", &self.cause);
         if let Some(remedy) = &self.remedy {
@@ -119,8 +118,8 @@ impl Failure {
         text
     }
 
-    /// As JSON: `error` as nvme-cli has it, `remedy` where there is one, and for an NVMe
-    /// status `type` and `value`, as nvme-cli has them too.
+    /// As JSON: `error` as in nvme-cli, `remedy` if there is one, and for an NVMe status
+    /// `type` and `value` as in nvme-cli.
     fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("error".to_owned(), self.cause.clone().into());
@@ -131,10 +130,10 @@ impl Failure {
         object.into()
     }
 
-    /// Prints it; the exit status.
+    /// Prints it and returns the exit status.
     pub(crate) fn report(&self, printing: Printing) -> ExitCode {
         let json = || Json(&format!("{:#}\n", self.json())).to_string();
-        // Without that stream there is nowhere to print to.
+        // A write error has no other place to be reported.
         let _ = match printing {
             Printing::Text => io::stderr().write_all(Lines(&self.text()).to_string().as_bytes()),
             Printing::Json if !self.beside_result => io::stdout().write_all(json().as_bytes()),
@@ -164,7 +163,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The NVMe status that a command or Connect ended with.
+/// The NVMe status with which a command or Connect failed.
 fn status_of(error: &Error) -> Option<Status> {
     match error {
         Error::Command(error) => Some(error.status),
@@ -177,19 +176,19 @@ fn status_of(error: &Error) -> Option<Status> {
     }
 }
 
-/// What clap says is wrong with a command line, without the usage that follows.
+/// The error of clap about a command line, without the usage text.
 pub(crate) fn of_usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
-    let said = text.split("\n\n").next().unwrap_or_default();
-    let said = said.strip_prefix("error: ").unwrap_or(said);
-    let words: Vec<&str> = said.split_whitespace().collect();
+    let error = text.split("\n\n").next().unwrap_or_default();
+    let error = error.strip_prefix("error: ").unwrap_or(error);
+    let words: Vec<&str> = error.split_whitespace().collect();
     Failure::usage(words.join(" ")).with_remedy("--help lists commands and options")
 }
 
 const WIDTH: usize = 80;
 
-/// Breaks `text` into lines after `label`, the following ones indented as far.
-/// Lines of its own, which hold commands to copy, stay whole.
+/// Wraps `text` after `label`, with the following lines indented to the same column.
+/// Indented lines, which hold commands to copy, stay whole.
 fn wrapped(label: &str, text: &str) -> String {
     let indent = " ".repeat(label.len());
     let mut out = String::new();
@@ -226,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_lines_of_eighty_columns() {
+    fn failures_are_wrapped_at_eighty_columns() {
         let failure = Failure::new("word ".repeat(40).trim().to_owned())
             .with_remedy("see\n  nvmeof discover -t rdma -a 127.0.0.1 -s 4420");
         let text = failure.text();

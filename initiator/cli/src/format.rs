@@ -1,12 +1,12 @@
-//! The formats of output.
+//! Output formats.
 
 use clap::ValueEnum;
 
-/// How to print.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text.
     Normal,
-    /// For programs.
+    /// JSON.
     Json,
 }

@@ -24,7 +24,7 @@ pub(crate) async fn controller(args: &args::Admin) -> Result<(), Failure> {
     fields.print(args.subsystem.target.output_format)
 }
 
-/// All fields, with the names that nvme-cli has for them.
+/// All fields, with their names in nvme-cli.
 fn controller_fields(info: &ControllerInfo) -> Fields {
     let id = &info.identify;
     let mut fields = Fields::default();
@@ -38,7 +38,7 @@ fn controller_fields(info: &ControllerInfo) -> Fields {
     fields
 }
 
-/// Text of a field that is padded with spaces: as it is for programs, trimmed for people.
+/// Adds a field that is padded with spaces: unchanged in JSON, trimmed in text.
 fn add_padded<const N: usize>(fields: &mut Fields, name: &'static str, field: &Ascii<N>) {
     fields.with(name, output::text(field.as_array()), field.to_string());
 }
@@ -232,7 +232,7 @@ fn power_state(state: &PowerState) -> Value {
     })
 }
 
-/// What the field means in bytes.
+/// The field with its meaning in bytes.
 fn mdts(info: &ControllerInfo) -> String {
     let page = 1u64.checked_shl(info.cap.min_page_shift()).unwrap_or(4096);
     match info.identify.max_transfer_len(page) {
@@ -250,13 +250,13 @@ pub(crate) async fn namespace(args: &args::AdminNamespace) -> Result<(), Failure
 }
 
 async fn read_namespace(controller: &Controller, nsid: u32) -> Result<Fields, Failure> {
-    // This one knows which namespaces there are.
+    // Reports the available namespaces if this one does not exist.
     let namespace = controller.namespace(nsid).await?;
     let identifiers = match controller.identify_page(Cns::DESCRIPTORS, nsid).await {
         Ok(page) => DescriptorList::read_from_bytes(&page)
             .ok()
             .and_then(|list| NamespaceIdentifiers::parse(&list).ok()),
-        // A controller older than NVMe 1.3 does not have them.
+        // Controllers before NVMe 1.3 do not have descriptors.
         Err(Error::Command(_)) => None,
         Err(error) => return Err(error.into()),
     };
@@ -316,7 +316,7 @@ fn add_size_fields(fields: &mut Fields, id: &IdentifyNamespace) {
         .large("nvmcap", id.nvmcap.get());
 }
 
-/// Bytes 64 to 87. NSFEAT.OPTPERF says which of the first are there.
+/// Bytes 64 to 87. NSFEAT.OPTPERF says which of the first ones are defined.
 fn add_limits(fields: &mut Fields, id: &IdentifyNamespace) {
     let optperf = id.nsfeat >> 4 & 0b11;
     if optperf != 0 {
@@ -385,7 +385,7 @@ async fn connect(subsystem: &args::Subsystem) -> Result<Controller, Failure> {
 mod tests {
     use super::*;
 
-    /// Keys and types as in nvme-cli 2.13; the lab compares them with its own output.
+    /// Keys and types as in nvme-cli 2.13; the lab compares them with its output.
     #[test]
     fn json_has_keys_and_types_of_nvme_cli() {
         let namespace = IdentifyNamespace::with_format(8, 12);
@@ -396,7 +396,7 @@ mod tests {
             assert!(json[key].is_u64(), "{key}: {json}");
         }
         assert!(json["vs"].is_array() && json["nguid"].is_string());
-        // Without OPTPERF in NSFEAT nothing is said of preferred sizes.
+        // Without OPTPERF in NSFEAT preferred sizes are undefined.
         assert!(json.get("npwg").is_none(), "{json}");
         let mut preferring = namespace;
         preferring.nsfeat = 0x10;
@@ -427,12 +427,12 @@ mod tests {
         assert!(json["psds"][0]["non-operational_state"].is_u64());
         assert!(
             json.get("subnqn").is_none(),
-            "an empty name is none: {json}"
+            "an empty name is left out: {json}"
         );
     }
 
     #[test]
-    fn a_namespace_says_its_size_in_words() {
+    fn namespace_size_is_in_bytes_and_blocks() {
         let id = IdentifyNamespace::with_format(8, 12);
         let fields = namespace_fields(&id, Some([0x11; 16]));
         let text = fields.to_text();

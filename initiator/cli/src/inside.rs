@@ -1,5 +1,4 @@
-//! What the controller does with blocks that stay where they are: `nvmeof
-//! verify`, `copy` and `compare-write`.
+//! `nvmeof verify`, `copy` and `compare-write`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,8 +10,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::simple::{close, open, open_at};
 
-/// Most bytes that are compared and written at once: what fits two parts of the
-/// buffer.
+/// Most bytes of one Compare and Write.
 const LONGEST: usize = 64 << 10;
 
 /// `nvmeof verify`
@@ -30,7 +28,7 @@ pub(crate) async fn copy(args: &args::Copy) -> Result<(), Failure> {
     let options = WriteOptions {
         fua: args.force_unit_access,
     };
-    // Source ranges are sent: 256 of them at a time at most.
+    // The command sends up to 256 source ranges.
     let namespace = open_at(args.io.subsystem.target.host_for(1, 8192)?, &args.io).await?;
     let result = namespace.copy(&from, args.to, options).await;
     close(namespace, result.map_err(Failure::from)).await
@@ -48,7 +46,7 @@ pub(crate) async fn compare_write(args: &args::CompareWrite) -> Result<(), Failu
             args.data.display(),
             new.len()
         ))
-        .with_remedy("give two files of one length"));
+        .with_remedy("give two files of the same length"));
     }
     let target = &args.io.subsystem.target;
     let host = target.host_for(1, expected.len().saturating_mul(2).max(4096))?;
@@ -77,7 +75,7 @@ async fn exchange(
     Ok(())
 }
 
-/// All that a file or standard input has.
+/// The content of a file or of standard input.
 fn content(path: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |error| Failure::file(path, &error);
     let from: Box<dyn Read> = if path == Path::new("-") {
@@ -90,7 +88,8 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
     from.take(most).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > LONGEST {
         let text = format!("{} has more than {LONGEST} bytes", path.display());
-        let remedy = "give what the namespace compares and writes at once (id-ns: nacwu)";
+        let remedy =
+            "give at most what the namespace compares and writes atomically (id-ns: nacwu)";
         return Err(Failure::new(text).with_remedy(remedy));
     }
     Ok(bytes)

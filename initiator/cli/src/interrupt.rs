@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM while something runs that has a result so far.
+//! SIGINT and SIGTERM during commands with partial results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// A signal that asks to end.
+/// A termination signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Signal {
@@ -16,7 +16,7 @@ pub(crate) enum Signal {
 }
 
 impl Signal {
-    /// What a shell reports of a process that the signal ended.
+    /// The exit status that a shell reports for a process ended by the signal.
     pub(crate) fn exit_status(self) -> u8 {
         128 + self as u8
     }
@@ -36,30 +36,31 @@ impl Signal {
     }
 }
 
-/// The first of these signals that came.
+/// The first termination signal that arrived.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt {
     number: Arc<AtomicU8>,
 }
 
 impl Interrupt {
-    /// From here on the first signal is noted, and whoever works looks at [`Self::signal`];
-    /// the second one ends the process, after `give_up`. Within a runtime.
+    /// Watches for signals. The first one is recorded, and the command checks
+    /// [`Self::signal`]; the second one calls `give_up` and ends the process. Requires a
+    /// runtime.
     pub(crate) fn watch(
         give_up: impl Fn(Signal) + Clone + Send + 'static,
     ) -> Result<Self, Failure> {
         let interrupt = Self::default();
-        for one in [Signal::Int, Signal::Term] {
-            let mut stream = signal(one.kind()).map_err(|error| {
+        for expected in [Signal::Int, Signal::Term] {
+            let mut stream = signal(expected.kind()).map_err(|error| {
                 let why = nvmeof_rdma::explain(&error);
-                Failure::new(format!("cannot watch for {}: {why}", one.name()))
+                Failure::new(format!("cannot watch for {}: {why}", expected.name()))
             })?;
             let (number, give_up) = (Arc::clone(&interrupt.number), give_up.clone());
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
-                    if number.swap(one as u8, Ordering::Relaxed) != 0 {
-                        give_up(one);
-                        std::process::exit(one.exit_status().into());
+                    if number.swap(expected as u8, Ordering::Relaxed) != 0 {
+                        give_up(expected);
+                        std::process::exit(expected.exit_status().into());
                     }
                 }
             });
@@ -67,7 +68,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// The signal that came, if one did.
+    /// The signal that arrived, if any.
     pub(crate) fn signal(&self) -> Option<Signal> {
         match self.number.load(Ordering::Relaxed) {
             0 => None,

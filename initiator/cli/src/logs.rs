@@ -17,7 +17,7 @@ use crate::output::{self, Fields};
 pub(crate) async fn smart(args: &args::Admin) -> Result<(), Failure> {
     let page = read(&args.subsystem, LogId::SMART, None, SMART_LEN).await?;
     let log = SmartLog::read_from_bytes(&page)
-        .map_err(|_| Failure::new("the SMART log has another length than expected"))?;
+        .map_err(|_| Failure::new("the SMART log has an unexpected length"))?;
     smart_fields(&log).print(args.subsystem.target.output_format)
 }
 
@@ -51,7 +51,7 @@ fn smart_fields(log: &SmartLog) -> Fields {
     fields
         .add("warning_temp_time", log.wctt.get())
         .add("critical_comp_time", log.cctt.get());
-    // A sensor that is not there reports 0.
+    // An absent sensor reports 0.
     for (name, sensor) in SENSORS.iter().zip(log.tsen) {
         if sensor.get() != 0 {
             fields.add(name, sensor.get());
@@ -91,7 +91,7 @@ pub(crate) async fn error(args: &args::ErrorLog) -> Result<(), Failure> {
     let entries: Vec<ErrorEntry> = entries.collect();
     match args.subsystem.target.output_format {
         Format::Normal => {
-            // An error count of 0 marks an entry that was never used.
+            // An error count of 0 marks an unused entry.
             let used = entries.iter().filter(|entry| entry.ecnt.get() != 0);
             let entries: Vec<&ErrorEntry> = used.collect();
             let mut text = format!("Error Log: {} entries\n", entries.len());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_entry_says_its_status_in_words() {
+    fn error_entry_has_status_name() {
         let entry = ErrorEntry::new(3, Status::LBA_OUT_OF_RANGE);
         let text = error_fields(&entry).to_text();
         assert!(text.contains("error_count         : 3\n"), "{text}");

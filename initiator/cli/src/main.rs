@@ -1,4 +1,6 @@
-//! The `nvmeof` command: parses the command line, runs it, tells how it ended.
+//! The `nvmeof` command: parses the command line, runs it, reports the outcome.
+//!
+//! Protocol and data path are in `nvmeof-initiator`.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -35,7 +37,7 @@ const CONTENTS: Contents = Contents {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // Help and version are no errors.
+        // Help and version are not errors.
         Err(error) if error.use_stderr() && wants_json() => {
             return failure::of_usage(&error).report(Printing::Json);
         }
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether a command line that is wrong asks for JSON.
+/// Whether an invalid command line asks for JSON.
 fn wants_json() -> bool {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = words.collect();
@@ -75,7 +77,7 @@ fn wants_json() -> bool {
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        // A benchmark drives its queues itself, on threads of its own.
+        // A benchmark drives its queues on its own threads.
         Command::Bench(args) => return bench::run(args),
         Command::Manual(manual) => {
             let made = manual.run(Cli::command(), &CONTENTS);

@@ -1,4 +1,4 @@
-//! Printing: fields for people, JSON for programs.
+//! Output: fields as text or as JSON.
 
 use std::io::{self, Write};
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 use crate::args::Format;
 use crate::failure::Failure;
 
-/// Fields by name, in the order they are printed. As JSON they are an object.
+/// Fields by name, in the order of output. As JSON they are an object.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     fields: Vec<(&'static str, Data, String)>,
 }
 
-/// What a field has for programs.
+/// The value of a field in JSON.
 #[derive(Debug)]
 enum Data {
     Json(Value),
-    /// Beyond what a [`Value`] holds; a number all the same, as nvme-cli prints it.
+    /// Too large for a [`Value`]; printed as a number, as by nvme-cli.
     Large(u128),
 }
 
@@ -43,8 +43,8 @@ impl Serialize for Fields {
 }
 
 impl Fields {
-    /// Adds a field that reads the same for people and programs, but for characters that a
-    /// terminal obeys or hides.
+    /// Adds a field with the same value in text and JSON; the text escapes characters that a
+    /// terminal interprets or hides.
     pub(crate) fn add(&mut self, name: &'static str, value: impl Into<Value>) -> &mut Self {
         let value = value.into();
         let text = match &value {
@@ -61,13 +61,13 @@ impl Fields {
         self
     }
 
-    /// Adds a number that people read in hexadecimal.
+    /// Adds a number that is hexadecimal in text.
     pub(crate) fn hex(&mut self, name: &'static str, value: impl Into<u64>) -> &mut Self {
         let value = value.into();
         self.with(name, value, format!("{value:#x}"))
     }
 
-    /// Adds a field with words for people.
+    /// Adds a field with its own text.
     pub(crate) fn with(
         &mut self,
         name: &'static str,
@@ -89,7 +89,7 @@ impl Fields {
             .collect()
     }
 
-    /// In the format asked for.
+    /// Prints in that format.
     pub(crate) fn print(&self, format: Format) -> Result<(), Failure> {
         match format {
             Format::Normal => print(self.to_text().as_bytes()),
@@ -103,7 +103,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Text of a field that ends with NUL. What controls a terminal becomes `?`.
+/// Text of a field that ends with NUL. Control characters become `?`.
 pub(crate) fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0);
     let text = field.get(..end.unwrap_or(field.len())).unwrap_or_default();
@@ -111,8 +111,8 @@ pub(crate) fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().map(clean).collect()
 }
 
-/// Printable characters in lines of 16, up to the first NUL: how nvme-cli has vendor
-/// specific bytes in JSON.
+/// Printable characters in lines of 16, up to the first NUL: the JSON of nvme-cli for
+/// vendor specific bytes.
 pub(crate) fn vendor_lines(bytes: &[u8]) -> Vec<String> {
     let end = bytes.iter().position(|byte| *byte == 0);
     let used = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
@@ -132,7 +132,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     print(Json(&(text + "\n")).to_string().as_bytes())
 }
 
-/// Prints to standard output. That nobody reads any more is not a failure.
+/// Prints to standard output. A closed pipe is not a failure.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -144,7 +144,7 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Bytes as people look at them: offset, hexadecimal, text.
+/// A hex dump: offset, hexadecimal, text.
 pub(crate) fn dump(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (row, chunk) in bytes.chunks(16).enumerate() {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_peer_is_harmless() {
+    fn text_of_a_peer_is_escaped() {
         assert_eq!(text(b"nqn\x1b[2J\0rest"), "nqn?[2J");
         let mut fields = Fields::default();
         fields.add("subnqn", text("a\u{202e}b\u{200b}\\".as_bytes()));

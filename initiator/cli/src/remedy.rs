@@ -1,12 +1,12 @@
-//! What to do about an error of the library, in options and commands of this program: the
-//! library names causes and settings, this is the one place that has their names here.
+//! Remedies for errors of the library, with options and commands of this program: the
+//! library names settings, and this module maps them to names of the command line.
 
 use nvmeof_initiator::{Address, Error, Setting};
 
 /// The remedy for `error` with this program's names.
 pub(crate) fn remedy(error: &Error) -> Option<String> {
     let remedy = error.remedy_naming(|setting| setting_remedy(setting).map(str::to_owned))?;
-    // Where the target is says the error itself.
+    // The error has the address of the target.
     match error {
         Error::Setup(setup) if error.settings().contains(&Setting::Subsystem) => Some(format!(
             "{remedy}:\n  nvmeof discover -t rdma {}",
@@ -16,7 +16,7 @@ pub(crate) fn remedy(error: &Error) -> Option<String> {
     }
 }
 
-/// The options that give a setting, or the command that shows what there is of it.
+/// The options of a setting, or the command that shows its possible values.
 fn setting_remedy(setting: Setting) -> Option<&'static str> {
     Some(match setting {
         Setting::Address => "--traddr, --trsvcid",
@@ -33,12 +33,12 @@ fn setting_remedy(setting: Setting) -> Option<&'static str> {
         Setting::Blocks => "nvmeof id-ns: nsze",
         Setting::CompareAndWrite => "nvmeof id-ns: nacwu, nvmeof id-ctrl: acwu",
         Setting::Field => "nvmeof error-log",
-        // For a subsystem `remedy` adds a whole command.
+        // For a subsystem `remedy` adds a complete command.
         _ => return None,
     })
 }
 
-/// The options that lead to `addr`.
+/// The options that give `addr`.
 fn options_of(addr: Address) -> String {
     match addr {
         Address::Ip(std::net::SocketAddr::V6(addr)) if addr.scope_id() != 0 => {
@@ -88,18 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn library_errors_get_the_options_of_this_program() {
-        let nobody = MachineError::NobodyHere("nobody".to_owned());
+    fn remedies_name_options_of_this_program() {
+        let no_target = MachineError::NobodyHere("nobody".to_owned());
         for (error, option) in [
             (refused("iwarp"), "(--traddr, --trsvcid)"),
             (refused("verbs"), "--provider iwarp"),
-            (nobody.into(), "(--shm-folder)"),
+            (no_target.into(), "(--shm-folder)"),
             (MachineError::NoHostNqn.into(), "(--hostnqn)"),
             (command(Status::INVALID_NAMESPACE), "(nvmeof list-ns)"),
             (command(Status::LBA_OUT_OF_RANGE), "(nvmeof id-ns: nsze)"),
         ] {
-            let said = remedy(&error).unwrap();
-            assert!(said.contains(option), "{said}");
+            let text = remedy(&error).unwrap();
+            assert!(text.contains(option), "{text}");
             let plain = error.to_string();
             assert!(
                 !plain.contains("--") && !plain.contains("nvmeof "),
@@ -109,9 +109,9 @@ mod tests {
         assert_eq!(remedy(&command(Status::DATA_TRANSFER_ERROR)), None);
     }
 
-    /// Options that are named exist.
+    /// Named options and commands exist.
     #[test]
-    fn every_option_that_is_named_is_one() {
+    fn named_options_and_commands_exist() {
         let cli = Cli::command();
         let long: Vec<&str> = cli
             .get_subcommands()

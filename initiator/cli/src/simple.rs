@@ -1,4 +1,4 @@
-//! Commands on a namespace that move no data of the user's.
+//! Commands on a namespace without a data transfer.
 
 use nvmeof_initiator::{Host, Namespace, ZeroOptions};
 
@@ -48,7 +48,7 @@ pub(crate) async fn open_at(host: Host, io: &args::Io) -> Result<Namespace, Fail
     Ok(controller.namespace(io.namespace_id).await?)
 }
 
-/// Disconnects in good order, whatever the result was.
+/// Disconnects, whatever the result was.
 pub(crate) async fn close(
     namespace: Namespace,
     result: Result<(), Failure>,

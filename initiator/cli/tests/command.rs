@@ -1,4 +1,4 @@
-//! The command as a process, against a small target on a thread.
+//! The command as a process, with a small target on a thread.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::InvalidParameter;
 use serde_json::Value;
 
-/// Runs a target with `prepare` done to it until the sender is dropped.
+/// Runs a target, prepared by `prepare`, until the sender is dropped.
 fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (Address, mpsc::Sender<()>) {
     let (addr, stop, _) = counting_target(prepare);
     (addr, stop)
@@ -68,7 +68,7 @@ fn signal(child: &Child, signal: Signal) {
     kill(pid, signal).unwrap();
 }
 
-/// `nvmeof` with the target's address; words are separated by spaces.
+/// `nvmeof` with the address of the target; spaces separate arguments.
 fn nvmeof(addr: Address, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeof"));
     let mut words = words.split_whitespace();
@@ -81,7 +81,7 @@ fn nvmeof(addr: Address, words: &str) -> Command {
     command
 }
 
-/// The same for the subsystem there is.
+/// The same, with the NQN of the subsystem.
 fn on_subsystem(addr: Address, words: &str) -> Command {
     let mut command = nvmeof(addr, words);
     command.args(["-n", SUBNQN]);
@@ -102,7 +102,7 @@ fn json(command: &mut Command) -> Value {
 }
 
 #[test]
-fn controllers_and_logs_are_shown() {
+fn identify_and_log_commands_print_json_and_text() {
     let (addr, _stop) = target(|_| {});
     let discovery = json(&mut nvmeof(addr, "discover"));
     assert_eq!(discovery["genctr"], 4);
@@ -133,7 +133,7 @@ fn controllers_and_logs_are_shown() {
 }
 
 #[test]
-fn files_and_pipes_go_both_ways() {
+fn data_is_transferred_to_and_from_files_and_pipes() {
     let (addr, _stop) = target(|_| {});
     let dir = tempfile::tempdir().unwrap();
     let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
@@ -173,7 +173,7 @@ fn files_and_pipes_go_both_ways() {
     expected[BLOCK..3 * BLOCK].fill(9);
     assert!(output.stdout == expected);
 
-    // The file is not what is there any more.
+    // The namespace differs from the file now.
     let words = format!("compare --namespace-id 1 --data {}", path(&from));
     let output = on_subsystem(addr, &words).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -189,7 +189,7 @@ fn files_and_pipes_go_both_ways() {
 }
 
 #[test]
-fn data_that_does_not_fit_is_refused_before_anything_is_written() {
+fn unfit_data_is_refused_before_any_write() {
     let (addr, _stop) = target(|fake| fake.manners.status = Some(Status::INTERNAL_ERROR));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("data");
@@ -209,11 +209,7 @@ fn data_that_does_not_fit_is_refused_before_anything_is_written() {
             "--start-block 8192",
             "1 blocks from block 8192 do not fit",
         ),
-        (
-            BLOCK,
-            "--block-count 2",
-            "has 1 blocks, --block-count says 2",
-        ),
+        (BLOCK, "--block-count 2", "has 1 blocks, --block-count is 2"),
     ] {
         fs::write(&file, vec![0; len]).unwrap();
         let words = format!("write --namespace-id 1 {words} --data {}", file.display());
@@ -225,7 +221,7 @@ fn data_that_does_not_fit_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn failures_say_what_to_do() {
+fn failures_have_remedies() {
     let unknown = fake::refused(InvalidParameter::InData(256));
     let (addr, _stop) = target(move |fake| fake.manners.connect = unknown);
     let output = on_subsystem(addr, "id-ctrl").output().unwrap();
@@ -242,17 +238,17 @@ fn failures_say_what_to_do() {
     assert!(error.contains("nqn.2026-11.org.example:host"), "{error}");
     assert!(error.contains("allowed_hosts"), "{error}");
 
-    let nobody: Address = "127.0.0.1:1".parse().unwrap();
-    let output = nvmeof(nobody, "discover").output().unwrap();
+    let no_target: Address = "127.0.0.1:1".parse().unwrap();
+    let output = nvmeof(no_target, "discover").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("is nvmeof-target running there?"));
+    assert!(err(&output).contains("check that nvmeof-target is running there"));
 
-    let output = on_subsystem(nobody, "read").output().unwrap();
+    let output = on_subsystem(no_target, "read").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "wrong usage");
 }
 
 #[test]
-fn a_benchmark_counts() {
+fn bench_reports_rates_and_latencies() {
     let (addr, _stop) = target(|_| {});
     for kind in ["randread", "randrw", "write"] {
         let words = format!(
@@ -271,7 +267,7 @@ fn a_benchmark_counts() {
     }
 }
 
-/// Every command, with what it needs besides a target and a subsystem.
+/// Every command, with its required options besides target and subsystem.
 const COMMANDS: [&str; 15] = [
     "id-ctrl",
     "id-ns --namespace-id 1",
@@ -291,8 +287,8 @@ const COMMANDS: [&str; 15] = [
 ];
 
 #[test]
-fn errors_are_json_where_json_is_asked_for() {
-    let nobody: Address = "127.0.0.1:1".parse().unwrap();
+fn errors_are_json_with_output_format_json() {
+    let no_target: Address = "127.0.0.1:1".parse().unwrap();
     let bench = [
         "bench --namespace-id 1",
         "bench --namespace-id 1 --interface async",
@@ -300,9 +296,9 @@ fn errors_are_json_where_json_is_asked_for() {
     let mut all: Vec<Command> = COMMANDS
         .into_iter()
         .chain(bench)
-        .map(|words| on_subsystem(nobody, words))
+        .map(|words| on_subsystem(no_target, words))
         .collect();
-    all.push(nvmeof(nobody, "discover"));
+    all.push(nvmeof(no_target, "discover"));
     for command in &mut all {
         let output = command.args(["-o", "json"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -312,12 +308,12 @@ fn errors_are_json_where_json_is_asked_for() {
         assert!(text("error").contains("connection refused"), "{said}");
         assert!(text("remedy").contains("--traddr"), "{said}");
     }
-    // Where standard output has data.
+    // With data on standard output.
     for words in [
         "read --namespace-id 1 --data -",
         "get-log --log-id 1 --log-len 64 -b",
     ] {
-        let output = on_subsystem(nobody, words)
+        let output = on_subsystem(no_target, words)
             .args(["-o", "json"])
             .output()
             .unwrap();
@@ -325,7 +321,7 @@ fn errors_are_json_where_json_is_asked_for() {
         let said: Value = serde_json::from_slice(&output.stderr).unwrap();
         assert!(said["error"].is_string(), "{said}");
     }
-    // What is wrong with the command line itself.
+    // Invalid command lines.
     for words in [
         "read -o json",
         "id-ns --namespace-id 0 -o json",
@@ -345,7 +341,7 @@ fn errors_are_json_where_json_is_asked_for() {
 }
 
 #[test]
-fn nvme_statuses_are_numbers_in_json() {
+fn nvme_status_is_a_number_in_json() {
     let (addr, _stop) = target(|_| {});
     let mut flush = on_subsystem(addr, "write-zeroes --namespace-id 1 --block-count 1");
     let output = flush
@@ -371,12 +367,12 @@ fn nvme_statuses_are_numbers_in_json() {
 }
 
 #[test]
-fn absent_queues_and_namespaces_are_refused_alike() {
+fn absent_queues_and_namespaces_have_the_same_error_in_all_commands() {
     let (addr, _stop) = target(|fake| fake.manners.queues = Some(4));
     for (option, said) in [
         (
             "-i 999 --namespace-id 1",
-            "the controller grants 4 I/O queues, 999 were asked for",
+            "the controller grants 4 I/O queues, 999 were requested",
         ),
         (
             "--namespace-id 9",
@@ -396,7 +392,7 @@ fn absent_queues_and_namespaces_are_refused_alike() {
 }
 
 #[test]
-fn interrupted_benchmark_prints_what_it_has() {
+fn interrupted_bench_prints_partial_results() {
     let (addr, _stop, served) = counting_target(|_| {});
     for (interface, which, status) in [
         ("polled", Signal::SIGINT, 130),
@@ -429,7 +425,7 @@ fn interrupted_benchmark_prints_what_it_has() {
 }
 
 #[test]
-fn interrupted_write_says_how_much_was_acknowledged() {
+fn interrupted_write_reports_acknowledged_blocks() {
     const CHUNK: usize = 256 << 10;
     let (addr, _stop, served) = counting_target(|_| {});
     for (which, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
@@ -476,10 +472,10 @@ fn interrupted_write_says_how_much_was_acknowledged() {
 }
 
 #[test]
-fn plain_commands_log_nothing() {
+fn successful_commands_log_nothing() {
     let (addr, _stop) = target(|_| {});
     for words in COMMANDS {
-        // The others fail, or this target does not know them.
+        // The others fail, or this target does not support them.
         if ["compare", "verify", "copy"]
             .iter()
             .any(|one| words.starts_with(one))

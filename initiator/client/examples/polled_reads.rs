@@ -23,13 +23,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = options.admin_config(&Identity::of_this_machine()?);
     let names = config.setup.names.clone();
 
-    // The admin queue, which needs a `turn` by its `next_deadline` from here on.
+    // The admin queue. From here on, call `turn` by its `next_deadline`.
     let provider = Transport::Auto.provider(options.addr)?;
     let mut admin = BlockingAdmin::connect(provider, options.addr, config, start)?;
     let namespace = admin.namespace(nsid.parse()?)?;
 
-    // An I/O queue with a provider of its own, as each thread may have. It ends
-    // when the admin queue does.
+    // An I/O queue with a provider of its own; each thread may have one. It ends with
+    // the admin queue.
     let io = IoConfig {
         names,
         queue: QueueShape {

@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let controller = host.connect(options).await?;
     let namespace = controller.namespace(nsid.parse()?).await?;
 
-    // A buffer goes in with each call and comes back with its result.
+    // Each call takes a buffer and returns it with its result.
     let mut buf = controller.alloc(4096)?;
     buf.fill(0xa5);
     let mut buf = namespace.write(0, buf, WriteOptions::default()).await?;

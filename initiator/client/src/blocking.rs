@@ -1,4 +1,4 @@
-//! Polled queues for callers that wait: a call returns when it is done.
+//! Blocking calls on polled queues.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::error::{Error, MachineError, UsageError};
 use crate::geometry::Geometry;
 use crate::polled::{AdminConfig, AdminQueue, Association, Call, IoQueue};
 
-/// An admin queue with its clock: the controller is set up when
-/// [`connect`](Self::connect) returns. Between calls somebody has to call
-/// [`turn`](Self::turn) by [`next_deadline`](Self::next_deadline).
+/// An admin queue with its clock. The controller is ready when [`connect`](Self::connect)
+/// returns. Between calls, the owner must call [`turn`](Self::turn) by
+/// [`next_deadline`](Self::next_deadline).
 #[derive(Debug)]
 pub struct BlockingAdmin {
     queue: AdminQueue,
@@ -26,17 +26,16 @@ pub struct BlockingAdmin {
     start: Instant,
 }
 
-/// How long a shutdown may take.
+/// Time-out of a shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
-/// Longest sleep where the provider has no descriptor to sleep on.
+/// Longest sleep if the provider has no descriptor to wait on.
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl BlockingAdmin {
-    /// Connects and sets the controller up. `start` is the time 0 of all its
-    /// queues.
+    /// Connects and initializes the controller. `start` is the time 0 of all its queues.
     ///
     /// # Errors
-    /// What connecting or setting up ended with.
+    /// The connection or the set-up failed.
     pub fn connect(
         provider: Box<dyn Provider>,
         addr: Address,
@@ -59,14 +58,12 @@ impl BlockingAdmin {
     /// The blocks of a namespace.
     ///
     /// # Errors
-    /// When there is none of that number, its format is one we do not read, or
-    /// the command fails.
+    /// When the namespace does not exist, its format is not supported, or the command fails.
     pub fn namespace(&mut self, nsid: u32) -> Result<Geometry, Error> {
         let page = self.read(admin::identify(Cns::NAMESPACE, nsid))?;
         let identify = IdentifyNamespace::read_from_bytes(&page)
             .map_err(|_| MachineError::internal("an Identify page of another length"))?;
-        // An inactive namespace is answered with zeroes (NVMe Base 2.0, section
-        // 5.17.2.1).
+        // Identify of an inactive namespace returns zeroes (NVMe Base 2.0, section 5.17.2.1).
         if identify.nsze.get() == 0 {
             let page = self.read(admin::identify(Cns::ACTIVE_NAMESPACES, 0))?;
             let list = NamespaceList::read_from_bytes(&page)
@@ -77,20 +74,20 @@ impl BlockingAdmin {
         Ok(Geometry::of(nsid, &identify)?)
     }
 
-    /// Looks after the queue. One may sleep then.
+    /// Polls the queue until there is no progress. The caller may sleep after this.
     pub fn turn(&mut self) {
         let mut done = Vec::new();
         while self.queue.poll(self.start.elapsed(), &mut done) {}
         self.queue.rest();
     }
 
-    /// Why the connection is of no use any more.
+    /// The error that ended the connection, if any.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.queue.error()
     }
 
-    /// What the I/O queues of the controller are to [join](IoQueue::join).
+    /// The association for the I/O queues to [join](IoQueue::join).
     #[must_use]
     pub fn association(&self) -> &Association {
         self.queue.association()
@@ -103,18 +100,17 @@ impl BlockingAdmin {
         self.queue.wait_fd()
     }
 
-    /// How long [`turn`](Self::turn) can wait, if it has to be called at all.
+    /// Time until [`turn`](Self::turn) must be called, if there is a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let deadline = self.queue.next_deadline()?;
         Some(deadline.saturating_sub(self.start.elapsed()))
     }
 
-    /// Shuts the controller down and closes the queue. I/O queues are closed
-    /// before.
+    /// Shuts the controller down and closes the queue. Close the I/O queues before.
     pub fn shutdown(mut self) {
         self.queue.shutdown(self.start.elapsed(), SHUTDOWN);
-        // How it ends does not matter any more.
+        // The result does not matter.
         let _ = until(&mut self.queue, self.start, AdminQueue::is_closed);
     }
 
@@ -138,24 +134,23 @@ impl BlockingAdmin {
     }
 }
 
-/// Drives a queue until it takes calls. `start` is its time 0.
+/// Polls a queue until it accepts calls. `start` is its time 0.
 ///
 /// # Errors
-/// What connecting ended with.
+/// The connection failed.
 pub fn ready(queue: &mut IoQueue, start: Instant) -> Result<(), Error> {
     until(queue, start, IoQueue::is_ready)
 }
 
-/// Closes a queue; calls in flight end, and their buffers go back to their
-/// pools.
+/// Closes a queue. Calls in flight end, and their buffers return to their pools.
 pub fn close(queue: &mut IoQueue, start: Instant) {
     queue.close();
-    // It ends with the error that it was closed.
+    // Ends with the error that the queue is closed.
     let _ = until(queue, start, IoQueue::is_closed);
 }
 
-/// Sleeps until one of the descriptors is readable, at most as long as
-/// `timeout`. Where there is a queue without a descriptor, not for long.
+/// Sleeps until one of the descriptors is readable, at most for `timeout`. With a queue
+/// without a descriptor, only briefly.
 pub fn sleep<'fd>(
     fds: impl IntoIterator<Item = Option<BorrowedFd<'fd>>>,
     timeout: Option<Duration>,
@@ -169,11 +164,11 @@ pub fn sleep<'fd>(
         }
     }
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-        // Rounded up, or the last millisecond would be spent in a spin.
+        // Rounded up: otherwise it would busy-wait in the last millisecond.
         let millis = timeout.as_nanos().div_ceil(1_000_000);
         PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
     });
-    // A signal wakes as well: whoever sleeps looks again.
+    // A signal wakes as well: the caller polls again.
     let _ = poll(&mut wanted, timeout);
 }
 

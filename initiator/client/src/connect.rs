@@ -1,4 +1,4 @@
-//! From a host to a controller: discovery and connecting.
+//! Discovery, and connecting a host to a controller.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::host::Host;
 use crate::options::ConnectOptions;
 use crate::polled::AdminQueue;
 
-/// What a discovery controller knows.
+/// The discovery log page.
 #[derive(Clone, Debug)]
 pub struct Discovery {
-    /// Generation counter: changes when anything does.
+    /// Generation counter: changes with the log page.
     pub generation: u64,
-    /// Ways to subsystems.
+    /// Entries: subsystems and their addresses.
     pub entries: Vec<DiscoveryEntry>,
 }
 
 impl Host {
-    /// Asks the discovery controller at `addr` for subsystems.
+    /// Reads the discovery log page of the discovery controller at `addr`.
     ///
     /// # Errors
-    /// Connection, refusal, or an answer that makes no sense.
+    /// The connection fails or is refused, or a response is invalid.
     pub async fn discover(&self, addr: Address) -> Result<Discovery, Error> {
         let mut options = ConnectOptions::new(addr, Nqn::discovery());
         options.io_queues = 0;
@@ -51,12 +51,12 @@ impl Host {
         })
     }
 
-    /// Connects to a subsystem: sets a controller up and connects its I/O
-    /// queues. Must be called inside a tokio runtime, which drives the queues: when
-    /// it ends, they are closed, and calls on them end with an error that says so.
+    /// Connects to a subsystem: initializes a controller and connects its I/O queues. Must
+    /// be called inside a tokio runtime, which drives the queues. When the runtime ends, the
+    /// queues are closed, and their calls fail.
     ///
     /// # Errors
-    /// Connection or refusal; the message says what to do about it.
+    /// The connection fails or is refused; the message has the remedy.
     pub async fn connect(&self, options: ConnectOptions) -> Result<Controller, Error> {
         let start = Instant::now();
         let config = options.admin_config(&self.config().identity);

@@ -18,9 +18,9 @@ use crate::options::ConnectOptions;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
 use crate::transport::Route;
 
-/// A controller that is connected. Clones are the same controller; when the
-/// last clone and the last [`Namespace`](crate::Namespace) is dropped, it is shut down in the
-/// background. [`disconnect`](Self::disconnect) does that and waits for it.
+/// A connected controller. Clones are the same controller. When the last clone and the last
+/// [`Namespace`](crate::Namespace) are dropped, it is shut down in the background.
+/// [`disconnect`](Self::disconnect) shuts it down and waits.
 #[derive(Clone)]
 pub struct Controller {
     inner: Arc<Inner>,
@@ -44,7 +44,7 @@ impl Drop for Inner {
     }
 }
 
-/// Most namespaces that are listed: more than any subsystem has.
+/// Maximum number of listed namespaces: more than any subsystem has.
 const MAX_NAMESPACES: usize = 1 << 16;
 /// Most bytes of one Get Log Page or Identify command.
 const PAGE: usize = 4096;
@@ -60,7 +60,7 @@ impl Controller {
         admin.ready().await?;
         let info = admin.with(|admin| admin.info().cloned());
         let info = info.ok_or_else(|| MachineError::internal("a controller without itself"))?;
-        // From here on dropping it ends everything in good order.
+        // From here on, a drop shuts everything down.
         let mut inner = Inner {
             host,
             options,
@@ -77,8 +77,8 @@ impl Controller {
         for queue in &inner.io {
             queue.ready().await?;
         }
-        // Without the admin queue the controller is gone, and calls on its I/O
-        // queues must not wait for their time-out.
+        // When the admin queue is lost, the controller is gone: calls on its I/O queues fail
+        // without waiting for their time-out.
         let (admin, io) = (Arc::clone(&inner.admin), inner.io.clone());
         tokio::spawn(async move {
             let why = admin.failed().await;
@@ -91,19 +91,19 @@ impl Controller {
         })
     }
 
-    /// What the controller is and can do.
+    /// Properties of the controller.
     #[must_use]
     pub fn info(&self) -> &ControllerInfo {
         &self.inner.info
     }
 
-    /// What it says about itself.
+    /// Its Identify Controller data structure.
     #[must_use]
     pub fn identify(&self) -> &IdentifyController {
         &self.inner.info.identify
     }
 
-    /// What it was connected with.
+    /// The options of the connection.
     #[must_use]
     pub fn options(&self) -> &ConnectOptions {
         &self.inner.options
@@ -112,7 +112,7 @@ impl Controller {
     /// A buffer for reads and writes: see [`Host::buffer`].
     ///
     /// # Errors
-    /// When none is free or none is as long.
+    /// When none is free, or `len` exceeds all.
     pub fn alloc(&self, len: usize) -> Result<Buf, Error> {
         self.inner.host.buffer(len)
     }
@@ -128,21 +128,21 @@ impl Controller {
             let page = self.identify_page(Cns::ACTIVE_NAMESPACES, after).await?;
             let list = NamespaceList::read_from_bytes(&page)
                 .map_err(|_| MachineError::internal("an Identify page of another length"))?;
-            // Ascending, so that a list that is not cannot go on for ever.
+            // Ascending only, so that an unordered list cannot cause an endless loop.
             all.extend(list.iter().filter(|nsid| *nsid > after));
             let more = list.is_full() && all.last().is_some_and(|last| *last > after);
             if !more {
                 return Ok(all);
             }
             if all.len() > MAX_NAMESPACES {
-                let text = format!("there are said to be over {MAX_NAMESPACES} namespaces");
+                let text = format!("the list of namespaces has more than {MAX_NAMESPACES} entries");
                 let addr = self.inner.options.addr;
-                return Err(Error::setup(addr, 0, SetupError::Garbled(text)));
+                return Err(Error::setup(addr, 0, SetupError::InvalidResponse(text)));
             }
         }
     }
 
-    /// What Identify says for `cns` and `nsid`: 4096 bytes.
+    /// The Identify data structure for `cns` and `nsid`: 4096 bytes.
     ///
     /// # Errors
     /// When the command fails.
@@ -150,8 +150,7 @@ impl Controller {
         self.admin_read(admin::identify(cns, nsid)).await
     }
 
-    /// The first `len` bytes of log page `lid`, of the whole controller unless
-    /// a namespace is given.
+    /// The first `len` bytes of log page `lid`, of the controller or of a namespace.
     ///
     /// # Errors
     /// When a command fails.
@@ -174,7 +173,7 @@ impl Controller {
         Ok(page)
     }
 
-    /// Sends an admin command of up to 4096 bytes and returns what came.
+    /// Sends an admin command with up to 4096 bytes of data, and returns the data.
     pub(crate) async fn admin_read(&self, command: Command) -> Result<Vec<u8>, Error> {
         let len = usize::try_from(command.len()).unwrap_or(usize::MAX);
         let admin = &self.inner.admin;
@@ -198,21 +197,21 @@ impl Controller {
         }
     }
 
-    /// The next I/O queue, in turn, of those that are well.
+    /// The next connected I/O queue, in round-robin order.
     fn pick(&self) -> Result<&Arc<Shared<IoQueue>>, Error> {
         let io = &self.inner.io;
         let turn = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        let well = |queue: &&Arc<Shared<IoQueue>>| queue.with(|queue| queue.is_ready());
+        let connected = |queue: &&Arc<Shared<IoQueue>>| queue.with(|queue| queue.is_ready());
         let mut from = io
             .iter()
             .cycle()
             .skip(turn % io.len().max(1))
             .take(io.len());
-        if let Some(queue) = from.find(well) {
+        if let Some(queue) = from.find(connected) {
             return Ok(queue);
         }
         match io.first() {
-            // Its own error says why; a call on it is answered with that.
+            // A call on it fails with the error of the queue.
             Some(queue) => Ok(queue),
             None => {
                 let text = "the controller was connected without I/O queues".to_owned();
@@ -221,14 +220,14 @@ impl Controller {
         }
     }
 
-    /// Why the controller is of no use any more, if it is not.
+    /// The error that ended the controller, if any.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         self.inner.admin.with(|admin| admin.error().cloned())
     }
 
-    /// Shuts the controller down in good order and closes all queues. Calls
-    /// that have not ended fail. Buffers stay valid.
+    /// Shuts the controller down and closes all queues. Calls in progress fail. Buffers stay
+    /// valid.
     pub async fn disconnect(self) {
         for queue in &self.inner.io {
             queue.finish();
@@ -240,7 +239,7 @@ impl Controller {
         if let Some(error) = self.inner.admin.closed().await
             && !matches!(&error, Error::Lost(lost) if matches!(lost.cause, LostCause::Local))
         {
-            tracing::debug!(%error, "the controller was gone before it was shut down");
+            tracing::debug!(%error, "controller was lost before its shutdown");
         }
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use crate::error::{Error, MachineError, UsageError};
 use crate::polled::{Call, Done, SubmitError};
 
-/// What driving a queue needs of it.
+/// A queue that a task can drive.
 pub(crate) trait Drive: Send + 'static {
     fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>>;
     fn submit_now(&mut self, now: Duration);
@@ -35,55 +35,54 @@ pub(crate) trait Drive: Send + 'static {
     fn next_deadline(&self) -> Option<Duration>;
     fn rest(&mut self);
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Ends the queue in good order.
+    /// Shuts the queue down.
     fn finish(&mut self, now: Duration);
-    /// Ends the queue because of `why`.
+    /// Closes the queue because of `why`.
     fn fail(&mut self, why: Error);
-    /// Ends the queue because nobody drives it any more.
+    /// Closes the queue because its runtime has ended.
     fn abandon(&mut self);
 }
 
-/// A queue, the calls made on it, and how to reach its driver.
+/// A queue, its calls, and the notification of its driver.
 pub(crate) struct Shared<Q> {
     state: Mutex<State<Q>>,
     /// Wakes the driver.
     notify: Notify,
-    /// When time was 0.
+    /// The time 0 of the queue.
     start: Instant,
-    /// How long the driver looks for answers before it sleeps.
+    /// Time that the driver polls before it sleeps.
     spin: Duration,
 }
 
 struct State<Q> {
     queue: Q,
-    /// Whether calls were made since the last turn.
+    /// Whether there are new calls since the last poll.
     fresh: bool,
-    /// When the last turn began, unless the driver sleeps: as good as the time of
-    /// now, which takes as long to ask for as some of a turn.
+    /// Time of the last poll, unless the driver sleeps: precise enough, and cheaper than
+    /// reading the clock.
     turned: Option<Duration>,
     tickets: Slab<Ticket>,
-    /// Calls the queue had no room for, oldest first.
+    /// Calls that wait for room in the queue, oldest first.
     backlog: VecDeque<Call>,
     done: Vec<Done>,
     /// Tasks that wait for the queue to become ready or closed.
     watchers: Vec<Waker>,
 }
 
-/// A call that was made, and who waits for it.
+/// A call in progress, with the waker of its task.
 enum Ticket {
     Waiting(Waker),
     Ended(Done),
-    /// Nobody: its buffer goes back to its pool when it ends.
+    /// Its future was dropped: its buffer returns to its pool when it completes.
     Abandoned,
 }
 
-/// How a call ended, with its buffer.
+/// The result of a call, with its buffer.
 pub(crate) type Ending = (Result<u64, Error>, Option<Buf>);
 
 impl<Q: Drive> Shared<Q> {
-    /// Shares `queue`, whose time started at `start`, and drives it in a task
-    /// of its own until it is closed. While calls are in flight that task looks
-    /// for answers for `spin` before it sleeps.
+    /// Shares `queue`, whose time 0 is `start`, and drives it in a task until it is closed.
+    /// While calls are in flight, the task polls for `spin` before it sleeps.
     pub(crate) fn start(queue: Q, start: Instant, spin: Duration) -> Result<Arc<Self>, Error> {
         let fd = queue.wait_fd().map(|fd| fd.try_clone_to_owned());
         let fd = fd.transpose().map_err(no_runtime)?;
@@ -108,7 +107,7 @@ impl<Q: Drive> Shared<Q> {
         Ok(shared)
     }
 
-    /// Makes a call. Dropping the future does not stop it.
+    /// Makes a call. Dropping the future does not cancel it.
     pub(crate) fn call(self: &Arc<Self>, call: Call) -> Calling<Q> {
         Calling {
             shared: Arc::clone(self),
@@ -116,17 +115,17 @@ impl<Q: Drive> Shared<Q> {
         }
     }
 
-    /// Looks at the queue.
+    /// Accesses the queue.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
         look(&mut self.lock().queue)
     }
 
-    /// Waits until the queue takes calls.
+    /// Waits until the queue accepts calls.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         poll_fn(|context| {
             let mut state = self.lock();
             match state.queue.error() {
-                // Only when closed: then all memory is back.
+                // Only when closed: all memory is returned then.
                 Some(error) if state.queue.is_closed() => Poll::Ready(Err(error.clone())),
                 None if state.queue.is_ready() => Poll::Ready(Ok(())),
                 _ => {
@@ -138,7 +137,7 @@ impl<Q: Drive> Shared<Q> {
         .await
     }
 
-    /// Waits until the queue is closed; says why it is.
+    /// Waits until the queue is closed; returns the reason.
     pub(crate) async fn closed(&self) -> Option<Error> {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -151,8 +150,8 @@ impl<Q: Drive> Shared<Q> {
         .await
     }
 
-    /// Waits until the queue is of no use any more; says why. Calls may be on
-    /// their way to their end then.
+    /// Waits until the queue has failed; returns the reason. Its calls may still be in
+    /// progress.
     pub(crate) async fn failed(&self) -> Error {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -165,14 +164,14 @@ impl<Q: Drive> Shared<Q> {
         .await
     }
 
-    /// Ends the queue in good order.
+    /// Shuts the queue down.
     pub(crate) fn finish(&self) {
         let now = self.now();
         self.lock().queue.finish(now);
         self.notify.notify_one();
     }
 
-    /// Ends the queue because of `why`.
+    /// Closes the queue because of `why`.
     pub(crate) fn fail(&self, why: Error) {
         self.lock().queue.fail(why);
         self.notify.notify_one();
@@ -183,14 +182,14 @@ impl<Q: Drive> Shared<Q> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<Q>> {
-        // A panic elsewhere leaves the queue as consistent as any early return
-        // does; calls go on to their errors.
+        // A panic of another thread leaves the queue as consistent as an early return; its
+        // calls still complete or fail.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<Q: Drive> State<Q> {
-    /// Takes a call, for which `waker` waits; returns its ticket.
+    /// Accepts a call for the task of `waker`; returns its ticket.
     fn begin(&mut self, mut call: Call, waker: Waker, now: Duration) -> usize {
         let key = self.tickets.insert(Ticket::Waiting(waker));
         call.user = u64::try_from(key).unwrap_or_default();
@@ -208,13 +207,13 @@ impl<Q: Drive> State<Q> {
         self.queue.is_closed() && self.backlog.is_empty()
     }
 
-    /// Gets the queue ready for sleeping. False when there is something to do already.
+    /// Prepares the queue for sleep. Returns false if there is work already.
     fn rests(&mut self, now: Duration) -> bool {
         self.queue.rest();
         self.queue.next_deadline().is_none_or(|at| at > now)
     }
 
-    /// The call of that ticket, if it is over; otherwise `waker` waits for it.
+    /// The result of the call, if it has ended; otherwise stores `waker`.
     fn ended(&mut self, key: usize, waker: &Waker) -> Option<Done> {
         match self.tickets.get_mut(key)? {
             Ticket::Ended(_) => {}
@@ -230,7 +229,7 @@ impl<Q: Drive> State<Q> {
         }
     }
 
-    /// Hands a call to the queue, or keeps it until there is room.
+    /// Submits a call to the queue, or keeps it until there is room.
     fn submit(&mut self, call: Call, now: Duration) -> bool {
         let Err(Refused { why, back }) = self.queue.submit(call, now) else {
             return true;
@@ -257,7 +256,8 @@ impl<Q: Drive> State<Q> {
         true
     }
 
-    /// Polls the queue and tells who waits. Returns whether anything happened.
+    /// Polls the queue and wakes the tasks of completed calls. Returns whether there was
+    /// progress.
     fn turn(&mut self, now: Duration) -> bool {
         let mut done = std::mem::take(&mut self.done);
         let mut progress = self.queue.poll(now, &mut done);
@@ -308,7 +308,7 @@ impl<Q: Drive> State<Q> {
     }
 }
 
-/// A call in the making, in flight, or over.
+/// The future of a call.
 pub(crate) struct Calling<Q: Drive> {
     shared: Arc<Shared<Q>>,
     step: Step,
@@ -321,14 +321,14 @@ enum Step {
 }
 
 impl<Q: Drive> Shared<Q> {
-    /// Makes a call, for which `waker` waits; returns its ticket.
+    /// Makes a call for the task of `waker`; returns its ticket.
     fn make(&self, call: Call, waker: &Waker) -> usize {
         let mut state = self.lock();
         let now = state.turned.unwrap_or_else(|| self.now());
         let idle = state.queue.in_flight() == 0;
         let key = state.begin(call, waker.clone(), now);
-        // The first goes out at once. Others wait for the driver's next turn,
-        // so that those made together go out together.
+        // The first call is sent immediately. Others wait for the next poll of the driver, so
+        // that concurrent calls are sent together.
         if idle {
             state.queue.submit_now(now);
         }
@@ -378,8 +378,8 @@ impl<Q: Drive> Drop for Calling<Q> {
     }
 }
 
-/// Whoever drives a queue. It may go before the queue is closed: with the
-/// runtime that has the task.
+/// The driver of a queue. It is dropped before the queue is closed if the runtime of its
+/// task ends.
 struct Driver<Q: Drive>(Arc<Shared<Q>>);
 
 impl<Q: Drive> Drop for Driver<Q> {
@@ -390,18 +390,21 @@ impl<Q: Drive> Drop for Driver<Q> {
         }
         state.queue.abandon();
         drop(state);
-        // Nobody may be left who could: a program without a runtime, or with
-        // one in which nothing wakes what belonged to the other.
+        // No task may be left to close it: the program may have no runtime any more, or one
+        // that does not wake tasks of the former runtime.
         let shared = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("nvmeof-closing".to_owned());
         if let Err(error) = thread.spawn(move || shared.close_down()) {
-            tracing::error!(%error, "no thread to close a queue whose runtime has ended");
+            tracing::error!(
+                %error,
+                "cannot start a thread to close a queue whose runtime has ended"
+            );
         }
     }
 }
 
 impl<Q: Drive> Shared<Q> {
-    /// Turns until the queue is closed, which takes it a bounded time.
+    /// Polls until the queue is closed, which takes a bounded time.
     fn close_down(&self) {
         loop {
             let now = self.now();
@@ -435,15 +438,15 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
                 progress = state.turn(now);
             }
             if state.is_over() {
-                // Whoever waits has been told.
+                // All tasks have been woken.
                 return;
             }
             let waits = state.queue.in_flight() > 0;
             let next = match polling.turned(progress, now) {
-                // There is nothing to look for.
+                // Nothing is in flight.
                 AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
-                // A queue without calls is likely to get the next one soon: it stays
-                // awake for as long as the provider looks by itself.
+                // A queue without calls is likely to get the next one soon: it stays awake while
+                // the provider polls by itself.
                 AfterTurn::Sleep if waits && !state.rests(now) => polling.kept_awake(now),
                 next => next,
             };
@@ -451,10 +454,10 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
             (next, waits, state.queue.next_deadline())
         };
         match next {
-            AfterTurn::Turn => others_first().await,
+            AfterTurn::Turn => yield_to_ready_tasks().await,
             AfterTurn::Yield => {
                 polling.give_way(|| shared.now());
-                others_first().await;
+                yield_to_ready_tasks().await;
             }
             AfterTurn::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
             AfterTurn::Sleep => {
@@ -467,7 +470,7 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
     }
 }
 
-/// Sleeps until there is news or `deadline` has come.
+/// Sleeps until a notification, an event of the provider, or `deadline`.
 async fn sleep<Q: Drive>(
     shared: &Shared<Q>,
     fd: Option<&AsyncFd<OwnedFd>>,
@@ -482,11 +485,10 @@ async fn sleep<Q: Drive>(
     }
 }
 
-/// Lets the tasks that are ready run before this one goes on. Unlike
-/// [`tokio::task::yield_now`] it does not have the runtime ask the kernel for
-/// news each time, which would take longer than an answer does; the runtime
-/// does that now and then by itself.
-async fn others_first() {
+/// Yields to tasks that are ready. Unlike [`tokio::task::yield_now`], it does not make the
+/// runtime poll the kernel for events each time, which would take longer than a completion;
+/// the runtime does so at intervals.
+async fn yield_to_ready_tasks() {
     let mut yielded = false;
     poll_fn(|context| {
         if std::mem::replace(&mut yielded, true) {
@@ -498,26 +500,26 @@ async fn others_first() {
     .await;
 }
 
-/// How often the driver looks again for answers that are not there before it lets other
-/// tasks run, which takes as long as a few looks.
+/// Polls without progress before the driver yields to other tasks, which takes as long as a
+/// few polls.
 const AGAIN: u32 = 3;
-/// How long to sleep when there is no deadline.
+/// Longest sleep without a deadline.
 const IDLE: Duration = Duration::from_secs(3600);
-/// How long to sleep when there is nothing to sleep on.
+/// Longest sleep without a descriptor.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Whether the descriptor is readable now. The runtime tells of changes alone,
-/// and a provider need not look everywhere in each poll: what was there before
-/// the change was cleared, and is still there, is told by nobody else.
+/// Whether the descriptor is readable now. The runtime reports only changes, and a provider
+/// may not process all events in one poll. Events that were pending before the readiness was
+/// cleared would not be reported again.
 fn has_more(fd: Option<&AsyncFd<OwnedFd>>) -> bool {
     let Some(fd) = fd else { return false };
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    // An error says nothing of the kind; there is a deadline to fall back on.
+    // An error means not readable; the deadline wakes the task then.
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits until the provider has something to do. Clearing before looking is
-/// right: what comes in between is reported again.
+/// Waits until the provider has events. Clears the readiness before the poll, so that later
+/// events are reported again.
 async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
     match fd {
         Some(fd) => {
@@ -531,7 +533,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
 
 #[allow(
     deprecated,
-    reason = "its replacement is unsafe for the sake of types that close their descriptor \
+    reason = "its replacement is unsafe because of types that close their descriptor \
               early; an OwnedFd does not"
 )]
 fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -540,5 +542,7 @@ fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn no_runtime(error: io::Error) -> MachineError {
-    MachineError::Internal(format!("the queue's descriptor cannot be watched: {error}"))
+    MachineError::Internal(format!(
+        "cannot register the queue's descriptor with the runtime: {error}"
+    ))
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, who is at fault, and what to do about it.
+//! Errors: cause, fault and remedy.
 
 use std::fmt;
 use std::io;
@@ -10,27 +10,26 @@ use nvmeof_memory::PoolError;
 use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
 use nvmeof_wire::cm::RejectStatus;
 
-/// What went wrong. Cheap to clone: one cause may end many calls. Displays as
-/// cause and, where one is known, remedy.
+/// An error. Cheap to clone: one cause may end many calls. Displays as the cause and, if
+/// one is known, the remedy.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The controller answered a command with a failure. The connection is
-    /// well.
+    /// A command completed with an error. The connection is not affected.
     Command(Box<CommandError>),
-    /// The target refused the connection or is not one we can use.
+    /// The target refused the connection or is not supported.
     Setup(Arc<Setup>),
-    /// The connection could not be made or is lost, and every call with it.
+    /// The connection failed or is lost, and every call with it.
     Lost(Arc<Lost>),
-    /// The call makes no sense: the caller's fault.
+    /// The call is invalid: the fault of the caller.
     Usage(Arc<UsageError>),
-    /// This machine lacks something.
+    /// A resource of this machine is missing.
     Machine(Arc<MachineError>),
 }
 
-/// Who is at fault.
+/// The side that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The caller asked for something that cannot be.
+    /// The request of the caller is invalid.
     Caller,
     /// The target refused, failed or broke the protocol.
     Target,
@@ -40,27 +39,27 @@ pub enum Fault {
     Machine,
 }
 
-/// Setting up a controller failed.
+/// The set-up of a controller failed.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The target's address.
     pub addr: Address,
-    /// Queue that was being set up.
+    /// The queue that failed.
     pub qid: u16,
-    /// Why.
+    /// The reason.
     pub why: SetupFault,
 }
 
-/// Why setting up a controller failed.
+/// Why the set-up of a controller failed.
 #[derive(Clone, Debug)]
 pub enum SetupFault {
-    /// The target rejected the RDMA connection, with a status if it said one.
+    /// The target rejected the RDMA connection; the status, if it gave one.
     Rejected(Option<RejectStatus>),
-    /// The target refused the NVMe connection, or is not one we can use.
+    /// The target refused the NVMe connection, or is not supported.
     Nvme(SetupError),
 }
 
-/// A connection that could not be made or is lost.
+/// A connection that failed or is lost.
 #[derive(Clone, Debug)]
 pub struct Lost {
     /// The target's address.
@@ -69,41 +68,41 @@ pub struct Lost {
     pub qid: u16,
     /// Name of the RDMA provider.
     pub provider: &'static str,
-    /// Whether it stood before.
+    /// Whether it was established before.
     pub established: bool,
-    /// Why.
+    /// The reason.
     pub cause: LostCause,
 }
 
-/// Why a connection is no more.
+/// Why a connection is lost.
 #[derive(Clone, Debug)]
 pub enum LostCause {
     /// The queue pair closed by itself.
     Network(CloseReason),
-    /// Something took too long.
+    /// A time-out expired.
     Timeout {
-        /// What.
+        /// The command or step that took too long.
         what: &'static str,
     },
-    /// The controller did not answer Keep Alive: its association has ended, with
-    /// all of its queues.
+    /// The controller did not complete Keep Alive: its association has ended, with all of
+    /// its queues.
     KeepAlive {
         /// Identifier of the controller.
         cntlid: u16,
         /// The keep-alive time-out.
         timeout: Duration,
     },
-    /// The target broke the protocol: what it did.
+    /// The target violated the protocol: description.
     Protocol(String),
     /// The runtime that connected it, and drove it, has ended.
-    Undriven,
-    /// We closed it.
+    RuntimeEnded,
+    /// This side closed it.
     Local,
-    /// It does not stand yet.
-    NotYet,
+    /// It is not established yet.
+    NotConnected,
 }
 
-/// A call that makes no sense.
+/// An invalid call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// A buffer that is not a whole number of blocks.
@@ -135,60 +134,58 @@ pub enum UsageError {
     /// No such namespace.
     #[error("the subsystem has no namespace {nsid}; it has {known}")]
     NoNamespace {
-        /// Asked for.
+        /// The requested namespace.
         nsid: u32,
-        /// Those there are, in words.
+        /// The active namespaces, as text.
         known: String,
     },
-    /// A namespace with a format that we do not read.
+    /// A namespace with an unsupported format.
     #[error("namespace {nsid} {what}, which this host does not support")]
     Format {
         /// Namespace.
         nsid: u32,
-        /// What its format is.
+        /// Description of the format.
         what: String,
     },
-    /// More bytes than any buffer has.
-    #[error("a buffer of {len} bytes was asked for, the longest has {longest}")]
+    /// A length that exceeds every buffer.
+    #[error("no buffer has {len} bytes: the longest has {longest} bytes")]
     BufferTooLong {
-        /// Asked for.
+        /// The requested length.
         len: usize,
-        /// Longest there is.
+        /// The longest length.
         longest: usize,
     },
-    /// All buffers are out.
+    /// All buffers are in use.
     #[error(
         "no buffer of {len} bytes is free; drop some, or configure more \
          (HostConfig::buffers, HostConfig::with_buffers_for)"
     )]
     NoBuffer {
-        /// Asked for.
+        /// The requested length.
         len: usize,
     },
     /// A buffer of another host.
-    #[error("the buffer does not come from this host's pools; take it from Host::buffer")]
+    #[error("the buffer is not from this host's pools; allocate it with Host::buffer")]
     ForeignBuffer,
-    /// More blocks than are compared and written at once.
-    #[error(
-        "{count} blocks are more than the {most} that are compared and written at once ({field})"
-    )]
+    /// Too many blocks for one Compare and Write.
+    #[error("{count} blocks exceed the limit of one Compare and Write, {most} blocks ({field})")]
     CompareAndWrite {
-        /// Asked for.
+        /// The requested number.
         count: u64,
-        /// Most there may be.
+        /// The limit.
         most: u64,
-        /// The Identify field that says so, zero-based.
+        /// The Identify field of the limit, a 0's based value.
         field: &'static str,
     },
-    /// Something else.
+    /// Another invalid call.
     #[error("{0}")]
     Other(String),
 }
 
-/// Something this machine lacks.
+/// A resource of this machine that is missing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// A queue size that cannot be had.
+    /// An invalid queue size.
     #[error("{0}; choose another queue size")]
     Slots(BadSlotCount),
     /// No memory.
@@ -197,43 +194,43 @@ pub enum MachineError {
     /// Memory that cannot be registered.
     #[error("the RDMA provider cannot use the buffers: {0}")]
     Register(String),
-    /// No connection can even be tried.
+    /// No attempt to connect is possible.
     #[error("cannot connect to {addr}: {text}")]
     Connect {
-        /// Where to.
+        /// The address of the target.
         addr: Address,
-        /// Why not.
+        /// The reason.
         text: String,
     },
-    /// The RDMA provider cannot be had.
+    /// The RDMA provider is not available.
     #[error("the RDMA provider `{name}` cannot be used: {text}")]
     Provider {
         /// Its name.
         name: &'static str,
-        /// Why not.
+        /// The reason.
         text: String,
     },
-    /// No target of this host shares memory with us.
+    /// No target on this host shares memory with this process.
     #[error("cannot connect through shared memory: {0}")]
     NobodyHere(String),
     /// A file that cannot be read.
     #[error("{path}: {text}")]
     File {
-        /// Which.
+        /// Its path.
         path: String,
-        /// Why not.
+        /// The reason.
         text: String,
     },
-    /// Nothing that a host name follows from.
-    #[error("/etc/machine-id: no such file, so this host has no name")]
+    /// No file to derive a host NQN from.
+    #[error("/etc/machine-id: no such file, so this host has no NQN")]
     NoHostNqn,
-    /// A bug of ours.
+    /// A bug of this crate.
     #[error("internal error, please report it: {0}")]
     Internal(String),
 }
 
 impl Error {
-    /// Who is at fault.
+    /// The side that is at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -243,14 +240,16 @@ impl Error {
                     Fault::Network
                 }
                 LostCause::Protocol(_) => Fault::Target,
-                LostCause::Undriven | LostCause::Local | LostCause::NotYet => Fault::Caller,
+                LostCause::RuntimeEnded | LostCause::Local | LostCause::NotConnected => {
+                    Fault::Caller
+                }
             },
             Self::Usage(_) => Fault::Caller,
             Self::Machine(_) => Fault::Machine,
         }
     }
 
-    /// What happened, without what to do about it.
+    /// The cause, without the remedy.
     #[must_use]
     pub fn cause(&self) -> String {
         match self {
@@ -262,7 +261,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that can be said.
+    /// The remedy, if one is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {
@@ -274,7 +273,7 @@ impl Error {
         }
     }
 
-    /// Which settings of the caller it is about, for programs that have names for them.
+    /// The settings of the caller that caused it, for programs that have names for them.
     #[must_use]
     pub fn settings(&self) -> &'static [Setting] {
         match self {
@@ -286,8 +285,8 @@ impl Error {
         }
     }
 
-    /// The remedy, and after it in brackets the names that a program has for the settings
-    /// it is about: `name` gives them.
+    /// The remedy, followed by the names of the settings in parentheses. `name` returns the
+    /// name that a program has for a setting.
     #[must_use]
     pub fn remedy_naming(&self, name: impl Fn(Setting) -> Option<String>) -> Option<String> {
         let names: Vec<String> = self.settings().iter().copied().filter_map(name).collect();
@@ -311,7 +310,7 @@ impl Error {
     }
 
     pub(crate) fn rejected(addr: Address, qid: u16, private_data: &[u8]) -> Self {
-        // What says nothing may be padded with zeroes, and no status is 0.
+        // Private data without a status may be padded with zeroes, and no status is 0.
         let status = cm::reject_status(private_data).filter(|status| status.get() != 0);
         let why = SetupFault::Rejected(status);
         Self::Setup(Arc::new(Setup { addr, qid, why }))
@@ -343,7 +342,7 @@ impl Setup {
                 format!("the target at {addr} rejected queue {}: {status}", self.qid)
             }
             SetupFault::Rejected(None) => {
-                format!("{addr} rejected the connection and does not say why")
+                format!("{addr} rejected the connection without a reason")
             }
             SetupFault::Nvme(error) => format!("the target at {addr}: {error}"),
         }
@@ -352,9 +351,9 @@ impl Setup {
     fn remedy(&self) -> Option<String> {
         match &self.why {
             SetupFault::Rejected(Some(status)) => Some(cm::reject_remedy(*status).to_owned()),
-            SetupFault::Rejected(None) => {
-                Some("is it an NVMe over RDMA target? its log may say why".to_owned())
-            }
+            SetupFault::Rejected(None) => Some(
+                "check that it is an NVMe over RDMA target; its log may have the reason".to_owned(),
+            ),
             SetupFault::Nvme(error) => error.remedy(),
         }
     }
@@ -375,14 +374,14 @@ impl Lost {
             0 => "the admin queue".to_owned(),
             qid => format!("I/O queue {qid}"),
         };
-        // What to do is said by `remedy`, which knows the address.
+        // `remedy` has the remedy, which depends on the address.
         let alone = |reason: &CloseReason| reason.clone().without_remedy();
         match (&self.cause, self.established) {
-            (LostCause::Local, _) => "the connection was closed by this side".to_owned(),
-            (LostCause::Undriven, _) => {
+            (LostCause::Local, _) => "this side closed the connection".to_owned(),
+            (LostCause::RuntimeEnded, _) => {
                 format!("{kind} to {addr} is closed: the runtime that connected it has ended")
             }
-            (LostCause::NotYet, _) => format!("{kind} to {addr} is not connected yet"),
+            (LostCause::NotConnected, _) => format!("{kind} to {addr} is not connected yet"),
             (LostCause::Network(reason), false) => match network_kind(reason) {
                 Some(io::ErrorKind::ConnectionRefused) => {
                     format!(
@@ -399,19 +398,19 @@ impl Lost {
                 )
             }
             (LostCause::Timeout { .. }, false) => {
-                format!("{addr} does not answer{}", self.over())
+                format!("{addr} does not respond{}", self.over())
             }
             (LostCause::Timeout { what }, true) => format!(
-                "the target at {addr} did not answer {what} on {kind} in time; \
+                "the target at {addr} did not complete {what} on {kind} in time; \
                  the queue was disconnected"
             ),
             (LostCause::KeepAlive { cntlid, timeout }, _) => format!(
-                "controller {cntlid} at {addr} did not answer Keep Alive within {} s; \
+                "controller {cntlid} at {addr} did not complete Keep Alive within {} s; \
                  all of its queues were disconnected",
                 timeout.as_secs_f64()
             ),
             (LostCause::Protocol(text), _) => {
-                format!("the target at {addr} broke the protocol on {kind}: {text}")
+                format!("the target at {addr} violated the protocol on {kind}: {text}")
             }
         }
     }
@@ -426,22 +425,24 @@ impl Lost {
             }
             (LostCause::Timeout { .. }, false) => match self.addr {
                 Address::Ip(_) => "check address, port, routes and firewalls",
-                Address::Unix(_) => "is it nvmeof-target that listens there? its log may say more",
+                Address::Unix(_) => {
+                    "check that nvmeof-target listens on this path; its log may have the reason"
+                }
             },
-            (LostCause::Undriven, _) => {
+            (LostCause::RuntimeEnded, _) => {
                 "keep the runtime in which Host::connect was called until the controller is \
                  disconnected"
             }
             (LostCause::KeepAlive { .. }, _) => {
-                "check the target and the network between, then connect again"
+                "check the target and the network path, then connect again"
             }
-            (LostCause::Network(_), true) => "look into the target's log, then connect again",
+            (LostCause::Network(_), true) => "check the target's log, then connect again",
             (LostCause::Timeout { .. }, true) => {
-                "the target's log may say what it waits for; raise the command time-out \
-                 if its storage is slow"
+                "the target's log may name what the command waits for; raise the command \
+                 time-out if the backing store is slow"
             }
-            (LostCause::Protocol(_), _) => "please report it with both logs",
-            (LostCause::Local | LostCause::NotYet, _) => return None,
+            (LostCause::Protocol(_), _) => "report it with the logs of both sides",
+            (LostCause::Local | LostCause::NotConnected, _) => return None,
         };
         if self.device_may_be_wrong() {
             return Some(format!(
@@ -464,21 +465,21 @@ impl Lost {
         }
     }
 
-    /// Whether the target may be there, but not for this device: one that speaks iWARP
-    /// reaches targets without devices, others do not.
+    /// Whether the target may listen, but not for this device: only iWARP devices can
+    /// connect to targets without devices.
     fn device_may_be_wrong(&self) -> bool {
-        let nobody_there = matches!(
+        let unreachable = matches!(
             &self.cause,
             LostCause::Network(_) | LostCause::Timeout { .. }
         );
-        self.over_device() && nobody_there && !self.established
+        self.over_device() && unreachable && !self.established
     }
 
     fn over_device(&self) -> bool {
         self.provider == "verbs"
     }
 
-    /// By which way it was tried, where that is not clear by itself.
+    /// The provider of the attempt, where it is not obvious.
     fn over(&self) -> &'static str {
         if self.over_device() {
             " over verbs"
@@ -488,20 +489,18 @@ impl Lost {
     }
 }
 
-/// What to do when a target could not be connected to.
+/// The remedy when connecting failed.
 fn unreached_remedy(addr: Address, kind: Option<io::ErrorKind>) -> &'static str {
     match (addr, kind) {
         (Address::Ip(_), Some(io::ErrorKind::ConnectionRefused)) => {
-            "is nvmeof-target running there? check address and port"
+            "check that nvmeof-target is running there; check address and port"
         }
-        (Address::Ip(_), _) => "check address, port and the network between",
+        (Address::Ip(_), _) => "check address, port and the network path",
         (Address::Unix(_), Some(io::ErrorKind::PermissionDenied)) => {
             "this user needs write permission for the socket (unix.mode of the target, or the \
-             group of its file) and may have to be let into its folder"
+             group of its file) and search permission for its folder"
         }
-        (Address::Unix(_), _) => {
-            "is nvmeof-target running, with a port at that path? check the path"
-        }
+        (Address::Unix(_), _) => "check that nvmeof-target is running, with a port at this path",
     }
 }
 
@@ -528,7 +527,7 @@ impl UsageError {
         match self {
             Self::NoNamespace { .. } => Some("choose an active namespace"),
             Self::OutOfRange { .. } => Some("choose blocks within the namespace"),
-            Self::CompareAndWrite { .. } => Some("give fewer"),
+            Self::CompareAndWrite { .. } => Some("specify fewer"),
             _ => None,
         }
     }
@@ -547,17 +546,17 @@ impl MachineError {
     fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Provider { name: "verbs", .. } => {
-                Some("software iWARP needs no RDMA device, where the target serves iWARP")
+                Some("software iWARP requires no RDMA device, if the target serves iWARP")
             }
             Self::Connect {
                 addr: Address::Ip(_),
                 ..
-            } => Some("check address and port; `ip route get` shows the way there"),
+            } => Some("check address and port; `ip route get` shows the route"),
             Self::NobodyHere(_) => Some(
-                "check that the target runs on this host with provider \"shm\" or \"auto\", and \
-                 that its shm.users has this user, and that its shm.folder is the folder given",
+                "check that the target runs on this host with provider \"shm\" or \"auto\", that \
+                 its shm.users contains this user, and that its shm.folder is the folder given",
             ),
-            Self::NoHostNqn => Some("give this host a name"),
+            Self::NoHostNqn => Some("give this host an NQN"),
             _ => None,
         }
     }
@@ -641,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_reached_over_a_device_may_be_without() {
+    fn unreachable_over_device_suggests_software_iwarp() {
         let network = |kind: io::ErrorKind| LostCause::Network(CloseReason::network(&kind.into()));
         let timeout = || LostCause::Timeout { what: "a reply" };
         for cause in [
@@ -676,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_reached_through_a_unix_socket_is_told_about_files() {
+    fn unreachable_unix_socket_names_path_and_permissions() {
         use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
         for (kind, word) in [
             (ConnectionRefused, "running"),
@@ -694,15 +693,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_padded_with_zeroes_says_nothing() {
+    fn rejection_padded_with_zeroes_has_no_status() {
         let addr = "10.0.0.1:4420".parse().unwrap();
         for data in [&[][..], &[0; 148]] {
             let text = Error::rejected(addr, 0, data).to_string();
-            assert!(text.contains("does not say why"), "{text}");
+            assert!(text.contains("without a reason"), "{text}");
         }
-        let mut told = [0; 148];
-        told[2] = 6;
-        let text = Error::rejected(addr, 0, &told).to_string();
+        let mut private_data = [0; 148];
+        private_data[2] = 6;
+        let text = Error::rejected(addr, 0, &private_data).to_string();
         assert!(text.contains("rejected queue 0"), "{text}");
     }
 }

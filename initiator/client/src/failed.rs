@@ -1,4 +1,4 @@
-//! A call with a buffer that failed: why, and the buffer.
+//! A failed call with its buffer.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use nvmeof_memory::Buf;
 
 use crate::error::Error;
 
-/// Why a call failed, with its buffer. `?` makes an [`Error`] of it and gives the
-/// buffer back to its pool.
+/// The error of a call, with its buffer. `?` converts it to an [`Error`] and returns the
+/// buffer to its pool.
 #[derive(Debug)]
 pub struct Failed {
-    /// What went wrong.
+    /// The error.
     pub error: Error,
-    /// The buffer that went in. `None` when its queue is lost and somebody still uses
-    /// it: a target on this machine that was stopped, or whose disk hangs. It goes
-    /// back to its pool then only if that ends before the queue is dropped.
+    /// The buffer of the call. `None` if its queue is lost and a target on this machine still
+    /// uses it, because the target is stopped or its backing store is stalled. The buffer
+    /// then returns to its pool only if that ends before the queue is dropped.
     pub buf: Option<Buf>,
 }
 

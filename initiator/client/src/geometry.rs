@@ -1,4 +1,4 @@
-//! The blocks of a namespace: how many, and of which size.
+//! The blocks of a namespace: number and size.
 
 use nvmeof_wire::identify::IdentifyNamespace;
 
@@ -9,22 +9,22 @@ use crate::error::UsageError;
 pub struct Geometry {
     /// The namespace.
     pub nsid: u32,
-    /// How many there are.
+    /// Number of blocks.
     pub blocks: u64,
     /// Size of a block as a power of two.
     pub block_shift: u8,
 }
 
 impl Geometry {
-    /// What Identify says about namespace `nsid`.
+    /// The geometry of namespace `nsid`, from Identify Namespace.
     ///
     /// # Errors
-    /// When its format is one we do not read.
+    /// When its format is not supported.
     pub fn of(nsid: u32, identify: &IdentifyNamespace) -> Result<Self, UsageError> {
         let format = |what: String| UsageError::Format { nsid, what };
         let lba_format = identify
             .format()
-            .ok_or_else(|| format("names a block format that it does not have".to_owned()))?;
+            .ok_or_else(|| format("has an invalid LBA format (FLBAS)".to_owned()))?;
         if lba_format.block_len().is_none() {
             let what = format!("has blocks of 2^{} bytes", lba_format.lbads);
             return Err(format(what));
@@ -46,7 +46,7 @@ impl Geometry {
         1 << self.block_shift
     }
 
-    /// Bytes in all; `None` when 64 bits do not hold them.
+    /// Size in bytes; `None` on 64-bit overflow.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
         self.blocks.checked_mul(u64::from(self.block_size()))

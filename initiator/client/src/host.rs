@@ -9,20 +9,20 @@ use crate::error::{Error, MachineError, UsageError};
 use crate::identity::Identity;
 use crate::transport::{Route, RouteOptions, Transport};
 
-/// What a host is and has.
+/// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Who it is.
+    /// NQN and host identifier.
     pub identity: Identity,
-    /// How it reaches targets.
+    /// The RDMA transport.
     pub transport: Transport,
-    /// What some transports want to know.
+    /// Options of the transports.
     pub route_options: RouteOptions,
-    /// Its buffers: how long and how many. Each queue has all of them registered.
-    /// Software providers take memory from the system when it is first used; RDMA
-    /// devices lock it for each queue, which counts towards `ulimit -l`.
+    /// Its buffers: lengths and numbers. Each queue registers all of them. Software providers
+    /// allocate memory at its first use; RDMA devices lock it for each queue, which counts
+    /// towards `ulimit -l`.
     pub buffers: Vec<ClassSpec>,
-    /// Which pages they lie in.
+    /// The kind of pages of the buffers.
     pub pages: Pages,
 }
 
@@ -31,7 +31,7 @@ impl HostConfig {
     /// 32 of 64 KiB and 4 of 1 MiB, 7 MiB in all.
     ///
     /// # Errors
-    /// When the machine's identity cannot be found out.
+    /// When the identity of the machine cannot be determined.
     pub fn of_this_machine() -> Result<Self, Error> {
         Ok(Self::new(Identity::of_this_machine()?))
     }
@@ -50,13 +50,12 @@ impl HostConfig {
         }
     }
 
-    /// The same with buffers for `calls` calls at a time of up to `longest` bytes
-    /// each. As long as no more buffers are out, there is one for every call,
-    /// however long the others are: [`Host::buffer`] does not fail.
+    /// The same with buffers for `calls` concurrent calls of up to `longest` bytes each. With
+    /// no more buffers in use, [`Host::buffer`] does not fail.
     #[must_use]
     pub fn with_buffers_for(self, calls: usize, longest: usize) -> Self {
-        // One kind alone: short calls that took the place of long ones would
-        // break the promise, and of a buffer only what is used costs memory.
+        // One class only: short calls could otherwise use the buffers of long ones. Unused
+        // parts of a buffer take no memory.
         let buffers = ClassSpec {
             len: longest,
             count: calls,
@@ -67,11 +66,10 @@ impl HostConfig {
         }
     }
 
-    /// Finds out how the target at `addr` is reached. May block for a short
-    /// time.
+    /// Determines the route to the target at `addr`. May block briefly.
     ///
     /// # Errors
-    /// When this machine does not have what was asked for.
+    /// When this machine does not have the requested transport.
     pub fn route(&self, addr: Address) -> Result<Route, Error> {
         self.transport.route(addr, &self.route_options)
     }
@@ -90,7 +88,7 @@ struct Inner {
 }
 
 impl Host {
-    /// Makes a host and its buffers.
+    /// Creates a host and its buffers.
     ///
     /// # Errors
     /// When memory is short.
@@ -101,17 +99,17 @@ impl Host {
         })
     }
 
-    /// What it was made with.
+    /// Its configuration.
     #[must_use]
     pub fn config(&self) -> &HostConfig {
         &self.inner.config
     }
 
-    /// A buffer with `len` bytes in view, which hold whatever was in them last.
-    /// It returns to the host when it is dropped.
+    /// A buffer with `len` bytes in view, with undefined contents. It returns to the host
+    /// when it is dropped.
     ///
     /// # Errors
-    /// [`UsageError`] when none is free or none is as long.
+    /// [`UsageError`] when none is free, or `len` exceeds all.
     pub fn buffer(&self, len: usize) -> Result<Buf, Error> {
         let buffers = &self.inner.buffers;
         let longest = buffers.longest();
@@ -121,7 +119,7 @@ impl Host {
         Ok(buffers.take(len).ok_or(UsageError::NoBuffer { len })?)
     }
 
-    /// The buffers, for registering them with queues of one's own.
+    /// The buffers, to register them with queues of the caller.
     #[must_use]
     pub fn buffers(&self) -> &Classes {
         &self.inner.buffers
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_queue_registers_fits_the_usual_limit() {
+    fn registered_memory_of_a_queue_fits_the_default_limit() {
         // `ulimit -l` of ordinary users is 8 MiB on most systems.
         assert!(registered(&config()) <= 7 << 20);
         let small = config().with_buffers_for(4, 128 << 10);
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_call_has_a_buffer_at_any_time() {
+    fn longest_call_always_gets_a_buffer() {
         let (calls, longest) = (16, 256 << 10);
         let host = Host::new(config().with_buffers_for(calls, longest)).unwrap();
         for short in [512, 4096, longest] {

@@ -1,4 +1,4 @@
-//! Who this host is: its NQN and identifier, the same after every restart.
+//! The identity of a host: NQN and identifier, the same after each restart.
 
 use std::fs;
 use std::io;
@@ -10,26 +10,26 @@ use uuid::Uuid;
 
 use crate::error::{Error, MachineError};
 
-/// The name and identifier of a host. Targets allow hosts by name, and tell
-/// them apart by identifier.
+/// The NQN and identifier of a host. Targets permit hosts by NQN, and distinguish them by
+/// identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Name.
+    /// Host NQN.
     pub hostnqn: Nqn,
     /// Identifier, not all zero.
     pub hostid: [u8; 16],
 }
 
-/// Under which name UUIDs are derived from what a machine has.
+/// Namespace of UUIDs that are derived from properties of a machine.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6d5a_1f0b_3a52_4c0e_9a0e_7a4d_9e0c_51b3);
 
 impl Identity {
     /// This machine's identity: from `/etc/nvme/hostnqn` and
-    /// `/etc/nvme/hostid`, as nvme-cli keeps it; what is not there is derived
-    /// from `/etc/machine-id`, or from the host's name.
+    /// `/etc/nvme/hostid`, as nvme-cli writes them. A missing one is derived from
+    /// `/etc/machine-id`, or from the host name.
     ///
     /// # Errors
-    /// When one of the files has something else in it.
+    /// When the contents of a file are invalid.
     pub fn of_this_machine() -> Result<Self, Error> {
         Self::from_root(Path::new("/"))
     }
@@ -51,7 +51,7 @@ impl Identity {
         Ok(Self { hostnqn, hostid })
     }
 
-    /// The identity of host `hostnqn`, whose identifier follows from its name.
+    /// The identity of host `hostnqn`, with an identifier derived from its NQN.
     #[must_use]
     pub fn of_name(hostnqn: Nqn) -> Self {
         let hostid = hostid_of(&hostnqn);
@@ -62,18 +62,18 @@ impl Identity {
 /// Reads a host identifier as nvme-cli writes it, a UUID.
 ///
 /// # Errors
-/// In words.
+/// The reason, as text.
 pub fn parse_hostid(text: &str) -> Result<[u8; 16], String> {
     let uuid = Uuid::try_parse(text.trim())
         .map_err(|error| format!("`{text}` is not a UUID ({error})"))?;
     if uuid.is_nil() {
-        return Err("a host identifier that is all zero is not allowed".to_owned());
+        return Err("the host identifier must not be zero".to_owned());
     }
     Ok(uuid.into_bytes())
 }
 
-/// The UUID in the name, or one that follows from it: hosts of different names
-/// have different identifiers.
+/// The UUID in the NQN, or one that is derived from it: hosts with different NQNs have
+/// different identifiers.
 fn hostid_of(hostnqn: &Nqn) -> [u8; 16] {
     let in_name = hostnqn.as_str().strip_prefix(UUID_PREFIX);
     let uuid = in_name.and_then(|uuid| Uuid::try_parse(uuid).ok());
@@ -87,8 +87,8 @@ fn named(uuid: Uuid) -> Result<Nqn, Error> {
     Ok(Nqn::new(&name).map_err(MachineError::internal)?)
 }
 
-/// A UUID that follows from the machine's identifier, which systemd asks not to
-/// be shown to the network as it is, or else from the host's name.
+/// A UUID derived from the machine ID, or else from the host name. systemd requires that the
+/// machine ID itself is not sent to the network.
 fn machine_uuid(root: &Path) -> Result<Uuid, Error> {
     for file in ["etc/machine-id", "proc/sys/kernel/hostname"] {
         if let Some((_, text)) = line_of(root, file)? {
@@ -98,7 +98,7 @@ fn machine_uuid(root: &Path) -> Result<Uuid, Error> {
     Err(MachineError::NoHostNqn.into())
 }
 
-/// The first line of a file, if there is one that is not empty.
+/// The first line of a file, unless it is empty.
 fn line_of(root: &Path, file: &str) -> Result<Option<(String, String)>, Error> {
     let path = root.join(file);
     let name = path.display().to_string();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_linux_takes_are_taken() {
+    fn names_that_linux_accepts_are_accepted() {
         let found = identity("linux", &[("etc/nvme/hostnqn", "hostnqn\n")]).unwrap();
         assert_eq!(found.hostnqn.as_str(), "hostnqn");
         assert_ne!(found.hostid, [0; 16]);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identifier_follows_from_the_name() {
+    fn identifier_is_derived_from_the_nqn() {
         let uuid = "2f4ab6fc-0f33-4d0e-a7ad-5b6f5c1c7e11";
         let name = Nqn::new(&format!("{UUID_PREFIX}{uuid}")).unwrap();
         assert_eq!(Identity::of_name(name).hostid, parse_hostid(uuid).unwrap());

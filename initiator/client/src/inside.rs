@@ -1,4 +1,4 @@
-//! What a controller does with blocks of a namespace that stay there.
+//! Operations on blocks without a transfer: Verify, Copy; and Compare and Write.
 
 use nvmeof_initiator_core::copy::COPY_ENTRY_LEN;
 use nvmeof_initiator_core::{CopyLimits, CopyPart, Operation, Range};
@@ -13,10 +13,10 @@ use crate::failed::Failed;
 use crate::namespace::{Namespace, WriteOptions};
 
 impl Namespace {
-    /// Has the controller read `count` blocks from `lba`, without sending them.
+    /// Verifies that `count` blocks from `lba` can be read, without a transfer.
     ///
     /// # Errors
-    /// When they are not there, or cannot be read.
+    /// When they are out of range, or cannot be read.
     pub async fn verify(&self, lba: u64, count: u64) -> Result<(), Error> {
         self.check(lba, count)?;
         let most = self.most_blocks(|limits| limits.vsl).await;
@@ -25,12 +25,12 @@ impl Namespace {
     }
 
     /// Copies the blocks of the ranges in `from`, one after the other, to the
-    /// blocks from `to`, within the namespace. What is long is cut into several
-    /// commands: after an error some of it may be copied.
+    /// blocks from `to`, within the namespace. Long copies are split into several commands:
+    /// after an error, a part may be copied.
     ///
     /// # Errors
-    /// When blocks are not there, a source overlaps the destination, the
-    /// namespace does not copy, or a command fails.
+    /// When blocks are out of range, a source overlaps the destination, the namespace does
+    /// not support Copy, or a command fails.
     pub async fn copy(&self, from: &[Range], to: u64, options: WriteOptions) -> Result<(), Error> {
         let mut total = 0u64;
         for range in from {
@@ -38,8 +38,8 @@ impl Namespace {
             total = total.saturating_add(range.count.into());
         }
         self.check(to, total)?;
-        // The controller refuses that within one command. Over several the copy
-        // would be of what was copied before.
+        // The controller refuses an overlap within one command. With several commands, the
+        // copy would read blocks that were copied before.
         let end = to.saturating_add(total);
         if let Some(Range { slba, count }) = from
             .iter()
@@ -51,7 +51,7 @@ impl Namespace {
             return Err(UsageError::Other(text).into());
         }
         let limits = CopyLimits::of(self.identify()).ok_or_else(|| {
-            let text = format!("namespace {} cannot be copied within", self.nsid());
+            let text = format!("namespace {} does not support Copy", self.nsid());
             Error::from(UsageError::Other(text))
         })?;
         for part in limits.cut(to, from) {
@@ -70,14 +70,13 @@ impl Namespace {
         result.map(drop)
     }
 
-    /// Compares the blocks from `lba` with the first half of `buf` and, if there
-    /// is no difference, writes the second half there, with nothing of another's
-    /// in between. A difference is an [`Error::Command`] with `Compare Failure`;
-    /// then nothing is written. Not more blocks than the namespace allows (NACWU), or else the
-    /// controller (ACWU).
+    /// Compares the blocks from `lba` with the first half of `buf` and, if they are equal,
+    /// writes the second half, as an atomic operation. If they differ, it writes nothing and
+    /// fails with [`Error::Command`], `Compare Failure`. The limit of blocks is NACWU of the
+    /// namespace, or else ACWU of the controller.
     ///
     /// # Errors
-    /// As said, and as [`read`](Self::read).
+    /// As described, and as [`read`](Self::read).
     pub async fn compare_and_write(
         &self,
         lba: u64,
@@ -104,7 +103,7 @@ impl Namespace {
     /// section 4.1.5.4). 0, or no such limits, is no limit.
     pub(crate) async fn most_blocks(&self, field: impl Fn(&IdentifyControllerNvm) -> u8) -> u64 {
         let controller = self.controller();
-        // Controllers before NVMe 2.0 do not know the structure.
+        // Controllers before NVMe 2.0 do not have the structure.
         let page = controller.identify_page(Cns::CSI_CONTROLLER, 0).await;
         let limits = page
             .ok()
@@ -118,7 +117,7 @@ impl Namespace {
         1u64.checked_shl(blocks).unwrap_or(u64::MAX)
     }
 
-    /// Does it with `count` blocks from `lba`, at most `most` in one command.
+    /// Runs `operation` on `count` blocks from `lba`, at most `most` in one command.
     pub(crate) async fn each(
         &self,
         operation: Operation,
@@ -138,9 +137,9 @@ impl Namespace {
     }
 }
 
-/// Most blocks of a fused Compare and Write, and the field that says so. NVM 1.0, 4.1.5.1,
-/// NACWU: with NSABP set in NSFEAT it counts, unless it is 0, which stands for ACWU of Identify
-/// Controller. Both are zero-based.
+/// Most blocks of a fused Compare and Write, and the field of the limit. NVM 1.0, 4.1.5.1,
+/// NACWU: it applies if NSFEAT has NSABP and it is not 0; otherwise ACWU of Identify Controller
+/// applies. Both are 0's based values.
 fn compare_and_write_limit(
     namespace: &IdentifyNamespace,
     controller: &IdentifyController,
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compare_and_write_limit_is_the_namespaces_or_the_controllers() {
+    fn compare_and_write_limit_is_nacwu_or_acwu() {
         let limit = |nsfeat: Nsfeat, nacwu: u16, acwu: u16| {
             let (mut namespace, mut controller) = (
                 IdentifyNamespace::new_zeroed(),

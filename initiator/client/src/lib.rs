@@ -1,22 +1,21 @@
-//! NVMe over Fabrics RDMA initiator for embedding in programs.
+//! NVMe over Fabrics RDMA initiator to embed in programs.
 //!
-//! Two layers, of which the second uses the first:
+//! It has two interfaces; the second uses the first:
 //!
-//! * [`polled`]: queues that the caller polls, for those who have a loop of
-//!   their own. No thread, no runtime, no clock, no allocation per call.
-//! * [`Host`], [`Controller`], [`Namespace`]: the same for tokio. Registered
-//!   buffers go in and come back.
+//! * [`polled`]: queues that the caller polls, for programs with a loop of their own. It
+//!   needs no thread, no runtime and no clock, and does not allocate memory for calls.
+//! * [`Host`], [`Controller`], [`Namespace`]: the async interface for tokio. Each call
+//!   takes a registered buffer and returns it.
 //!
-//! [`blocking`] is for programs that poll their I/O queues and only wait for
-//! everything else.
+//! [`blocking`] is for programs that poll their I/O queues and block for everything else.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/write_and_verify.rs")]
 //! ```
 //!
-//! A connection that is lost stays lost: every call on it ends with an error
-//! that says why, its memory is given back ([`Failed`] names the exception), and
-//! connecting again is up to the caller.
+//! It does not reconnect. When a connection is lost, each of its calls fails with an error
+//! that names the cause and returns its buffer ([`Failed`] has the exception). The caller
+//! decides whether to connect again. It has no multipath and no block device either.
 #![forbid(unsafe_code)]
 
 pub mod blocking;
@@ -45,7 +44,7 @@ pub use namespace::{Namespace, WriteOptions, ZeroOptions};
 pub use options::ConnectOptions;
 pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
 
-// Every type that a signature here has can be named by these.
+// Crates of types in signatures.
 pub use nvmeof_initiator_core as protocol;
 pub use nvmeof_memory as memory;
 pub use nvmeof_rdma as rdma;

@@ -1,4 +1,4 @@
-//! A namespace: blocks to read and write.
+//! A namespace: reads and writes of blocks.
 
 use nvmeof_initiator_core::blocks::{MAX_RANGES, RANGE_LEN, deallocate, flush, put_ranges};
 use nvmeof_initiator_core::{Blocks, Operation, Range};
@@ -12,9 +12,9 @@ use crate::error::{Error, MachineError, UsageError};
 use crate::failed::Failed;
 use crate::geometry::Geometry;
 
-/// A namespace of a connected controller. Buffers go in and come back, also
-/// with an error ([`Failed`]). Dropping a future does not undo its call: the buffer returns
-/// to its pool when the controller is done with it.
+/// A namespace of a connected controller. Each call takes a buffer and returns it, also with
+/// an error ([`Failed`]). Dropping a future does not cancel its call: the buffer returns to
+/// its pool when the controller has completed the command.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,
@@ -22,17 +22,17 @@ pub struct Namespace {
     identify: Box<IdentifyNamespace>,
 }
 
-/// How to write.
+/// Options of writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Force Unit Access: the data is on stable media when the call ends.
+    /// Force Unit Access: the data are on stable media when the call completes.
     pub fua: bool,
 }
 
-/// How to write zeroes.
+/// Options of Write Zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroOptions {
-    /// Force Unit Access: the zeroes are on stable media when the call ends.
+    /// Force Unit Access: the zeroes are on stable media when the call completes.
     pub fua: bool,
     /// Whether the controller may deallocate the blocks.
     pub deallocate: bool,
@@ -42,7 +42,7 @@ impl Controller {
     /// Namespace `nsid`.
     ///
     /// # Errors
-    /// When there is none, or its format is one we do not read.
+    /// When it does not exist, or its format is not supported.
     pub async fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
         let known = self.namespaces().await?;
         if !known.contains(&nsid) {
@@ -82,7 +82,7 @@ impl Namespace {
         self.geometry.block_size()
     }
 
-    /// Bytes in all; `None` when 64 bits do not hold them.
+    /// Size in bytes; `None` on 64-bit overflow.
     #[must_use]
     pub fn len(&self) -> Option<u64> {
         self.geometry.len()
@@ -94,7 +94,7 @@ impl Namespace {
         self.geometry.is_empty()
     }
 
-    /// What the controller says about it.
+    /// Its Identify Namespace data structure.
     #[must_use]
     pub fn identify(&self) -> &IdentifyNamespace {
         &self.identify
@@ -106,10 +106,10 @@ impl Namespace {
         &self.controller
     }
 
-    /// Fills `buf` with the blocks from `lba`.
+    /// Reads the blocks from `lba` into `buf`.
     ///
     /// # Errors
-    /// When they are not there, `buf` is not as long as some of them, or the command
+    /// When they are out of range, `buf` is not a whole number of blocks, or the command
     /// fails.
     pub async fn read(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Operation::Read, lba, buf, false).await
@@ -132,7 +132,7 @@ impl Namespace {
         self.transfer(Operation::Compare, lba, buf, false).await
     }
 
-    /// Puts what was written before on stable media.
+    /// Flush: data of completed writes are on stable media when it completes.
     ///
     /// # Errors
     /// When the command fails.
@@ -144,10 +144,10 @@ impl Namespace {
         result.map(drop)
     }
 
-    /// Makes `count` blocks from `lba` read as zeroes.
+    /// Writes zeroes to `count` blocks from `lba`, without a transfer.
     ///
     /// # Errors
-    /// When they are not there, or a command fails.
+    /// When they are out of range, or a command fails.
     pub async fn write_zeroes(
         &self,
         lba: u64,
@@ -161,10 +161,10 @@ impl Namespace {
         self.each(operation, (lba, count), most, fua).await
     }
 
-    /// Tells the controller that the blocks of `ranges` hold nothing of value.
+    /// Deallocates the blocks of `ranges`.
     ///
     /// # Errors
-    /// When they are not there, or a command fails.
+    /// When they are out of range, or a command fails.
     pub async fn deallocate(&self, ranges: &[Range]) -> Result<(), Error> {
         for range in ranges {
             self.check(range.slba, range.count.into())?;
@@ -196,7 +196,7 @@ impl Namespace {
         self.move_run(operation, lba, count, buf, fua).await
     }
 
-    /// Moves `buf`, which is as long as `count` blocks ask for.
+    /// Runs `operation` with `buf`, whose length fits `count` blocks.
     pub(crate) async fn move_run(
         &self,
         operation: Operation,
@@ -216,9 +216,9 @@ impl Namespace {
         }
     }
 
-    /// Blocks that `buf` is for, all of them inside the namespace.
+    /// Number of blocks of `buf`; checks that all are inside the namespace.
     pub(crate) fn count_of(&self, buf: &Buf, lba: u64, operation: Operation) -> Result<u64, Error> {
-        // What one block takes of the buffer.
+        // Bytes of the buffer for one block.
         let unit = self.run(operation, lba, 1, false).bytes();
         let len = buf.len();
         let bytes = u64::try_from(len).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! What a controller is connected with.
+//! Options of a connection to a controller.
 
 use std::time::Duration;
 
@@ -9,39 +9,36 @@ use nvmeof_wire::Nqn;
 use crate::identity::Identity;
 use crate::polled::AdminConfig;
 
-/// What to connect to and how.
+/// Options of a connection to a controller.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The target's address.
     pub addr: Address,
     /// Name of the subsystem.
     pub subnqn: Nqn,
-    /// I/O queues wanted; the controller may grant fewer. 0 for admin commands
-    /// alone.
+    /// I/O queues to request; the controller may grant fewer. 0 for admin commands only.
     pub io_queues: u16,
-    /// Entries of each I/O queue; one less is the most commands in flight.
+    /// Entries of each I/O queue; one less is the maximum of commands in flight. Reduced to
+    /// the limits of controller and provider: see
+    /// [`ControllerInfo`](crate::ControllerInfo).
     pub queue_size: u16,
-    /// Keep-alive time-out: how long the controller waits for a sign of life.
-    /// Zero turns it off.
+    /// Keep-alive time-out. Zero disables keep-alive.
     pub keep_alive: Duration,
-    /// How long a command may take before its queue is given up.
+    /// Time-out of commands. When it expires, the queue is closed.
     pub command_timeout: Duration,
-    /// How long a connection may take to stand.
+    /// Time-out of connecting.
     pub connect_timeout: Duration,
-    /// Most bytes that a write puts into its capsule, if the controller takes
-    /// as many.
+    /// Maximum in-capsule data of a write, if the controller supports as much.
     pub in_capsule: u32,
-    /// How long the task that drives a queue looks for answers at most before it
-    /// sleeps while calls are in flight: waking up takes longer than most
-    /// commands. Where looking does not pay it learns to look for less. Zero
-    /// sleeps at once. The polled interface does not look at this.
+    /// Maximum time that the task of a queue polls for completions before it sleeps, while
+    /// calls are in flight: a wake-up takes longer than most commands. The time adapts to
+    /// the success of polling. Zero disables polling. The polled interface ignores this.
     pub spin: Duration,
 }
 
 impl ConnectOptions {
-    /// One I/O queue of 128 entries, keep-alive of 5 s, commands may take 30 s,
-    /// connections 10 s, writes of up to 4 KiB go with their command, drivers
-    /// look for answers for 100 µs.
+    /// Defaults: one I/O queue of 128 entries, keep-alive time-out 5 s, command time-out
+    /// 30 s, connect time-out 10 s, in-capsule data up to 4 KiB, polling for 100 µs.
     #[must_use]
     pub fn new(addr: Address, subnqn: Nqn) -> Self {
         Self {
@@ -57,7 +54,7 @@ impl ConnectOptions {
         }
     }
 
-    /// What an admin queue is set up with for these options.
+    /// The configuration of the admin queue for these options.
     #[must_use]
     pub fn admin_config(&self, identity: &Identity) -> AdminConfig {
         let names = Names {
@@ -83,6 +80,6 @@ impl ConnectOptions {
     }
 }
 
-/// Entries of an admin queue: what every controller has (NVMe Base 2.0, section
+/// Entries of an admin queue: every controller supports as many (NVMe Base 2.0, section
 /// 5.16.1.23, ASQSZ).
 const ADMIN_SIZE: u16 = 32;

@@ -1,4 +1,4 @@
-//! Which RDMA provider carries the connection.
+//! Selection of the RDMA provider.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,18 +8,17 @@ use nvmeof_rdma::{Address, Provider, WrongKind};
 
 use crate::error::{Error, MachineError};
 
-/// An RDMA provider by name. Features of the crate choose which are there.
+/// An RDMA provider by name. The features of the crate decide which are available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// Shared memory with a target on this host that offers it; otherwise the
-    /// RDMA device on the way to the target; software iWARP where there is
-    /// none. A target elsewhere that does not serve what the device speaks is not
-    /// reached this way: take [`Iwarp`](Self::Iwarp) then.
+    /// Shared memory with a target on this host that offers it; otherwise the RDMA device on
+    /// the route to the target; software iWARP without a device. A remote target that does
+    /// not serve the protocol of the device is not reached: use [`Iwarp`](Self::Iwarp) then.
     #[default]
     Auto,
-    /// Software iWARP over TCP: works everywhere, and reaches targets that
-    /// speak iWARP in software or by a device.
+    /// Software iWARP over TCP: requires no device, and connects to targets with software
+    /// iWARP and with iWARP devices.
     Iwarp,
     /// An RDMA device: InfiniBand, RoCE or iWARP.
     Verbs,
@@ -27,33 +26,32 @@ pub enum Transport {
     Shm,
 }
 
-/// What some transports want to know besides the address.
+/// Options of transports besides the address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// Folder of the sockets at which targets of this host listen for shared
-    /// memory; `None` for those of this user and of the system. Whoever owns
-    /// this folder is trusted.
+    /// Folder of the sockets where targets on this host listen for shared memory; `None`: the
+    /// folders of this user and of the system. The owner of this folder is trusted.
     pub shm_folder: Option<PathBuf>,
-    /// Whether data are copied through rings even where the target is a process
-    /// of our user or of root, which may use our buffers in place otherwise:
-    /// such a target could read and write all of them.
+    /// Whether data are copied through rings even if the target is a process of this user or
+    /// of root. Otherwise such a target accesses the buffers in place, and could read and
+    /// write all of them.
     pub shm_copies: bool,
-    /// Whether software iWARP asks for a CRC on every frame.
+    /// Whether software iWARP requests a CRC on every frame.
     pub crc: bool,
 }
 
-/// No provider has that name.
+/// An unknown provider name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no RDMA provider `{0}`; there are: auto, iwarp, verbs, shm")]
+#[error("unknown RDMA provider `{0}`: must be auto, iwarp, verbs or shm")]
 pub struct UnknownTransport(String);
 
-/// What a [`Transport`] stands for towards one target. Connections of one
-/// controller take the same.
+/// The provider that a [`Transport`] selects for one target. All connections of one
+/// controller use the same.
 #[derive(Clone, Debug)]
-pub struct Route(Way);
+pub struct Route(Choice);
 
 #[derive(Clone, Debug)]
-enum Way {
+enum Choice {
     Iwarp { crc: bool },
     Verbs,
     Shm(shm::Place),
@@ -62,23 +60,22 @@ enum Way {
 impl Transport {
     const ALL: [Self; 4] = [Self::Auto, Self::Iwarp, Self::Verbs, Self::Shm];
 
-    /// Makes a provider of its own for one queue to the target at `addr`. Asks
-    /// the kernel for the way there, which may block for a short time.
+    /// Creates a provider for one queue to the target at `addr`. Queries the route from the
+    /// kernel, which may block briefly.
     ///
     /// # Errors
-    /// When this machine or this build does not have it, or no RDMA device is
-    /// on that way.
+    /// When this machine or this build does not have the provider, or the route has no RDMA
+    /// device.
     pub fn provider(self, addr: Address) -> Result<Box<dyn Provider>, Error> {
         self.route(addr, &RouteOptions::default())?.provider()
     }
 
-    /// Finds out what it stands for towards `addr`. Asks the kernel for the way,
-    /// and a target on this host whether it takes us, which may block for a
-    /// short time.
+    /// Selects the provider for `addr`. Queries the route from the kernel, and a target on
+    /// this host whether it accepts shared memory, which may block briefly.
     ///
     /// # Errors
-    /// When this machine or this build does not have it, or no RDMA device is
-    /// on that way, or nobody on this host listens.
+    /// When this machine or this build does not have the provider, the route has no RDMA
+    /// device, or no target on this host listens.
     pub fn route(self, addr: Address, options: &RouteOptions) -> Result<Route, Error> {
         let addr = match addr {
             Address::Ip(addr) => addr,
@@ -93,43 +90,47 @@ impl Transport {
         };
         if let Some(place) = found {
             tracing::info!(%addr, "connecting over shared memory: {place}");
-            return Ok(Route(Way::Shm(place)));
+            return Ok(Route(Choice::Shm(place)));
         }
         let device = match self {
             Self::Iwarp | Self::Shm => None,
             Self::Verbs => match verbs::towards(addr)? {
-                None => return Err(verbs::lacks(verbs::why_none(addr))),
+                None => return Err(verbs::unavailable(verbs::why_none(addr))),
                 device => device,
             },
             Self::Auto => {
-                // Connection management would go to a loopback address over
-                // any device; a target on this machine takes one that has it.
+                // Connection management would use any device for a loopback address; a target on
+                // this machine uses the device that has the address.
                 let device = match addr.ip() {
                     ip if ip.is_loopback() => verbs::at(ip),
                     _ => verbs::towards(addr),
                 };
-                // Nobody asked for a device. If the target is not reached
-                // without one either, there are two messages.
+                // The user did not request a device. If software iWARP fails as well, there are
+                // two messages.
                 device.unwrap_or_else(|error| {
-                    tracing::warn!(%addr, "trying software iWARP: {}", error.cause());
+                    let cause = error.cause();
+                    tracing::warn!(
+                        %addr,
+                        "cannot use RDMA devices, trying software iWARP: {cause}"
+                    );
                     None
                 })
             }
         };
         let Some(device) = device else {
             tracing::info!(%addr, "connecting over software iWARP");
-            return Ok(Route(Way::Iwarp { crc: options.crc }));
+            return Ok(Route(Choice::Iwarp { crc: options.crc }));
         };
         tracing::info!(%addr, "connecting over verbs: {device}");
-        Ok(Route(Way::Verbs))
+        Ok(Route(Choice::Verbs))
     }
 
-    /// The same for a Unix socket, which software iWARP alone connects to.
+    /// The same for a Unix socket, which only software iWARP supports.
     fn route_to_socket(self, addr: Address, options: &RouteOptions) -> Result<Route, Error> {
         match self {
             Self::Auto | Self::Iwarp => {
                 tracing::info!(%addr, "connecting over software iWARP");
-                Ok(Route(Way::Iwarp { crc: options.crc }))
+                Ok(Route(Choice::Iwarp { crc: options.crc }))
             }
             Self::Verbs | Self::Shm => {
                 let (name, provider) = (self.name(), self.name());
@@ -150,15 +151,15 @@ impl Transport {
 }
 
 impl Route {
-    /// Makes a provider of its own for one queue.
+    /// Creates a provider for one queue.
     ///
     /// # Errors
-    /// When the machine does not have what it takes.
+    /// When the machine lacks resources for it.
     pub fn provider(&self) -> Result<Box<dyn Provider>, Error> {
         match &self.0 {
-            Way::Iwarp { crc } => iwarp(*crc),
-            Way::Verbs => verbs::provider(),
-            Way::Shm(place) => place.provider(),
+            Choice::Iwarp { crc } => iwarp(*crc),
+            Choice::Verbs => verbs::provider(),
+            Choice::Shm(place) => place.provider(),
         }
     }
 }
@@ -185,7 +186,7 @@ fn iwarp(_crc: bool) -> Result<Box<dyn Provider>, Error> {
     .into())
 }
 
-/// Targets on this host. The one place here that names `nvmeof-rdma-shm`.
+/// Shared memory with targets on this host. Only this module uses `nvmeof-rdma-shm`.
 #[cfg(feature = "shm")]
 mod shm {
     use std::fmt;
@@ -198,15 +199,15 @@ mod shm {
     use super::RouteOptions;
     use crate::error::{Error, MachineError};
 
-    /// How long a target may take to say that it takes us.
+    /// Time-out for the response of a target.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Where a target listens that takes us.
+    /// A socket of a target that accepts this host.
     #[derive(Clone, Debug)]
     pub(super) struct Place(ShmConfig);
 
-    /// Finds it in `folder`, or in the usual ones. The error is that of the
-    /// first where anybody listens.
+    /// Finds it in the given folder, or in the default folders. The error is that of the first
+    /// folder in which a target listens.
     pub(super) fn find(addr: SocketAddr, options: &RouteOptions) -> Result<Place, String> {
         let configs = match &options.shm_folder {
             Some(folder) => vec![ShmConfig::connecting(folder.clone(), true)],
@@ -243,7 +244,7 @@ mod shm {
     }
 }
 
-/// A build without shared memory finds nobody.
+/// A build without shared memory finds no targets.
 #[cfg(not(feature = "shm"))]
 mod shm {
     use std::fmt;
@@ -274,8 +275,7 @@ mod shm {
     }
 }
 
-/// RDMA devices, in words. The one place here that names
-/// `nvmeof-rdma-verbs`.
+/// RDMA devices, as text. Only this module uses `nvmeof-rdma-verbs`.
 #[cfg(feature = "verbs")]
 mod verbs {
     use std::net::{IpAddr, SocketAddr};
@@ -285,15 +285,15 @@ mod verbs {
 
     use crate::error::{Error, MachineError};
 
-    /// The device on the way to `addr`.
+    /// The device on the route to `addr`.
     pub(super) fn towards(addr: SocketAddr) -> Result<Option<String>, Error> {
-        Ok(device_towards(addr).map_err(lacks)?.map(words))
+        Ok(device_towards(addr).map_err(unavailable)?.map(words))
     }
 
     /// The device whose interface has that address.
     pub(super) fn at(ip: IpAddr) -> Result<Option<String>, Error> {
         Ok(device_for_local(SocketAddr::new(ip, 0))
-            .map_err(lacks)?
+            .map_err(unavailable)?
             .map(words))
     }
 
@@ -302,19 +302,19 @@ mod verbs {
         match devices() {
             Err(error) => error.to_string(),
             Ok(_) => format!(
-                "no RDMA device is on the way to {ip}; `rdma link` shows the devices there are \
-                 and their interfaces, `ip route get {ip}` the way"
+                "no RDMA device is on the route to {ip}; `rdma link` lists devices and their \
+                 interfaces, `ip route get {ip}` shows the route"
             ),
         }
     }
 
     pub(super) fn provider() -> Result<Box<dyn Provider>, Error> {
-        let provider = nvmeof_rdma_verbs::new(VerbsConfig::default()).map_err(lacks)?;
+        let provider = nvmeof_rdma_verbs::new(VerbsConfig::default()).map_err(unavailable)?;
         Ok(Box::new(provider))
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-    pub(super) fn lacks(why: impl ToString) -> Error {
+    pub(super) fn unavailable(why: impl ToString) -> Error {
         let text = why.to_string();
         MachineError::Provider {
             name: "verbs",
@@ -357,10 +357,10 @@ mod verbs {
     }
 
     pub(super) fn provider() -> Result<Box<dyn Provider>, Error> {
-        Err(lacks(WITHOUT.to_owned()))
+        Err(unavailable(WITHOUT.to_owned()))
     }
 
-    pub(super) fn lacks(text: String) -> Error {
+    pub(super) fn unavailable(text: String) -> Error {
         MachineError::Provider {
             name: "verbs",
             text,
@@ -421,7 +421,7 @@ mod tests {
 
     #[cfg(feature = "iwarp")]
     #[test]
-    fn software_is_taken_where_it_is_named() {
+    fn requested_software_iwarp_is_used() {
         let nowhere = Path::new("/nowhere");
         assert_eq!(
             chosen(Transport::Iwarp, here(), nowhere),
@@ -431,7 +431,7 @@ mod tests {
 
     #[cfg(all(feature = "iwarp", feature = "shm"))]
     #[test]
-    fn shared_memory_is_taken_as_long_as_somebody_serves_it() {
+    fn shared_memory_is_used_while_a_target_listens() {
         use nvmeof_rdma_shm::{Shm, ShmConfig};
         use std::sync::atomic::{AtomicBool, Ordering};
         use std::time::Duration;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_without_devices_takes_software_and_says_so() {
+    fn build_without_devices_uses_software_iwarp() {
         if cfg!(feature = "verbs") {
             return;
         }

@@ -1,4 +1,4 @@
-//! Admin and Fabrics commands a host sends, ready to go.
+//! Admin and Fabrics commands of a host.
 
 use nvmeof_wire::admin::{Cns, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
 use nvmeof_wire::fabrics::{
@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::command::Command;
 
-/// Who a host is and what it connects to.
+/// The identity of a host, and the subsystem to connect to.
 #[derive(Clone, Debug)]
 pub struct Names {
     /// Host identifier, not all zero.
@@ -23,13 +23,13 @@ pub struct Names {
     pub subnqn: Nqn,
 }
 
-/// A command and, when it sends any, its payload.
+/// A command, with its payload if the host sends one.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The command.
     pub command: Command,
-    /// What goes to the controller, [`Command::len`] bytes; empty when the
-    /// command has no payload or the controller sends it.
+    /// Payload to the controller, [`Command::len`] bytes; empty without payload, or if
+    /// the controller sends it.
     pub payload: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ pub struct QueueShape {
     pub qid: u16,
     /// Entries.
     pub size: u16,
-    /// Whether SQ flow control is wanted.
+    /// Whether to request SQ flow control.
     pub flow_control: bool,
 }
 
@@ -104,7 +104,7 @@ pub fn log_page(lid: LogId, nsid: u32, offset: u64, len: u32) -> Command {
     Command::new(sqe, name, Direction::ToHost, len)
 }
 
-/// Set Features of one that has no payload.
+/// Set Features of a feature without payload.
 #[must_use]
 pub fn set_features(fid: FeatureId, cdw11: u32) -> Command {
     let sqe = SetFeatures::new(fid, cdw11).to_sqe();

@@ -11,12 +11,12 @@ use zerocopy::little_endian::U32;
 use crate::command::{Command, Place};
 use crate::setting::Setting;
 
-/// What a controller, and the way to it, allow one I/O command to be.
+/// Limits of one I/O command, by the controller and the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoLimits {
     /// Most bytes of payload.
     pub max_transfer: u32,
-    /// Most bytes of payload inside the capsule; 0 when it takes none.
+    /// Most bytes of payload inside the capsule; 0: not supported.
     pub in_capsule: u32,
     /// Most blocks of a Write Zeroes.
     pub max_write_zeroes: u32,
@@ -25,7 +25,7 @@ pub struct IoLimits {
 }
 
 impl Default for IoLimits {
-    /// What every controller allows that states no limit.
+    /// The limits of a controller that reports none.
     fn default() -> Self {
         Self {
             max_transfer: MAX_TRANSFER,
@@ -36,9 +36,8 @@ impl Default for IoLimits {
     }
 }
 
-/// Most bytes that we put into one command, whatever the controller allows: a
-/// keyed descriptor has 24 bits of length, and a whole number of blocks of any
-/// size has to fit.
+/// Most bytes of one command, even if the controller allows more: a keyed descriptor
+/// has 24 bits of length, and a whole number of blocks of any size must fit.
 pub const MAX_TRANSFER: u32 = 8 << 20;
 const _: () = assert!(MAX_TRANSFER <= KEYED_LEN_MAX);
 
@@ -46,7 +45,7 @@ const _: () = assert!(MAX_TRANSFER <= KEYED_LEN_MAX);
 /// section 3.2.4).
 const MAX_BLOCKS: u32 = 1 << 16;
 
-/// An operation on a run of blocks, of any length: it is cut into commands.
+/// An operation on a range of blocks, of any length: it is split into commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// What to do.
@@ -59,11 +58,11 @@ pub struct Blocks {
     pub slba: u64,
     /// Number of blocks; not 0.
     pub count: u64,
-    /// Force Unit Access: the data is on stable media when the call ends.
+    /// Force Unit Access: the data are on stable media when the call completes.
     pub fua: bool,
 }
 
-/// What to do with a run of blocks.
+/// What to do with a range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read it.
@@ -73,11 +72,11 @@ pub enum Operation {
     /// Compare it with the payload; a difference is
     /// [`Status::COMPARE_FAILURE`].
     Compare,
-    /// Read it without sending it: whether it can be read.
+    /// Check that it can be read, without a transfer.
     Verify,
-    /// Compare it with the first half of the payload and, if there is no
-    /// difference, write the second half, with nothing of another's in between:
-    /// a fused Compare and Write (NVM 1.0, section 2.1.5). It is not cut.
+    /// Compare it with the first half of the payload and, if they are equal, write the
+    /// second half, as an atomic operation: a fused Compare and Write (NVM 1.0,
+    /// section 2.1.5). It is not split.
     CompareWrite,
     /// Make it read as zeroes.
     WriteZeroes {
@@ -180,7 +179,7 @@ impl Blocks {
     #[inline]
     fn one(&self, first: u64, count: u64) -> Sqe {
         let blocks = u32::try_from(count).unwrap_or(MAX_BLOCKS).min(MAX_BLOCKS);
-        debug_assert_eq!(u64::from(blocks), count, "callers keep to step()");
+        debug_assert_eq!(u64::from(blocks), count, "count exceeds step()");
         let mut flags = self.operation.flags();
         flags.set(IoFlags::FUA, self.fua);
         Io {
@@ -237,8 +236,7 @@ impl Operation {
     fn opcode(self) -> Opcode {
         match self {
             Self::Read => io::READ,
-            // Of a fused operation: which way the payload goes is the same for
-            // both commands.
+            // Both commands of a fused operation have the same direction.
             Self::Write | Self::CompareWrite => io::WRITE,
             Self::Compare => io::COMPARE,
             Self::Verify => io::VERIFY,
@@ -254,7 +252,7 @@ impl Operation {
     }
 }
 
-/// Flush: what was written to `nsid` is on stable media when it ends.
+/// Flush: data of completed writes to `nsid` are on stable media when it completes.
 #[must_use]
 pub fn flush(nsid: u32) -> Command {
     let mut sqe = Sqe::new(io::FLUSH);
@@ -276,8 +274,8 @@ pub const MAX_RANGES: usize = 256;
 /// Bytes of a range.
 pub const RANGE_LEN: usize = DSM_RANGE_LEN as usize;
 
-/// Deallocate: the blocks of the ranges hold nothing of value any more. The
-/// payload, [`RANGE_LEN`] bytes for each, is filled by [`put_ranges`]. `None`
+/// Deallocate the blocks of the ranges. [`put_ranges`] fills the payload, [`RANGE_LEN`]
+/// bytes for each range. `None`
 /// when there is no range or there are more than [`MAX_RANGES`].
 #[must_use]
 pub fn deallocate(nsid: u32, ranges: &[Range]) -> Option<Command> {
@@ -305,16 +303,16 @@ pub fn put_ranges(ranges: &[Range], payload: &mut [u8]) {
     }
 }
 
-/// A command that the controller answered with a failure.
+/// A command that the controller completed with an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct CommandError {
     /// The specification's name of the command.
     pub command: &'static str,
-    /// What the controller said.
+    /// Status of the completion.
     pub status: Status,
     /// Command specific dwords 0 and 1.
     pub result: u64,
-    /// The blocks it was about.
+    /// The blocks of the command.
     pub place: Option<Place>,
 }
 
@@ -329,39 +327,39 @@ impl std::fmt::Display for CommandError {
 }
 
 impl CommandError {
-    /// What to do about it, where that can be said.
+    /// The remedy, if one is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self.status.kind() {
-            Status::INVALID_NAMESPACE => "choose one of the active namespaces",
-            // Base 2.1, 3.2.1.4: so is a namespace that is not active, and one that went.
+            Status::INVALID_NAMESPACE => "choose an active namespace",
+            // Base 2.1, 3.2.1.4: the status of an inactive namespace as well.
             Status::INVALID_FIELD if self.place.is_some() => {
                 "the namespace may be gone; if it is not, the error log names the field"
             }
             Status::LBA_OUT_OF_RANGE => "the blocks are beyond the end of the namespace",
             Status::CAPACITY_EXCEEDED => {
-                "the storage behind the namespace is full; free space on the target"
+                "the backing store of the namespace is full; free space on the target"
             }
             Status::NAMESPACE_WRITE_PROTECTED => {
                 "the namespace is read-only; change `readonly` in the target's configuration"
             }
             Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::INTERNAL_ERROR => {
-                "the target's storage failed; its log says why"
+                "the backing store failed; the log of the target has the cause"
             }
             Status::NAMESPACE_NOT_READY
             | Status::COMMAND_INTERRUPTED
-            | Status::TRANSIENT_TRANSPORT_ERROR => "try again",
-            Status::INVALID_OPCODE => "the controller does not know this command",
+            | Status::TRANSIENT_TRANSPORT_ERROR => "retry",
+            Status::INVALID_OPCODE => "the controller does not support this command",
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
-                "so many blocks cannot be compared and written at once; give fewer"
+                "too many blocks for one Compare and Write; specify fewer"
             }
             Status::OVERLAPPING_RANGE => "a source range overlaps the destination",
-            Status::COMPARE_FAILURE => "the data on the namespace is not the data given",
+            Status::COMPARE_FAILURE => "the data on the namespace differ from the data given",
             _ => return None,
         })
     }
 
-    /// Which settings it is about.
+    /// The settings that caused it.
     #[must_use]
     pub fn settings(&self) -> &'static [Setting] {
         match self.status.kind() {
@@ -452,7 +450,7 @@ mod tests {
 
     /// NVM 1.0, section 2.1.5; Base 2.0, figure 87, FUSE.
     #[test]
-    fn a_fused_operation_is_two_commands_about_the_same_blocks() {
+    fn fused_operation_is_two_commands_for_the_same_blocks() {
         let fused = Blocks {
             operation: Operation::CompareWrite,
             fua: true,

@@ -1,5 +1,5 @@
-//! Private data of the RDMA connection: what a host says and makes of the
-//! answer (NVMe RDMA transport, section 3.1).
+//! Private data of the RDMA connection: the request of a host, and the check of the
+//! response (NVMe RDMA transport, section 3.1).
 
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request};
 use zerocopy::IntoBytes;
@@ -18,40 +18,40 @@ pub fn request(qid: u16, entries: u16, cntlid: u16) -> Vec<u8> {
     request.as_bytes().to_vec()
 }
 
-/// Checks what a target said when it accepted.
+/// Checks the private data of a target's accept.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The reason why they are invalid.
 pub fn check_accept(private_data: &[u8]) -> Result<(), String> {
     match Accept::parse(private_data) {
         Some(_) => Ok(()),
         None => Err(format!(
-            "the private data of its accept ({} bytes) is not that of an NVMe target",
+            "the private data of its accept ({} bytes) are not those of an NVMe target",
             private_data.len()
         )),
     }
 }
 
-/// Why a target rejected, if it said so in NVMe's terms.
+/// The status of a rejection, if its private data are those of NVMe.
 #[must_use]
 pub fn reject_status(private_data: &[u8]) -> Option<RejectStatus> {
     Reject::parse(private_data).map(|reject| reject.status)
 }
 
-/// What to do about a rejected connection.
+/// The remedy for a rejected connection.
 #[must_use]
 pub fn reject_remedy(status: RejectStatus) -> &'static str {
     match status {
         RejectStatus::NO_RESOURCES => {
-            "disconnect other hosts, ask for fewer queues, or raise the target's limits"
+            "disconnect other hosts, request fewer queues, or raise the target's limits"
         }
-        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "ask for smaller queues",
-        RejectStatus::INVALID_QID => "ask for fewer I/O queues",
-        _ => "update the older of host and target; they disagree about the protocol",
+        RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "request smaller queues",
+        RejectStatus::INVALID_QID => "request fewer I/O queues",
+        _ => "host and target use different versions of the protocol; update the older one",
     }
 }
 
-/// Which settings a rejected connection is about.
+/// The settings that caused a rejection.
 #[must_use]
 pub fn reject_settings(status: RejectStatus) -> &'static [Setting] {
     match status {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_admin_queue_names_no_controller() {
+    fn admin_queue_request_has_no_controller() {
         let admin = request(0, 32, 0xffff);
         assert_eq!(admin.len(), 32);
         assert_eq!(admin[8..10], [0, 0]);

@@ -1,4 +1,4 @@
-//! A command before it has an identifier and memory, and the response to it.
+//! Commands without identifier and memory, and responses.
 
 use nvmeof_wire::opcode::Direction;
 use nvmeof_wire::sqe::SQE_LEN;
@@ -7,7 +7,7 @@ use zerocopy::little_endian::U16;
 
 use crate::slots::Cid;
 
-/// A command: everything but its identifier and where its payload is.
+/// A command without its identifier and the location of its payload.
 #[derive(Clone, Debug)]
 pub struct Command {
     sqe: Sqe,
@@ -41,7 +41,7 @@ pub enum Payload {
         len: u32,
         /// Remote key.
         key: u32,
-        /// Whether the controller is to invalidate the key when it answers.
+        /// Whether the controller is to invalidate the key with its response.
         invalidate: bool,
     },
     /// In the capsule, right after the command.
@@ -51,18 +51,18 @@ pub enum Payload {
     },
 }
 
-/// A response, checked as far as that is possible without knowing the command.
+/// A response, checked as far as possible without the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Which command it answers.
+    /// The command that completed.
     pub cid: Cid,
     /// Submission queue head.
     pub sqhd: u16,
-    /// What it says.
+    /// Status and result.
     pub answer: Answer,
 }
 
-/// What the controller says to a command.
+/// Status and result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// How the command ended.
@@ -133,7 +133,7 @@ impl Command {
         self.sqe
     }
 
-    /// The submission queue entry as it goes out, with identifier and payload.
+    /// The submission queue entry to send, with identifier and payload.
     #[must_use]
     pub fn capsule(&self, cid: Cid, payload: Payload) -> [u8; SQE_LEN] {
         payload.capsule(self.sqe, cid)
@@ -141,7 +141,7 @@ impl Command {
 }
 
 impl Payload {
-    /// A submission queue entry as it goes out, with identifier and payload.
+    /// A submission queue entry to send, with identifier and payload.
     #[inline]
     #[must_use]
     pub fn capsule(self, mut sqe: Sqe, cid: Cid) -> [u8; SQE_LEN] {
@@ -153,8 +153,8 @@ impl Payload {
     #[inline]
     fn sgl(self) -> Sgl {
         match self {
-            // Linux sends a keyed descriptor of no length, SPDK an unkeyed one;
-            // the keyed one is what every RDMA target knows.
+            // Linux sends a keyed descriptor of length 0, SPDK an unkeyed one; every
+            // RDMA target supports the keyed one.
             Self::None => Sgl::keyed(0, 0, 0),
             Self::Keyed {
                 addr,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capsule_carries_identifier_and_key() {
+    fn capsule_has_identifier_and_key() {
         let command = Command::new(Sqe::new(io::READ), "Read", Direction::ToHost, 512);
         let payload = Payload::Keyed {
             addr: 0x1000,

@@ -1,4 +1,4 @@
-//! Copy within a namespace: source ranges, cut into commands.
+//! Copy within a namespace: source ranges, split into commands.
 
 use nvmeof_wire::identify::IdentifyNamespace;
 use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
@@ -11,33 +11,33 @@ use crate::command::{Command, Place};
 /// Bytes of the payload for one source range.
 pub const COPY_ENTRY_LEN: usize = COPY_RANGE_LEN as usize;
 
-/// Most blocks of a source range that a command can say (NLB).
+/// Maximum blocks of a source range (NLB).
 const MAX_RANGE: u32 = 1 << 16;
-/// Most source ranges of a command that it can say (NR).
+/// Maximum source ranges of a command (NR).
 const MAX_COUNT: usize = 256;
 
-/// What a namespace allows one Copy command to be (NVM 1.0, section 4.1.5.1).
+/// Limits of one Copy command of a namespace (NVM 1.0, section 4.1.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyLimits {
     /// Blocks of one source range (MSSRL).
     pub range: u32,
     /// Blocks of all source ranges (MCL).
     pub total: u32,
-    /// Source ranges (MSRC, which counts from 0).
+    /// Source ranges (MSRC, a 0's based value).
     pub count: usize,
 }
 
-/// One Copy command: some source ranges, and where they go.
+/// One Copy command: source ranges, and the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPart {
     /// First block of the destination.
     pub to: u64,
-    /// What is copied there, one after the other.
+    /// Source ranges, copied one after the other.
     pub from: Vec<Range>,
 }
 
 impl CopyLimits {
-    /// Those of a namespace; `None` when it says that nothing can be copied.
+    /// The limits of a namespace; `None` if it does not support Copy.
     #[must_use]
     pub fn of(identify: &IdentifyNamespace) -> Option<Self> {
         let limits = Self {
@@ -48,8 +48,8 @@ impl CopyLimits {
         (limits.range > 0 && limits.total > 0).then_some(limits)
     }
 
-    /// Cuts the copy of `from`, one range after the other, to block `to` into
-    /// commands. Ranges of no blocks are left out.
+    /// Splits the copy of `from`, one range after the other, to block `to` into
+    /// commands. Empty ranges are omitted.
     #[must_use]
     pub fn cut(&self, to: u64, from: &[Range]) -> Vec<CopyPart> {
         let longest = self.range.min(self.total).max(1);
@@ -84,7 +84,7 @@ impl CopyLimits {
 }
 
 impl CopyPart {
-    /// Blocks that are copied.
+    /// Number of blocks to copy.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.from.iter().map(|range| u64::from(range.count)).sum()
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_laid_out_as_the_specification_has_it() {
+    fn command_layout_matches_the_specification() {
         let part = CopyPart {
             to: 0x1_0000_0002,
             from: vec![range(7, 1), range(9, 2)],
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_copies_nothing_says_so() {
+    fn namespace_without_copy_has_no_limits() {
         let mut identify = IdentifyNamespace::with_format(8, 9);
         assert_eq!(CopyLimits::of(&identify), None);
         identify.mssrl = 100.into();
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_cut_is_the_same_copy(
+        fn split_copy_equals_the_whole(
             from in prop::collection::vec((0u64..1000, 0u32..60), 0..20),
             to in 0u64..1000,
             most in (1u32..12, 1u32..40, 1usize..6),

@@ -1,4 +1,4 @@
-//! Reading the discovery log page, which may change while it is read (NVMe Base
+//! Reads the discovery log page, which may change meanwhile (NVMe Base
 //! 2.0, section 5.16.1.23).
 
 use nvmeof_wire::Status;
@@ -10,12 +10,12 @@ use crate::admin;
 use crate::command::Command;
 use crate::error::SetupError;
 
-/// Reads the page piece by piece: header and entries, then the header again,
-/// all over when the generation counter changed in between.
+/// Reads the page in pieces: header and entries, then the header again. Restarts if
+/// the generation counter has changed.
 #[derive(Debug, Default)]
 pub struct DiscoveryReader {
     page: Vec<u8>,
-    /// Bytes of the whole page, once the header has told.
+    /// Bytes of the whole page, once the header is read.
     total: Option<usize>,
     tries: u32,
     generation: u64,
@@ -24,9 +24,9 @@ pub struct DiscoveryReader {
 
 /// Bytes read at once: one header and entries of 1024 bytes each.
 pub const CHUNK: u32 = 4096;
-/// Most entries we read: more than any fabric has, and 16 MiB.
+/// Maximum number of entries: more than any fabric has, and 16 MiB.
 const MAX_ENTRIES: u64 = 16 << 10;
-/// How often to start over before giving up.
+/// Attempts before giving up.
 const MAX_TRIES: u32 = 10;
 
 impl DiscoveryReader {
@@ -43,7 +43,7 @@ impl DiscoveryReader {
             return None;
         }
         let (offset, len) = match self.total {
-            // All is here: has it changed meanwhile?
+            // All is read: check whether it has changed meanwhile.
             Some(total) if self.page.len() >= total => (0, DISCOVERY_HEADER_LEN),
             Some(total) => (
                 self.page.len(),
@@ -56,11 +56,10 @@ impl DiscoveryReader {
         Some(admin::log_page(LogId::DISCOVERY, 0, offset, len))
     }
 
-    /// Takes what the command brought.
+    /// Takes the data of the last command.
     ///
     /// # Errors
-    /// [`SetupError::Garbled`] when it is no discovery log page, or one that
-    /// changes all the time.
+    /// [`SetupError::InvalidResponse`] when it is no discovery log page, or changed too often.
     pub fn handle_data(&mut self, data: &[u8]) -> Result<(), SetupError> {
         match self.total {
             Some(total) if self.page.len() >= total => {
@@ -78,26 +77,28 @@ impl DiscoveryReader {
             None => {
                 let (generation, entries) = header(data)?;
                 if entries > MAX_ENTRIES {
-                    let text = format!("the discovery log page claims {entries} entries");
-                    return Err(SetupError::Garbled(text));
+                    let text = format!(
+                        "the discovery log page has {entries} entries, more than {MAX_ENTRIES}"
+                    );
+                    return Err(SetupError::InvalidResponse(text));
                 }
                 let entries = usize::try_from(entries).unwrap_or_default();
                 self.generation = generation;
                 self.total = Some(DISCOVERY_HEADER_LEN + entries * DISCOVERY_ENTRY_LEN);
                 self.page.extend_from_slice(data);
-                // Without entries there is nothing that could be torn.
+                // Without entries, nothing can be inconsistent.
                 self.done = entries == 0;
                 Ok(())
             }
         }
     }
 
-    /// Takes that the command failed so. Says whether reading goes on: a page that has
-    /// become shorter ends before what was to be read next, which "shall" be refused
-    /// with Invalid Field (Base 2.1, 5.1.12, figure 199). It is read from its start then.
+    /// Takes the status of a failed command. Returns whether to continue: an offset beyond
+    /// the end of a page that has become shorter "shall" be refused with Invalid Field
+    /// (Base 2.1, 5.1.12, figure 199). Reading then restarts.
     ///
     /// # Errors
-    /// [`SetupError::Garbled`] when the page changes all the time.
+    /// [`SetupError::InvalidResponse`] when the page changed too often.
     pub fn handle_failure(&mut self, status: Status) -> Result<bool, SetupError> {
         let beyond = !self.page.is_empty() && status.kind() == Status::INVALID_FIELD;
         if beyond {
@@ -111,7 +112,7 @@ impl DiscoveryReader {
         if self.tries >= MAX_TRIES {
             let text =
                 format!("the discovery log page changed {MAX_TRIES} times while it was read");
-            return Err(SetupError::Garbled(text));
+            return Err(SetupError::InvalidResponse(text));
         }
         self.page.clear();
         self.total = None;
@@ -135,7 +136,7 @@ impl DiscoveryReader {
 fn header(data: &[u8]) -> Result<(u64, u64), SetupError> {
     let page = DiscoveryPage::parse(data).ok_or_else(|| {
         let text = "the discovery log page has an unknown format".to_owned();
-        SetupError::Garbled(text)
+        SetupError::InvalidResponse(text)
     })?;
     Ok((page.header.genctr.get(), page.header.numrec.get()))
 }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_read_in_pieces() {
+    fn page_is_read_in_pieces() {
         let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let page = page(3, &names);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_changes_is_read_again() {
+    fn changed_page_is_read_again() {
         let (old, new) = (page(1, &["1", "2"]), page(2, &["3"]));
         let mut reader = DiscoveryReader::new();
         let mut answers = 0;
@@ -211,7 +212,7 @@ mod tests {
 
     /// Reading `page` from an offset beyond its end fails.
     #[test]
-    fn a_page_that_becomes_shorter_is_read_again() {
+    fn shortened_page_is_read_again() {
         let names: Vec<String> = (0..9).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let (long, short) = (page(1, &names), page(2, &["3"]));
@@ -250,13 +251,13 @@ mod tests {
 
         let endless = DiscoveryHeader::new(1, u64::MAX);
         let error = DiscoveryReader::new().handle_data(endless.as_bytes());
-        assert!(matches!(error, Err(SetupError::Garbled(_))));
+        assert!(matches!(error, Err(SetupError::InvalidResponse(_))));
         let error = DiscoveryReader::new().handle_data(&[0; 100]);
-        assert!(matches!(error, Err(SetupError::Garbled(_))));
+        assert!(matches!(error, Err(SetupError::InvalidResponse(_))));
     }
 
     #[test]
-    fn an_empty_page_is_an_answer() {
+    fn empty_page_is_valid() {
         let mut reader = DiscoveryReader::new();
         reader.handle_data(&page(0, &[])).unwrap();
         assert!(reader.poll_command().is_none());

@@ -1,4 +1,4 @@
-//! Why a controller could not be set up, and what to do about it.
+//! Errors of the set-up of a controller, with remedies.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,15 +17,14 @@ pub enum SetupError {
     /// The Connect command failed.
     #[error(transparent)]
     Refused(Box<Refusal>),
-    /// The target wants something of the host that it cannot do, or cannot do
-    /// something that the host needs.
+    /// The host does not support a requirement of the target, or the reverse.
     #[error("{what}")]
-    Lacks {
-        /// What, in words.
+    Unsupported {
+        /// What is not supported.
         what: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
-        /// Which settings it is about.
+        /// The settings that caused it.
         settings: &'static [Setting],
     },
     /// CSTS.CFS is set.
@@ -33,33 +32,33 @@ pub enum SetupError {
     Fatal,
     /// CSTS did not change in time.
     #[error("the controller did not become {what} within {} s", after.as_secs_f32())]
-    NotInTime {
-        /// What it should have become.
+    TimedOut {
+        /// The state that it should have reached.
         what: &'static str,
-        /// How long it had.
+        /// The time that it had.
         after: Duration,
     },
     /// A command of the set-up failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// An answer that makes no sense.
-    #[error("an answer makes no sense: {0}")]
-    Garbled(String),
+    /// A response that is invalid.
+    #[error("invalid response: {0}")]
+    InvalidResponse(String),
     /// The target broke the queue's rules.
     #[error("the target broke the protocol: {0}")]
     Queue(#[from] QueueFault),
 }
 
-/// A Connect command that failed: what was asked, and the answer.
+/// A Connect command that failed: the request and the response.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What the target said.
+    /// The status of the command.
     pub status: Status,
-    /// Where it says the mistake is, with Connect Invalid Parameters.
+    /// The invalid parameter, with Connect Invalid Parameters.
     pub at: Option<InvalidParameter>,
-    /// The names it was given.
+    /// The names that were sent.
     pub names: Names,
-    /// The queue it was asked for.
+    /// The requested queue.
     pub queue: QueueShape,
 }
 
@@ -73,31 +72,31 @@ const SQSIZE: InvalidParameter = InvalidParameter::InCommand(44);
 const KATO: InvalidParameter = InvalidParameter::InCommand(48);
 
 impl SetupError {
-    /// What to do about it.
+    /// The remedy, if one is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Refused(refusal) => refusal.remedy(),
-            Self::Lacks { remedy, .. } => Some((*remedy).to_owned()),
-            Self::Fatal => Some("look into the target's log and restart it".to_owned()),
-            Self::NotInTime { .. } => {
-                Some("the target is overloaded or hangs; look into its log".to_owned())
+            Self::Unsupported { remedy, .. } => Some((*remedy).to_owned()),
+            Self::Fatal => Some("check the target's log and restart the target".to_owned()),
+            Self::TimedOut { .. } => {
+                Some("the target is overloaded or unresponsive; check its log".to_owned())
             }
             Self::Command(error) => error.remedy().map(str::to_owned),
-            Self::Garbled(_) | Self::Queue(_) => {
+            Self::InvalidResponse(_) | Self::Queue(_) => {
                 Some("please report it with the target's name and version".to_owned())
             }
         }
     }
 
-    /// Which settings it is about.
+    /// The settings that caused it.
     #[must_use]
     pub fn settings(&self) -> &'static [Setting] {
         match self {
             Self::Refused(refusal) => refusal.settings(),
-            Self::Lacks { settings, .. } => settings,
+            Self::Unsupported { settings, .. } => settings,
             Self::Command(error) => error.settings(),
-            Self::Fatal | Self::NotInTime { .. } | Self::Garbled(_) | Self::Queue(_) => &[],
+            Self::Fatal | Self::TimedOut { .. } | Self::InvalidResponse(_) | Self::Queue(_) => &[],
         }
     }
 }
@@ -117,19 +116,15 @@ impl fmt::Display for Refusal {
         match self.at {
             Some(SUBNQN) => write!(f, "there is no subsystem `{subnqn}`"),
             Some(HOSTNQN) => {
-                write!(f, "the host's name `{hostnqn}` is not acceptable")
+                write!(f, "host NQN `{hostnqn}` is invalid")
             }
-            Some(HOSTID) => f.write_str("the host identifier is not acceptable"),
-            Some(CNTLID) => write!(f, "queue {qid} names a controller that is not there"),
-            Some(QID) => write!(f, "queue identifier {qid} is taken or out of range"),
-            Some(SQSIZE) => write!(f, "a queue of {size} entries is not possible"),
+            Some(HOSTID) => f.write_str("the host identifier is invalid"),
+            Some(CNTLID) => write!(f, "queue {qid}: the controller does not exist"),
+            Some(QID) => write!(f, "queue identifier {qid} is in use or out of range"),
+            Some(SQSIZE) => write!(f, "queue size {size} is out of range"),
             Some(KATO) => f.write_str("the keep-alive time-out is out of range"),
             Some(other) => {
-                write!(
-                    f,
-                    "Connect of queue {qid}: {} is not acceptable",
-                    other.field()
-                )
+                write!(f, "Connect of queue {qid}: {} is invalid", other.field())
             }
             None => write!(f, "Connect of queue {qid} was refused: {}", self.status),
         }
@@ -168,15 +163,15 @@ impl Refusal {
         let hostnqn = &self.names.hostnqn;
         if let Some(at) = self.at {
             return Some(match at {
-                SUBNQN => "choose one of those that the target's discovery log has for this host"
-                    .to_owned(),
+                SUBNQN => "choose a subsystem from the target's discovery log".to_owned(),
                 HOSTNQN => "give this host a valid name".to_owned(),
                 HOSTID => "give this host a UUID that is not zero".to_owned(),
-                CNTLID => "the controller is gone; connect anew".to_owned(),
-                QID => "ask for fewer I/O queues".to_owned(),
+                CNTLID => "the controller is gone; connect again".to_owned(),
+                QID => "request fewer I/O queues".to_owned(),
                 SQSIZE => "choose another size".to_owned(),
                 KATO => "choose another time-out".to_owned(),
-                _ => "host and target disagree about the protocol; update the older".to_owned(),
+                _ => "host and target use different versions of the protocol; update the older one"
+                    .to_owned(),
             });
         }
         Some(match self.status.kind() {
@@ -185,17 +180,18 @@ impl Refusal {
                  configuration, or connect as another host"
             ),
             Status::CONNECT_CONTROLLER_BUSY => {
-                "the target has as many controllers as it can; try again later or raise its limit"
+                "the target is at its limit of controllers; retry later or raise the limit"
                     .to_owned()
             }
             Status::CONNECT_INCOMPATIBLE_FORMAT => {
-                "host and target disagree about the protocol; update the older".to_owned()
+                "host and target use different versions of the protocol; update the older one"
+                    .to_owned()
             }
             Status::CONNECT_RESTART_DISCOVERY => {
-                "what the target offers has changed; discover again".to_owned()
+                "the discovery log page has changed; discover again".to_owned()
             }
             Status::AUTHENTICATION_REQUIRED => {
-                "this host cannot authenticate; turn authentication off for it".to_owned()
+                "this host does not support authentication; disable it for this host".to_owned()
             }
             _ => return None,
         })

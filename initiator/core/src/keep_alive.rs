@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-/// When to send Keep Alive commands and when to give the controller up.
+/// Decides when to send Keep Alive commands, and when the controller has failed.
 ///
-/// A command goes out every half of the time-out, so that one may be late; the
-/// controller has failed when one is not answered within the time-out.
+/// A command is sent after each half of the time-out, so that one may be late. The
+/// controller has failed when one does not complete within the time-out.
 #[derive(Debug)]
 pub struct KeepAlive {
-    /// Half the keep-alive time-out; `None` when keep-alive is off.
+    /// Half the keep-alive time-out; `None`: keep-alive is disabled.
     interval: Option<Duration>,
     next_send: Duration,
     sent: Option<Duration>,
 }
 
-/// What to do about keep-alive.
+/// The next step of keep-alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAliveStep {
     /// Nothing now.
     Wait,
     /// Send a Keep Alive command.
     Send,
-    /// The controller has not answered for a whole time-out.
+    /// The controller has not completed a Keep Alive command for a whole time-out.
     Failed,
 }
 
 impl KeepAlive {
-    /// A timer that starts at `now`. A time-out of zero turns it off.
+    /// A timer that starts at `now`. A time-out of zero disables it.
     #[must_use]
     pub fn new(timeout: Duration, now: Duration) -> Self {
         let interval = (!timeout.is_zero()).then(|| timeout / 2);
@@ -37,7 +37,7 @@ impl KeepAlive {
         }
     }
 
-    /// What is due at `now`.
+    /// The step that is due at `now`.
     #[must_use]
     pub fn poll(&self, now: Duration) -> KeepAliveStep {
         let Some(interval) = self.interval else {
@@ -50,18 +50,18 @@ impl KeepAlive {
         }
     }
 
-    /// A Keep Alive command went out.
+    /// A Keep Alive command was sent.
     pub fn sent(&mut self, now: Duration) {
         self.sent = Some(now);
         self.next_send = now + self.interval.unwrap_or_default();
     }
 
-    /// It was answered.
-    pub fn answered(&mut self) {
+    /// The command completed.
+    pub fn completed(&mut self) {
         self.sent = None;
     }
 
-    /// When [`poll`](Self::poll) has something to say next.
+    /// When [`poll`](Self::poll) has a step next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let interval = self.interval?;
@@ -76,14 +76,14 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn a_command_goes_out_every_half_time_out() {
+    fn keep_alive_is_sent_every_half_time_out() {
         let mut timer = KeepAlive::new(S(10), S(100));
         assert_eq!(timer.poll(S(104)), KeepAliveStep::Wait);
         assert_eq!(timer.next_deadline(), Some(S(105)));
         assert_eq!(timer.poll(S(105)), KeepAliveStep::Send);
         timer.sent(S(105));
         assert_eq!(timer.poll(S(112)), KeepAliveStep::Wait);
-        timer.answered();
+        timer.completed();
         // The answer took longer than the interval: the next is due at once.
         assert_eq!(timer.poll(S(112)), KeepAliveStep::Send);
     }

@@ -1,13 +1,14 @@
-//! What an NVMe over Fabrics host does, without I/O.
+//! The protocol logic of an NVMe over Fabrics host, without I/O.
 //!
-//! [`Setup`] takes a controller from Connect to ready, [`Queue`] keeps track of
-//! commands in flight, [`Blocks`] and the functions of [`admin`] and [`blocks`]
-//! make commands, [`KeepAlive`], [`DiscoveryReader`] and [`Shutdown`] do what
-//! their names say.
+//! * [`Setup`] initializes a controller, from Connect to ready.
+//! * [`Queue`] tracks the commands in flight of a queue.
+//! * [`Blocks`] and the functions of [`admin`] and [`blocks`] build commands.
+//! * [`KeepAlive`], [`DiscoveryReader`] and [`Shutdown`] are state machines for keep
+//!   alive, the discovery log page and the shutdown of a controller.
 //!
-//! Everything is told what happened and says what to do: this crate opens no
-//! connection, reads no clock (`now` is an argument, a time since an arbitrary
-//! start) and knows nothing of RDMA but the formats NVMe defines for it.
+//! Callers pass events in and carry out the steps that these types return. This crate
+//! opens no connection and reads no clock (`now` is an argument, a time since an
+//! arbitrary start). Of RDMA it has only the formats that NVMe defines.
 #![forbid(unsafe_code)]
 
 pub mod admin;

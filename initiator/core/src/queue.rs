@@ -1,25 +1,25 @@
-//! One submission queue as the host sees it: slots, flow control, time-outs.
+//! The host's side of one submission queue: slots, flow control, time-outs.
 
 use std::time::Duration;
 
 use crate::slots::{BadSlotCount, Cid, Slots, UnknownCid};
 
-/// What the peer did to break a queue. The connection has to go.
+/// A violation of the protocol by the peer. The connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
-    /// A response to nothing.
+    /// A response to a command that is not in flight.
     #[error(transparent)]
     UnknownCid(#[from] UnknownCid),
     /// A submission queue head outside the queue.
-    #[error("a response says that the queue of {size} entries has its head at {sqhd}")]
+    #[error("a response has submission queue head {sqhd}, the queue has {size} entries")]
     BadHead {
-        /// What the response said.
+        /// The head in the response.
         sqhd: u16,
         /// Entries of the queue.
         size: u16,
     },
     /// A response came twice.
-    #[error("command {:#06x} was answered twice", cid.0)]
+    #[error("command {:#06x} completed twice", cid.0)]
     Twice {
         /// Which command.
         cid: Cid,
@@ -34,13 +34,11 @@ pub enum QueueFault {
 pub struct Queue<T> {
     slots: Slots<Pending<T>>,
     size: u16,
-    /// Where the next entry goes and where the controller is, or `None` when
-    /// the host asked for no SQ flow control (NVMe Base 2.0, section 6.3). A
-    /// controller that does not agree loses nothing: it has taken every entry
-    /// that it has answered.
+    /// Tail and head of the queue; `None` if the host disabled SQ flow control (NVMe
+    /// Base 2.0, section 6.3). A controller that does not agree loses nothing: it has
+    /// fetched every entry of a command that completed.
     flow: Option<Flow>,
-    /// No command expires before this: a lower bound, so that looking at the
-    /// clock is cheap.
+    /// No command expires before this: a lower bound that makes checks cheap.
     quiet_until: Option<Duration>,
 }
 
@@ -61,8 +59,8 @@ impl Flow {
     /// Entries between head and tail, of `size`.
     #[inline]
     fn used(&self, size: u16) -> u16 {
-        // Both are below the size. No remainder: a division takes as long as
-        // all of the rest.
+        // Both are below the size. No remainder: a division would take as long as the
+        // rest of the function.
         match self.tail.checked_sub(self.head) {
             Some(used) => used,
             None => size - (self.head - self.tail),
@@ -70,7 +68,7 @@ impl Flow {
     }
 }
 
-/// The entry behind `at`, of `size`.
+/// The entry after `at`, of `size`.
 #[inline]
 fn next(at: u16, size: u16) -> u16 {
     if at + 1 == size { 0 } else { at + 1 }
@@ -96,7 +94,7 @@ impl<T> Queue<T> {
         self.size
     }
 
-    /// Commands that could be sent now.
+    /// Commands that can be sent now.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -113,8 +111,8 @@ impl<T> Queue<T> {
         self.slots.taken()
     }
 
-    /// Takes a place for a command that has to be answered before `deadline`,
-    /// if it has one.
+    /// Reserves an entry for a command that must complete before `deadline`, if it has
+    /// one.
     ///
     /// # Errors
     /// The value back when there is no room.
@@ -140,12 +138,12 @@ impl<T> Queue<T> {
         Ok(cid)
     }
 
-    /// Notes the response to `cid`, which stays in flight until
+    /// Records the response to `cid`, which stays in flight until
     /// [`release`](Self::release).
     ///
     /// # Errors
-    /// [`QueueFault`]; the queue is broken then.
-    pub fn answered(&mut self, cid: Cid, sqhd: u16) -> Result<&mut T, QueueFault> {
+    /// [`QueueFault`]; the queue must be closed then.
+    pub fn record_response(&mut self, cid: Cid, sqhd: u16) -> Result<&mut T, QueueFault> {
         if let Some(flow) = &mut self.flow {
             if sqhd >= self.size {
                 let size = self.size;
@@ -160,7 +158,7 @@ impl<T> Queue<T> {
         Ok(&mut pending.value)
     }
 
-    /// What `cid` stands for.
+    /// The value of the command `cid`.
     ///
     /// # Errors
     /// [`UnknownCid`] when it is not in flight.
@@ -168,14 +166,14 @@ impl<T> Queue<T> {
         Ok(&mut self.slots.get_mut(cid)?.value)
     }
 
-    /// Gives the place of a command back.
+    /// Releases the entry of a command.
     ///
     /// # Errors
     /// [`UnknownCid`] when it is not in flight.
     pub fn release(&mut self, cid: Cid) -> Result<T, UnknownCid> {
         let pending = self.slots.remove(cid)?;
-        // With nothing in flight the controller has taken every entry, whatever
-        // head it told last.
+        // With no command in flight, the controller has fetched every entry, whatever
+        // head it reported last.
         if let Some(flow) = &mut self.flow
             && self.slots.taken() == 0
         {
@@ -184,7 +182,7 @@ impl<T> Queue<T> {
         Ok(pending.value)
     }
 
-    /// Takes back the command begun last: it was not sent.
+    /// Cancels the last command of [`begin`](Self::begin): it was not sent.
     ///
     /// # Errors
     /// [`UnknownCid`] when it is not in flight.
@@ -211,7 +209,7 @@ impl<T> Queue<T> {
             .map(|(_, cid)| cid)
     }
 
-    /// When [`expired`](Self::expired) is worth calling.
+    /// When to call [`expired`](Self::expired) next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.quiet_until
@@ -225,11 +223,11 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn one_entry_stays_empty() {
+    fn queue_holds_one_command_less_than_its_size() {
         let mut queue = Queue::new(4, true).unwrap();
         let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
         assert_eq!(queue.begin(9, None), Err(9));
-        assert_eq!(queue.answered(cids[0], 1), Ok(&mut 0));
+        assert_eq!(queue.record_response(cids[0], 1), Ok(&mut 0));
         assert_eq!(queue.release(cids[0]), Ok(0));
         assert_eq!((queue.room(), queue.in_flight()), (1, 2));
         queue.begin(3, None).unwrap();
@@ -238,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn the_head_the_controller_tells_holds_commands_back() {
+    fn reported_head_limits_commands() {
         let mut queue = Queue::new(4, true).unwrap();
         let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
         // Answered, but the controller says it has not moved its head.
-        queue.answered(cids[1], 0).unwrap();
+        queue.record_response(cids[1], 0).unwrap();
         queue.release(cids[1]).unwrap();
         assert_eq!(queue.room(), 0);
     }
 
     #[test]
-    fn a_command_that_was_not_sent_takes_no_entry() {
+    fn cancelled_command_takes_no_entry() {
         let mut queue = Queue::new(4, true).unwrap();
         queue.begin(0, None).unwrap();
         for _ in 0..9 {
@@ -263,14 +261,14 @@ mod tests {
         let mut queue = Queue::new(4, false).unwrap();
         let cids: Vec<Cid> = (0..3).map(|n| queue.begin(n, None).unwrap()).collect();
         assert_eq!(queue.begin(9, None), Err(9));
-        queue.answered(cids[1], 0xffff).unwrap();
+        queue.record_response(cids[1], 0xffff).unwrap();
         queue.release(cids[1]).unwrap();
         assert_eq!(queue.room(), 1);
     }
 
     /// Round and round, with every distance from head to tail.
     #[test]
-    fn room_is_what_head_and_tail_leave() {
+    fn room_depends_on_head_and_tail() {
         for size in [2, 3, 7] {
             let mut queue = Queue::new(size, true).unwrap();
             let mut head = 0;
@@ -279,7 +277,7 @@ mod tests {
                 for (answered, cid) in (1..).zip(cids) {
                     assert_eq!(queue.room(), usize::from(size - 1 - (ahead + 1 - answered)));
                     head = (head + 1) % size;
-                    queue.answered(cid, head).unwrap();
+                    queue.record_response(cid, head).unwrap();
                     queue.release(cid).unwrap();
                 }
                 assert_eq!(queue.room(), usize::from(size - 1));
@@ -288,47 +286,50 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_queue_has_all_its_room() {
+    fn idle_queue_has_full_room() {
         let mut queue = Queue::new(4, true).unwrap();
         for n in 0..10 {
             let cid = queue.begin(n, None).unwrap();
-            queue.answered(cid, 0).unwrap();
+            queue.record_response(cid, 0).unwrap();
             queue.release(cid).unwrap();
             assert_eq!(queue.room(), 3);
         }
     }
 
     #[test]
-    fn answers_to_nothing_twice_or_with_a_wrong_head_break_the_queue() {
+    fn invalid_responses_break_the_queue() {
         let mut queue = Queue::new(4, true).unwrap();
         let cid = queue.begin((), None).unwrap();
         let other = Cid(cid.0 ^ 1);
         assert_eq!(
-            queue.answered(other, 0),
+            queue.record_response(other, 0),
             Err(UnknownCid { cid: other }.into())
         );
         assert_eq!(
-            queue.answered(cid, 4),
+            queue.record_response(cid, 4),
             Err(QueueFault::BadHead { sqhd: 4, size: 4 })
         );
-        queue.answered(cid, 1).unwrap();
-        assert_eq!(queue.answered(cid, 1), Err(QueueFault::Twice { cid }));
+        queue.record_response(cid, 1).unwrap();
+        assert_eq!(
+            queue.record_response(cid, 1),
+            Err(QueueFault::Twice { cid })
+        );
     }
 
     #[test]
-    fn the_oldest_command_expires_until_it_is_released() {
+    fn oldest_command_expires_until_released() {
         let mut queue = Queue::new(8, true).unwrap();
         let first = queue.begin(1, Some(S(10))).unwrap();
         let second = queue.begin(2, Some(S(12))).unwrap();
         queue.begin(3, None).unwrap();
         assert_eq!(queue.next_deadline(), Some(S(10)));
         assert_eq!(queue.expired(S(9)), None);
-        queue.answered(first, 1).unwrap();
+        queue.record_response(first, 1).unwrap();
         queue.release(first).unwrap();
         assert_eq!(queue.expired(S(11)), None);
         assert_eq!(queue.next_deadline(), Some(S(12)));
         assert_eq!(queue.expired(S(12)), Some(second));
-        queue.answered(second, 2).unwrap();
+        queue.record_response(second, 2).unwrap();
         assert_eq!(queue.expired(S(13)), Some(second), "not released yet");
         queue.release(second).unwrap();
         assert_eq!(queue.expired(S(99)), None);

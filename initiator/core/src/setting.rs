@@ -1,7 +1,7 @@
-//! What the caller chose, or has to look at, that an error is about.
+//! Settings of the caller that an error is about.
 
-/// What an error is about among the things that a caller chooses. Remedies here name none
-/// of them as a command line or a job file does: each program adds its own names.
+/// A setting of the caller that caused an error. Remedies in this crate do not name
+/// options of a command line or a job file: each program adds its own names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Setting {
@@ -21,17 +21,17 @@ pub enum Setting {
     QueueSize,
     /// The keep-alive time-out.
     KeepAlive,
-    /// How long a command may take.
+    /// Time-out of commands.
     CommandTimeout,
     /// The RDMA provider: software iWARP instead of the one that was chosen.
     SoftwareIwarp,
-    /// Where targets of this host listen for shared memory.
+    /// Folder where targets on this host listen for shared memory.
     ShmFolder,
     /// Namespace identifier, one of the list of active namespaces.
     Namespace,
     /// First block and number of blocks: Identify Namespace has the size.
     Blocks,
-    /// Blocks that are compared and written at once: NACWU of Identify Namespace or ACWU
+    /// Blocks of one fused Compare and Write: NACWU of Identify Namespace or ACWU
     /// of Identify Controller.
     CompareAndWrite,
     /// A field of the command, which the Error Information log names.

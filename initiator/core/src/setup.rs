@@ -19,16 +19,15 @@ use crate::setting::Setting;
 /// What to set up.
 #[derive(Clone, Debug)]
 pub struct SetupConfig {
-    /// Who connects to what.
+    /// Host, and subsystem to connect to.
     pub names: Names,
     /// The admin queue.
     pub queue: QueueShape,
     /// Keep-alive time-out; zero for none.
     pub keep_alive: Duration,
-    /// I/O queues wanted; 0 when there is no I/O to be done, as with a
-    /// discovery controller.
+    /// I/O queues to request; 0 without I/O, as for a discovery controller.
     pub io_queues: u16,
-    /// Most bytes of in-capsule data to use, if the controller takes as many.
+    /// Maximum bytes of in-capsule data to use, if the controller supports as many.
     pub in_capsule: u32,
 }
 
@@ -39,34 +38,34 @@ pub struct ControllerInfo {
     pub cntlid: u16,
     /// Its capabilities.
     pub cap: Cap,
-    /// The version of NVMe it keeps.
+    /// The version of NVMe that it complies with.
     pub vs: Vs,
-    /// Its configuration, as we set it.
+    /// Its configuration, as this host set it.
     pub cc: Cc,
-    /// What it says about itself.
+    /// Its Identify Controller data structure.
     pub identify: Box<IdentifyController>,
-    /// I/O queues it grants.
+    /// I/O queues that it grants.
     pub io_queues: u16,
     /// Limits of I/O commands.
     pub limits: IoLimits,
-    /// Entries of the largest I/O queue.
+    /// Maximum entries of an I/O queue.
     pub max_queue_size: u16,
 }
 
 /// What to do next.
 #[derive(Debug)]
 pub enum Next {
-    /// Send this, and give the answer to `handle_completion`.
+    /// Send this, and pass the completion to `handle_completion`.
     Send(Ask),
-    /// An answer is due.
-    Answer,
+    /// Wait for the completion of the last command.
+    Pending,
     /// Nothing before this time.
     Wait(Duration),
     /// It is done.
     Done,
 }
 
-/// The steps from an RDMA connection to a controller that takes commands.
+/// The steps from an RDMA connection to a controller that is ready.
 ///
 /// ```text
 ///  Connect ─► Get CAP ─► Get VS ─► Set CC.EN ─► poll CSTS.RDY ─► Identify
@@ -103,7 +102,7 @@ enum Step {
 
 /// How long to wait before CSTS is read again.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// CAP.TO of 0 is not a time; controllers that say so get the smallest unit.
+/// The time for a controller whose CAP.TO is 0, which is not a time: the smallest unit.
 const SHORTEST_READY: Duration = Duration::from_millis(500);
 
 impl Setup {
@@ -123,13 +122,13 @@ impl Setup {
         }
     }
 
-    /// What to do now.
+    /// The step that is due at `now`.
     pub fn poll(&mut self, now: Duration) -> Next {
         if self.step == Step::Done {
             return Next::Done;
         }
         if self.asked {
-            return Next::Answer;
+            return Next::Pending;
         }
         if let Step::Ready { ask_at, .. } = self.step
             && now < ask_at
@@ -168,11 +167,11 @@ impl Setup {
         }
     }
 
-    /// Takes the answer to the command sent last; `data` is what the controller
-    /// sent with it.
+    /// Takes the completion of the last command; `data` is the payload from the
+    /// controller.
     ///
     /// # Errors
-    /// [`SetupError`]: the connection is of no use then.
+    /// [`SetupError`]: the connection cannot be used then.
     pub fn handle_completion(
         &mut self,
         now: Duration,
@@ -208,7 +207,7 @@ impl Setup {
             Step::Identify => {
                 value(answer, "Identify Controller")?;
                 let identify = IdentifyController::read_from_bytes(data).map_err(|_| {
-                    SetupError::Garbled(format!("Identify gave {} bytes", data.len()))
+                    SetupError::InvalidResponse(format!("Identify returned {} bytes", data.len()))
                 })?;
                 self.check_identify(&identify)?;
                 self.identify = Some(Box::new(identify));
@@ -220,7 +219,7 @@ impl Setup {
             Step::Queues => {
                 let granted = value(answer, "Set Features, Number of Queues")?;
                 let granted = NumberOfQueues::from_dword(low_dword(granted)).map_err(|_| {
-                    SetupError::Garbled(format!("Number of Queues gave {granted:#x}"))
+                    SetupError::InvalidResponse(format!("Number of Queues returned {granted:#x}"))
                 })?;
                 self.io_queues = granted.pairs().min(self.config.io_queues);
                 self.before_events()
@@ -249,7 +248,7 @@ impl Setup {
         }
         if now >= deadline {
             let after = ready_time(self.cap);
-            return Err(SetupError::NotInTime {
+            return Err(SetupError::TimedOut {
                 what: "ready",
                 after,
             });
@@ -266,7 +265,7 @@ impl Setup {
         let identify = self.identify.filter(|_| self.step == Step::Done)?;
         let limits = limits(self.cap, &identify, self.config.in_capsule);
         let mut most = self.cap.max_queue_entries();
-        // MAXCMD 0 says nothing (NVMe Base 2.0, figure 275).
+        // MAXCMD 0: not reported (NVMe Base 2.0, figure 275).
         if let maxcmd @ 1.. = identify.maxcmd.get() {
             most = most.min(u32::from(maxcmd).saturating_add(1));
         }
@@ -286,7 +285,7 @@ impl Setup {
         self.config.names.subnqn.is_discovery()
     }
 
-    /// Events we want to hear of, as far as the controller has them.
+    /// Asynchronous events to enable, as far as the controller supports them.
     fn events(&self) -> Oaes {
         let wanted = Oaes::NSAN | Oaes::DLPCN;
         let has = |identify: &IdentifyController| identify.oaes();
@@ -305,27 +304,27 @@ impl Setup {
     }
 
     fn check_identify(&self, identify: &IdentifyController) -> Result<(), SetupError> {
-        let told = identify.cntlid.get();
-        if told != self.cntlid {
-            return Err(SetupError::Garbled(format!(
-                "Connect gave controller {}, Identify is of {told}",
+        let identified = identify.cntlid.get();
+        if identified != self.cntlid {
+            return Err(SetupError::InvalidResponse(format!(
+                "Connect returned controller {}, Identify returned controller {identified}",
                 self.cntlid
             )));
         }
         if !self.config.keep_alive.is_zero() && identify.kas.get() == 0 && !self.is_discovery() {
-            return Err(SetupError::Lacks {
+            return Err(SetupError::Unsupported {
                 what: "the controller does not support Keep Alive (KAS is 0)".to_owned(),
-                remedy: "turn keep-alive off: a time-out of 0",
+                remedy: "disable keep-alive with a time-out of 0",
                 settings: &[Setting::KeepAlive],
             });
         }
         if !identify.sgls().contains(Sgls::KSDBDS) {
-            return Err(lacks(
-                "the controller does not take keyed SGLs (SGLS bit 2)".to_owned(),
+            return Err(unsupported(
+                "the controller does not support keyed SGLs (SGLS bit 2)".to_owned(),
                 "it is not an NVMe over RDMA target; connect with its own transport",
             ));
         }
-        // A discovery controller has no I/O queues whose capsules had a size.
+        // A discovery controller has no I/O queues, and so no capsule sizes.
         if self.config.io_queues == 0 {
             return Ok(());
         }
@@ -336,8 +335,8 @@ impl Setup {
             ("IORCSZ", identify.iorcsz.get(), 1),
         ] {
             if value < least {
-                return Err(SetupError::Garbled(format!(
-                    "{field} is {value}, at least {least} is possible"
+                return Err(SetupError::InvalidResponse(format!(
+                    "{field} is {value}, must be at least {least}"
                 )));
             }
         }
@@ -345,17 +344,17 @@ impl Setup {
     }
 }
 
-/// Connects I/O queue `queue` to the controller `cntlid`: the command, whose
-/// answer goes to [`check_connect`].
+/// The Connect command for I/O queue `queue` of controller `cntlid`. Pass its completion
+/// to [`check_connect`].
 #[must_use]
 pub fn io_connect(names: &Names, queue: QueueShape, cntlid: u16) -> Ask {
     admin::connect(names, queue, cntlid, 0)
 }
 
-/// What the answer to a Connect command means: the controller's identifier.
+/// The controller identifier of a completed Connect command.
 ///
 /// # Errors
-/// [`SetupError::Refused`], or that authentication is demanded.
+/// [`SetupError::Refused`], or [`SetupError::Unsupported`] if authentication is required.
 pub fn check_connect(names: &Names, queue: QueueShape, answer: Answer) -> Result<u16, SetupError> {
     if !answer.status.is_success() {
         let refusal = Refusal::new(answer.status, answer.result, names, queue);
@@ -363,15 +362,16 @@ pub fn check_connect(names: &Names, queue: QueueShape, answer: Answer) -> Result
     }
     let ConnectResult { cntlid, authreq } = ConnectResult::from_result(answer.result);
     if authreq != 0 {
-        return Err(lacks(
-            "the target demands in-band authentication, which this host cannot do".to_owned(),
-            "turn authentication off for this host in the target's configuration",
+        return Err(unsupported(
+            "the target requires in-band authentication, which this host does not support"
+                .to_owned(),
+            "disable authentication for this host in the target's configuration",
         ));
     }
     Ok(cntlid)
 }
 
-/// The result of a command of the set-up that has to succeed.
+/// The result of a set-up command that must succeed.
 fn value(answer: Answer, what: &'static str) -> Result<u64, SetupError> {
     if answer.status.is_success() {
         return Ok(answer.result);
@@ -385,15 +385,15 @@ fn value(answer: Answer, what: &'static str) -> Result<u64, SetupError> {
     .into())
 }
 
-fn lacks(what: String, remedy: &'static str) -> SetupError {
-    SetupError::Lacks {
+fn unsupported(what: String, remedy: &'static str) -> SetupError {
+    SetupError::Unsupported {
         what,
         remedy,
         settings: &[],
     }
 }
 
-/// What to write to CC: entry sizes 2^6 and 2^4, the smallest page the
+/// The value of CC: entry sizes 2^6 and 2^4, the smallest page the
 /// controller has, and the command set (NVMe Base 2.0, section 3.1.3.5).
 fn configuration(cap: Cap, is_discovery: bool) -> Result<Cc, SetupError> {
     let css = match cap.css() {
@@ -401,9 +401,11 @@ fn configuration(cap: Cap, is_discovery: bool) -> Result<Cc, SetupError> {
         css if css & Cap::CSS_IOCS != 0 => Cc::CSS_ALL,
         _ if is_discovery => 0b000,
         css => {
-            return Err(lacks(
-                format!("the controller does not have the NVM command set (CAP.CSS is {css:#04x})"),
-                "choose another subsystem; this one has no blocks to read or write",
+            return Err(unsupported(
+                format!(
+                    "the controller does not support the NVM command set (CAP.CSS is {css:#04x})"
+                ),
+                "choose another subsystem; this one has no logical blocks",
             ));
         }
     };
@@ -426,7 +428,7 @@ fn limits(cap: Cap, identify: &IdentifyController, wanted_in_capsule: u32) -> Io
         .max_transfer_len(page)
         .and_then(|len| u32::try_from(len).ok())
         .map_or(MAX_TRANSFER, |len| len.min(MAX_TRANSFER));
-    // In-capsule data needs offsets in SGLs, and for RDMA ICDOFF is 0.
+    // In-capsule data require offsets in SGLs, and for RDMA an ICDOFF of 0.
     let possible = identify.sgls().contains(Sgls::OFFSET) && identify.icdoff.get() == 0;
     let room = u32::try_from(identify.in_capsule_data_len()).unwrap_or(u32::MAX);
     IoLimits {

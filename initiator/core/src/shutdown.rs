@@ -1,4 +1,4 @@
-//! Shutting a controller down in good order (NVMe Base 2.0, section 3.6.2).
+//! Normal shutdown of a controller (NVMe Base 2.0, section 3.6.2).
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use nvmeof_wire::registers::{Cc, Csts, Property, PropertyValue, ShutdownStatus};
 use crate::admin;
 use crate::setup::Next;
 
-/// Asks for a normal shutdown and waits until the controller says that it is
-/// complete, or for a bounded time.
+/// Requests a normal shutdown and waits until the controller reports that it is
+/// complete, for a bounded time.
 #[derive(Debug)]
 pub struct Shutdown {
     cc: Cc,
@@ -27,26 +27,26 @@ enum Step {
 const STATUS_POLL: Duration = Duration::from_millis(10);
 
 impl Shutdown {
-    /// Starts; `cc` is the controller's configuration. Whatever the controller
-    /// does, it is done by `now + patience`.
+    /// Starts; `cc` is the controller's configuration. It is over by `now + timeout`,
+    /// even if the controller does not respond.
     #[must_use]
-    pub fn new(cc: Cc, now: Duration, patience: Duration) -> Self {
+    pub fn new(cc: Cc, now: Duration, timeout: Duration) -> Self {
         Self {
             cc: cc.with_normal_shutdown(),
             step: Step::Notify,
             asked: false,
-            deadline: now + patience,
+            deadline: now + timeout,
         }
     }
 
-    /// What to do now.
+    /// The step that is due at `now`.
     pub fn poll(&mut self, now: Duration) -> Next {
         if now >= self.deadline {
             self.step = Step::Done;
         }
         match self.step {
             Step::Done => Next::Done,
-            _ if self.asked => Next::Answer,
+            _ if self.asked => Next::Pending,
             Step::Status { ask_at } if now < ask_at => Next::Wait(ask_at.min(self.deadline)),
             Step::Notify => {
                 self.asked = true;
@@ -60,8 +60,8 @@ impl Shutdown {
         }
     }
 
-    /// Takes the answer to the command sent last; `None` when it failed, which
-    /// ends the attempt.
+    /// Takes the result of the last command; `None`: it failed, which ends the
+    /// shutdown.
     pub fn handle_completion(&mut self, now: Duration, result: Option<u64>) {
         self.asked = false;
         self.step = match (self.step, result) {
@@ -79,7 +79,7 @@ impl Shutdown {
         };
     }
 
-    /// When it is over at the latest.
+    /// The time when it is over at the latest.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         self.deadline
@@ -105,7 +105,7 @@ mod tests {
     fn notifies_then_waits_for_completion() {
         let mut shutdown = Shutdown::new(Cc::ENABLE, MS(0), MS(1000));
         assert_eq!(sent(shutdown.poll(MS(0))), "Property Set");
-        assert!(matches!(shutdown.poll(MS(0)), Next::Answer));
+        assert!(matches!(shutdown.poll(MS(0)), Next::Pending));
         shutdown.handle_completion(MS(1), Some(0));
         assert_eq!(sent(shutdown.poll(MS(1))), "Property Get");
         shutdown.handle_completion(MS(2), OCCURRING);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_says_nothing_or_fails_is_left() {
+    fn shutdown_of_silent_or_failing_controller_ends() {
         let mut shutdown = Shutdown::new(Cc::ENABLE, MS(0), MS(1000));
         let _ = shutdown.poll(MS(0));
         assert!(matches!(shutdown.poll(MS(1000)), Next::Done));

@@ -1,26 +1,25 @@
-//! Command slots: which command identifier stands for what, fixed at start.
+//! Command slots: a fixed number, addressed by command identifier.
 
-/// A command identifier as it stands in a submission queue entry: the slot in
-/// the low bits, its generation above, so that a response that comes twice or
-/// was never asked for is noticed.
+/// A command identifier as in a submission queue entry: the slot in the low bits, its
+/// generation above, so that duplicate and unexpected responses are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cid(pub u16);
 
-/// A response names a command that is not in flight. What else the peer says
-/// cannot be trusted: the queue is broken.
+/// A response names a command that is not in flight. The peer cannot be trusted: the
+/// queue must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a response names command {:#06x}, which is not in flight", cid.0)]
 pub struct UnknownCid {
-    /// What the response named.
+    /// The identifier in the response.
     pub cid: Cid,
 }
 
-/// A number of slots that cannot be had.
+/// An invalid number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} command slots were asked for, 1 to {MAX_SLOTS} are possible")]
+#[error("{0} command slots: out of range (1-{MAX_SLOTS})")]
 pub struct BadSlotCount(pub usize);
 
-/// Most slots there can be: leaves four bits of generation.
+/// Maximum number of slots: leaves four bits of generation.
 pub const MAX_SLOTS: usize = 1 << 12;
 
 /// A fixed number of slots, each empty or holding a `T`.
@@ -40,7 +39,7 @@ struct Slot<T> {
 }
 
 impl<T> Slots<T> {
-    /// Makes `count` empty slots.
+    /// Creates `count` empty slots.
     ///
     /// # Errors
     /// [`BadSlotCount`] when there would be none or more than [`MAX_SLOTS`].
@@ -61,7 +60,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// Slots there are.
+    /// Number of slots.
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.len()
@@ -73,7 +72,7 @@ impl<T> Slots<T> {
         self.free.len()
     }
 
-    /// Slots that are taken.
+    /// Slots in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -94,10 +93,10 @@ impl<T> Slots<T> {
         Ok(Cid(index | shl(slot.generation, self.slot_bits)))
     }
 
-    /// What `cid` stands for.
+    /// The value in the slot of `cid`.
     ///
     /// # Errors
-    /// [`UnknownCid`] when nothing.
+    /// [`UnknownCid`] when the slot is empty.
     pub fn get_mut(&mut self, cid: Cid) -> Result<&mut T, UnknownCid> {
         let (index, generation) = self.split(cid);
         self.slots
@@ -107,7 +106,7 @@ impl<T> Slots<T> {
             .ok_or(UnknownCid { cid })
     }
 
-    /// Empties the slot of `cid`, whose identifier means nothing from now on.
+    /// Empties the slot of `cid`, whose identifier is invalid from now on.
     ///
     /// # Errors
     /// [`UnknownCid`] when it was empty.
@@ -125,7 +124,7 @@ impl<T> Slots<T> {
         Ok(value)
     }
 
-    /// All that is in flight.
+    /// The slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Cid, &T)> {
         let bits = self.slot_bits;
         (0u16..).zip(&self.slots).filter_map(move |(index, slot)| {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_means_nothing_after_its_command_is_done() {
+    fn identifier_of_completed_command_is_invalid() {
         let mut slots = Slots::new(4).unwrap();
         let cid = slots.insert('a').unwrap();
         assert_eq!(slots.remove(cid), Ok('a'));
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_identifier_is_all_ones() {
+    fn no_identifier_is_ffff() {
         for count in [1, 2, 16, 4096] {
             let mut slots = Slots::new(count).unwrap();
             for _ in 0..70_000 / count {

@@ -1,9 +1,9 @@
-/* fio's side of the engine: it knows fio's structures, and passes numbers on
- * to the functions of nvmeof_fio.h.
+/* fio's side of the engine: it accesses fio's structures, and passes numbers and
+ * strings to the functions of nvmeof_fio.h.
  *
- * It is compiled with the headers of the fio that is installed, which are not
- * part of this project; `cargo xtask fio-engine` gets them. ENGINE_FIO_VERSION
- * is the version that they belong to. */
+ * It is compiled with the headers of the installed fio, which are not part of
+ * this project; `cargo xtask fio-engine` fetches them. ENGINE_FIO_VERSION is
+ * their version. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "nvmeof_fio.h"
 
 struct engine_options {
-	void *pad; /* fio takes an offset of 0 for none */
+	void *pad; /* to fio, an offset of 0 means no option */
 	char *address;
 	char *subsystem;
 	char *provider;
@@ -42,11 +42,11 @@ static struct fio_option options[] = {
 	},
 	{
 		ENGINE_OPTION("subsystem", "Subsystem NQN", FIO_OPT_STR_STORE, subsystem,
-			      "Name of the subsystem"),
+			      "NQN of the subsystem"),
 	},
 	{
 		ENGINE_OPTION("namespace", "Namespace", FIO_OPT_INT, nsid,
-			      "Namespace identifier"),
+			      "Namespace ID"),
 		.def = "1",
 		.minval = 1,
 	},
@@ -56,20 +56,20 @@ static struct fio_option options[] = {
 		.def = "auto",
 	},
 	{
-		ENGINE_OPTION("shm_folder", "Folder of shared memory", FIO_OPT_STR_STORE,
+		ENGINE_OPTION("shm_folder", "Shared memory folder", FIO_OPT_STR_STORE,
 			      shm_folder,
-			      "Where targets on this host listen for shared memory: their "
-			      "shm.folder (folders of this user and of the system)"),
+			      "Folder of the sockets of targets on this host (their shm.folder); "
+			      "default: folders of this user and of the system"),
 	},
 	{
 		ENGINE_OPTION("shm_copy", "Copy through shared memory", FIO_OPT_BOOL, shm_copy,
-			      "Copy data through rings, also where a target of this user or of "
-			      "root could use our buffers in place"),
+			      "Copy data through rings, also if the target runs as this user or "
+			      "root and could access the buffers of fio in place"),
 		.def = "0",
 	},
 	{
 		ENGINE_OPTION("crc", "CRC of software iWARP", FIO_OPT_BOOL, crc,
-			      "Ask for a CRC on every frame of software iWARP"),
+			      "Request a CRC on every frame of software iWARP"),
 		.def = "0",
 	},
 	{
@@ -80,7 +80,7 @@ static struct fio_option options[] = {
 	},
 	{
 		ENGINE_OPTION("hostnqn", "Host NQN", FIO_OPT_STR_STORE, hostnqn,
-			      "Name of this host (that of /etc/nvme/hostnqn)"),
+			      "NQN of this host (default: /etc/nvme/hostnqn)"),
 	},
 	{
 		.name = NULL,
@@ -92,7 +92,7 @@ struct engine_data {
 	struct nvmeof_job *job;
 	struct nvmeof_ended *ended;
 	unsigned int room;
-	bool at_once;
+	bool immediate;
 	bool no_memory;
 };
 
@@ -116,18 +116,18 @@ static struct nvmeof_target target_of(struct thread_data *td)
 	return target;
 }
 
-/* Structures of another version would be misread without a word. */
-static bool is_the_right_fio(struct thread_data *td)
+/* Structures of another version would be misread without an error. */
+static bool fio_matches_headers(struct thread_data *td)
 {
 	if (strcmp(fio_version_string, ENGINE_FIO_VERSION)) {
-		log_err("nvmeof: the engine was built for %s, this is %s; build it "
-			"again with `cargo xtask fio-engine`\n",
+		log_err("nvmeof: the engine was built for %s, this is %s; rebuild it "
+			"with `cargo xtask fio-engine`\n",
 			ENGINE_FIO_VERSION, fio_version_string);
 		return false;
 	}
 	if (td->io_ops != &ioengine) {
-		log_err("nvmeof: fio's structures are not what its headers say; build "
-			"the engine with the headers of this very fio "
+		log_err("nvmeof: the structures of fio do not match the headers that the "
+			"engine was built with; rebuild it with the headers of this fio "
 			"(`cargo xtask fio-engine --fio-source DIR`)\n");
 		return false;
 	}
@@ -150,7 +150,7 @@ static bool has_whole_blocks(struct thread_data *td, uint64_t block)
 
 		if (used && td->o.min_bs[ddir] % block) {
 			log_err("nvmeof: bs=%llu of job %s is not a whole number of "
-				"blocks of %llu bytes, which namespace %u has\n",
+				"blocks of %llu bytes of namespace %u\n",
 				td->o.min_bs[ddir], td->o.name,
 				(unsigned long long) block,
 				((struct engine_options *) td->eo)->nsid);
@@ -165,14 +165,14 @@ static bool has_fitting_alignment(struct thread_data *td)
 {
 	if (td->o.mem_align <= page_size)
 		return true;
-	log_err("nvmeof: iomem_align=%u of job %s is more than a page of %d bytes; leave "
-		"it out\n", td->o.mem_align, td->o.name, (int) page_size);
+	log_err("nvmeof: iomem_align=%u of job %s is larger than a page of %d bytes; "
+		"remove it\n", td->o.mem_align, td->o.name, (int) page_size);
 	return false;
 }
 
-/* Finds out the size, in a process of its own: librdmacm holds devices open as
- * long as a process lives, and Linux refuses them (EACCES, ib_safe_file_access)
- * to processes forked in between, as fio's jobs are. */
+/* Reads the size in a child process: librdmacm keeps devices open until the
+ * process ends, and Linux refuses them (EACCES, ib_safe_file_access) to
+ * processes that are forked meanwhile, such as fio's jobs. */
 static int look(const struct nvmeof_target *target, struct nvmeof_size *size)
 {
 	struct {
@@ -202,22 +202,22 @@ static int look(const struct nvmeof_target *target, struct nvmeof_size *size)
 	}
 	close(ends[0]);
 	if (got != sizeof(answer)) {
-		log_err("nvmeof: the process that was to look at the namespace %s\n",
-			pid < 0 ? "could not be made" : "died");
+		log_err("nvmeof: the process that reads the size of the namespace %s\n",
+			pid < 0 ? "could not be started" : "terminated unexpectedly");
 		return EIO;
 	}
 	*size = answer.size;
 	return answer.error;
 }
 
-/* Before fio forks: how large is it? */
+/* Reads the size of the namespace before fio forks. */
 static int engine_setup(struct thread_data *td)
 {
 	struct nvmeof_target target;
 	struct nvmeof_size size = { 0 };
 	int error;
 
-	if (!is_the_right_fio(td))
+	if (!fio_matches_headers(td))
 		return 1;
 	if (!td->files_index) {
 		add_file(td, "nvmeof", 0, 0);
@@ -225,8 +225,8 @@ static int engine_setup(struct thread_data *td)
 		td->o.open_files++;
 	}
 	if (td->o.nr_files != 1) {
-		log_err("nvmeof: job %s has %u files; a job is about one namespace, so "
-			"leave out filename= and nrfiles=\n", td->o.name, td->o.nr_files);
+		log_err("nvmeof: job %s has %u files; a job uses one namespace: remove "
+			"filename= and nrfiles=\n", td->o.name, td->o.nr_files);
 		return refuse(td, EINVAL);
 	}
 
@@ -263,9 +263,9 @@ static int engine_init(struct thread_data *td)
 		free(data);
 		return refuse(td, error);
 	}
-	/* A job that pauses between operations does not come back soon to send
-	 * what was collected. */
-	data->at_once = td->o.thinktime || td->o.read_iolog_file ||
+	/* A job that pauses between operations does not soon return to send the
+	 * collected ones. */
+	data->immediate = td->o.thinktime || td->o.read_iolog_file ||
 		(td->flags & TD_F_CHECK_RATE) || td->o.iodepth_batch > 1;
 	td->io_ops_data = data;
 	return 0;
@@ -283,21 +283,21 @@ static void engine_cleanup(struct thread_data *td)
 	td->io_ops_data = NULL;
 }
 
-/* Memory that begins on a page boundary, one piece of the largest block size
- * for each operation. fio lays its operations out in the same way. */
+/* Page-aligned memory, one buffer of the largest block size for each operation,
+ * laid out as fio expects. */
 static int engine_iomem_alloc(struct thread_data *td, size_t total)
 {
 	struct engine_data *data = td->io_ops_data;
 	unsigned long long len = td_max_bs(td);
 
-	/* fio would add it to the address, which has it already. */
+	/* fio would align the address, which is aligned already. */
 	td->o.mem_align = 0;
 	td->orig_buffer = nvmeof_fio_allocate(data->job, (total + len - 1) / len, len);
 	data->no_memory = !td->orig_buffer;
 	return data->no_memory ? ENOMEM : 0;
 }
 
-/* fio goes on without the memory that it did not get, and would write there. */
+/* fio continues after a failed allocation, and would write to that address. */
 static int engine_post_init(struct thread_data *td)
 {
 	const struct engine_data *data = td->io_ops_data;
@@ -351,7 +351,7 @@ static int engine_commit(struct thread_data *td)
 {
 	struct engine_data *data = td->io_ops_data;
 
-	return -nvmeof_fio_commit(data->job, data->at_once);
+	return -nvmeof_fio_commit(data->job, data->immediate);
 }
 
 static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max,
@@ -375,7 +375,7 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 }
 
 /* There is no file and no cache. */
-static int engine_nothing_to_do(struct thread_data *td, struct fio_file *f)
+static int engine_no_op(struct thread_data *td, struct fio_file *f)
 {
 	return 0;
 }
@@ -395,9 +395,9 @@ struct ioengine_ops ioengine = {
 	.commit = engine_commit,
 	.getevents = engine_getevents,
 	.event = engine_event,
-	.open_file = engine_nothing_to_do,
-	.close_file = engine_nothing_to_do,
-	.invalidate = engine_nothing_to_do,
+	.open_file = engine_no_op,
+	.close_file = engine_no_op,
+	.invalidate = engine_no_op,
 	.options = options,
 	.option_struct_size = sizeof(struct engine_options),
 };

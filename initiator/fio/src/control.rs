@@ -1,5 +1,5 @@
-//! The controller of a job: connected, looked at, and kept alive by a thread of
-//! its own, because fio pauses, verifies and waits for others as it likes.
+//! The controller of a job. A thread keeps it alive, because fio pauses, verifies and
+//! waits for other jobs at any time.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use nvmeof_initiator::{ControllerInfo, Geometry, Route};
 use crate::failure::Failure;
 use crate::options::Options;
 
-/// Connects for a moment to see how large the namespace is. Leaves no thread
-/// and no descriptor: fio makes its jobs by forking after this.
+/// Connects briefly to read the size of the namespace. Leaves no thread and no
+/// descriptor: fio forks its jobs after this.
 pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
     let route = route(options)?;
     let (admin, geometry) = connect(options, &route, Instant::now())?;
@@ -25,10 +25,10 @@ pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
     Ok(geometry)
 }
 
-/// A controller that is kept alive until this is dropped.
+/// A controller, kept alive until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
-    /// How its queues connect, too.
+    /// The queues connect over the same route.
     route: Route,
     info: Arc<ControllerInfo>,
     geometry: Geometry,
@@ -44,8 +44,8 @@ impl Control {
         let route = route(options)?;
         let (mut admin, geometry) = connect(options, &route, start)?;
         let info = Arc::clone(admin.info());
-        // Not a pipe: fio may have forked a process that has it as well, so that
-        // closing tells nothing, and a write that nobody reads is a signal.
+        // Not a pipe: a process that fio forked may have inherited it, so that closing
+        // it has no effect, and a write without a reader raises SIGPIPE.
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC);
         let stop = Arc::new(stop.map_err(|errno| no_thread(errno.into()))?);
         let stopped = Arc::clone(&stop);
@@ -89,7 +89,7 @@ impl Control {
         self.geometry
     }
 
-    /// With this its queues end.
+    /// The I/O queues join this, so that they fail with the admin queue.
     pub(crate) fn association(&self) -> &Association {
         &self.association
     }
@@ -99,7 +99,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
-            // A thread that broke down has said so.
+            // A panic of the thread was printed already.
             let _ = thread.join();
         }
     }
@@ -124,7 +124,7 @@ fn connect(
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn no_thread(error: std::io::Error) -> Failure {
-    let text = format!("no thread can be started to keep the controller alive: {error}");
+    let text = format!("cannot start the thread that keeps the controller alive: {error}");
     let errno = error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw);
     Failure::new(text, errno)
 }

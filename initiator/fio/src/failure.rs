@@ -1,4 +1,4 @@
-//! Failures: an error number for fio, the cause and what to do for people.
+//! Failures: an error number for fio; cause and remedy as text.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use nvmeof_rdma::CloseReason;
 
 use crate::statuses;
 
-/// Something that does not work.
+/// A failure with its error number and message.
 #[derive(Clone, Debug)]
 pub struct Failure {
     text: String,
@@ -18,14 +18,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure in words, with what to do about it.
+    /// A failure with a message that has cause and remedy.
     #[must_use]
     pub fn new(text: impl Into<String>, errno: Errno) -> Self {
         let text = text.into();
         Self { text, errno }
     }
 
-    /// What fio is told.
+    /// The error number for fio.
     #[must_use]
     pub fn errno(&self) -> Errno {
         self.errno
@@ -48,7 +48,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The option of a job that gives a setting.
+/// The job file option of a setting.
 fn option(setting: Setting) -> Option<&'static str> {
     Some(match setting {
         Setting::Address | Setting::SocketPath => "address=",
@@ -63,7 +63,7 @@ fn option(setting: Setting) -> Option<&'static str> {
     })
 }
 
-/// The number that fits best; `EIO` where none does.
+/// The error number that fits best, otherwise `EIO`.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Command(error) => statuses::errno(error.status),
@@ -80,15 +80,15 @@ pub(crate) fn errno(error: &Error) -> Errno {
     }
 }
 
-/// Why a controller could not be set up.
+/// The error number of a failed controller set-up.
 fn of_setup(error: &SetupError) -> Errno {
     match error {
         SetupError::Refused(refusal) => statuses::errno_of_connect(refusal.status),
         SetupError::Command(error) => statuses::errno(error.status),
-        SetupError::NotInTime { .. } => Errno::ETIMEDOUT,
-        SetupError::Lacks { .. } => Errno::EOPNOTSUPP,
+        SetupError::TimedOut { .. } => Errno::ETIMEDOUT,
+        SetupError::Unsupported { .. } => Errno::EOPNOTSUPP,
         SetupError::Fatal => Errno::EIO,
-        SetupError::Garbled(_) | SetupError::Queue(_) => Errno::EPROTO,
+        SetupError::InvalidResponse(_) | SetupError::Queue(_) => Errno::EPROTO,
     }
 }
 
@@ -102,7 +102,7 @@ fn of_lost(lost: &Lost) -> Errno {
         LostCause::Network(_) => Errno::ECONNRESET,
         LostCause::Timeout { .. } | LostCause::KeepAlive { .. } => Errno::ETIMEDOUT,
         LostCause::Protocol(_) => Errno::EPROTO,
-        LostCause::Undriven | LostCause::Local | LostCause::NotYet => Errno::ENOTCONN,
+        LostCause::RuntimeEnded | LostCause::Local | LostCause::NotConnected => Errno::ENOTCONN,
     }
 }
 

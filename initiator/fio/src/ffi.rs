@@ -1,12 +1,9 @@
-//! What `engine/engine.c` calls: the functions of `engine/nvmeof_fio.h`, which
-//! has the same declarations in C.
+//! The C interface for `engine/engine.c`: the functions of `engine/nvmeof_fio.h`,
+//! which has the same declarations in C.
 //!
-//! A job goes to C as a pointer made of a `Box` and is used by one thread at a
-//! time. A panic stops here: C cannot be unwound.
-#![allow(
-    unsafe_code,
-    reason = "C hands over pointers, and looks functions up by name"
-)]
+//! A job is passed to C as a pointer from a `Box`, and one thread at a time uses it.
+//! Panics are caught here: C code cannot be unwound.
+#![allow(unsafe_code, reason = "C passes pointers, and finds functions by name")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::IsTerminal;
@@ -75,33 +72,36 @@ const _: () = {
 /// `NVMEOF_BUSY`.
 const BUSY: c_int = -1;
 
-/// Finds out the size of a namespace; leaves no thread and no descriptor but
-/// those of RDMA devices, which their libraries keep.
+/// Reads the size of a namespace. Leaves no thread, and no descriptors except those of
+/// RDMA devices, which their libraries keep open.
 ///
 /// # Safety
-/// `target` points to a target whose strings are null or end with a zero byte;
-/// `size` may be written.
+/// `target` points to a target whose strings are null or NUL-terminated; `size` is
+/// valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_look(target: *const CTarget, size: *mut CSize) -> c_int {
     contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { options_of(target) }?;
         let geometry = job::look(&options)?;
         let bytes = geometry.len().ok_or_else(|| {
-            let text = format!("namespace {} has more bytes than fio counts", options.nsid);
+            let text = format!(
+                "namespace {} exceeds the sizes that fio supports (2^64 - 1 bytes)",
+                options.nsid
+            );
             Failure::new(text, Errno::EFBIG)
         })?;
         let block = geometry.block_size().into();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { size.write(CSize { bytes, block }) };
         Ok(())
     })
 }
 
-/// Connects a job; `job` is set where that succeeds.
+/// Connects a job; `job` is set on success.
 ///
 /// # Safety
-/// As for [`nvmeof_fio_look`]; `job` may be written.
+/// As for [`nvmeof_fio_look`]; `job` is valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_open(
     target: *const CTarget,
@@ -109,58 +109,58 @@ pub unsafe extern "C" fn nvmeof_fio_open(
     job: *mut *mut Job,
 ) -> c_int {
     contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { options_of(target) }?;
         let opened = Box::new(Job::open(&options, depth)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { job.write(Box::into_raw(opened)) };
         Ok(())
     })
 }
 
-/// Memory for `count` operations of `len` bytes each, or null.
+/// Allocates memory for `count` operations of `len` bytes each; null on failure.
 ///
 /// # Safety
-/// `job` comes from [`nvmeof_fio_open`] and is in use nowhere else.
+/// `job` is from [`nvmeof_fio_open`] and not used concurrently.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_allocate(job: *mut Job, count: u64, len: u64) -> *mut c_void {
     let mut addr = 0;
     contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let job = unsafe { &mut *job };
         let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
         addr = job.allocate(number(count), number(len))?;
         Ok(())
     });
-    // The address was exposed piece by piece; 0 is null.
+    // The address of each buffer was exposed; 0 is null.
     std::ptr::with_exposed_provenance_mut(usize::try_from(addr).unwrap_or_default())
 }
 
-/// Gives the memory back.
+/// Frees the memory.
 ///
 /// # Safety
-/// As for [`nvmeof_fio_allocate`]; fio does not touch the memory any more.
+/// As for [`nvmeof_fio_allocate`]; fio does not access the memory after this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_free(job: *mut Job) {
     contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { &mut *job }.free();
         Ok(())
     });
 }
 
-/// Takes an operation: 0, `NVMEOF_BUSY`, or an error number.
+/// Accepts an operation: returns 0, `NVMEOF_BUSY`, or an error number.
 ///
 /// # Safety
-/// As for [`nvmeof_fio_allocate`]; `request` may be read, and fio leaves the
-/// memory it names alone until it ends.
+/// As for [`nvmeof_fio_allocate`]; `request` is valid for reads, and fio does
+/// not access the memory that it names until it completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_queue(job: *mut Job, request: *const CRequest) -> c_int {
     let mut taken = Taken::Busy;
     let error = contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let job = unsafe { &mut *job };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let request = unsafe { &*request };
         taken = job.queue(&Request {
             user: request.user,
@@ -179,22 +179,22 @@ pub unsafe extern "C" fn nvmeof_fio_queue(job: *mut Job, request: *const CReques
     }
 }
 
-/// Sends what was taken, all of it now where `now` is not 0.
+/// Sends the accepted operations; all of them immediately if `now` is not 0.
 ///
 /// # Safety
 /// As for [`nvmeof_fio_allocate`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_commit(job: *mut Job, now: c_int) -> c_int {
     contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { &mut *job }.commit(now != 0);
         Ok(())
     })
 }
 
-/// Waits for at least `least` ends, for `timeout_ns` at most where that is not
-/// negative, and writes up to `most` to `ended`. Returns how many, or an error
-/// number below 0.
+/// Waits until `least` operations have completed, at most `timeout_ns` if that is not
+/// negative, and writes up to `most` results to `ended`. Returns their number, or a
+/// negative error number.
 ///
 /// # Safety
 /// As for [`nvmeof_fio_allocate`]; `ended` has room for `most`.
@@ -208,19 +208,19 @@ pub unsafe extern "C" fn nvmeof_fio_reap(
 ) -> i64 {
     let mut count = 0_u32;
     let error = contained(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let job = unsafe { &mut *job };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise; nothing is read from there.
-        let places: &mut [MaybeUninit<CEnded>] =
+        // SAFETY: guaranteed by the caller; the slice is only written.
+        let slots: &mut [MaybeUninit<CEnded>] =
             unsafe { std::slice::from_raw_parts_mut(ended.cast(), most) };
-        let mut places = places.iter_mut();
+        let mut slots = slots.iter_mut();
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         let least = usize::try_from(least).unwrap_or(usize::MAX);
         job.reap(least, most, timeout, |Ended { user, error }| {
             let error = error.map_or(0, |errno| errno as i64);
-            if let Some(place) = places.next() {
-                place.write(CEnded { user, error });
+            if let Some(slot) = slots.next() {
+                slot.write(CEnded { user, error });
                 count += 1;
             }
         });
@@ -232,33 +232,36 @@ pub unsafe extern "C" fn nvmeof_fio_reap(
     }
 }
 
-/// Ends a job.
+/// Closes a job.
 ///
 /// # Safety
-/// As for [`nvmeof_fio_allocate`]; the pointer means nothing afterwards.
+/// As for [`nvmeof_fio_allocate`]; the pointer is invalid afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_close(job: *mut Job) {
     contained(|| {
-        // SAFETY: the caller's promise: it was a box, and nobody else has it.
+        // SAFETY: guaranteed by the caller: it is from `Box::into_raw`, without aliases.
         unsafe { Box::from_raw(job) }.close();
         Ok(())
     });
 }
 
 /// # Safety
-/// `target` points to a target whose strings are null or end with a zero byte.
+/// `target` points to a target whose strings are null or NUL-terminated.
 unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
     log_to_stderr();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let target = unsafe { &*target };
     let word = |text: *const c_char| -> Result<Option<&str>, Failure> {
         if text.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let text = unsafe { CStr::from_ptr(text) }.to_str();
         let text = text.map_err(|error| {
-            Failure::new(format!("an option is not UTF-8: {error}"), Errno::EINVAL)
+            Failure::new(
+                format!("an option of the job is not UTF-8: {error}"),
+                Errno::EINVAL,
+            )
         })?;
         Ok(Some(text).filter(|text| !text.is_empty()))
     };
@@ -283,11 +286,11 @@ fn kind_of(number: u64) -> Result<Kind, Failure> {
         2 => Kind::Write { fua: true },
         3 => Kind::Trim,
         4 => Kind::Flush,
-        _ => return Err(Failure::new("an operation of no kind", Errno::EINVAL)),
+        _ => return Err(Failure::new("unknown kind of operation", Errno::EINVAL)),
     })
 }
 
-/// Warnings of the initiator go where its failures go.
+/// Logs warnings of the initiator to standard error, as its failures.
 fn log_to_stderr() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -295,7 +298,7 @@ fn log_to_stderr() {
             eprintln!("nvmeof: NVMEOF_LOG: {error}; logging warnings");
             EnvFilter::new("warn")
         });
-        // Whoever set another one has a reason.
+        // Fails if the process has a subscriber already, which is kept.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_ansi(nvmeof_logging::may_color() && std::io::stderr().is_terminal())
@@ -304,7 +307,7 @@ fn log_to_stderr() {
     });
 }
 
-/// Runs `work` and tells how it failed: 0 or an error number.
+/// Runs `work`; returns 0 or an error number. Catches panics.
 fn contained(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => 0,
@@ -340,23 +343,23 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_error_numbers() {
+    fn failure_is_an_error_number() {
         let mut size = CSize { bytes: 7, block: 7 };
-        let unsaid = target(null());
+        let without_address = target(null());
         // SAFETY: pointers to values on the stack.
-        let error = unsafe { nvmeof_fio_look(&raw const unsaid, &raw mut size) };
+        let error = unsafe { nvmeof_fio_look(&raw const without_address, &raw mut size) };
         assert_eq!(error, Errno::EINVAL as c_int);
         let mut job = null_mut();
-        let nobody = target(c"127.0.0.1:1".as_ptr());
+        let unreachable = target(c"127.0.0.1:1".as_ptr());
         // SAFETY: as above.
-        let error = unsafe { nvmeof_fio_open(&raw const nobody, 1, &raw mut job) };
+        let error = unsafe { nvmeof_fio_open(&raw const unreachable, 1, &raw mut job) };
         assert_eq!(error, Errno::ECONNREFUSED as c_int);
         assert!(job.is_null());
         assert_eq!((size.bytes, size.block), (7, 7));
     }
 
     #[test]
-    fn a_panic_stays_inside() {
+    fn panic_is_caught() {
         assert_eq!(contained(|| panic!("on purpose")), Errno::EIO as c_int);
         assert_eq!(contained(|| Ok(())), 0);
     }

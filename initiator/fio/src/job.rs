@@ -1,4 +1,4 @@
-//! One job of fio: its controller, its I/O queues, what is on its way.
+//! One job of fio: its controller, its I/O queues, the operations in flight.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,23 +17,23 @@ use crate::options::Options;
 use crate::payload::Payload;
 use crate::request::{Kind, Request};
 
-/// What became of a [`Request`].
+/// Whether a [`Request`] was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// [`Job::reap`] gives its end.
+    /// [`Job::reap`] returns its result.
     Queued,
-    /// There is no room: reap, then try again.
+    /// The queues are full: reap, then retry.
     Busy,
-    /// It cannot be done.
+    /// It failed.
     Failed(Errno),
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// As given.
     pub user: u64,
-    /// What went wrong, if anything.
+    /// The error, if it failed.
     pub error: Option<Errno>,
 }
 
@@ -48,43 +48,41 @@ pub struct Job {
     start: Instant,
     payload: Option<Payload>,
     ranges: Pool,
-    /// Which queue gets the next operation.
+    /// Index of the queue that gets the next operation.
     turn: usize,
-    /// Operations whose end is not in `ended` yet.
+    /// Operations whose result is not in `ended` yet.
     in_flight: usize,
-    /// Operations that were taken since the last time something was sent.
+    /// Operations accepted since the last submission.
     unsent: usize,
     done: Vec<Done>,
     ended: VecDeque<Ended>,
-    /// Whether a failure was reported: the next hundred have the same reason.
-    told: bool,
+    /// Whether a failure was reported: later ones usually have the same cause.
+    reported: bool,
 }
 
-/// Entries of a queue that has room for fewer. The kernel's target sizes a send
-/// queue by the number of commands, and never answers a command whose data need
-/// more work requests than that.
+/// Least entries of a queue. The kernel's target sizes a send queue by the number of
+/// commands, and never completes a command whose data need more work requests.
 const SMALLEST_QUEUE: u16 = 32;
-/// Operations that are collected before they are sent when nobody waits for
-/// them yet.
+/// Operations that are collected before they are sent, unless fio waits for results.
 const BATCH: usize = 32;
-/// Polls longer without progress than a fast target takes. With more jobs than cores,
-/// each of them and the target lack what others spend here: 16 jobs on 2 cores were a
-/// third slower with 500 microseconds.
+/// Polls without progress for longer than a fast target takes. With more jobs than
+/// cores, this time is lost to the target and the other jobs: 16 jobs on 2 cores were
+/// a third slower with 500 microseconds.
 const POLLING: PollingConfig = PollingConfig {
     longest: Duration::from_micros(100),
     learns: true,
 };
-/// Longest sleep before looking whether the controller is still there, which
-/// another thread finds out.
+/// Longest sleep: another thread detects that the controller is lost, and this one has
+/// to check for it.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes between two ranges to deallocate: a cache line keeps them apart.
 const RANGE_STRIDE: usize = 64;
 const _: () = assert!(RANGE_LEN <= RANGE_STRIDE);
 
-/// Size of the namespace; connects for that and disconnects again.
+/// Connects, reads the size of the namespace, and disconnects.
 ///
 /// # Errors
-/// [`Failure`] with what to do.
+/// [`Failure`] with cause and remedy.
 pub fn look(options: &Options) -> Result<Geometry, Failure> {
     control::look(options)
 }
@@ -93,7 +91,7 @@ impl Job {
     /// Connects a controller with queues for `depth` operations in flight.
     ///
     /// # Errors
-    /// [`Failure`] with what to do.
+    /// [`Failure`] with cause and remedy.
     pub fn open(options: &Options, depth: u32) -> Result<Self, Failure> {
         let start = Instant::now();
         let control = Control::start(options, start)?;
@@ -124,15 +122,15 @@ impl Job {
             unsent: 0,
             done: Vec::new(),
             ended: VecDeque::new(),
-            told: false,
+            reported: false,
         })
     }
 
-    /// Memory for `count` operations of up to `len` bytes each, side by side.
+    /// Allocates contiguous memory for `count` operations of up to `len` bytes each.
     /// Returns its address.
     ///
     /// # Errors
-    /// [`Failure`] when there is not as much.
+    /// [`Failure`] when memory is short.
     pub fn allocate(&mut self, count: usize, len: usize) -> Result<u64, Failure> {
         let payload = Payload::new(count, len)?;
         for queue in &mut self.queues {
@@ -141,19 +139,17 @@ impl Job {
         Ok(self.payload.insert(payload).addr())
     }
 
-    /// Gives the memory back, as soon as the queues have no part of it any
-    /// more.
+    /// Frees the memory, as soon as the queues use none of it.
     pub fn free(&mut self) {
         self.payload = None;
     }
 
-    /// Takes an operation. It is sent by [`commit`](Self::commit) or
-    /// [`reap`](Self::reap).
+    /// Accepts an operation. [`commit`](Self::commit) or [`reap`](Self::reap) sends it.
     pub fn queue(&mut self, request: &Request) -> Taken {
         let (work, buf) = match self.prepare(request) {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Taken::Busy,
-            Err(failure) => return Taken::Failed(self.tell(&failure)),
+            Err(failure) => return Taken::Failed(self.report(&failure)),
         };
         let mut call = Call::new(work, buf, request.user);
         let now = self.start.elapsed();
@@ -175,13 +171,13 @@ impl Job {
                 why => Failure::new(why.to_string(), Errno::EIO),
             };
             self.give_back(call.buf);
-            return Taken::Failed(self.tell(&failure));
+            return Taken::Failed(self.report(&failure));
         }
         self.give_back(call.buf);
         Taken::Busy
     }
 
-    /// Sends what was taken: all of it `now`, or when it is worth a system call.
+    /// Sends the accepted operations: immediately if `now`, otherwise in batches.
     pub fn commit(&mut self, now: bool) {
         if now || self.unsent >= BATCH {
             let time = self.start.elapsed();
@@ -192,9 +188,8 @@ impl Job {
         }
     }
 
-    /// Waits until `least` operations have ended, or `timeout` is over, or none
-    /// is on its way any more; passes on as many ends as there are, at most
-    /// `most`. Returns how many.
+    /// Waits until `least` operations have completed, `timeout` has expired, or none
+    /// is in flight. Passes up to `most` results to `ended`; returns their number.
     pub fn reap(
         &mut self,
         least: usize,
@@ -205,16 +200,15 @@ impl Job {
         let begin = self.start.elapsed();
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
-        // What was submitted since the last call is work.
-        let mut others_are_due = self.polling.turned(true, begin) == AfterTurn::Yield;
-        // fio takes one end at a time unless told otherwise. Those that came
-        // together are passed on before the next poll, so that what follows them
-        // leaves together.
+        // A submission since the last call counts as progress.
+        let mut yield_is_due = self.polling.turned(true, begin) == AfterTurn::Yield;
+        // By default, fio takes one result at a time. Results of one poll are passed on
+        // before the next poll, so that the operations that follow are sent together.
         while self.ended.len() < least.max(1) {
             let now = self.start.elapsed();
             let progress = self.poll(now);
-            if std::mem::take(&mut others_are_due) {
-                self.go_on(AfterTurn::Yield);
+            if std::mem::take(&mut yield_is_due) {
+                self.poll_again(AfterTurn::Yield);
             }
             let over = deadline.is_some_and(|deadline| now >= deadline);
             if self.ended.len() >= least || self.in_flight == 0 || over {
@@ -222,7 +216,7 @@ impl Job {
             }
             match self.polling.turned(progress, now) {
                 AfterTurn::Sleep => self.sleep(deadline),
-                next => self.go_on(next),
+                next => self.poll_again(next),
             }
         }
         let count = self.ended.len().min(most);
@@ -230,15 +224,14 @@ impl Job {
         count
     }
 
-    /// Closes the queues; operations on their way are forgotten.
+    /// Closes the queues; operations in flight are dropped.
     pub fn close(mut self) {
         for queue in &mut self.queues {
             blocking::close(queue, self.start);
         }
     }
 
-    /// What a request is on the wire, and its memory; `None` when there is no
-    /// room.
+    /// The commands of a request, and its memory; `None` when there is no room.
     fn prepare(&mut self, request: &Request) -> Result<Option<(Work, Option<Buf>)>, Failure> {
         let work = request.work(self.geometry)?;
         let buf = match request.kind {
@@ -258,7 +251,7 @@ impl Job {
                 let payload = self.payload.as_mut();
                 let buf = payload.and_then(|payload| payload.take(request.addr, request.len));
                 Some(buf.ok_or_else(|| {
-                    let text = "fio wants to move memory that is not this engine's; please \
+                    let text = "fio passed memory that this engine did not allocate; please \
                                 report it with the job file";
                     Failure::new(text, Errno::EFAULT)
                 })?)
@@ -267,7 +260,7 @@ impl Job {
         Ok(Some((work, buf)))
     }
 
-    /// Sends, takes what arrived. Returns whether anything happened.
+    /// Polls all queues. Returns whether there was progress.
     fn poll(&mut self, now: Duration) -> bool {
         let mut progress = false;
         let mut done = std::mem::take(&mut self.done);
@@ -279,8 +272,8 @@ impl Job {
             self.give_back(call.buf);
             let error = match call.result {
                 Ok(_) => None,
-                Err(error) if self.told => Some(failure::errno(&error)),
-                Err(error) => Some(self.tell(&error.into())),
+                Err(error) if self.reported => Some(failure::errno(&error)),
+                Err(error) => Some(self.report(&error.into())),
             };
             self.in_flight = self.in_flight.saturating_sub(1);
             self.ended.push_back(Ended {
@@ -292,8 +285,8 @@ impl Job {
         progress
     }
 
-    /// Polls again; others may need the CPU.
-    fn go_on(&mut self, next: AfterTurn) {
+    /// Continues to poll, after other threads if `next` says so.
+    fn poll_again(&mut self, next: AfterTurn) {
         if next == AfterTurn::Yield {
             self.polling.give_way(|| self.start.elapsed());
         }
@@ -308,7 +301,7 @@ impl Job {
         let nearest = deadlines.chain(deadline).min();
         let time = nearest.map_or(TICK, |nearest| nearest.saturating_sub(now).min(TICK));
         if time.is_zero() {
-            return self.go_on(self.polling.kept_awake(now));
+            return self.poll_again(self.polling.kept_awake(now));
         }
         blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
         self.polling.slept(self.start.elapsed().saturating_sub(now));
@@ -320,16 +313,16 @@ impl Job {
         }
     }
 
-    /// Reports the first failure of a job; fio counts the others.
-    fn tell(&mut self, failure: &Failure) -> Errno {
-        if !std::mem::replace(&mut self.told, true) {
+    /// Prints the first failure of a job; fio counts the others.
+    fn report(&mut self, failure: &Failure) -> Errno {
+        if !std::mem::replace(&mut self.reported, true) {
             eprintln!("nvmeof: {failure}");
         }
         failure.errno()
     }
 }
 
-/// Starts to connect as many queues as the job wants.
+/// Starts to connect the queues of the job.
 fn connect_queues(
     options: &Options,
     control: &Control,
@@ -341,12 +334,12 @@ fn connect_queues(
     if info.io_queues < wanted {
         let granted = info.io_queues;
         let text = format!(
-            "the controller grants {granted} I/O queues, {wanted} were asked for; use \
+            "queues={wanted}: the controller grants {granted} I/O queues; use \
              queues={granted}"
         );
         return Err(Failure::new(text, Errno::EINVAL));
     }
-    let share = u16::try_from(depth.div_ceil(u32::from(wanted))).unwrap_or(u16::MAX);
+    let depth_of_queue = u16::try_from(depth.div_ceil(u32::from(wanted))).unwrap_or(u16::MAX);
     let names = connect.admin_config(&options.identity).setup.names;
     let mut queues = Vec::with_capacity(usize::from(wanted));
     for qid in 1..=wanted {
@@ -354,8 +347,8 @@ fn connect_queues(
             names: names.clone(),
             queue: QueueShape {
                 qid,
-                // One entry stays empty.
-                size: share.saturating_add(1).max(SMALLEST_QUEUE),
+                // One entry of a queue is always empty.
+                size: depth_of_queue.saturating_add(1).max(SMALLEST_QUEUE),
                 flow_control: true,
             },
             command_timeout: connect.command_timeout,

@@ -1,15 +1,18 @@
-//! The initiator as an engine of fio: fio makes the work, counts and verifies,
-//! this crate moves the data.
+//! The initiator as an I/O engine of fio: fio generates the load, measures and
+//! verifies; this crate transfers the data.
 //!
-//! Between the two stands `engine/engine.c`: it knows fio's structures and none
-//! of ours. What it calls is in [`ffi`], which knows none of fio's. The two meet
-//! in `engine/nvmeof_fio.h`. fio's headers are those of the fio that is
-//! installed; `cargo xtask fio-engine` gets them and links everything together.
+//! The engine has two halves. `engine/engine.c` accesses the structures of fio,
+//! and calls the functions of [`ffi`], which have none of fio's types.
+//! `engine/nvmeof_fio.h` declares them. `cargo xtask fio-engine` fetches the
+//! headers of the installed fio and links both halves.
 //!
 //! A job of fio is a thread or a process. Each has its own controller: an admin
-//! queue, kept alive by a thread of ours, and I/O queues that the job polls
-//! whenever fio asks for results. Its payload memory is ours, so that nothing is
-//! copied on the way.
+//! queue, kept alive by a thread of this crate, and I/O queues that the job polls
+//! whenever fio asks for results. This crate allocates the payload memory of the
+//! job, so that no data are copied.
+//!
+//! It does not generate load, measure or verify, and it does not reconnect: a lost
+//! connection fails the operations of its job.
 #![deny(unsafe_code)]
 
 mod control;

@@ -1,4 +1,4 @@
-//! The options of a job that are ours: where to connect, and how.
+//! The options of a job for this engine: where to connect, and how.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use crate::failure::Failure;
 pub struct Options {
     /// Address, subsystem, number of I/O queues.
     pub connect: ConnectOptions,
-    /// Who we are.
+    /// Identity of this host.
     pub identity: Identity,
     /// The RDMA provider.
     pub transport: Transport,
-    /// What that wants to know.
+    /// Options of the provider.
     pub route: RouteOptions,
     /// The namespace.
     pub nsid: u32,
 }
 
-/// The options as fio has them, in words.
+/// The options as fio passes them, as text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
     /// `address`: of the target, with or without a port, or of a Unix socket.
@@ -40,9 +40,9 @@ pub struct Given<'a> {
     pub queues: u32,
     /// `hostnqn`: name of this host.
     pub hostnqn: Option<&'a str>,
-    /// `shm_folder`: where targets on this host listen for shared memory.
+    /// `shm_folder`: folder where targets on this host listen for shared memory.
     pub shm_folder: Option<&'a str>,
-    /// `shm_copy`: no target uses our buffers in place.
+    /// `shm_copy`: no target accesses the buffers of this host in place.
     pub shm_copy: bool,
     /// `crc`: on every frame of software iWARP.
     pub crc: bool,
@@ -52,21 +52,21 @@ pub struct Given<'a> {
 const PORT: u16 = 4420;
 
 impl Options {
-    /// Makes sense of what the job says.
+    /// Parses the options of a job.
     ///
     /// # Errors
     /// [`Failure`] that names the option.
     pub fn parse(given: &Given<'_>) -> Result<Self, Failure> {
         let address = given.address.ok_or_else(|| {
             wrong(
-                "the job does not say where the target is; add address=IP, address=IP:PORT or \
-                 address=unix:/path",
+                "address=: the job has no address of the target; add address=IP, address=IP:PORT \
+                 or address=unix:/path",
             )
         })?;
         let subsystem = given.subsystem.ok_or_else(|| {
             wrong(
-                "the job does not name the subsystem; add subsystem=NQN \
-                 (`nvmeof discover` shows those there are)",
+                "subsystem=: the job has no subsystem; add subsystem=NQN \
+                 (`nvmeof discover` lists the subsystems)",
             )
         })?;
         let subnqn = nqn("subsystem", subsystem)?;
@@ -74,7 +74,7 @@ impl Options {
         connect.io_queues = u16::try_from(given.queues)
             .ok()
             .filter(|queues| *queues > 0)
-            .ok_or_else(|| wrong(format!("queues={} is not from 1 to 65535", given.queues)))?;
+            .ok_or_else(|| wrong(format!("queues={} is out of range (1-65535)", given.queues)))?;
         let identity = match given.hostnqn {
             Some(name) => Identity::of_name(nqn("hostnqn", name)?),
             None => Identity::of_this_machine()?,
@@ -137,9 +137,11 @@ fn resolve_ip(text: &str) -> Result<SocketAddr, Failure> {
         ))
     })?;
     let mut found = found.into_iter();
-    found
-        .next()
-        .ok_or_else(|| wrong(format!("address={text}: the name has no address")))
+    found.next().ok_or_else(|| {
+        wrong(format!(
+            "address={text}: the name does not resolve to an address"
+        ))
+    })
 }
 
 fn wrong(text: impl Into<String>) -> Failure {
@@ -163,7 +165,7 @@ mod tests {
     };
 
     #[test]
-    fn addresses_have_a_port_or_the_usual_one() {
+    fn address_without_port_has_the_default_port() {
         for (text, addr) in [
             ("127.0.0.1", "127.0.0.1:4420"),
             ("127.0.0.1:99", "127.0.0.1:99"),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_a_default() {
+    fn omitted_options_have_defaults() {
         let options = Options::parse(&GIVEN).unwrap();
         assert_eq!(options.transport, Transport::Auto);
         assert_eq!((options.connect.io_queues, options.nsid), (1, 1));
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_the_target_is_as_the_job_says() {
+    fn route_options_are_those_of_the_job() {
         let given = Given {
             shm_folder: Some("/run/disks"),
             shm_copy: true,

@@ -1,27 +1,27 @@
-//! The memory of a job: fio fills and verifies it, the queues send from it and
-//! receive into it.
+//! The payload memory of a job: fio fills and verifies it, the queues send from it
+//! and receive into it.
 
 use nix::errno::Errno;
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 
 use crate::failure::Failure;
 
-/// Equal pieces side by side, one for each operation that fio has in flight.
+/// Contiguous buffers of one size, one for each operation that fio has in flight.
 ///
-/// A piece is a `Buf` here while fio may touch it, and lent to a queue
-/// otherwise: fio leaves the memory of an operation alone until it gets its
-/// result. fio knows the memory by address alone, and nothing here reads or
-/// writes it.
+/// A buffer is a `Buf` here while fio may access it, and is lent to a queue
+/// otherwise: fio does not access the memory of an operation until it gets the
+/// result. fio uses addresses only, and this module neither reads nor writes the
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Payload {
     pool: Pool,
-    /// By number; `None` is lent.
-    home: Vec<Option<Buf>>,
+    /// By index; `None`: lent to a queue.
+    slots: Vec<Option<Buf>>,
     stride: u64,
 }
 
 impl Payload {
-    /// `count` pieces of `stride` bytes.
+    /// `count` buffers of `stride` bytes.
     pub(crate) fn new(count: usize, stride: usize) -> Result<Self, Failure> {
         let layout = PoolLayout {
             count,
@@ -33,20 +33,19 @@ impl Payload {
             Failure::new(text, Errno::ENOMEM)
         })?;
         let mut payload = Self {
-            home: std::iter::repeat_with(|| None).take(count).collect(),
+            slots: std::iter::repeat_with(|| None).take(count).collect(),
             stride: u64::try_from(stride).unwrap_or(u64::MAX),
             pool,
         };
         while let Some(mut buf) = payload.pool.take() {
-            // Somebody else reaches the bytes by address as long as this is
-            // home.
+            // fio accesses the bytes by address while the buffer is here.
             buf.as_mut_ptr().expose_provenance();
             payload.give_back(buf);
         }
         Ok(payload)
     }
 
-    /// For registering with queues.
+    /// The region to register with queues.
     pub(crate) fn region(&self) -> &Region {
         self.pool.region()
     }
@@ -56,26 +55,26 @@ impl Payload {
         self.pool.region().addr()
     }
 
-    /// The `len` bytes at `addr`, which lie in one piece that is home.
+    /// Takes the `len` bytes at `addr`, which must be in one buffer that is not lent.
     pub(crate) fn take(&mut self, addr: u64, len: u64) -> Option<Buf> {
         let at = addr.checked_sub(self.addr())?;
         let start = usize::try_from(at.checked_rem(self.stride)?).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;
-        let number = usize::try_from(at / self.stride).ok()?;
-        let place = self.home.get_mut(number)?;
-        place.as_mut()?.set_view(start..end).ok()?;
-        place.take()
+        let index = usize::try_from(at / self.stride).ok()?;
+        let slot = self.slots.get_mut(index)?;
+        slot.as_mut()?.set_view(start..end).ok()?;
+        slot.take()
     }
 
-    /// A piece is home again. One of other memory goes back to its pool.
+    /// Takes a buffer back. A buffer of another allocation returns to its pool.
     pub(crate) fn give_back(&mut self, buf: Buf) {
         if buf.region() != self.pool.region().id() {
             return;
         }
-        let number = buf.region_offset().checked_div(self.stride);
-        let number = number.and_then(|number| usize::try_from(number).ok());
-        if let Some(place) = number.and_then(|number| self.home.get_mut(number)) {
-            *place = Some(buf);
+        let index = buf.region_offset().checked_div(self.stride);
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
+            *slot = Some(buf);
         }
     }
 }
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_known_by_their_address() {
+    fn buffer_is_found_by_address() {
         let mut payload = Payload::new(3, 10_000).unwrap();
         let base = payload.addr();
         assert_eq!(base % 4096, 0);
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_in_one_piece_is_taken() {
+    fn range_outside_of_one_buffer_is_refused() {
         let mut payload = Payload::new(2, 4096).unwrap();
         let base = payload.addr();
         for (addr, len) in [
@@ -114,12 +113,12 @@ mod tests {
         }
         assert!(
             payload.take(base, 4096).is_some(),
-            "a refusal takes nothing"
+            "a refusal has no effect"
         );
     }
 
     #[test]
-    fn memory_of_another_time_goes_to_its_pool() {
+    fn buffer_of_earlier_allocation_returns_to_its_pool() {
         let mut old = Payload::new(1, 4096).unwrap();
         let lent = old.take(old.addr(), 4096).unwrap();
         let mut new = Payload::new(1, 4096).unwrap();

@@ -1,4 +1,4 @@
-//! Operations as fio has them, in bytes, and what they are on the wire.
+//! Operations of fio, in bytes, and the commands for them.
 
 use nix::errno::Errno;
 use nvmeof_initiator::polled::Work;
@@ -14,19 +14,19 @@ pub enum Kind {
     Read,
     /// Write the memory to the namespace.
     Write {
-        /// Force Unit Access: the data is on stable media when it ends.
+        /// Force Unit Access: the data are on stable media when it completes.
         fua: bool,
     },
     /// Deallocate; no memory.
     Trim,
-    /// Put everything on stable media; no memory and no place.
+    /// Flush the namespace; no memory and no offset.
     Flush,
 }
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// fio's name for it, below 2^63.
+    /// Identifier that fio gave it, below 2^63.
     pub user: u64,
     /// What to do.
     pub kind: Kind,
@@ -34,8 +34,8 @@ pub struct Request {
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
-    /// Address of the memory, inside what
-    /// [`Job::allocate`](crate::Job::allocate) gave.
+    /// Address of the memory, inside the memory of
+    /// [`Job::allocate`](crate::Job::allocate).
     pub addr: u64,
 }
 
@@ -49,8 +49,8 @@ impl Request {
             Kind::Flush => return Ok(flush(nsid).into()),
             Kind::Trim => {
                 let command = deallocate(nsid, &[self.range(geometry)?]);
-                let command = command
-                    .ok_or_else(|| Failure::new("a trim cannot be one range", Errno::EINVAL))?;
+                let command =
+                    command.ok_or_else(|| Failure::new("a trim has no range", Errno::EINVAL))?;
                 return Ok(command.into());
             }
             Kind::Read => Operation::Read,
@@ -72,7 +72,10 @@ impl Request {
     pub(crate) fn range(&self, geometry: Geometry) -> Result<Range, Failure> {
         let (slba, count) = self.blocks(geometry)?;
         let count = u32::try_from(count).map_err(|_| {
-            let text = format!("{} bytes are too many to trim at once; lower bs=", self.len);
+            let text = format!(
+                "bs={} of a trim exceeds one range of 2^32 - 1 blocks; lower bs=",
+                self.len
+            );
             Failure::new(text, Errno::EINVAL)
         })?;
         Ok(Range { slba, count })
@@ -84,8 +87,8 @@ impl Request {
         let size = u64::from(geometry.block_size());
         if len == 0 || !len.is_multiple_of(size) || !offset.is_multiple_of(size) {
             let text = format!(
-                "{len} bytes at {offset} are not whole blocks of {size} bytes, which namespace \
-                 {} has; choose bs= (and blockalign=, offset=) accordingly",
+                "{len} bytes at offset {offset} are not whole blocks of {size} bytes of \
+                 namespace {}; set bs= (and blockalign=, offset=) to multiples",
                 geometry.nsid
             );
             return Err(Failure::new(text, Errno::EINVAL));
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_blocks() {
+    fn bytes_are_converted_to_blocks() {
         let expected = Blocks {
             operation: Operation::Read,
             nsid: 3,
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_and_a_trim_are_one_command() {
+    fn flush_and_trim_are_one_command() {
         let name = |kind, len| match request(kind, 0, len).work(GEOMETRY).unwrap() {
             Work::Single(command) => (command.name(), command.len()),
             Work::Blocks(blocks) => panic!("{blocks:?}"),
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_are_refused() {
+    fn partial_blocks_are_refused() {
         for (offset, len) in [(0, 0), (512, 4096), (4096, 512), (1, 1)] {
             let failure = request(Kind::Read, offset, len).work(GEOMETRY).unwrap_err();
             assert_eq!(failure.errno(), Errno::EINVAL);

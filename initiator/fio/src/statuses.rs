@@ -1,16 +1,16 @@
-//! Which error number fio gets for a status of NVMe.
+//! Error numbers of NVMe status codes.
 
 use nix::errno::Errno;
 use nvmeof_initiator::Status;
 
-/// The number for `status` of a command; `EIO` for one that has no name here.
+/// The error number for the status of a command; `EIO` for one that no table has.
 pub(crate) fn errno(status: Status) -> Errno {
     number(COMMANDS, status)
         .or_else(|| number(ALL, status))
         .unwrap_or(Errno::EIO)
 }
 
-/// The same for `status` in the answer to a Connect.
+/// The same for the status of a Connect command.
 pub(crate) fn errno_of_connect(status: Status) -> Errno {
     number(CONNECT, status)
         .or_else(|| number(ALL, status))
@@ -23,15 +23,15 @@ fn number(table: Table, status: Status) -> Option<Errno> {
     found.map(|(errno, _)| *errno)
 }
 
-/// 181h in the answer to an I/O command.
+/// 181h as the status of an I/O command.
 const INVALID_PROTECTION_INFORMATION: Status = Status::CONNECT_CONTROLLER_BUSY;
-/// 182h in the answer to an I/O command.
+/// 182h as the status of an I/O command.
 const WRITE_TO_READ_ONLY_RANGE: Status = Status::CONNECT_INVALID_PARAMETERS;
 
 type Table = &'static [(Errno, &'static [Status])];
 
-/// What command specific statuses of 180h on mean in the answer to an I/O command, as the
-/// I/O command sets define them: Conflicting Attributes, Invalid Protection Information,
+/// Command specific status codes of I/O commands from 180h, as the I/O command sets
+/// define them: Conflicting Attributes, Invalid Protection Information,
 /// Attempted Write to Read Only Range and Command Size Limit Exceeded (NVMe Base 2.1, section
 /// 4.2.3.2, figure 104). Connect has other names for the same numbers.
 const COMMANDS: Table = &[
@@ -41,8 +41,8 @@ const COMMANDS: Table = &[
     (Errno::EINVAL, &[Status::COMMAND_SIZE_LIMIT_EXCEEDED]),
 ];
 
-/// The same numbers in the answer to a Connect (NVMe Base 2.1, section 4.2.3.2, figure 105).
-/// No job has them over the Linux host, which connects before there is a device.
+/// The same codes as the status of a Connect command (NVMe Base 2.1, section 4.2.3.2, figure 105).
+/// No job gets them from the Linux host, which connects before there is a device.
 const CONNECT: Table = &[
     (Errno::EOPNOTSUPP, &[Status::CONNECT_INCOMPATIBLE_FORMAT]),
     (Errno::EBUSY, &[Status::CONNECT_CONTROLLER_BUSY]),
@@ -50,17 +50,18 @@ const CONNECT: Table = &[
     (Errno::EACCES, &[Status::CONNECT_INVALID_HOST]),
 ];
 
-/// As a block device of the Linux host has them, so that a job sees the same over both.
+/// Error numbers as for a block device of the Linux host, so that a job gets the same
+/// number over both.
 /// Sources: `nvme_error_status` in drivers/nvme/host/core.c of Linux 5.15.80, and
-/// `blk_errors` in block/blk-core.c of Linux 5.17.10. Linux tries most commands five more
-/// times first, unless the status says Do Not Retry; the number is what is left then.
+/// `blk_errors` in block/blk-core.c of Linux 5.17.10. Linux first
+/// retries most commands five times, unless the status has Do Not Retry.
 ///
-/// Linux has `EIO` for all others. Where that says too little there are numbers of our own:
+/// Linux has `EIO` for all others. This project has more specific numbers for:
 ///
-/// * paths: Linux names Host Pathing Error alone, which it makes itself, and with multipathing
-///   takes another path for all of this type (`nvme_is_path_error`, drivers/nvme/host/nvme.h).
-///   Here is one path, and what it is about is the same;
-/// * what is write protected, busy, not permitted, wrong in itself, or aborted.
+/// * path errors: Linux has only Host Pathing Error, which it generates itself. With
+///   multipathing it uses another path for all of this type (`nvme_is_path_error`,
+///   drivers/nvme/host/nvme.h). A job of fio has one path;
+/// * write protected, busy, not permitted, invalid, and aborted.
 const ALL: Table = &[
     (Errno::ENOSPC, &[Status::CAPACITY_EXCEEDED]),
     (
@@ -99,7 +100,7 @@ const ALL: Table = &[
     ),
     (Errno::EBADE, &[Status::RESERVATION_CONFLICT]),
     (Errno::ENOLINK, &[Status::HOST_PATHING_ERROR]),
-    // Our own.
+    // Not in Linux.
     (
         Errno::ENOLINK,
         &[

@@ -1,8 +1,9 @@
-//! Addresses of ports as they are written, listened on and known in the model. Zones of
-//! link-local ones (RFC 4007): texts name an interface, `fe80::1%eth0`, the kernel takes its
-//! index.
+//! Addresses of ports: as text, as socket addresses and in the model.
 //!
-//! This crate asks the kernel for names of interfaces and opens nothing.
+//! A link-local address has a zone (RFC 4007). In text the zone is the name of an interface,
+//! `fe80::1%eth0`; in a socket address it is the index of that interface.
+//!
+//! This crate asks the kernel for the names of interfaces. It opens no sockets.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -12,17 +13,18 @@ use nix::net::if_::{if_nameindex, if_nametoindex};
 use nvmeof_rdma::{Address, AddressError};
 use nvmeof_target_core::{PortAddress, Traddr};
 
-/// Names of interfaces that were not there when an address was read. The place of each says
-/// which index stands for it, so that two of them differ and the name is not lost: the
-/// address is read again when retrying.
+/// Names of interfaces that did not exist when an address was parsed. The position of each
+/// determines the placeholder index, so that two of them differ and the name is kept: it is
+/// resolved again at each retry.
 static ABSENT: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Stands for the first of them. The kernel counts interfaces from 1 on and never gets there.
+/// Placeholder index of the first one. The kernel numbers interfaces from 1 and does not get
+/// this far.
 const FIRST_ABSENT: u32 = i32::MAX as u32;
-/// The longest name of an interface (IFNAMSIZ of linux/if.h, less the end of the text).
+/// The longest name of an interface (IFNAMSIZ of linux/if.h without the terminating NUL).
 const LONGEST_NAME: usize = 15;
 
-/// The address and the zone of a text such as `fe80::1%eth0`; `None` of others. Addresses that
-/// are unique beyond their link have no zone.
+/// The address and the zone of a text such as `fe80::1%eth0`; `None` if it is anything else.
+/// Only link-local addresses have a zone.
 #[must_use]
 pub fn split(text: &str) -> Option<(Ipv6Addr, &str)> {
     let (ip, zone) = text.split_once('%')?;
@@ -38,14 +40,14 @@ fn may_be_interface(name: &str) -> bool {
         && !name.bytes().any(is_wrong)
 }
 
-/// An address with a port number, in a zone that is an interface or its index.
+/// The socket address with the zone, which is the name or the index of an interface.
 #[must_use]
 pub fn located(ip: Ipv6Addr, zone: &str, port: u16) -> SocketAddr {
     let index = zone.parse().ok().or_else(|| if_nametoindex(zone).ok());
     SocketAddrV6::new(ip, port, 0, index.unwrap_or_else(|| stand_in(zone))).into()
 }
 
-/// The index that stands for an interface that is not there.
+/// The placeholder index of an interface that does not exist.
 fn stand_in(name: &str) -> u32 {
     let mut absent = ABSENT.lock().unwrap_or_else(PoisonError::into_inner);
     let at = absent.iter().position(|one| one == name);
@@ -56,14 +58,14 @@ fn stand_in(name: &str) -> u32 {
     FIRST_ABSENT.saturating_sub(u32::try_from(at).unwrap_or(u32::MAX))
 }
 
-/// The name of the interface that is not there for which `index` stands.
+/// The name of the interface with the placeholder `index`.
 fn absent(index: u32) -> Option<String> {
     let at = usize::try_from(FIRST_ABSENT.checked_sub(index)?).ok()?;
     let absent = ABSENT.lock().unwrap_or_else(PoisonError::into_inner);
     absent.get(at).cloned()
 }
 
-/// The interface of an address that is in a zone.
+/// The address and its interface, if it has a zone.
 #[must_use]
 pub fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
     let SocketAddr::V6(addr) = addr else {
@@ -81,7 +83,7 @@ pub fn of(addr: SocketAddr) -> Option<(Ipv6Addr, String)> {
     (index != 0).then(|| (*addr.ip(), name().unwrap_or_else(|| index.to_string())))
 }
 
-/// The same address as it is now: its interface may have shown up since.
+/// The same address with the current index of its interface, which may exist by now.
 #[must_use]
 pub fn resolved(addr: SocketAddr) -> SocketAddr {
     match of(addr) {
@@ -99,8 +101,7 @@ pub fn traddr(addr: SocketAddr) -> String {
     }
 }
 
-/// An address with a port number as it is typed: as [`Address`] has it, and with interfaces by
-/// name.
+/// Parses an address with a port number: as [`Address`] does, and with interfaces by name.
 ///
 /// # Errors
 /// [`AddressError`].
@@ -126,7 +127,7 @@ pub fn parse_traddr(text: &str, port: u16) -> Option<Address> {
     }
 }
 
-/// What a port is known by in the model that is listened on there.
+/// The address of a port in the model, for the address that it listens on.
 #[must_use]
 pub fn port_address(address: Address) -> PortAddress {
     let (traddr, trsvcid) = match address {
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_named_in_texts_and_numbered_in_addresses() {
+    fn zone_is_a_name_in_text_and_an_index_in_addresses() {
         let Address::Ip(addr @ SocketAddr::V6(v6)) = parse("[fe80::1%lo]:4420").unwrap() else {
             panic!("an IPv6 address");
         };
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_leaves_an_address_that_cannot_be_bound() {
+    fn address_on_absent_interface_cannot_be_bound() {
         let addr = parse("[fe80::1%nowhere0]:4420")
             .unwrap()
             .socket_addr()
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_interfaces_keep_their_names() {
+    fn absent_interface_keeps_its_name() {
         let (one, two) = ("[fe80::1%absent0]:4420", "[fe80::1%absent1]:4420");
         let (one, two) = (parse(one).unwrap(), parse(two).unwrap());
         assert_ne!(one, two);
@@ -186,7 +187,7 @@ mod tests {
         let two = two.socket_addr().unwrap();
         assert_eq!(traddr(two), "fe80::1%absent1");
         assert_eq!(resolved(two), two);
-        // It shows up, with an index that the kernel chose.
+        // The interface appears, with an index of the kernel.
         ABSENT.lock().unwrap().push("lo".to_owned());
         let lo = SocketAddrV6::new(*v6(two).ip(), 4420, 0, stand_in("lo"));
         let there = if_nametoindex("lo").unwrap();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_as_before() {
+    fn addresses_without_zone_are_parsed_as_before() {
         assert_eq!(
             parse("127.0.0.1:1").unwrap(),
             "127.0.0.1:1".parse().unwrap()

@@ -1,12 +1,13 @@
-//! What administrators use beside the target that serves: `ctl` asks and changes it, `top`
-//! shows what it does, `import` makes a configuration of one of the Linux kernel's target.
+//! Tools for administrators of a target: `ctl` shows and changes it, `top` shows its load,
+//! `import` converts a configuration of the Linux kernel target (nvmet).
 //!
-//! This crate links no reactor, no backing store and no io_uring: it talks over the control
-//! socket, and reads and writes configurations.
+//! This crate links no reactor, backing store or io_uring: it uses the control socket, and
+//! reads and writes configurations.
 #![forbid(unsafe_code)]
 
 mod ctl;
 mod import;
+mod remedy;
 mod top;
 
 use std::fmt::Display;
@@ -20,7 +21,7 @@ pub use import::Import;
 pub use import::fuzzed as import_fuzzed;
 pub use top::Top;
 
-/// The exit status of what failed.
+/// The exit status of a failure.
 pub const FAILED: u8 = 1;
 /// The exit status of wrong usage or configuration.
 pub const USAGE: u8 = 2;
@@ -28,6 +29,6 @@ pub const USAGE: u8 = 2;
 /// Prints a message on standard error, after the name of the program.
 pub fn complain(text: &dyn Display) {
     let text = format!("nvmeof-target: {text}\n");
-    // Without standard error there is nobody to tell.
+    // A write error has no other place to be reported.
     let _ = io::stderr().write_all(Lines(&text).to_string().as_bytes());
 }

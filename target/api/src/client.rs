@@ -1,4 +1,4 @@
-//! Asking a daemon over its socket.
+//! The client of the control socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,43 +16,53 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::ErrorBody;
 
-/// Asks the daemon at one socket.
+/// A client of one control socket.
 #[derive(Clone, Debug)]
 pub struct Caller {
     socket: PathBuf,
     patience: Duration,
 }
 
-/// What came of asking.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP status.
     pub status: StatusCode,
-    /// What it says.
+    /// The body.
     pub body: Bytes,
 }
 
-/// Why there is no answer that helps.
+/// A request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody answers.
+    /// The socket does not exist.
+    #[error(
+        "{}: there is no such socket; does the target run? Its log names the socket \
+         (\"control socket listening on\")",
+        .socket.display()
+    )]
+    NoSocket {
+        /// The control socket.
+        socket: PathBuf,
+    },
+    /// There is no response, or no valid one.
     #[error("{}: {why}", .socket.display())]
     Unreachable {
-        /// Where the daemon was asked.
+        /// The control socket.
         socket: PathBuf,
-        /// What went wrong.
+        /// The cause and the remedy.
         why: String,
     },
-    /// It says no.
+    /// The target refused the request.
     #[error("{}", .1.error.message)]
     Refused(StatusCode, ErrorBody),
 }
 
-/// The longest answer that is taken.
+/// The longest response that is accepted.
 const LONGEST: usize = 256 << 20;
 
 impl Caller {
-    /// Asks at `socket`, and waits so long for an answer.
+    /// A client of `socket` that waits up to `patience` for each response.
     #[must_use]
     pub fn new(socket: &Path, patience: Duration) -> Self {
         Self {
@@ -61,10 +71,10 @@ impl Caller {
         }
     }
 
-    /// Asks for JSON.
+    /// Sends a request and parses the response as JSON.
     ///
     /// # Errors
-    /// When nobody answers, or with what was refused.
+    /// If there is no response, or the target refuses the request.
     pub fn ask(
         &self,
         method: Method,
@@ -74,19 +84,20 @@ impl Caller {
         let answer = self.call(method, path, body)?;
         if answer.status.is_success() {
             let parsed = serde_json::from_slice(&answer.body);
-            return parsed.map_err(|error| self.unreachable(format!("no JSON: {error}")));
+            return parsed
+                .map_err(|error| self.unreachable(format!("the response is not JSON: {error}")));
         }
         let refused = serde_json::from_slice(&answer.body);
         Err(refused.map_or_else(
-            |_| self.unreachable(format!("answers {}", answer.status)),
+            |_| self.unreachable(format!("the response has status {}", answer.status)),
             |body| CallError::Refused(answer.status, body),
         ))
     }
 
-    /// Asks for whatever is there.
+    /// Sends a request and returns the response, whatever its status.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// If there is no response.
     pub fn call(
         &self,
         method: Method,
@@ -98,24 +109,24 @@ impl Caller {
             .enable_time()
             .build()
             .map_err(|error| self.unreachable(error.to_string()))?;
-        // The time-out belongs to the runtime.
+        // A time-out is created inside the runtime.
         let exchange = async { timeout(self.patience, self.exchange(method, path, body)).await };
         match runtime.block_on(exchange) {
-            Ok(answer) => answer.map_err(|error| self.unreachable(error)),
-            Err(_) => Err(self.unreachable(format!("no answer within {:?}", self.patience))),
+            Ok(answer) => answer,
+            Err(_) => Err(self.unreachable(format!("no response within {:?}", self.patience))),
         }
     }
 
-    /// Where more wait to be let in than the kernel keeps, it says so at once to
-    /// who does not block.
+    /// Connects. A non-blocking connect fails at once if the backlog of the socket is full, so it
+    /// is retried for a while.
     async fn connect(&self) -> io::Result<UnixStream> {
-        let until = Instant::now() + CROWDED;
+        let until = Instant::now() + RETRY_FOR;
         loop {
             match UnixStream::connect(&self.socket).await {
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until =>
                 {
-                    sleep(AGAIN).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
                 other => return other,
             }
@@ -127,9 +138,10 @@ impl Caller {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, String> {
-        let stream = self.connect().await.map_err(|error| cause(&error))?;
-        let text = |error: hyper::Error| error.to_string();
+    ) -> Result<Answer, CallError> {
+        let stream = self.connect().await;
+        let stream = stream.map_err(|error| self.not_connected(&error))?;
+        let text = |error: hyper::Error| self.unreachable(error.to_string());
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
         let request = Request::builder()
@@ -143,14 +155,34 @@ impl Caller {
                     .map(Value::to_string)
                     .unwrap_or_default(),
             ))
-            .map_err(|error| error.to_string())?;
-        let talking = tokio::spawn(connection);
+            .map_err(|error| self.unreachable(error.to_string()))?;
+        let connection = tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(text)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), LONGEST).collect().await;
-        let body = body.map_err(|error| error.to_string())?.to_bytes();
-        talking.abort();
+        let body = body.map_err(|error| self.unreachable(error.to_string()))?;
+        let body = body.to_bytes();
+        connection.abort();
         Ok(Answer { status, body })
+    }
+
+    fn not_connected(&self, error: &io::Error) -> CallError {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => {
+                let socket = self.socket.clone();
+                return CallError::NoSocket { socket };
+            }
+            io::ErrorKind::ConnectionRefused => {
+                "nothing listens there; start the target, then try again".to_owned()
+            }
+            io::ErrorKind::PermissionDenied => {
+                "permission denied; become the target's user, root, \
+                 or a member of control.group"
+                    .to_owned()
+            }
+            _ => explain(error),
+        };
+        self.unreachable(why)
     }
 
     fn unreachable(&self, why: String) -> CallError {
@@ -161,24 +193,6 @@ impl Caller {
     }
 }
 
-/// How long to try where many wait to be let in; those that say nothing give way.
-const CROWDED: Duration = Duration::from_secs(10);
-const AGAIN: Duration = Duration::from_millis(20);
-
-/// What to do when there is no connection.
-fn cause(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            "there is no such socket; does the target run? Its log names the socket \
-             (\"control socket listening on\"); pass it with --socket"
-                .to_owned()
-        }
-        io::ErrorKind::ConnectionRefused => {
-            "nothing listens there; start the target, then try again".to_owned()
-        }
-        io::ErrorKind::PermissionDenied => "permission denied; become the target's user, root, or \
-             one of the group of control.group"
-            .to_owned(),
-        _ => explain(error),
-    }
-}
+/// How long to retry while the backlog is full; the target closes idle connections meanwhile.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! What goes over the socket, as types.
+//! Bodies of requests (`...In`) and responses (`...Out`).
 
 use nvmeof_target_core::Disconnected;
 use serde::{Deserialize, Serialize};
@@ -12,152 +12,152 @@ use crate::object::edits;
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentIn {
-    /// What it is called in messages, such as the path of its file.
+    /// Its name in messages, such as the path of its file.
     pub name: String,
     /// TOML, as in the configuration file.
     pub text: String,
 }
 
-/// Changes of the configuration.
+/// Run-time changes of the configuration.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EditsIn {
-    /// All of them are made, one after the other, or none is.
+    /// The changes, applied in order, all or none.
     #[serde(deserialize_with = "edits")]
     pub edits: Vec<Edit>,
-    /// Whether to tell only what they would change.
+    /// Whether to report the effect without the change.
     #[serde(default)]
     pub plan: bool,
 }
 
-/// Changes that are deferred, to be given up.
+/// Deferred changes to remove.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetIn {
-    /// All of them go, or none.
+    /// The changes, removed all or none.
     #[serde(deserialize_with = "edits")]
     pub edits: Vec<Edit>,
 }
 
-/// Whom to let go.
+/// A host to disconnect.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostIn {
-    /// The host's name.
+    /// NQN of the host.
     pub host: String,
-    /// Its controllers of this subsystem only.
+    /// NQN of a subsystem: only its controllers are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
 }
 
-/// What a change did, or would do.
+/// The effect of a change, or of a planned one.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct OutcomeOut {
-    /// What differs: `subject` names it, `change` says how, `text` is for
-    /// people.
+    /// The differences: `subject` identifies the object, `change` is the kind of change, `text` is
+    /// a readable description.
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Value>,
-    /// Controllers that hosts lost by it.
+    /// Controllers that were deleted.
     pub disconnected: Vec<Lost>,
-    /// The edits as they were made, with what they left out filled in.
+    /// The edits as they were applied, with defaults filled in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edits: Vec<Edit>,
-    /// Changes made at run time that are dropped, because the document takes their place.
+    /// Run-time changes that the document replaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Edit>,
-    /// Whether it survives the process.
+    /// Whether it is saved and survives a restart.
     pub saved: bool,
-    /// What the administrator should know.
+    /// Warnings for the administrator.
     pub warnings: Vec<String>,
 }
 
-/// A controller that a host lost.
+/// A controller that was deleted.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct Lost {
-    /// Its identifier.
+    /// Controller ID.
     pub controller: u16,
-    /// The host.
+    /// NQN of the host.
     pub host: String,
-    /// The subsystem.
+    /// NQN of the subsystem.
     pub subsystem: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// Controllers that were let go.
+/// Controllers that were deleted.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct LostOut {
-    /// One after the other.
+    /// The controllers.
     pub disconnected: Vec<Lost>,
 }
 
-/// Where something was written.
+/// The file that was written.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct SavedOut {
-    /// The file.
+    /// Path of the file.
     pub file: String,
 }
 
-/// The document that is served.
+/// The served document.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct DocumentOut {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     /// TOML, as in the configuration file.
     pub text: String,
-    /// The administrator's file.
+    /// The configuration file.
     pub file: String,
-    /// The document that was applied in its place.
+    /// Name of the document that was applied instead.
     pub applied: Option<String>,
-    /// Changes since, in order, those deferred included.
+    /// Run-time changes in order, including deferred ones.
     pub edits: Vec<Edit>,
-    /// Changes that do not fit the document at present.
+    /// Deferred changes.
     pub deferred: Vec<Deferred>,
 }
 
-/// What is served, and to whom.
+/// Status of the target.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct StatusOut {
-    /// The target's version.
+    /// Version of the target.
     pub version: String,
-    /// In a few words.
+    /// Summary in one line.
     pub serving: String,
-    /// Whether all hosts were let go and nothing is listened on.
+    /// Whether the target is drained: it has no hosts and does not listen.
     pub drained: bool,
-    /// Why they were not, where a drain failed that was not taken back since.
+    /// Why the last drain failed, unless the target was resumed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_drained: Option<String>,
-    /// The administrator's file.
+    /// The configuration file.
     pub file: String,
-    /// The document that was applied in its place.
+    /// Name of the document that was applied instead.
     pub applied: Option<String>,
-    /// Changes since.
+    /// Number of run-time changes, including deferred ones.
     pub edits: usize,
-    /// Changes that do not fit at present.
+    /// Number of deferred changes.
     pub deferred: usize,
-    /// Where changes are kept; none: they end with the process.
+    /// The state file; without one, changes are lost when the target ends.
     pub state: Option<String>,
-    /// Whether they are there.
+    /// Whether the state file has all changes.
     pub saved: bool,
-    /// Where hosts connect.
+    /// Ports.
     pub ports: Vec<PortOut>,
-    /// What is configured and not served yet.
+    /// Configured objects that are not served yet.
     #[serde(default)]
     pub waiting: Vec<WaitingOut>,
-    /// What they find.
+    /// Subsystems.
     pub subsystems: Vec<SubsystemOut>,
-    /// Who is connected.
+    /// Controllers of connected hosts.
     pub controllers: Vec<ControllerOut>,
 }
 
-/// Something that is configured and not served yet. It is tried again.
+/// A configured object that is not served yet; the target retries it.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct WaitingOut {
     /// `namespace`, `port` or `listener`.
     pub kind: String,
-    /// What it is.
+    /// Name of the object.
     pub name: String,
-    /// Why it is not served, and what to do.
+    /// The cause and the remedy.
     pub why: String,
 }
 
@@ -166,20 +166,20 @@ pub struct WaitingOut {
 pub struct PortOut {
     /// Port ID: its number in the discovery log.
     pub id: u16,
-    /// Its address in use.
+    /// Address in use.
     pub address: String,
-    /// What serves it.
+    /// Names of the providers in use.
     pub providers: String,
-    /// ANA groups with a state; all others are optimized.
+    /// ANA groups with a configured state; all others are optimized.
     pub ana_groups: Vec<AnaGroupOut>,
-    /// Subsystems that are reached by it; none at all stands for all.
+    /// NQNs of subsystems that it serves; null: all.
     pub subsystems: Option<Vec<String>>,
 }
 
 /// An ANA group on a port.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct AnaGroupOut {
-    /// Its number.
+    /// ANA group ID.
     pub group: u32,
     /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`.
     pub state: String,
@@ -188,9 +188,9 @@ pub struct AnaGroupOut {
 /// A subsystem.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct SubsystemOut {
-    /// Its name.
+    /// NQN.
     pub nqn: String,
-    /// Hosts that may connect; none at all stands for every host.
+    /// NQNs of hosts that may connect; null: every host.
     pub allowed_hosts: Option<Vec<String>>,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceOut>,
@@ -199,40 +199,40 @@ pub struct SubsystemOut {
 /// A namespace.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct NamespaceOut {
-    /// Its number.
+    /// Namespace ID.
     pub nsid: u32,
     /// The file or block device, `ram:SIZE` or `null:SIZE`, as configured.
     pub path: String,
-    /// Its size in bytes; 0 where it is switched off, and not known.
+    /// Size in bytes; 0 if unknown, as of a disabled namespace.
     pub bytes: u64,
-    /// Bytes of a logical block.
+    /// Logical block size in bytes.
     pub block_size: u32,
-    /// Whether writes are refused by configuration.
+    /// Whether the configuration refuses writes.
     pub readonly: bool,
-    /// `ready`; `faulted`: its storage is gone; `waiting`: its storage was not there at
-    /// the start; `disabled`: it is switched off.
+    /// `ready`; `faulted`: the backing store became unavailable; `waiting`: it was unavailable at
+    /// the start; `disabled`.
     pub state: String,
-    /// What is said of a file that was deleted, renamed or replaced, and is still served.
+    /// Remark on a file that was deleted, renamed or replaced and is still served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlinked: Option<String>,
-    /// Its group for asymmetric namespace access.
+    /// ANA group ID.
     pub ana_group: u32,
-    /// The state of that group; none at all: it differs between ports.
+    /// State of the ANA group; null: it differs between ports.
     pub ana_state: Option<String>,
-    /// Hosts that it is there for; none at all stands for all that may connect.
+    /// NQNs of hosts that can access it; null: all that may connect.
     pub hosts: Option<Vec<String>>,
 }
 
 /// A controller that a host has connected.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct ControllerOut {
-    /// Its identifier.
+    /// Controller ID.
     pub controller: u16,
-    /// The host.
+    /// NQN of the host.
     pub host: String,
-    /// The subsystem.
+    /// NQN of the subsystem.
     pub subsystem: String,
-    /// I/O queues that are connected.
+    /// Number of connected I/O queues.
     pub io_queues: usize,
 }
 
@@ -255,11 +255,10 @@ impl From<&[Disconnected]> for LostOut {
     }
 }
 
-/// An edit that does not fit the document at present. It is kept for when it
-/// does again.
+/// A change that does not fit the document at present. It is applied when it fits again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Deferred {
-    /// The edit.
+    /// The change.
     pub edit: Edit,
     /// Why it does not fit.
     pub why: String,

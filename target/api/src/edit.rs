@@ -1,20 +1,19 @@
-//! A change made while hosts are served: one thing in the configuration is
-//! another one.
+//! Run-time changes of single objects of the configuration.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One change of the configuration.
+/// One run-time change.
 ///
-/// Where `subsystem` is left out there has to be one subsystem, which is meant.
+/// `subsystem` may be omitted if there is only one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "edit", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Edit {
-    /// A subsystem is new.
+    /// Adds a subsystem.
     SubsystemAdd {
-        /// Its name.
+        /// Its NQN.
         nqn: String,
         /// `serial`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,137 +21,137 @@ pub enum Edit {
         /// `model`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// `allowed_hosts`; `["any"]` lets every host connect, none lets nobody.
+        /// `allowed_hosts`; `["any"]` allows every host, an empty list none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         hosts: Vec<String>,
     },
-    /// A subsystem goes, with its namespaces and hosts.
+    /// Removes a subsystem with its namespaces and hosts.
     SubsystemRemove {
-        /// Its name.
+        /// Its NQN.
         nqn: String,
     },
-    /// A namespace is new.
+    /// Adds a namespace.
     NamespaceAdd(NamespaceAdd),
-    /// A namespace goes.
+    /// Removes a namespace.
     NamespaceRemove {
-        /// Its subsystem.
+        /// NQN of its subsystem.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subsystem: Option<String>,
-        /// Its number.
+        /// Namespace ID.
         nsid: u32,
     },
-    /// A namespace is served, or not.
+    /// Enables or disables a namespace.
     NamespaceEnable {
-        /// Its subsystem.
+        /// NQN of its subsystem.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subsystem: Option<String>,
-        /// Its number.
+        /// Namespace ID.
         nsid: u32,
         /// `enabled`.
         enabled: bool,
     },
-    /// A key of a namespace has another value.
+    /// Sets or removes a key of a namespace.
     NamespaceSet {
-        /// Its subsystem.
+        /// NQN of its subsystem.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subsystem: Option<String>,
-        /// Its number.
+        /// Namespace ID.
         nsid: u32,
         /// The key.
         key: String,
-        /// As the file would have it; text may do without its quotes. None: the key is
-        /// left out.
+        /// The value as in the configuration file; strings need no quotes. Without a value
+        /// the key is removed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
-    /// A key of a subsystem has another value.
+    /// Sets or removes a key of a subsystem.
     SubsystemSet {
-        /// Its name.
+        /// Its NQN.
         nqn: String,
         /// The key.
         key: String,
-        /// As of a namespace.
+        /// As in `namespace_set`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
-    /// A key of a port has another value.
+    /// Sets or removes a key of a port.
     PortSet {
         /// Its address and port.
         address: String,
         /// The key.
         key: String,
-        /// As of a namespace.
+        /// As in `namespace_set`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
-    /// A host may connect.
+    /// Allows a host to connect.
     HostAllow {
-        /// The subsystem.
+        /// NQN of the subsystem.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subsystem: Option<String>,
-        /// Its name, or `any`.
+        /// NQN of the host, or `any`.
         host: String,
     },
-    /// A host may not connect any more.
+    /// Denies a host to connect.
     HostDeny {
-        /// The subsystem.
+        /// NQN of the subsystem.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subsystem: Option<String>,
-        /// Its name, or `any`: then nobody may who is not allowed later.
+        /// NQN of the host, or `any`: then only hosts that are allowed later may connect.
         host: String,
     },
-    /// A port is new.
+    /// Adds a port.
     PortAdd {
         /// Address and port, such as `10.0.0.1:4420`, or `unix:/path`.
         address: String,
-        /// `provider`; none stands for `auto`.
+        /// `provider`; an empty list is `auto`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         provider: Vec<String>,
         /// `id`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<u16>,
     },
-    /// A port goes.
+    /// Removes a port.
     PortRemove {
         /// Its address and port.
         address: String,
     },
-    /// An ANA group has another state on a port.
+    /// Sets the state of an ANA group.
     AnaSet {
-        /// Address and port; none stands for every port.
+        /// Address of the port; without it, all ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
-        /// Number of the group.
+        /// ANA group ID.
         group: u32,
         /// `state`.
         state: String,
     },
-    /// Hosts are told of another discovery service.
+    /// Adds a referral to another discovery service.
     ReferralAdd {
         /// Its address and port.
         address: String,
-        /// `port_id`: the number of its port.
+        /// `port_id`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port_id: Option<u16>,
         /// `nqn`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nqn: Option<String>,
     },
-    /// They are not any more.
+    /// Removes a referral.
     ReferralRemove {
         /// Its address and port.
         address: String,
     },
 }
 
-/// A namespace is new.
+/// A namespace to add.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamespaceAdd {
-    /// Its subsystem.
+    /// NQN of its subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// Its number; none stands for the first that is free.
+    /// Namespace ID; without it, the first free one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nsid: Option<u32>,
     /// `path`.
@@ -178,22 +177,22 @@ pub struct NamespaceAdd {
     /// `ana_group`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ana_group: Option<u32>,
-    /// `hosts`: those that see it; none stands for every host.
+    /// `hosts`: NQNs of hosts that can access it; an empty list is every host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }
 
-/// Stands for every host.
+/// In place of an NQN: every host.
 pub const ANY: &str = "any";
 
-/// What an edit is about.
+/// The object or key that an edit concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Slot<'a> {
     /// A subsystem as a whole.
     Subsystem(&'a str),
     /// A namespace: subsystem and NSID.
     Namespace(&'a str, u32),
-    /// Whether a namespace is served.
+    /// Whether a namespace is enabled.
     Enabled(&'a str, u32),
     /// A key of a namespace.
     KeyOfNamespace(&'a str, u32, &'a str),
@@ -205,19 +204,19 @@ pub enum Slot<'a> {
     Host(&'a str, &'a str),
     /// A port, by address.
     Port(&'a str),
-    /// The state of an ANA group, by port or everywhere.
+    /// The state of an ANA group on one port or on all.
     Ana(Option<&'a str>, u32),
     /// A referral, by address.
     Referral(&'a str),
 }
 
-/// The subsystem's name, where it is known.
+/// The NQN of the subsystem, or nothing if it is not known.
 fn name(subsystem: &Option<String>) -> &str {
     subsystem.as_deref().unwrap_or_default()
 }
 
 impl Edit {
-    /// What it is about; its subsystem and number have to be known.
+    /// The object or key that it concerns. Subsystem and NSID must be filled in.
     #[must_use]
     pub fn slot(&self) -> Slot<'_> {
         match self {
@@ -248,7 +247,7 @@ impl Edit {
         }
     }
 
-    /// Whether nothing is left of earlier edits about what its slot holds.
+    /// Whether it overrides all earlier edits of its slot and of the slots in it.
     #[must_use]
     pub fn overrides(&self) -> bool {
         !matches!(
@@ -260,8 +259,8 @@ impl Edit {
         )
     }
 
-    /// Whether nothing that was there before is other afterwards. `host allow any`
-    /// takes the place of a list.
+    /// Whether it only adds something and changes nothing else. Allowing `any` replaces a list,
+    /// so it does not.
     #[must_use]
     pub fn only_adds(&self) -> bool {
         match self {
@@ -270,14 +269,13 @@ impl Edit {
         }
     }
 
-    /// Whether an edit that was deferred is forgotten when this one is made:
-    /// it is about the same.
+    /// Whether a deferred edit is forgotten when this one is applied, because both concern the
+    /// same object.
     #[must_use]
     pub fn displaces(&self, deferred: &Self) -> bool {
         let (its, other) = (self.slot(), deferred.slot());
         match (&its, &other) {
-            // A new subsystem says which hosts may connect, and nothing of
-            // namespaces.
+            // A new subsystem decides which hosts may connect, but has no namespaces.
             (
                 Slot::Subsystem(_),
                 Slot::Namespace(..) | Slot::Enabled(..) | Slot::KeyOfNamespace(..),
@@ -289,7 +287,7 @@ impl Edit {
         }
     }
 
-    /// Whether it takes away what has to be there.
+    /// Whether it removes something that must exist.
     #[must_use]
     pub fn takes_away(&self) -> bool {
         matches!(
@@ -302,7 +300,7 @@ impl Edit {
         )
     }
 
-    /// The subsystem, where one may be left out.
+    /// The subsystem, if it may be omitted.
     pub fn subsystem_mut(&mut self) -> Option<&mut Option<String>> {
         match self {
             Self::NamespaceAdd(NamespaceAdd { subsystem, .. })
@@ -317,8 +315,7 @@ impl Edit {
 }
 
 impl Slot<'_> {
-    /// Whether a later edit about `self` that overrides leaves nothing of an
-    /// earlier one about `other`.
+    /// Whether a later overriding edit of `self` overrides an earlier one of `other`.
     #[must_use]
     pub fn holds(&self, other: &Self) -> bool {
         match (self, other) {

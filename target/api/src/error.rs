@@ -1,28 +1,28 @@
-//! The body of an answer that is no success.
+//! Error responses.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The body of every answer that is no success.
+/// The body of every error response.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// The error.
     pub error: ErrorText,
 }
 
-/// What is wrong, and where.
+/// An error and its location.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorText {
-    /// Cause and remedy, for people; begins with file and line if these are
-    /// given. A line for each error if there are several.
+    /// Cause and remedy; begins with file and line if these are known. One line for each error
+    /// if there are several.
     pub message: String,
-    /// The document that is to blame.
+    /// The document with the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The line there, counted from 1.
+    /// Line number in the document, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The configuration key that is to blame.
+    /// The configuration key with the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Further errors in the same document.

@@ -1,18 +1,17 @@
-//! How long commands took, as it is told: few numbers, from which quantiles can
-//! be read.
+//! Latency histograms of commands, and their quantiles.
 
 use std::time::Duration;
 
 use nvmeof_target_core::metrics;
 use serde::{Deserialize, Serialize};
 
-/// The times of commands of one kind.
+/// Latency histogram of the commands of one class.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// All of them together, in nanoseconds.
+    /// Sum of all latencies, in nanoseconds.
     pub sum_ns: u64,
-    /// Buckets that have something: below how many microseconds the times in it
-    /// are (16 s or more: no number), and how many there are. Shortest first.
+    /// Non-empty buckets in ascending order: upper bound in microseconds (exclusive; none for 16 s
+    /// or more) and number of commands.
     pub buckets: Vec<(Option<u64>, u64)>,
 }
 
@@ -26,14 +25,14 @@ impl From<&metrics::Latency> for Latency {
 }
 
 impl Latency {
-    /// How many.
+    /// Number of commands.
     #[must_use]
     pub fn count(&self) -> u64 {
         let counts = self.buckets.iter().map(|(_, count)| *count);
         counts.fold(0, u64::saturating_add)
     }
 
-    /// Adds those of `other`.
+    /// Adds the commands of `other`.
     pub fn add(&mut self, other: &Self) {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         for (end, count) in &other.buckets {
@@ -51,7 +50,7 @@ impl Latency {
         }
     }
 
-    /// Those that came since `earlier`.
+    /// The commands since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |end: Option<u64>| {
@@ -66,17 +65,15 @@ impl Latency {
         }
     }
 
-    /// The time that a part of them, 0 to 1, did not exceed: within a quarter
-    /// above 4 µs. `None` when there are none.
+    /// The `q`-quantile (0 to 1), accurate within a quarter above 4 µs; `None` without commands.
     #[must_use]
-    pub fn quantile(&self, part: f64) -> Option<Duration> {
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
         let all = self.count();
-        // Which one, counted from 1.
-        let wanted = rank(part, all);
+        let wanted = rank(q, all);
         let mut seen = 0;
         for (end, count) in &self.buckets {
             if seen + count >= wanted {
-                // As if they were spread evenly over their bucket.
+                // Linear interpolation within the bucket.
                 let (start, end) = bounds(*end);
                 let (width, at) = (u128::from(end - start) * 1000, u128::from(wanted - seen));
                 let within = width * at / u128::from(*count).max(1);
@@ -88,8 +85,7 @@ impl Latency {
         None
     }
 
-    /// How many are below 1, 2, 4, 8 and so on microseconds, up to 16 s, each
-    /// not counting those of the bounds before.
+    /// Number of commands in each power of two of microseconds up to 16 s, with its upper bound.
     pub fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..=LONGEST).map(|power| {
             let end = 1 << power;
@@ -100,7 +96,7 @@ impl Latency {
         })
     }
 
-    /// How many are of 16 s or more.
+    /// Number of commands that took 16 s or more.
     #[must_use]
     pub fn beyond(&self) -> u64 {
         let last = self.buckets.iter().filter(|(end, _)| end.is_none());
@@ -108,25 +104,25 @@ impl Latency {
     }
 }
 
-/// 2 to this power microseconds are what is told exactly.
+/// 2 to this power microseconds (16 s) is the highest bound.
 const LONGEST: u32 = 24;
 
 fn key(end: Option<u64>) -> u64 {
     end.unwrap_or(u64::MAX)
 }
 
-/// Which of `count` it is, counted from 1.
+/// The rank of a quantile among `count` commands, from 1.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "a rank among counted commands, kept between 1 and their count"
 )]
-fn rank(part: f64, count: u64) -> u64 {
-    ((part * count as f64).ceil() as u64).clamp(1, count.max(1))
+fn rank(q: f64, count: u64) -> u64 {
+    ((q * count as f64).ceil() as u64).clamp(1, count.max(1))
 }
 
-/// The first microsecond of a bucket and the first beyond it.
+/// Lower and upper bound of a bucket, in microseconds.
 fn bounds(end: Option<u64>) -> (u64, u64) {
     let Some(end) = end else {
         return (1 << LONGEST, 1 << LONGEST);
@@ -177,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_since_is_the_difference() {
+    fn commands_since_a_snapshot_are_the_difference() {
         let earlier = of(&[(Some(1), 3), (Some(96), 1)]);
         let mut now = of(&[(Some(1), 1), (Some(2), 7), (None, 1)]);
         now.add(&earlier);
@@ -189,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn octaves_have_everything_once() {
+    fn octaves_count_every_command_once() {
         let some = of(&[(Some(1), 1), (Some(2), 2), (Some(3), 4), (Some(4), 8)]);
         let octaves: Vec<_> = some.octaves().take(4).collect();
         assert_eq!(octaves, [(1, 1), (2, 2), (4, 12), (8, 0)]);
         let most = of(&[(Some(10), 1), (Some(16), 2), (Some(1 << 24), 4), (None, 8)]);
-        let told: u64 = most.octaves().map(|(_, count)| count).sum();
-        assert_eq!((told, most.beyond()), (7, 8));
+        let counted: u64 = most.octaves().map(|(_, count)| count).sum();
+        assert_eq!((counted, most.beyond()), (7, 8));
         assert_eq!(most.octaves().last(), Some((1 << 24, 4)));
     }
 }

@@ -1,4 +1,18 @@
-//! What goes over the control socket of the target, as types, and who asks there.
+//! Types and client of the control socket of the target.
+//!
+//! The server is in `nvmeof-target-control`. `docs/openapi.json` describes the requests and
+//! responses; [`Snapshot`] is the body of `GET /snapshot`.
+//!
+//! ```no_run
+//! use std::{path::Path, time::Duration};
+//!
+//! use nvmeof_target_api::Caller;
+//!
+//! let caller = Caller::new(Path::new("/run/nvmeof/control.sock"), Duration::from_secs(10));
+//! let status = caller.ask("GET".parse()?, "/v1/status", None)?;
+//! println!("{}", status["serving"]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod client;

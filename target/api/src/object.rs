@@ -1,5 +1,5 @@
-//! Objects of JSON that are nothing else: serde reads a struct from a list, too, by the order of
-//! its fields, and that order is no part of the interface.
+//! Deserializing JSON objects strictly: serde also accepts a struct as a list of its fields, whose
+//! order is not part of the interface.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,10 +10,10 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::edit::Edit;
 
-/// Something that only an object is.
+/// A value that is deserialized from an object only.
 struct Object<T>(T);
 
-/// The value of the key `edits`.
+/// Deserializes the value of the key `edits`.
 pub(crate) fn edits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Edit>, D::Error> {
     let objects = Vec::<Object<Edit>>::deserialize(deserializer)?;
     Ok(objects.into_iter().map(|Object(edit)| edit).collect())

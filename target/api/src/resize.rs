@@ -1,22 +1,22 @@
-//! A change of the size of a namespace.
+//! Resizing a namespace.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What size a namespace is to have.
+/// A new size of a namespace.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// Its subsystem; it may be left out where there is one.
+    /// NQN of its subsystem; may be omitted if there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
-    /// Its number.
+    /// Namespace ID.
     pub nsid: u32,
-    /// Bytes that its file is to have; none leaves the file as it is and looks
-    /// how large it is.
+    /// New size of its file in bytes. Without it, the present size of the file or device is
+    /// adopted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Whether the end of the file may be cut off.
+    /// Whether the file may be truncated.
     #[serde(default)]
     pub shrink: bool,
 }

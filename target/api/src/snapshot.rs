@@ -1,5 +1,4 @@
-//! The target at one moment, as it is told: plain numbers and names, which
-//! `GET /snapshot` gives as JSON.
+//! Snapshots: the state and counters of the target, which `GET /snapshot` returns as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,51 +8,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 
-/// The target at one moment.
+/// State and counters of the target at one time.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// Version of the program.
+    /// Version of the target.
     pub version: String,
-    /// Since when it runs, in seconds since 1970. One that was started again within a
-    /// second is told from the one before by the fraction.
+    /// Start time in seconds since 1970-01-01 UTC. The fraction distinguishes a restart within
+    /// the same second.
     pub started: f64,
-    /// For how long it runs, in seconds.
+    /// Time since the start, in seconds.
     pub uptime: f64,
     /// Controllers that hosts have connected.
     pub controllers: usize,
-    /// Its threads.
+    /// Reactors.
     pub reactors: Vec<ReactorState>,
-    /// Subsystems that are served, by name.
+    /// Subsystems, by NQN.
     pub subsystems: Vec<SubsystemState>,
-    /// Namespaces that are served, by subsystem and number. 0 stands for
-    /// commands that name none of the subsystem, or all of them.
+    /// Namespaces, by subsystem and NSID. NSID 0 has the commands that name no namespace of the
+    /// subsystem, or all of them.
     pub namespaces: Vec<NamespaceState>,
-    /// Hosts that are connected, or were not long ago, by name and subsystem.
+    /// Hosts that are or were recently connected, by NQN and subsystem.
     pub hosts: Vec<HostState>,
     /// Queue pairs.
     pub queues: Vec<QueueState>,
-    /// Groups of namespaces, by port and number.
+    /// ANA groups, by port and group ID.
     pub groups: Vec<GroupState>,
-    /// Descriptors of the process.
+    /// File descriptors of the process.
     pub descriptors: Descriptors,
-    /// How often peers ran into each limit, by configuration key.
+    /// Times that peers reached each limit, by configuration key.
     pub limits: BTreeMap<String, u64>,
-    /// What is configured and not served yet.
+    /// Configured objects that are not served yet.
     #[serde(default)]
     pub waiting: Vec<WaitingState>,
-    /// Bytes of memory that hosts on this machine lend and that are mapped.
+    /// Bytes of memory lent by hosts on this machine that the target has mapped.
     #[serde(default)]
     pub lent_memory: usize,
 }
 
-/// Something that is configured and not served yet.
+/// A configured object that is not served yet.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct WaitingState {
     /// `namespace`, `port` or `listener`.
     pub kind: String,
-    /// What it is.
+    /// Name of the object.
     pub name: String,
-    /// Why it is not served, and what to do.
+    /// The cause and the remedy.
     pub reason: String,
 }
 
@@ -62,22 +61,21 @@ pub struct WaitingState {
 pub struct ReactorState {
     /// Its number.
     pub reactor: usize,
-    /// Whether it told how it is. If not, what is there at this moment is not
-    /// known and said to be 0.
+    /// Whether it reported its state. If not, its present values are unknown and reported as 0.
     pub answered: bool,
-    /// What was done with its time, in seconds: working, polling, asleep.
+    /// Time by state, in seconds: working, polling, asleep.
     pub seconds: BTreeMap<String, f64>,
-    /// How often: turns in which there was something to do, and nothing; sleeps.
+    /// Number of iterations with work (working) and without (polling), and of sleeps (asleep).
     pub times: BTreeMap<String, u64>,
-    /// Connections that were accepted.
+    /// Connections accepted.
     pub accepted: u64,
-    /// Connections that were rejected.
+    /// Connections rejected.
     pub rejected: u64,
     /// Commands that were outstanding for more than 10 seconds; the log names them.
     pub stalled: u64,
-    /// Connections that ended, by the way they did.
+    /// Connections that ended, by reason.
     pub closed: BTreeMap<String, u64>,
-    /// Those of them that are errors of RDMA or of the network.
+    /// Connections that ended with an RDMA or network error, by reason.
     pub rdma_errors: BTreeMap<String, u64>,
     /// Queue pairs by provider.
     pub queues: BTreeMap<String, usize>,
@@ -85,84 +83,83 @@ pub struct ReactorState {
     pub commands: usize,
     /// Queues with commands that wait for a buffer.
     pub waiting_for_buffers: usize,
-    /// Disk operations that wait for room.
+    /// Backing store operations that wait for submission.
     pub waiting_for_disks: usize,
-    /// Buffers for data that nobody holds.
+    /// Free buffers for data.
     pub free_buffers: usize,
-    /// Buffers for capsules that nobody holds.
+    /// Free buffers for command capsules.
     pub free_capsules: usize,
-    /// Commands it did.
+    /// Completed commands.
     pub counts: Counts,
 }
 
 /// One subsystem.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SubsystemState {
-    /// Its name.
+    /// NQN.
     pub subsystem: String,
-    /// Hosts that are connected.
+    /// Connected hosts.
     pub hosts: usize,
     /// Queue pairs.
     pub queues: usize,
     /// Commands in flight.
     pub commands: usize,
-    /// Queue pairs that ended with an error of RDMA or of the network.
+    /// Queue pairs that ended with an RDMA or network error.
     pub rdma_errors: u64,
-    /// Commands that were answered, also in namespaces that are gone.
+    /// Completed commands, including those of removed namespaces.
     pub counts: Counts,
 }
 
 /// One namespace.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct NamespaceState {
-    /// Name of its subsystem.
+    /// NQN of its subsystem.
     pub subsystem: String,
-    /// Its number.
+    /// Namespace ID.
     pub nsid: u32,
-    /// Size in bytes; 0 when it is not known.
+    /// Size in bytes; 0 if unknown.
     pub bytes: u64,
-    /// Whether hosts can use it: one of [`NamespaceState::STATES`], nothing for
-    /// number 0.
+    /// One of [`NamespaceState::STATES`]; empty for NSID 0.
     pub state: String,
-    /// Its group for asymmetric namespace access, 0 for none.
+    /// ANA group ID; 0 for none.
     pub ana_group: u32,
-    /// Whether its file lost its name.
+    /// Whether its file was deleted, renamed or replaced.
     #[serde(default)]
     pub unlinked: bool,
-    /// How often what is behind it was gone, by cause.
+    /// Times that its backing store became unavailable, by cause.
     pub faults: BTreeMap<String, u64>,
     /// Commands in flight.
     pub commands: usize,
-    /// Commands that were answered.
+    /// Completed commands.
     pub counts: Counts,
 }
 
-/// A group of namespaces at one port.
+/// An ANA group on one port.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct GroupState {
-    /// Number of the port.
+    /// Port ID.
     pub port: u16,
-    /// Number of the group.
+    /// ANA group ID.
     pub group: u32,
-    /// In which state the port reaches it: one of [`GroupState::STATES`].
+    /// Its state: one of [`GroupState::STATES`].
     pub state: String,
 }
 
-/// Descriptors of the process.
+/// File descriptors of the process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Descriptors {
-    /// Those that are open.
+    /// Open ones.
     pub open: usize,
-    /// Those that it may have.
+    /// The limit.
     pub limit: usize,
 }
 
 /// One host of one subsystem.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct HostState {
-    /// Its name.
+    /// NQN of the host.
     pub host: String,
-    /// Name of the subsystem.
+    /// NQN of the subsystem.
     pub subsystem: String,
     /// Whether it is connected.
     pub connected: bool,
@@ -170,9 +167,9 @@ pub struct HostState {
     pub queues: usize,
     /// Commands in flight.
     pub commands: usize,
-    /// Queue pairs that ended with an error of RDMA or of the network.
+    /// Queue pairs that ended with an RDMA or network error.
     pub rdma_errors: u64,
-    /// Commands that were answered.
+    /// Completed commands.
     pub counts: Counts,
 }
 
@@ -181,17 +178,17 @@ pub struct HostState {
 pub struct QueueState {
     /// Its reactor.
     pub reactor: usize,
-    /// What carries it.
+    /// Its provider.
     pub provider: String,
-    /// The peer's address.
+    /// Address of the peer.
     pub peer: String,
-    /// Name of the host, when it is connected to a controller.
+    /// NQN of the host, after Connect.
     pub host: Option<String>,
-    /// Name of the subsystem.
+    /// NQN of the subsystem, after Connect.
     pub subsystem: Option<String>,
-    /// The controller.
+    /// Controller ID, after Connect.
     pub cntlid: Option<u16>,
-    /// Its number.
+    /// Queue ID.
     pub queue: u16,
     /// Commands that the host may have outstanding.
     pub entries: u16,
@@ -199,49 +196,49 @@ pub struct QueueState {
     pub commands: usize,
 }
 
-/// Commands that were answered.
+/// Completed commands.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// How many, by what they were; also those that failed.
+    /// Number by operation, including failed commands.
     pub operations: BTreeMap<String, u64>,
-    /// Bytes that Read commands gave to hosts.
+    /// Bytes that Read commands transferred to hosts.
     pub bytes_read: u64,
-    /// Bytes that Write commands took from hosts.
+    /// Bytes that Write commands transferred from hosts.
     pub bytes_written: u64,
-    /// How many failed, by the number of their status and its name.
+    /// Failed commands, by status.
     pub errors: Vec<Failed>,
-    /// How long they took: read, write, other.
+    /// Latency by class: read, write, other.
     pub latency: BTreeMap<String, Latency>,
 }
 
 /// Commands that failed with one status.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Failed {
-    /// Type and code: bits 10:8 and 7:0.
+    /// Status code type (bits 10:8) and status code (bits 7:0).
     pub status: u16,
-    /// Its name.
+    /// Name of the status.
     pub name: String,
-    /// How many.
+    /// Number of commands.
     pub count: u64,
 }
 
 impl NamespaceState {
-    /// Each state there is.
+    /// All states.
     pub const STATES: [&'static str; 4] = ["ready", "faulted", "waiting", "disabled"];
 
-    /// Whether hosts can use it; also of number 0, which is none.
+    /// Whether hosts can use it; also true for NSID 0, which is not a namespace.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state.is_empty() || self.state == "ready"
     }
 
-    /// Whether what is behind it is gone.
+    /// Whether its backing store became unavailable.
     #[must_use]
     pub fn is_faulted(&self) -> bool {
         self.state == "faulted"
     }
 
-    /// A word for `state`.
+    /// The name of `state`.
     #[must_use]
     pub fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
         match state {
@@ -255,7 +252,7 @@ impl NamespaceState {
 }
 
 impl GroupState {
-    /// Each state there is.
+    /// All states.
     pub const STATES: [&'static str; 5] = [
         "optimized",
         "non-optimized",
@@ -291,7 +288,7 @@ impl From<&Totals> for Counts {
 }
 
 impl Counts {
-    /// Adds those of `other`.
+    /// Adds the commands of `other`.
     pub fn add(&mut self, other: &Self) {
         for (name, count) in &other.operations {
             *self.operations.entry(name.clone()).or_default() += count;
@@ -311,7 +308,7 @@ impl Counts {
         }
     }
 
-    /// Commands of I/O queues.
+    /// Number of commands of I/O queues.
     #[must_use]
     pub fn io(&self) -> u64 {
         let not_io = [Operation::Admin.name(), Operation::Fabrics.name()];
@@ -322,13 +319,13 @@ impl Counts {
         io.map(|(_, count)| count).sum()
     }
 
-    /// Commands that failed.
+    /// Number of failed commands.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.errors.iter().map(|one| one.count).sum()
     }
 
-    /// The times of all classes.
+    /// The latency of all classes.
     #[must_use]
     pub fn all_times(&self) -> Latency {
         let mut all = Latency::default();
@@ -338,7 +335,7 @@ impl Counts {
 }
 
 impl Snapshot {
-    /// Everything that was done.
+    /// Completed commands of all reactors.
     #[must_use]
     pub fn totals(&self) -> Counts {
         let mut all = Counts::default();
@@ -346,13 +343,13 @@ impl Snapshot {
         all
     }
 
-    /// Whether it is the run of before, not one that was started since.
+    /// Whether the target was not restarted since the snapshot `before`.
     #[must_use]
     pub fn goes_on(&self, before: &Self) -> bool {
         self.started.total_cmp(&before.started).is_eq() && self.uptime >= before.uptime
     }
 
-    /// How long it ran.
+    /// Time since the start.
     #[must_use]
     pub fn ran(&self) -> Duration {
         Duration::try_from_secs_f64(self.uptime).unwrap_or_default()

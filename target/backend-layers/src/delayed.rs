@@ -1,5 +1,4 @@
-//! A layer that holds results back for some turns, so that they come out of
-//! order.
+//! A wrapper that delays completions, so that they are out of order.
 
 use std::collections::VecDeque;
 
@@ -9,24 +8,23 @@ use nvmeof_uring::Ring;
 
 use crate::dice::Dice;
 
-/// Holds each result back for 0 to `turns` polls, differently for each, the
-/// same for the same seed.
+/// Delays each completion by 0 to `polls` polls, at random, the same for the same seed.
 pub struct Delayed {
     inner: Box<dyn Backend>,
     dice: Dice,
-    turns: u32,
+    polls: u32,
     held: VecDeque<(u32, Done)>,
     fresh: Vec<Done>,
 }
 
 impl Delayed {
-    /// Puts the layer on `inner`.
+    /// Wraps `inner`.
     #[must_use]
-    pub fn new(inner: Box<dyn Backend>, seed: u64, turns: u32) -> Self {
+    pub fn new(inner: Box<dyn Backend>, seed: u64, polls: u32) -> Self {
         Self {
             inner,
             dice: Dice::new(seed),
-            turns,
+            polls,
             held: VecDeque::new(),
             fresh: Vec::new(),
         }
@@ -34,8 +32,8 @@ impl Delayed {
 
     fn hold(&mut self) {
         for done in self.fresh.drain(..) {
-            let turns = self.dice.below(self.turns.saturating_add(1));
-            self.held.push_back((turns, done));
+            let polls = self.dice.below(self.polls.saturating_add(1));
+            self.held.push_back((polls, done));
         }
     }
 }
@@ -74,7 +72,7 @@ impl Backend for Delayed {
         for _ in 0..self.held.len() {
             match self.held.pop_front() {
                 Some((0, Done { tag, buf, result })) => io.done(tag, buf, result),
-                Some((turns, done)) => self.held.push_back((turns - 1, done)),
+                Some((polls, done)) => self.held.push_back((polls - 1, done)),
                 None => return,
             }
         }

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers from a seed.
 
 /// A sequence of numbers (splitmix64).
 pub(crate) struct Dice(u64);

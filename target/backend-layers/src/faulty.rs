@@ -1,4 +1,4 @@
-//! A layer that makes requests fail and transfers end early.
+//! A wrapper that makes requests fail and transfers short.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,35 +10,34 @@ use nvmeof_uring::Ring;
 
 use crate::dice::Dice;
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// None.
     None,
-    /// It fails with this error and nothing is done.
+    /// It fails with this error and is not executed.
     Error(Errno),
-    /// The kernel answers its next operation with this error.
+    /// The next operation in the kernel fails with this error.
     Kernel(Errno),
-    /// The next transfer that ends moved only half of it, in whole blocks.
-    /// (Disks without transfers, RAM and null, cannot do that.)
+    /// The next transfer is short: half of it, in whole blocks. (Not for RAM and null,
+    /// which have no transfers.)
     Short,
 }
 
-/// Which faults happen.
+/// Which faults are injected.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// These, one for each request, then none.
+    /// These, one for each request, and then none.
     Script(VecDeque<Fault>),
-    /// One request of so many fails with an error of these, one of so many is
-    /// cut short; the same for the same seed.
+    /// Random failures and short transfers, the same for the same seed.
     Seeded {
-        /// Where the dice start.
+        /// Seed of the random numbers.
         seed: u64,
-        /// One of how many fails; 0 for none.
+        /// One in this number of requests fails; 0 for none.
         error_one_in: u32,
-        /// One of how many is cut short; 0 for none.
+        /// One in this number of transfers is short; 0 for none.
         short_one_in: u32,
-        /// The error they fail with.
+        /// The error of failures.
         errno: Errno,
     },
 }
@@ -49,14 +48,14 @@ pub struct Faulty {
     path: Arc<str>,
     plan: Plan,
     dice: Dice,
-    /// Transfers to cut short.
+    /// Number of transfers to shorten.
     short: u32,
-    /// What the kernel answers next.
+    /// Errors of the next operations in the kernel.
     kernel: VecDeque<Errno>,
 }
 
 impl Faulty {
-    /// Puts the layer on `inner`.
+    /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: Box<dyn Backend>, plan: Plan) -> Self {
         let seed = match &plan {

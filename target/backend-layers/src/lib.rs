@@ -1,10 +1,10 @@
 //! Wrappers around a backing store, for tests: each is a [`Backend`] itself and delegates.
 //!
-//! * [`Faulty`] makes requests fail and transfers end early, by chance or by script.
-//! * [`Delayed`] holds results back, so that they come out of order.
+//! * [`Faulty`] makes requests fail and transfers short, at random or by script.
+//! * [`Delayed`] delays completions, so that they are out of order.
 //!
-//! Either fits around any backend, also around the other one:
-//! [`Disks::open_wrapped`](nvmeof_backend::Disks::open_wrapped) puts them on.
+//! Each wraps any backend, also the other wrapper, with
+//! [`Disks::open_wrapped`](nvmeof_backend::Disks::open_wrapped).
 //!
 //! This crate holds no backend of its own, and no crate that ships links it.
 //!

@@ -1,7 +1,7 @@
 //! Sizes of logical blocks.
 
-/// Bytes of a logical block: what requests are multiples of. Nothing above a
-/// page of memory, which is as far as every host goes.
+/// Bytes of a logical block. Not more than a page of memory: not every host supports larger
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockSize {
     /// 512 bytes.
@@ -15,10 +15,10 @@ pub enum BlockSize {
 }
 
 impl BlockSize {
-    /// All there are, the smallest first.
+    /// All block sizes, the smallest first.
     pub const ALL: [Self; 4] = [Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
-    /// The block size of so many bytes, if we have it.
+    /// The block size of that many bytes, if it is supported.
     #[must_use]
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|size| size.bytes() == bytes)

@@ -1,8 +1,7 @@
-//! What backing stores are called, and questions about them that storage which hangs
-//! cannot hold up.
+//! Names of backing stores, and queries about them that an unresponsive device cannot block.
 //!
-//! This crate opens nothing and serves nothing: `nvmeof-backend` does. Programs that only
-//! read or write a configuration use it without io_uring.
+//! This crate does not open or serve backing stores: `nvmeof-backend` does. Programs that only
+//! read or write a configuration use this crate and need no io_uring.
 #![forbid(unsafe_code)]
 
 mod block_size;

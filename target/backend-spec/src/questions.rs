@@ -1,43 +1,45 @@
-//! How to ask storage that may hang without waiting for ever.
+//! Queries about a backing store, with a time limit in case it is unresponsive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a question may take about what is open, or is only looked at.
+/// Time limit for a query about a backing store that is open, or that is not opened.
 pub const ANSWERING: Duration = Duration::from_secs(1);
 
-/// It did not answer in time.
+/// The backing store did not respond in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no answer within {} s; the server of its file system or its device hangs", .0.as_secs())]
+#[error("no response within {} s from its device or the server of its file system", .0.as_secs())]
 pub struct NoAnswer(pub Duration);
 
-/// Questions to one storage: one at a time, each in a thread that may be left behind.
+/// Queries about one backing store, one at a time. Each runs in a thread that is abandoned when
+/// the time is over.
 #[derive(Debug, Default)]
 pub struct Questions {
     waiting: Arc<AtomicBool>,
 }
 
 impl Questions {
-    /// What `ask` says of `name`. While an earlier question has no answer there is no other.
+    /// The result of `ask` about the backing store `name`. While an earlier query is pending, no
+    /// other one is started.
     ///
     /// # Errors
-    /// [`NoAnswer`] when there is none in that time, or still none to the one before.
+    /// [`NoAnswer`] if there is no result in that time, or an earlier query is pending.
     pub fn ask<T: Send + 'static>(
         &self,
         name: &Arc<str>,
-        patience: Duration,
+        timeout: Duration,
         ask: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let none = NoAnswer(patience);
+        let none = NoAnswer(timeout);
         if self.waiting.swap(true, Ordering::AcqRel) {
             return Err(none);
         }
         let (waiting, path) = (Arc::clone(&self.waiting), Arc::clone(name));
         let gave_up = Arc::new(OnceLock::new());
         let late = Arc::clone(&gave_up);
-        let answered = within(patience, move || {
+        let answered = within(timeout, move || {
             let answer = ask();
             waiting.store(false, Ordering::Release);
             if late.get().is_some() {
@@ -54,17 +56,17 @@ impl Questions {
     }
 }
 
-/// What `ask` gives within that time, in a thread that is left behind otherwise.
+/// The result of `ask` within that time; `None`: its thread still runs and is abandoned.
 pub fn within<T: Send + 'static>(
-    patience: Duration,
+    timeout: Duration,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (answer, hears) = sync_channel(1);
+    let (answer, receiver) = sync_channel(1);
     let log = tracing::dispatcher::get_default(Clone::clone);
     let thread = std::thread::Builder::new().name("ask".to_owned());
     let started = thread.spawn(move || {
         tracing::dispatcher::with_default(&log, || {
-            // Nobody may be there any more: then it is dropped here.
+            // If the caller has given up, the result is dropped here.
             let _ = answer.send(ask());
         });
     });
@@ -72,7 +74,7 @@ pub fn within<T: Send + 'static>(
         tracing::warn!(%error, "cannot start a thread to query a backing store");
         return None;
     }
-    hears.recv_timeout(patience).ok()
+    receiver.recv_timeout(timeout).ok()
 }
 
 #[cfg(test)]
@@ -84,12 +86,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_question_is_given_up_and_not_repeated() {
+    fn query_that_timed_out_is_not_repeated_while_pending() {
         let (questions, name) = (Questions::default(), Arc::from("/mnt/a"));
         let (answer, waits) = channel::<()>();
         let short = Duration::from_millis(10);
-        let hangs = move || waits.recv().unwrap_or_default();
-        assert_eq!(questions.ask(&name, short, hangs), Err(NoAnswer(short)));
+        let pending = move || waits.recv().unwrap_or_default();
+        assert_eq!(questions.ask(&name, short, pending), Err(NoAnswer(short)));
         let never = || unreachable!("the first still waits");
         assert_eq!(
             questions.ask(&name, short, never),

@@ -1,15 +1,15 @@
-//! Sizes as people write them: `4096`, `64K`, `1G`.
+//! Sizes as text: `4096`, `64K`, `1G`.
 
 /// A size that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Not a number with a unit we know.
-    #[error("{0:?} is not a size; write a whole number and K, M, G or T (powers of 1024), as 512M")]
+    /// Not a number with a known unit.
+    #[error("{0:?} is not a size; write a number with K, M, G or T (powers of 1024), such as 512M")]
     Syntax(String),
     /// Beyond 2^63 bytes.
     #[error("{0:?} is more than 8 EiB")]
     TooLarge(String),
-    /// Nothing.
+    /// Zero bytes.
     #[error("size must be greater than 0")]
     Zero,
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_says_what_to_write() {
+    fn invalid_sizes_are_refused() {
         for text in [
             "", "G", "1.5G", "-1", "+1G", "1GB", "1 G", " 1G", "1é", "0x10",
         ] {

@@ -1,4 +1,4 @@
-//! What to serve, as an administrator writes it.
+//! The `path` of a namespace: the backing store that it names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,45 +6,45 @@ use std::str::FromStr;
 
 use crate::{SizeError, parse_size};
 
-/// What to serve. Parses from `/srv/disk.img`, `ram:1G` or `null:16G`; a file
-/// whose name begins like the latter two is written `./ram:1G`.
+/// A backing store. Parses from `/srv/disk.img`, `ram:1G` or `null:16G`; a file whose name
+/// starts like the latter two is written `./ram:1G`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A regular file or block device.
     File {
-        /// Where it is.
+        /// Path of the file or device.
         path: PathBuf,
-        /// Nothing may change it.
+        /// Whether it is read-only.
         readonly: bool,
     },
-    /// Memory: empty at first, gone at the end, taken as it is written.
+    /// Memory: zeroes at first, allocated when it is written, lost when the target ends.
     Ram {
         /// Size in bytes.
         len: u64,
-        /// Nothing may change it.
+        /// Whether it is read-only.
         readonly: bool,
     },
-    /// Writes go nowhere and reads give zeroes.
+    /// Writes are discarded and reads return zeroes.
     Null {
         /// Size in bytes.
         len: u64,
-        /// Nothing may change it.
+        /// Whether it is read-only.
         readonly: bool,
     },
 }
 
-/// A specification that could not be read.
+/// An invalid `path`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// Nothing.
-    #[error("an empty path; name a file, a block device, ram:SIZE or null:SIZE")]
+    /// Empty text.
+    #[error("empty path; name a file, a block device, ram:SIZE or null:SIZE")]
     Empty,
-    /// The size.
+    /// An invalid size.
     #[error("{kind}: {source}")]
     Size {
         /// `ram` or `null`.
         kind: &'static str,
-        /// What is wrong with it.
+        /// The error in the size.
         source: SizeError,
     },
 }
@@ -93,7 +93,7 @@ impl Spec {
         self
     }
 
-    /// Whether nothing may change it.
+    /// Whether it is read-only.
     #[must_use]
     pub fn readonly(&self) -> bool {
         match self {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn spec_that_is_formatted_parses_to_the_same() {
         let (len, readonly) = (1 << 30, false);
         assert_eq!("ram:1G".parse(), Ok(Spec::Ram { len, readonly }));
         assert_eq!("null:1024M".parse(), Ok(Spec::Null { len, readonly }));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_part_and_a_remedy() {
+    fn errors_name_kind_and_remedy() {
         let message = "ram:1X".parse::<Spec>().unwrap_err().to_string();
         assert!(
             message.starts_with("ram: ") && message.contains("512M"),

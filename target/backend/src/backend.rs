@@ -1,4 +1,4 @@
-//! The contract of a backend: what is behind one disk of one reactor.
+//! The interface of a backend: one backing store, opened for one reactor.
 
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
@@ -7,20 +7,19 @@ use nvmeof_uring::{FileId, Ring, WriteMode};
 
 use crate::{Done, Geometry, IoError, Refused, Request};
 
-/// One kind of storage, opened for one reactor.
+/// A backing store, opened for one reactor.
 ///
-/// Every request that is taken comes out exactly once as a [`Done`] with its
-/// buffer: as what [`submit`](Self::submit) gives, or through [`Io::done`] during
-/// any call.
+/// Each accepted request completes exactly once, as a [`Done`] with its buffer: returned by
+/// [`submit`](Self::submit), or through [`Io::done`] during any call.
 pub trait Backend {
-    /// What the disk looks like. Never changes.
+    /// Size, block size and other properties. They never change.
     fn geometry(&self) -> &Geometry;
 
     /// Path or specification, for messages.
     fn name(&self) -> &str;
 
-    /// Takes a request. Whatever is wrong with it is its result; it is refused
-    /// only for want of room. Gives what became of it if that is known at once.
+    /// Submits a request. An invalid one completes with an error; it is refused only if
+    /// there is no room. Returns the completion if the request completed immediately.
     ///
     /// # Errors
     /// [`Refused`] with the request.
@@ -30,29 +29,29 @@ pub trait Backend {
         io: &mut Io<'_>,
     ) -> Result<Option<Done>, Refused<Request>>;
 
-    /// Takes what came of an operation that this backend started through
-    /// [`Io`]. `done.tag` is the slot it gave.
+    /// Processes the completion of an operation that this backend started through [`Io`].
+    /// `done.tag` is its slot.
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>);
 
-    /// Goes on with what had to wait. Called once a turn.
+    /// Resumes deferred requests. Called in each iteration of the event loop.
     fn poll(&mut self, io: &mut Io<'_>);
 
-    /// Whether [`poll`](Self::poll) has something to do though no operation is
-    /// in flight in the ring: whoever sleeps then sleeps for ever.
+    /// Whether [`poll`](Self::poll) has work although no operation is in flight in the
+    /// ring: the reactor must not sleep, because no completion would wake it.
     fn waiting(&self) -> bool;
 
-    /// Requests taken whose [`Done`] has not come out.
+    /// Accepted requests that have not completed.
     fn in_flight(&self) -> usize;
 
-    /// Gives back what it put in the ring. Called when nothing is in flight.
+    /// Removes its file from the ring. Called when nothing is in flight.
     ///
     /// # Errors
-    /// [`RingError`](uring::RingError); the backend stays as it is.
+    /// [`RingError`](uring::RingError); the backend stays open.
     fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError>;
 }
 
-/// What a backend works with during a call: the ring, under the name of its
-/// disk, and the list of what is done.
+/// The context of a call: the ring, the number of the backing store, and the list of
+/// completions.
 pub struct Io<'a> {
     pub(crate) ring: &'a mut Ring,
     pub(crate) disk: u32,
@@ -60,8 +59,8 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// The same, with another list of what is done: for a layer that looks at
-    /// what comes out of the backend below it.
+    /// The same with another list of completions: for a wrapper that intercepts those of
+    /// the backend that it wraps.
     pub fn with_done<'b>(&'b mut self, done: &'b mut Vec<Done>) -> Io<'b>
     where
         'a: 'b,
@@ -73,12 +72,12 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// A request is done.
+    /// Reports the completion of a request.
     pub fn done(&mut self, tag: u64, buf: Option<Buf>, result: Result<(), IoError>) {
         self.done.push(Done { tag, buf, result });
     }
 
-    /// Operations the ring has room for.
+    /// Operations for which the ring has room.
     #[must_use]
     pub fn room(&self) -> usize {
         self.ring.room()

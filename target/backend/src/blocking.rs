@@ -1,10 +1,11 @@
-//! Which storage may block the thread that submits an operation or asks about it.
+//! Detecting backing stores that may block the thread that submits an operation or queries
+//! the file.
 //!
-//! io_uring calls a file system from the submitting thread, with `IOCB_NOWAIT`, and takes
-//! a worker thread only when that says `EAGAIN` (fsync(2) and fallocate(2) always have a
-//! worker). A file system that waits all the same holds the whole reactor: FUSE even asks
-//! its server whether it may be asked not to wait (`fuse_file_poll`). Storage is therefore
-//! served from the reactor's thread only if it is known to keep the promise.
+//! io_uring calls a file system from the submitting thread, with `IOCB_NOWAIT`, and uses a
+//! worker thread only after `EAGAIN` (fsync(2) and fallocate(2) always use a worker). A file
+//! system that waits in spite of that blocks the whole reactor: FUSE waits for its server
+//! even to find out whether a file supports it (`fuse_file_poll`). A reactor therefore
+//! submits operations itself only to backing stores that are known not to block.
 
 use std::fs::{File, Metadata};
 use std::ops::Deref;
@@ -18,29 +19,29 @@ use nvmeof_uring::close_elsewhere;
 
 use crate::hints::folder;
 
-/// How long opening a file or device may take.
+/// Time limit for opening a file or device.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
 
-/// Drivers whose devices take a request without waiting, by the names of their devices.
-/// Missing on purpose: nbd, rbd, drbd, loop and ublk, which wait for a server, a socket or
-/// another file.
+/// Drivers that accept requests without waiting, by the names of their devices. Missing on
+/// purpose: nbd, rbd, drbd, loop and ublk, which wait for a server, a socket or another
+/// file.
 const DEVICES: [&str; 8] = ["nvme", "sd", "vd", "xvd", "pmem", "ram", "zram", "nullb"];
-/// Devices that are as their parts are.
+/// Stacked devices, which block if one of their components does.
 const STACKED: [&str; 2] = ["dm-", "md"];
-/// Devices on devices that are looked through.
+/// Maximum depth of stacked devices.
 const LAYERS: usize = 8;
 
-/// Whether operations on an open file or block device can be submitted by a thread that
-/// must not wait. Anything that is not known to allow that is taken not to.
-pub(crate) fn never_blocks(file: &File, told: &Metadata, device: bool, direct: bool) -> bool {
+/// Whether operations on an open file or block device can be submitted by a thread that must
+/// not block. False if unknown.
+pub(crate) fn never_blocks(file: &File, metadata: &Metadata, device: bool, direct: bool) -> bool {
     if device {
         // Read-ahead of the page cache waits for room in the queue of the device.
-        return direct && device_never_blocks(&folder(told), LAYERS);
+        return direct && device_never_blocks(&folder(metadata), LAYERS);
     }
     match fstatfs(file).map(|it| it.filesystem_type()) {
         Ok(TMPFS_MAGIC) => true,
         Ok(EXT4_SUPER_MAGIC | XFS_SUPER_MAGIC) => {
-            let (major, minor) = (major(told.dev()), minor(told.dev()));
+            let (major, minor) = (major(metadata.dev()), minor(metadata.dev()));
             let below = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
             direct && device_never_blocks(&below, LAYERS)
         }
@@ -48,12 +49,12 @@ pub(crate) fn never_blocks(file: &File, told: &Metadata, device: bool, direct: b
     }
 }
 
-/// The same of the device with that folder in sysfs.
+/// The same for the device with that folder in sysfs.
 fn device_never_blocks(folder: &Path, layers: usize) -> bool {
     let (Ok(folder), Some(layers)) = (folder.canonicalize(), layers.checked_sub(1)) else {
         return false;
     };
-    // A partition lies in the folder of its device.
+    // A partition is in the folder of its device.
     let whole = match (folder.join("partition").exists(), folder.parent()) {
         (true, Some(parent)) => parent,
         _ => &folder,
@@ -61,21 +62,21 @@ fn device_never_blocks(folder: &Path, layers: usize) -> bool {
     let Some(name) = whole.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
-    let is_of = |prefix: &&str| {
+    let matches = |prefix: &&str| {
         let rest = name.strip_prefix(*prefix);
         rest.is_some_and(|rest| !rest.is_empty())
     };
-    if DEVICES.iter().any(is_of) {
+    if DEVICES.iter().any(matches) {
         return true;
     }
     let Ok(mut parts) = std::fs::read_dir(whole.join("slaves")) else {
         return false;
     };
-    STACKED.iter().any(is_of)
+    STACKED.iter().any(matches)
         && parts.all(|part| part.is_ok_and(|part| device_never_blocks(&part.path(), layers)))
 }
 
-/// An open file or block device. Where closing may wait a thread of its own closes it.
+/// An open file or block device. If closing may block, a thread of its own closes it.
 pub(crate) struct Opened {
     file: Option<File>,
     may_block: bool,
@@ -83,13 +84,13 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Asks what it is, which may take as long as any question.
+    /// Queries the type of the file, which may block.
     pub(crate) fn new(file: File, may_block: bool) -> Self {
-        let told = file.metadata();
+        let metadata = file.metadata();
         Self {
             file: Some(file),
             may_block,
-            is_device: told.is_ok_and(|told| told.file_type().is_block_device()),
+            is_device: metadata.is_ok_and(|it| it.file_type().is_block_device()),
         }
     }
 
@@ -103,7 +104,7 @@ impl Deref for Opened {
 
     fn deref(&self) -> &File {
         let file = self.file.as_ref();
-        file.unwrap_or_else(|| unreachable!("it is taken when it is dropped"))
+        file.unwrap_or_else(|| unreachable!("only drop takes it"))
     }
 }
 
@@ -125,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A device in `folder` that lies on others.
+    /// A device in `folder` that is stacked on others.
     fn device(folder: &Path, name: &str, on: &[&str]) -> PathBuf {
         let device = folder.join(name);
         std::fs::create_dir_all(device.join("slaves")).unwrap();
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_submitted_to_directly_only_if_known_not_to_block() {
+    fn only_known_devices_never_block() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let is_fit = |name, on: &[&str]| device_never_blocks(&device(folder, name, on), LAYERS);
@@ -162,11 +163,11 @@ mod tests {
     }
 
     #[test]
-    fn files_are_submitted_to_directly_only_with_direct_io_or_in_memory() {
+    fn files_never_block_only_with_direct_io_or_on_tmpfs() {
         let file = tempfile::tempfile().unwrap();
-        let told = file.metadata().unwrap();
+        let metadata = file.metadata().unwrap();
         let is_tmpfs = fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC;
-        assert_eq!(never_blocks(&file, &told, false, false), is_tmpfs);
+        assert_eq!(never_blocks(&file, &metadata, false, false), is_tmpfs);
         let proc = File::open("/proc/self/status").unwrap();
         assert!(!never_blocks(&proc, &proc.metadata().unwrap(), false, true));
     }

@@ -1,4 +1,4 @@
-//! The right to serve a specification, taken once in the process.
+//! The exclusive right to serve a backing store, taken once in the process.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -11,7 +11,7 @@ use nvmeof_uring::Ring;
 
 use crate::blocking::{OPENING, Opened};
 use crate::file::FileDisk;
-use crate::losses::{Begun, Losses};
+use crate::losses::{Losses, RunningSync};
 use crate::null::NullDisk;
 use crate::ram::{RamDisk, RamStore};
 use crate::{
@@ -19,17 +19,15 @@ use crate::{
 };
 use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
 
-/// The right to serve a [`Spec`]: a file is open and locked, so that no second
-/// target and no second namespace serves it; the bytes of a RAM disk are
-/// there. Clones are the same claim. It ends when the last clone and the last
-/// disk opened from it are gone.
+/// The right to serve a [`Spec`]: a file is open and locked, so that no second target or
+/// namespace can serve it; the memory of a RAM store exists. Clones are the same claim. It
+/// ends when the last clone is dropped and the last backing store opened from it is closed.
 #[derive(Clone)]
 pub struct Claim {
     inner: Arc<Claimed>,
 }
 
-/// A claim that does not hold what it is for: it is there as long as somebody
-/// else has it.
+/// A weak reference to a claim, which does not keep its file open.
 #[derive(Clone)]
 pub struct WeakClaim {
     inner: Weak<Claimed>,
@@ -39,16 +37,16 @@ pub struct WeakClaim {
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 struct Claimed {
-    /// The same over all sizes that it has.
+    /// The same for all sizes of a file.
     identity: u64,
-    /// Whether its device is asked for what is done.
+    /// Whether its device is polled (`IOPOLL`).
     polled: bool,
     name: Arc<str>,
     geometry: Geometry,
     source: Source,
     storage: Option<StorageId>,
     losses: Arc<Losses>,
-    /// To the file, whatever size it has.
+    /// Queries to the file, shared by all sizes.
     questions: Arc<Questions>,
 }
 
@@ -59,15 +57,14 @@ enum Source {
 }
 
 impl Claim {
-    /// Opens, locks and examines what `spec` names. Without a block size it is
-    /// 512, or 4096 where the device has no smaller blocks. Logs how a file
-    /// will be read and written.
+    /// Opens, locks and examines the backing store of `spec`. The default block size is 512,
+    /// or 4096 if the logical blocks of the device are larger. Logs whether I/O is direct or
+    /// buffered.
     ///
-    /// A file to be written is locked against everybody (flock(2)), one to be
-    /// read only against writers.
+    /// A file is locked exclusively (flock(2)), or shared if it is read-only.
     ///
     /// # Errors
-    /// [`OpenError`], which says what to do about it.
+    /// [`OpenError`], whose message contains the remedy.
     pub fn take(spec: &Spec, block_size: Option<BlockSize>) -> Result<Self, OpenError> {
         let name: Arc<str> = spec.to_string().into();
         let (geometry, source) = match spec {
@@ -106,15 +103,15 @@ impl Claim {
         })
     }
 
-    /// As [`take`](Self::take), for a disk whose device is to be asked for what
-    /// is done (`IOPOLL`) instead of telling it by an interrupt. Tries it.
+    /// As [`take`](Self::take), for a device that is polled for completions (`IOPOLL`)
+    /// instead of interrupting. Tests that with a read.
     ///
     /// # Errors
     /// [`OpenError`], [`OpenError::CannotPoll`] among them.
     pub fn take_polled(spec: &Spec, block_size: Option<BlockSize>) -> Result<Self, OpenError> {
         let mut this = Self::take(spec, block_size)?;
         let claimed = Arc::get_mut(&mut this.inner);
-        let claimed = claimed.unwrap_or_else(|| unreachable!("nobody has a clone"));
+        let claimed = claimed.unwrap_or_else(|| unreachable!("there is no clone"));
         let tried = match &claimed.source {
             Source::File(file) => polling::check(file, &claimed.geometry),
             Source::Ram(_) | Source::Null => Err(NoPolling::Memory),
@@ -127,12 +124,12 @@ impl Claim {
         Ok(this)
     }
 
-    /// The same as it is now: when the file or block device has another size by
-    /// now, a claim of that size, `None` otherwise. Both have the one lock.
+    /// A claim with the current size of the file or block device, `None` if it did not
+    /// change. Both share the lock.
     ///
     /// # Errors
-    /// [`OpenError`] when that size cannot be served, or storage that may block does not
-    /// answer within a second.
+    /// [`OpenError`] when that size cannot be served, or a backing store that may block does
+    /// not respond within a second.
     pub fn resized(&self) -> Result<Option<Self>, OpenError> {
         if !self.geometry().may_block {
             return self.resized_now();
@@ -153,7 +150,7 @@ impl Claim {
         self.with_size(size).map(Some)
     }
 
-    /// What `ask` says of the storage, unless that takes longer than `patience`.
+    /// The result of `ask`, which queries the file, unless it takes longer than `patience`.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -170,8 +167,8 @@ impl Claim {
         OpenError::Unresponsive { path, why }
     }
 
-    /// The same with another size in bytes: of a file or block device as much as
-    /// that, whatever it has. Both have the one lock. Memory stays as it is.
+    /// A claim that serves `size` bytes of the file or block device, independent of its
+    /// current size. Both share the lock. The size of memory does not change.
     ///
     /// # Errors
     /// [`OpenError`] when that size cannot be served.
@@ -190,7 +187,7 @@ impl Claim {
             return Ok(self.clone());
         };
         probe::servable(name, size, geometry.block_size)?;
-        // A device that has another size by now may have changed otherwise, too.
+        // Other properties of a resized device may have changed as well.
         let geometry = Geometry {
             size,
             hints: Hints::of(
@@ -224,8 +221,8 @@ impl Claim {
         }
     }
 
-    /// Whether anything of it can still be read: a block at its start, in its
-    /// middle or at its end. What does not say so within a second is not known to be gone.
+    /// Whether it is still readable: a block at its start, in its middle or at its end. If
+    /// there is no response within a second, it is not considered gone.
     #[must_use]
     pub fn answers(&self) -> bool {
         let this = self.clone();
@@ -236,37 +233,36 @@ impl Claim {
         answer.unwrap_or(true)
     }
 
-    /// A number that no other claim has but those of the same file with another
-    /// size ([`resized`](Self::resized)).
+    /// Identity of the claim, unique except for claims of the same file with another size
+    /// ([`resized`](Self::resized)).
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity
     }
 
-    /// Which file or device it is; `None` for memory, and where nothing tells.
+    /// Identity of the file or device; `None` for memory, and if it is unknown.
     #[must_use]
     pub fn storage(&self) -> Option<StorageId> {
         self.inner.storage
     }
 
-    /// How often it may have lost what was answered as done, since it was first opened
-    /// in this process.
+    /// Write losses since it was first opened in this process.
     #[must_use]
     pub fn losses(&self) -> &Arc<Losses> {
         &self.inner.losses
     }
 
-    /// Something of it may have been lost.
+    /// Counts a write loss.
     pub(crate) fn add_loss(&self) {
         self.inner.losses.add();
     }
 
-    /// It is made stable until that is dropped.
-    pub(crate) fn begin_sync(&self) -> Begun {
-        Begun::begin(&self.inner.losses)
+    /// Begins a sync, which lasts until the result is dropped.
+    pub(crate) fn begin_sync(&self) -> RunningSync {
+        RunningSync::begin(&self.inner.losses)
     }
 
-    /// The same without holding it.
+    /// A weak reference.
     #[must_use]
     pub fn downgrade(&self) -> WeakClaim {
         WeakClaim {
@@ -274,7 +270,7 @@ impl Claim {
         }
     }
 
-    /// What the disk looks like.
+    /// Properties of the backing store.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.inner.geometry
@@ -298,7 +294,7 @@ impl Claim {
         } = &*self.inner;
         let (name, geometry) = (Arc::clone(name), geometry.clone());
         Ok(match source {
-            // A duplicate shares the lock and the way of access.
+            // A duplicate shares the lock and the flags (O_DIRECT).
             Source::File(file) => {
                 let (file, losses) = (Arc::clone(file), Arc::clone(losses));
                 Box::new(FileDisk::open(ring, file, name, geometry, *polled, losses)?)
@@ -310,7 +306,7 @@ impl Claim {
 }
 
 impl WeakClaim {
-    /// The claim, if somebody still has it.
+    /// The claim, if it still exists.
     #[must_use]
     pub fn upgrade(&self) -> Option<Claim> {
         let inner = self.inner.upgrade()?;
@@ -318,7 +314,7 @@ impl WeakClaim {
     }
 }
 
-/// Opens a file or block device, unless that takes too long.
+/// Opens a file or block device within a time limit.
 fn open(
     path: &Path,
     readonly: bool,
@@ -332,18 +328,18 @@ fn open(
     opened.unwrap_or_else(|| Err(unresponsive(path)))
 }
 
-/// Which file or block device is at `path`, by whatever name: two paths of the same one
-/// give the same numbers. `None` where there is nothing.
+/// Identity of the file or block device at `path`: two paths of the same one return the same
+/// numbers. `None` if there is no file.
 ///
 /// # Errors
-/// [`OpenError::Unresponsive`] when its file system does not answer in time.
+/// [`OpenError::Unresponsive`] when its file system does not respond in time.
 pub fn identity(path: &Path) -> Result<Option<(u64, u64)>, OpenError> {
     let named = path.to_owned();
-    let told = within(OPENING, move || std::fs::metadata(named).ok());
-    let told = told.ok_or_else(|| unresponsive(path))?;
-    Ok(told.map(|told| match told.file_type().is_block_device() {
-        true => (0, told.rdev()),
-        false => (told.dev(), told.ino()),
+    let metadata = within(OPENING, move || std::fs::metadata(named).ok());
+    let metadata = metadata.ok_or_else(|| unresponsive(path))?;
+    Ok(metadata.map(|it| match it.file_type().is_block_device() {
+        true => (0, it.rdev()),
+        false => (it.dev(), it.ino()),
     }))
 }
 
@@ -352,7 +348,7 @@ fn unresponsive(path: &Path) -> OpenError {
     OpenError::Unresponsive { path, why }
 }
 
-/// Which file or device that is, if anything tells.
+/// Identity of a file or device, if it is known.
 fn storage_of(file: &File, geometry: &Geometry) -> Option<StorageId> {
     let metadata = file.metadata().ok()?;
     Some(if metadata.file_type().is_block_device() {
@@ -362,7 +358,7 @@ fn storage_of(file: &File, geometry: &Geometry) -> Option<StorageId> {
     })
 }
 
-/// The geometry of a disk that is not a file.
+/// The geometry of a backing store that is not a file.
 fn in_memory(
     name: &str,
     size: u64,
@@ -374,7 +370,7 @@ fn in_memory(
     Ok(Geometry {
         size,
         block_size,
-        // Memory takes anything alike.
+        // Memory has no preferred sizes.
         hints: Hints::default(),
         buffer_alignment: 1,
         readonly,

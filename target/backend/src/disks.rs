@@ -1,4 +1,4 @@
-//! The disks of one reactor, over its one io_uring.
+//! The backing stores of one reactor, over its io_uring.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use crate::numbers::{index_bits, index_of};
 use crate::storage::{Storage, StorageError};
 use crate::{Backend, Claim, Done, Geometry, Io, Losses, OpenError, Refused, Request, Why};
 
-/// The disks of one reactor, by their [numbers](crate::Numbers). Belongs to the thread that
-/// made it.
+/// The backing stores of one reactor, by their [numbers](crate::Numbers). Belongs to the
+/// thread that made it.
 ///
-/// A turn is: [`poll`](Self::poll) for what is done, [`submit`](Self::submit)
-/// what is new, [`kick`](Self::kick) once. When there is nothing else to do and
-/// [`may_sleep`](Self::may_sleep), sleep on [`wait_fd`](Self::wait_fd).
+/// One iteration of an event loop: [`poll`](Self::poll) for completions,
+/// [`submit`](Self::submit) new requests, [`kick`](Self::kick) once. When there is nothing
+/// else to do and [`may_sleep`](Self::may_sleep) returns true, sleep on
+/// [`wait_fd`](Self::wait_fd).
 ///
-/// Dropping it with requests in flight waits for the kernel to be done with
-/// their buffers.
+/// Dropping it with requests in flight waits until the kernel no longer uses their
+/// buffers.
 pub struct Disks {
     ring: Ring,
     /// By the [index](index_of) in their numbers.
     disks: Vec<Option<OpenDisk>>,
-    /// Done outside of `poll`, whose next call it comes out of.
+    /// Completions outside of `poll`; its next call returns them.
     ready: Vec<Done>,
-    /// What was reaped last, empty between calls: kept for its memory.
+    /// Completions of one `reap`, empty between calls: kept for its allocation.
     reaped: Vec<uring::Done>,
-    /// Whether the log says that memory is not registered.
+    /// Whether the warning about unregistered memory was logged.
     warned: bool,
 }
 
@@ -39,13 +40,13 @@ struct OpenDisk {
     backend: Box<dyn Backend>,
 }
 
-/// Disks could not be opened for a reactor.
+/// Backing stores could not be opened for a reactor.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageOpenError {
-    /// No ring.
+    /// The ring could not be made.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// One of the disks.
+    /// One of the backing stores.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
@@ -54,7 +55,7 @@ impl Disks {
     /// Makes the ring.
     ///
     /// # Errors
-    /// [`RingError`], which says what to do about it.
+    /// [`RingError`], whose message contains the remedy.
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
         Ok(Self {
             ring: Ring::new(config)?,
@@ -80,8 +81,8 @@ impl Disks {
         Ok(this)
     }
 
-    /// Registers the memory that buffers come from, as far as limits allow; the first
-    /// regions matter most. See [`Ring::register_regions`].
+    /// Registers the memory of buffers, as far as limits allow, the first regions first.
+    /// See [`Ring::register_regions`].
     pub fn register_regions<'a>(
         &mut self,
         regions: impl IntoIterator<Item = &'a Region>,
@@ -91,13 +92,13 @@ impl Disks {
         registered
     }
 
-    /// The ring, to look at: its mode, what is in flight.
+    /// The ring, to inspect its mode and counters.
     #[must_use]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// Opens what `claim` is for under a number that no open disk has.
+    /// Opens the backing store of `claim` under a number that no open one has.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -105,7 +106,7 @@ impl Disks {
         self.open_wrapped(number, claim, |backend| backend)
     }
 
-    /// Opens what `claim` is for and puts layers on top of it.
+    /// Opens the backing store of `claim` and wraps it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -120,9 +121,9 @@ impl Disks {
         if self.disks.len() <= at {
             self.disks.resize_with(at + 1, || None);
         }
-        if let Some(place) = self.disks.get_mut(at) {
-            debug_assert!(place.is_none(), "numbers are given once");
-            *place = Some(OpenDisk {
+        if let Some(slot) = self.disks.get_mut(at) {
+            debug_assert!(slot.is_none(), "numbers are unique");
+            *slot = Some(OpenDisk {
                 number,
                 claim: claim.clone(),
                 backend,
@@ -131,22 +132,22 @@ impl Disks {
         Ok(())
     }
 
-    /// Closes a disk that has nothing in flight.
+    /// Closes a backing store that has nothing in flight.
     ///
     /// # Errors
-    /// [`CloseError`]; the disk stays open.
+    /// [`CloseError`]; the backing store stays open.
     pub fn close(&mut self, number: u32) -> Result<(), CloseError> {
-        let Some(place) = self.disks.get_mut(index_of(number)) else {
+        let Some(slot) = self.disks.get_mut(index_of(number)) else {
             return Err(CloseError::NotOpen);
         };
-        let Some(open) = place.as_mut().filter(|open| open.number == number) else {
+        let Some(open) = slot.as_mut().filter(|open| open.number == number) else {
             return Err(CloseError::NotOpen);
         };
         if open.backend.in_flight() > 0 {
             return Err(CloseError::Busy(open.backend.in_flight()));
         }
         open.backend.close(&mut self.ring)?;
-        *place = None;
+        *slot = None;
         Ok(())
     }
 
@@ -160,18 +161,17 @@ impl Disks {
         self.disks.iter().flatten()
     }
 
-    /// What the disk looks like, `None` when it is not open.
+    /// The geometry of a backing store, `None` when it is not open.
     #[must_use]
     pub fn geometry(&self, number: u32) -> Option<&Geometry> {
         self.get(number).map(|open| open.backend.geometry())
     }
 
-    /// Takes a request. What is wrong with it, if anything, is its result. Gives
-    /// what became of it when it was done without waiting for anything: that does
-    /// not come out of [`poll`](Self::poll) then.
+    /// Submits a request. An invalid one completes with an error. Returns the completion if
+    /// the request completed immediately; [`poll`](Self::poll) does not return it again.
     ///
     /// # Errors
-    /// [`Refused`] with the request, when there is no room or no such disk.
+    /// [`Refused`] with the request, when the ring is full or the store is not open.
     pub fn submit(
         &mut self,
         number: u32,
@@ -191,8 +191,8 @@ impl Disks {
         open.backend.submit(request, &mut io)
     }
 
-    /// Hands what was submitted to the kernel now, in one system call. `poll`
-    /// does so too: call this before going to sleep.
+    /// Passes submitted operations to the kernel in one system call. `poll` does so too:
+    /// call this before going to sleep.
     ///
     /// # Errors
     /// [`RingError::Enter`].
@@ -200,8 +200,8 @@ impl Disks {
         self.ring.submit()
     }
 
-    /// Hands what was submitted to the kernel and appends what is done to
-    /// `out`. Tells whether anything was.
+    /// Passes submitted operations to the kernel and appends completions to `out`. Returns
+    /// whether there were any.
     ///
     /// # Errors
     /// [`RingError::Enter`].
@@ -210,7 +210,7 @@ impl Disks {
         out.append(&mut self.ready);
         self.ring.submit()?;
         if let Err(stray) = self.ring.reap(&mut self.reaped) {
-            tracing::error!(%stray, "the kernel completed what was not asked for");
+            tracing::error!(%stray, "io_uring: unknown completion; it is ignored");
         }
         for mut event in self.reaped.drain(..) {
             // The halves of the tag, as `Io` put them together.
@@ -223,7 +223,11 @@ impl Disks {
             event.tag = u64::from(slot);
             let open = self.disks.get_mut(disk as usize).and_then(Option::as_mut);
             let Some(open) = open else {
-                tracing::error!(disk, slot, "an operation ended on a disk that is closed");
+                tracing::error!(
+                    disk,
+                    slot,
+                    "io_uring: completion for a closed backing store"
+                );
                 continue;
             };
             let mut io = Io {
@@ -247,9 +251,9 @@ impl Disks {
         Ok(out.len() > before)
     }
 
-    /// Hands over what was submitted and, when nothing is done by then, has
-    /// [`wait_fd`](Self::wait_fd) become readable as soon as something is.
-    /// False when `poll` has something to do already: do not sleep then.
+    /// Passes submitted operations to the kernel. From then on the next completion makes
+    /// [`wait_fd`](Self::wait_fd) readable. Returns false when `poll` has work already: do
+    /// not sleep then.
     ///
     /// # Errors
     /// [`RingError::Enter`].
@@ -259,15 +263,15 @@ impl Disks {
         Ok(!waiting && self.ring.arm())
     }
 
-    /// Requests taken whose [`Done`] has not come out.
+    /// Accepted requests whose [`Done`] was not returned yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let all = self.all().map(|open| open.backend.in_flight());
         all.sum::<usize>() + self.ready.len()
     }
 
-    /// After [`may_sleep`](Self::may_sleep) said so, becomes readable when
-    /// `poll` has something to do. The same descriptor from beginning to end.
+    /// Becomes readable when `poll` has work, after [`may_sleep`](Self::may_sleep) returned
+    /// true. The descriptor never changes.
     #[must_use]
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.ring.wait_fd()
@@ -281,9 +285,9 @@ impl Disks {
         {
             self.warned = true;
             tracing::warn!(
-                "memory that hosts on this machine lend is not registered with io_uring: disk \
-                 I/O with it works, but the kernel maps its pages again for each request, which \
-                 costs some CPU time; {why}"
+                "memory that hosts on this machine lend is not registered with io_uring: I/O \
+                 works, but the kernel maps the pages again for each request, which costs some \
+                 CPU time; {why}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong: when a disk is opened, and when it is used.
+//! Errors of backing stores: when they are opened, and when they are used.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,72 +9,71 @@ use nvmeof_wire::text;
 
 use crate::NoAnswer;
 
-/// A request failed. Names the disk and the place, for the log.
+/// A request failed. Names the backing store and the offset, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{verb} at byte {offset} of {path} failed: {kind} ({errno})")]
+#[error("{path}: {verb} at byte {offset} failed: {kind} ({errno})")]
 pub struct IoError {
-    /// What it means for whoever asked.
+    /// The class of the error, from which the NVMe status follows.
     pub kind: IoErrorKind,
-    /// What the kernel said, or would have said.
+    /// The error number of the kernel, or the one that it would have returned.
     pub errno: Errno,
-    /// What was asked.
+    /// The operation.
     pub verb: &'static str,
-    /// Path of the file, or the specification of what is not a file.
+    /// Path of the file, or the specification of a store in memory.
     pub path: Arc<str>,
     /// First byte that was not read or written.
     pub offset: u64,
 }
 
-/// What an error means for whoever asked: one for each thing a host can be
-/// told.
+/// Class of an error: one for each NVMe status that a host can get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IoErrorKind {
     /// The medium could not be read or written there.
-    #[error("the medium failed")]
+    #[error("medium error")]
     Media,
     /// The file system, device or quota is full.
-    #[error("no space is left")]
+    #[error("no space left")]
     NoSpace,
-    /// The disk is gone, or shorter than when it was opened.
-    #[error("the storage is gone or was shortened")]
+    /// The backing store is gone, or shorter than when it was opened.
+    #[error("the backing store is gone or was truncated")]
     Removed,
-    /// The disk may only be read.
-    #[error("the disk is read-only")]
+    /// The backing store is read-only.
+    #[error("the backing store is read-only")]
     ReadOnly,
-    /// The range is not whole blocks inside the disk.
-    #[error("the range is not whole blocks inside the disk")]
+    /// The range is outside of the backing store, or not whole blocks.
+    #[error("the range is outside of the backing store or not whole blocks")]
     OutOfRange,
-    /// A limit of the file system or the alignment of direct I/O was missed.
-    #[error("a limit of the storage was exceeded")]
+    /// The operation exceeds a limit of the file system, or is not aligned for direct I/O.
+    #[error("a limit or an alignment of the backing store was violated")]
     Limits,
     /// Anything else.
-    #[error("the kernel refused")]
+    #[error("unexpected error")]
     Other,
 }
 
 impl IoError {
-    /// Whether the disk is gone, or shorter than it was: not this operation alone
-    /// failed.
+    /// Whether the backing store is gone or was truncated, so that more than this
+    /// operation fails.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.kind == IoErrorKind::Removed
     }
 
-    /// An operation came for disk number `disk` after it was closed.
+    /// An operation arrived for backing store number `disk` after it was closed.
     #[must_use]
     pub fn not_open(disk: u32) -> Self {
         Self {
             kind: IoErrorKind::Removed,
             errno: Errno::ENODEV,
-            verb: "reach",
-            path: format!("disk {disk}").into(),
+            verb: "access",
+            path: format!("backing store {disk}").into(),
             offset: 0,
         }
     }
 }
 
 impl IoErrorKind {
-    /// What `errno`, returned by an operation on a file, means.
+    /// The class of `errno`, which an operation on a file returned.
     #[must_use]
     pub fn of(errno: Errno) -> Self {
         match errno {
@@ -99,17 +98,17 @@ impl IoErrorKind {
     }
 }
 
-/// A disk could not be opened. The message says what to do about it.
+/// A backing store could not be opened. The message contains the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No such file.
     #[error(
         "{path}: no such file; {}",
         if .0.starts_with("/dev") {
-            "correct the path or bring the device back (`lsblk` shows those there are)".to_owned()
+            "correct the path or reconnect the device (`lsblk` lists block devices)".to_owned()
         } else {
             format!(
-                "correct the path, or mount its file system; a new, empty disk is made with \
+                "correct the path, or mount its file system; create a new, empty file with \
                  `truncate -s 1G {}`",
                 word(.0)
             )
@@ -128,8 +127,8 @@ pub enum OpenError {
     NotStorage(PathBuf),
     /// No permission.
     #[error(
-        "{path}: no permission to open it for {access}; run as a user who may, change its mode \
-         or owner{}",
+        "{path}: no permission to open it for {access}; run as a user with access, change its \
+         mode or owner{}",
         if *.readonly { "" } else { ", or serve it read-only" },
         path = .path.display(),
         access = if *.readonly { "reading" } else { "reading and writing" }
@@ -142,11 +141,11 @@ pub enum OpenError {
     },
     /// The file system or device is read-only.
     #[error(
-        "{path}: lies on a read-only file system or device; serve it read-only",
+        "{path}: is on a read-only file system or device; serve it read-only",
         path = .0.display()
     )]
     ReadOnlyStorage(PathBuf),
-    /// Somebody else has it.
+    /// Another process or namespace has locked it.
     #[error(
         "{path}: is locked by another process or namespace that serves it; stop that one (`fuser \
          {word}` names it){}",
@@ -163,42 +162,42 @@ pub enum OpenError {
     /// A block device in use by the kernel.
     #[error(
         "{path}: the kernel itself uses this block device (mounted, swap, RAID, LVM or device \
-         mapper); unmount or detach it first (`lsblk {word}` shows by what)",
+         mapper); unmount or detach it first (`lsblk {word}` shows the user)",
         path = .0.display(),
         word = word(.0)
     )]
     DeviceInUse(PathBuf),
     /// Empty.
     #[error(
-        "{path}: has 0 bytes; give it a size with `truncate -s 1G {word}`",
+        "{path}: the file has 0 bytes; set its size with `truncate -s 1G {word}`",
         path = .0.display(),
         word = word(.0)
     )]
     Empty(PathBuf),
     /// A block device without a size.
     #[error(
-        "{path}: the block device has 0 bytes: it is gone, or there is no medium in it; see \
-         `dmesg`, and bring it back",
+        "{path}: the block device has 0 bytes: it is gone, or has no medium; see `dmesg`, and \
+         reconnect the device or insert a medium",
         path = .0.display()
     )]
     NoMedium(PathBuf),
-    /// A block device that is not written at any place.
+    /// A zoned block device that requires sequential writes.
     #[error(
-        "{path}: the block device has zones that are only written one block after the other \
-         (queue/zoned in its folder of /sys/dev/block is {model}), and hosts write anywhere; \
-         serve a file on a file system for such devices (btrfs, f2fs) or a device without zones",
+        "{path}: the block device has zones that require sequential writes (queue/zoned in its \
+         folder of /sys/dev/block is {model}), but hosts write at any offset; serve a file on a \
+         file system for such devices (btrfs, f2fs) or a device without zones",
         path = .path.display()
     )]
     Zoned {
         /// The device.
         path: PathBuf,
-        /// What the kernel calls it.
+        /// The value of `queue/zoned`.
         model: String,
     },
     /// Not whole blocks.
     #[error(
         "{name}: {size} bytes is not a multiple of the block size of {block_size}; {}{}",
-        // Not `ram:SIZE` or `null:SIZE`, and no device: its size is what it is.
+        // Not `ram:SIZE` or `null:SIZE`, and no device, whose size cannot be set.
         if .name.contains('/') && !.name.starts_with("/dev/") {
             let word = word(Path::new(.name));
             format!("extend it with `truncate -s {up} {word}`, which keeps its data")
@@ -210,7 +209,7 @@ pub enum OpenError {
     NotWholeBlocks {
         /// Path or specification.
         name: String,
-        /// Bytes it has.
+        /// Its size, in bytes.
         size: u64,
         /// Bytes of a block.
         block_size: u32,
@@ -221,8 +220,8 @@ pub enum OpenError {
     },
     /// The device has larger blocks than asked for.
     #[error(
-        "{path}: the device has blocks of {device} bytes, namespaces on it cannot have \
-             {asked}; use block_size = {device}",
+        "{path}: a block size of {asked} bytes is less than the {device} bytes of a logical block \
+         of the device; use block_size = {device}",
         path = .path.display()
     )]
     DeviceBlocks {
@@ -230,11 +229,11 @@ pub enum OpenError {
         path: PathBuf,
         /// Its logical block, in bytes.
         device: u32,
-        /// What was asked for.
+        /// The requested block size, in bytes.
         asked: u32,
     },
     /// No memory for the table of a RAM disk.
-    #[error("ram:{0}: no memory for it; make it smaller")]
+    #[error("ram:{0}: not enough memory; reduce its size")]
     Memory(u64),
     /// Its device cannot be polled.
     #[error("{name} cannot be polled: {why}; or leave iopoll out")]
@@ -244,10 +243,10 @@ pub enum OpenError {
         /// Why, and what to do.
         why: NoPolling,
     },
-    /// The ring took no further file.
+    /// The ring has no free slot for its file.
     #[error(
-        "{name}: {source}; add fewer namespaces at once, or restart the target, which makes room \
-         for all that it serves then and for more (as far as `ulimit -n` goes)"
+        "{name}: {source}; add fewer namespaces at once, or restart the target, which sizes the \
+         table for the namespaces that it serves then and for more (within `ulimit -n`)"
     )]
     Ring {
         /// Path or specification.
@@ -255,12 +254,12 @@ pub enum OpenError {
         /// Why.
         source: FileTableFull,
     },
-    /// It takes too long.
+    /// The file system or device does not respond in time.
     #[error("{path}: {why}", path = .path.display())]
     Unresponsive {
         /// The file.
         path: PathBuf,
-        /// How long it took.
+        /// How long the target waited.
         why: NoAnswer,
     },
     /// Anything else.
@@ -268,20 +267,20 @@ pub enum OpenError {
     System {
         /// The file.
         path: PathBuf,
-        /// What failed.
+        /// The system call that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// Its error number.
         errno: Errno,
     },
 }
 
-/// A path as a word of a command to copy.
+/// A path, quoted for a shell command to copy.
 fn word(path: &Path) -> String {
     text::ShellWord(&path.to_string_lossy()).to_string()
 }
 
 impl OpenError {
-    /// Whether it tells that a block device which was there is so no more.
+    /// Whether it shows that a block device was removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
@@ -291,11 +290,10 @@ impl OpenError {
         }
     }
 
-    /// Whether opening may succeed later though nobody changes the configuration: the
-    /// storage is not there yet, somebody else has it, or it cannot be reached at the
-    /// moment. What is there and cannot be served as the configuration says it (a
-    /// directory, a size of part of a block, another block size) is an error of the
-    /// configuration.
+    /// Whether opening may succeed later with the same configuration: the file or device
+    /// does not exist yet, is locked, or is not accessible at the moment. A file or device
+    /// that exists and does not fit the configuration (a directory, a size that is not
+    /// whole blocks, another block size) is a configuration error.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -320,8 +318,8 @@ impl OpenError {
         }
     }
 
-    /// Whether it tells of the process or the machine at this moment, and nothing of
-    /// the storage: it may be gone when retrying.
+    /// Whether its cause is a transient shortage of the process or the machine and not the
+    /// file or device: a retry may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -331,7 +329,7 @@ impl OpenError {
         }
     }
 
-    /// The same of what the kernel said.
+    /// The same for an error number.
     pub(crate) fn is_passing_errno(errno: Errno) -> bool {
         matches!(
             errno,
@@ -345,42 +343,42 @@ impl OpenError {
     }
 }
 
-/// A disk was not closed.
+/// A backing store was not closed.
 #[derive(Debug, thiserror::Error)]
 pub enum CloseError {
-    /// Requests are in flight: poll until they are done.
+    /// Requests are in flight: poll until they have completed.
     #[error("{0} requests are in flight")]
     Busy(usize),
     /// Not open here.
-    #[error("the disk is not open")]
+    #[error("the backing store is not open")]
     NotOpen,
     /// The ring.
     #[error(transparent)]
     Ring(#[from] RingError),
 }
 
-/// Why a disk's device cannot be polled.
+/// Why the device of a backing store cannot be polled (`IOPOLL`).
 #[derive(Debug, thiserror::Error)]
 pub enum NoPolling {
-    /// It has none.
-    #[error("it lies in memory; name a block device or a file on one")]
+    /// It has no device.
+    #[error("it is in memory; use a block device or a file on one")]
     Memory,
-    /// Only direct I/O goes to the device.
+    /// Only direct I/O can be polled.
     #[error("I/O is buffered: the log says why O_DIRECT is not used")]
     Buffered,
-    /// The device has no queues without interrupts.
+    /// The device has no poll queues.
     #[error(
-        "its device has no queues for that (queue/io_poll in its folder of /sys/dev/block is not \
-         1); load the driver with some (nvme.poll_queues=2 on the kernel's command line)"
+        "its device has no poll queues (queue/io_poll in its folder of /sys/dev/block is not 1); \
+         load the driver with poll queues (nvme.poll_queues=2 on the kernel command line)"
     )]
     Device,
-    /// The file system or the kernel does not pass it on.
-    #[error("a test read said {0}; use the block device itself, or another file system")]
+    /// The file system or the kernel does not support it.
+    #[error("a test read failed ({0}); use the block device itself, or another file system")]
     Refused(Errno),
-    /// There is no memory to try with.
-    #[error("there is no memory for a test read")]
+    /// No buffer for a test read could be allocated.
+    #[error("not enough memory for a test read")]
     Buffer,
-    /// The ring for it.
+    /// The second ring could not be used.
     #[error(transparent)]
     Ring(#[from] PolledError),
 }
@@ -390,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_without_a_size_is_gone_and_an_empty_file_is_not() {
+    fn device_of_size_zero_is_gone_and_empty_file_is_not() {
         let path = PathBuf::from("/dev/disk");
         let system = |errno| OpenError::System {
             path: path.clone(),
@@ -410,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_may_pass_and_what_does_not_fit_does_not() {
+    fn may_pass_holds_for_missing_files_but_not_for_unsuitable_ones() {
         let path = PathBuf::from("/srv/disk");
         let system = |errno| OpenError::System {
             path: path.clone(),

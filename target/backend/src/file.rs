@@ -11,11 +11,11 @@ use nix::errno::Errno;
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
 use nvmeof_uring as uring;
-use nvmeof_uring::{Begins, FileId, PolledError, Ring, WriteMode, close_elsewhere};
+use nvmeof_uring::{FileId, IssuedBy, PolledError, Ring, WriteMode, close_elsewhere};
 use slab::Slab;
 
 use crate::blocking::Opened;
-use crate::losses::{Begun, Losses, LostMeanwhile};
+use crate::losses::{Losses, LostDuringSync, RunningSync};
 use crate::probe;
 use crate::{
     Backend, Done, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, Refused, Request,
@@ -25,26 +25,27 @@ use flushing::Flushing;
 use job::{Job, Next, Step};
 use zeroes::Zeroes;
 
-/// Operations that worker threads of the kernel do on one disk at once. A disk that does
-/// not answer holds so many threads of a reactor, and no more of the ring.
-const WORKERS: usize = 32;
+/// Maximum number of operations of one backing store in worker threads of the kernel. A
+/// store that does not respond occupies that many threads of a reactor and slots of the
+/// ring.
+const MAX_WORKERS: usize = 32;
 
 /// A file or block device, opened for one reactor.
 pub(crate) struct FileDisk {
     file: FileId,
-    /// A block device outside the ring, to ask for its size. A file system could have the
-    /// reactor wait for that.
+    /// A block device outside of the ring, to query its size. `None` for a file, because its
+    /// file system could block the reactor.
     device: Option<Arc<Opened>>,
     name: Arc<str>,
     geometry: Geometry,
-    /// Requests that are not done, by the slot they have in ring tags.
+    /// Requests in progress, by their slots in ring tags.
     active: Slab<Active>,
-    /// Slots whose next operation could not be started yet, oldest first.
-    again: VecDeque<u32>,
+    /// Slots whose next operation is deferred, oldest first.
+    deferred: VecDeque<u32>,
     /// Operations in the ring.
     in_ring: usize,
-    /// Operations in the ring at most.
-    most_in_ring: usize,
+    /// Maximum number of operations in the ring.
+    max_in_ring: usize,
     zeroes: Zeroes,
     losses: Arc<Losses>,
     flushing: Flushing,
@@ -53,17 +54,18 @@ pub(crate) struct FileDisk {
 struct Active {
     tag: u64,
     job: Job,
-    /// The request's buffer, while it is not in the ring.
+    /// The buffer of the request, while it is not in the ring.
     buf: Option<Buf>,
-    /// When it makes more stable than what it writes.
-    begun: Option<Begun>,
+    /// Set when it also makes earlier writes stable.
+    begun: Option<RunningSync>,
 }
 
 impl Active {
-    /// A write begins in a storage where a durable one makes stable what was written before.
+    /// A write starts on a device without FUA, where a durable one also makes earlier writes
+    /// stable.
     fn begin(&mut self, losses: &Arc<Losses>) {
         if self.job.writes_through() && self.begun.is_none() {
-            self.begun = Some(Begun::begin(losses));
+            self.begun = Some(RunningSync::begin(losses));
         }
     }
 }
@@ -92,33 +94,37 @@ impl FileDisk {
                 },
             })?
         } else {
-            let begins = match geometry.may_block {
-                true => Begins::Worker,
-                false => Begins::Submitter,
+            let issued_by = match geometry.may_block {
+                true => IssuedBy::Worker,
+                false => IssuedBy::Submitter,
             };
-            ring.add_file_as(duplicate, begins).map_err(full)?
+            ring.add_file_as(duplicate, issued_by).map_err(full)?
         };
         let whole = ring.room() + ring.in_flight();
-        let most_in_ring = if geometry.may_block { WORKERS } else { whole };
+        let max_in_ring = if geometry.may_block {
+            MAX_WORKERS
+        } else {
+            whole
+        };
         Ok(Self {
             file,
             device: Some(outside).filter(|it| it.is_device()),
             name,
             geometry,
             active: Slab::with_capacity(whole / 2),
-            again: VecDeque::with_capacity(whole / 2),
+            deferred: VecDeque::with_capacity(whole / 2),
             in_ring: 0,
-            most_in_ring,
+            max_in_ring,
             zeroes: Zeroes::default(),
             losses,
             flushing: Flushing::new(ring.waker()),
         })
     }
 
-    /// Starts the next operation of `slot`, or has it wait for its turn.
+    /// Starts the next operation of `slot`, or defers it.
     fn advance(&mut self, slot: u32, io: &mut Io<'_>) {
-        if self.in_ring >= self.most_in_ring {
-            self.again.push_back(slot);
+        if self.in_ring >= self.max_in_ring {
+            self.deferred.push_back(slot);
             return;
         }
         let Some(active) = self.active.get_mut(slot as usize) else {
@@ -127,16 +133,16 @@ impl FileDisk {
         let losses = (!self.geometry.fua_alone).then_some(&self.losses);
         match start(active, slot, self.file, &mut self.zeroes, losses, io) {
             Ok(()) => self.in_ring += 1,
-            Err(Cannot::Yet) => self.again.push_back(slot),
-            Err(Cannot::Together) => {
-                self.flushing.ask(slot);
+            Err(NotStarted::Deferred) => self.deferred.push_back(slot),
+            Err(NotStarted::Joined) => {
+                self.flushing.join(slot);
                 self.flush(io);
             }
-            Err(Cannot::Ever(errno)) => self.fail(slot, IoErrorKind::of(errno), errno, io),
+            Err(NotStarted::Failed(errno)) => self.fail(slot, IoErrorKind::of(errno), errno, io),
         }
     }
 
-    /// It failed by itself.
+    /// Completes a request that failed, and counts the writes that were lost with it.
     #[cold]
     fn fail(&mut self, slot: u32, kind: IoErrorKind, errno: Errno, io: &mut Io<'_>) {
         let active = self.active.get(slot as usize);
@@ -174,16 +180,16 @@ impl FileDisk {
     }
 }
 
-enum Cannot {
-    /// Something must end first.
-    Yet,
-    /// It is done for all that ask.
-    Together,
+enum NotStarted {
+    /// Another operation must complete first.
+    Deferred,
+    /// A flush is shared with other requests.
+    Joined,
     /// The request failed.
-    Ever(Errno),
+    Failed(Errno),
 }
 
-/// Starts the operation `active` has come to.
+/// Starts the next operation of `active`.
 fn start(
     active: &mut Active,
     slot: u32,
@@ -191,7 +197,7 @@ fn start(
     zeroes: &mut Zeroes,
     losses: Option<&Arc<Losses>>,
     io: &mut Io<'_>,
-) -> Result<(), Cannot> {
+) -> Result<(), NotStarted> {
     let position = active.job.position();
     let mode = if active.job.writes_through() {
         WriteMode::Dsync
@@ -204,7 +210,7 @@ fn start(
     }
     let started = match step {
         Step::Read | Step::Write => {
-            let buf = active.buf.take().ok_or(Cannot::Ever(Errno::EFAULT))?;
+            let buf = active.buf.take().ok_or(NotStarted::Failed(Errno::EFAULT))?;
             let buf = active.job.aim(buf);
             let started = if step == Step::Read {
                 io.read(slot, file, position, buf)
@@ -216,7 +222,7 @@ fn start(
                 refused.why
             })
         }
-        Step::Sync => return Err(Cannot::Together),
+        Step::Sync => return Err(NotStarted::Joined),
         Step::Punch { len } => {
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             io.fallocate(slot, file, punch, position, len)
@@ -228,19 +234,25 @@ fn start(
                 .map_err(|it| it.why)
         }
         Step::WriteZeroes { len } => {
-            let piece = zeroes.take(len).map_err(Cannot::Ever)?;
-            io.write(slot, file, position, piece.ok_or(Cannot::Yet)?, mode)
-                .map_err(|it| it.why)
+            let piece = zeroes.take(len).map_err(NotStarted::Failed)?;
+            io.write(
+                slot,
+                file,
+                position,
+                piece.ok_or(NotStarted::Deferred)?,
+                mode,
+            )
+            .map_err(|it| it.why)
         }
     };
-    started.map_err(cannot)
+    started.map_err(not_started)
 }
 
-fn cannot(why: uring::Why) -> Cannot {
+fn not_started(why: uring::Why) -> NotStarted {
     match why {
-        uring::Why::Full => Cannot::Yet,
-        uring::Why::UnknownFile => Cannot::Ever(Errno::EBADF),
-        uring::Why::TooLong => Cannot::Ever(Errno::EINVAL),
+        uring::Why::Full => NotStarted::Deferred,
+        uring::Why::UnknownFile => NotStarted::Failed(Errno::EBADF),
+        uring::Why::TooLong => NotStarted::Failed(Errno::EINVAL),
     }
 }
 
@@ -263,8 +275,8 @@ impl Backend for FileDisk {
             let (buf, result) = (op.into_buf(), Err(wrong));
             return Ok(Some(Done { tag, buf, result }));
         }
-        // It leaves as much of the ring as it has itself to other disks: one that hangs
-        // cannot fill it, nor can several.
+        // At least as many slots of the ring as this store uses remain for other stores, so
+        // that unresponsive ones cannot fill it.
         if self.active.len() >= io.room() {
             let why = Why::Full;
             return Err(Refused { why, back: request });
@@ -302,8 +314,7 @@ impl Backend for FileDisk {
         let Some(active) = self.active.get_mut(slot as usize) else {
             return;
         };
-        // The zeroes written for a request are not its own buffer: dropped,
-        // they go back to their pool.
+        // A buffer of zeroes is not that of the request: dropping it returns it to its pool.
         if active.job.owns_buf() {
             active.buf = done.buf;
         }
@@ -311,30 +322,29 @@ impl Backend for FileDisk {
             .job
             .advance(done.result, &mut self.zeroes, &self.name)
         {
-            // A direct write that fails says so itself.
             Next::Done(Ok(())) => self.finish(slot, Ok(()), io),
             Next::Done(Err((kind, errno))) => self.fail(slot, kind, errno, io),
             Next::Step => self.advance(slot, io),
-            Next::Later => self.again.push_back(slot),
+            Next::Later => self.deferred.push_back(slot),
         }
     }
 
     fn poll(&mut self, io: &mut Io<'_>) {
-        for _ in 0..self.again.len() {
-            if self.in_ring >= self.most_in_ring {
+        for _ in 0..self.deferred.len() {
+            if self.in_ring >= self.max_in_ring {
                 break;
             }
-            let Some(slot) = self.again.pop_front() else {
+            let Some(slot) = self.deferred.pop_front() else {
                 return;
             };
             self.advance(slot, io);
         }
         self.flush(io);
-        self.answer_settled(io);
+        self.complete_settled(io);
     }
 
     fn waiting(&self) -> bool {
-        self.in_ring == 0 && (!self.again.is_empty() || self.flushing.is_due())
+        self.in_ring == 0 && (!self.deferred.is_empty() || self.flushing.is_due())
     }
 
     fn in_flight(&self) -> usize {

@@ -1,4 +1,4 @@
-//! What a disk looks like to those who use it.
+//! Properties of a backing store.
 
 use std::sync::Arc;
 
@@ -6,36 +6,35 @@ use nix::errno::Errno;
 
 use crate::{BlockSize, Hints, IoError, IoErrorKind, Op};
 
-/// What a disk looks like: fixed from claim to end.
+/// Properties of a backing store: fixed for the lifetime of its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes, a multiple of the block size and not 0.
     pub size: u64,
-    /// What offsets and lengths are multiples of.
+    /// Offsets and lengths are multiples of it.
     pub block_size: BlockSize,
-    /// In which sizes it is written and freed best.
+    /// Preferred sizes of writes and deallocations.
     pub hints: Hints,
-    /// Bytes the address of every buffer must be a multiple of, a power of two; 1
-    /// when any will do.
+    /// Alignment of the address of each buffer, in bytes, a power of two; 1 if there is no
+    /// requirement.
     pub buffer_alignment: u32,
-    /// Nothing may be changed.
+    /// It is read-only.
     pub readonly: bool,
-    /// Deallocated bytes read as zero. When not, deallocating succeeds and
-    /// does nothing.
+    /// Deallocated bytes read as zero. If not, deallocating succeeds and has no effect.
     pub deallocate_zeroes: bool,
-    /// What is written needs a flush to survive a loss of power.
+    /// Writes need a flush to survive a loss of power.
     pub volatile_write_cache: bool,
-    /// Reads and writes go past the page cache of the kernel.
+    /// Reads and writes bypass the page cache of the kernel (`O_DIRECT`).
     pub direct: bool,
-    /// A write that must be durable is made so by itself. When not, all that was written
-    /// before is made durable with it, and fails with it.
+    /// The device implements FUA: a durable write makes only its own data durable. If not,
+    /// it makes all earlier writes durable too, and they fail with it.
     pub fua_alone: bool,
-    /// Submitting an operation may wait for it: worker threads of the kernel do that.
+    /// Submitting an operation may block, so worker threads of the kernel submit it.
     pub may_block: bool,
 }
 
 impl Geometry {
-    /// What is wrong with asking `op` of this disk, if anything.
+    /// Checks that this backing store can execute `op`.
     #[inline]
     pub(crate) fn check(&self, path: &Arc<str>, op: &Op) -> Result<(), IoError> {
         let (offset, len) = op.range();
@@ -50,7 +49,7 @@ impl Geometry {
         }
     }
 
-    /// Whether `len` bytes from `offset` on are whole blocks inside the disk.
+    /// Whether `len` bytes from `offset` on are whole blocks inside the backing store.
     fn contains(&self, offset: u64, len: u64) -> bool {
         let block = u64::from(self.block_size.bytes());
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
@@ -58,7 +57,7 @@ impl Geometry {
         inside && (offset | len) & (block - 1) == 0
     }
 
-    /// Whether direct I/O takes the buffer of `op`.
+    /// Whether the buffer of `op` has the alignment that direct I/O requires.
     fn suits(&self, op: &Op) -> bool {
         let (Op::Read { buf, .. } | Op::Write { buf, .. }) = op else {
             return true;

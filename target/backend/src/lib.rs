@@ -1,13 +1,12 @@
-//! Storage behind namespaces: files, block devices, RAM, null.
+//! Backing stores of namespaces: files, block devices, RAM, null.
 //!
-//! A [`Spec`] says what to serve. A [`Claim`] is the right to serve it, taken
-//! once in the process: it opens and locks the file and decides how it is
-//! read and written. Each reactor opens the claim in its own [`Disks`], which
-//! owns the reactor's one io_uring. A [`Request`] goes in with its buffer and
-//! comes out as a [`Done`] with the same buffer.
+//! A [`Spec`] names a backing store. A [`Claim`] is the exclusive right to serve it, taken
+//! once in the process: it opens and locks the file and selects direct or buffered I/O.
+//! Each reactor opens the claim in its own [`Disks`], which owns the io_uring of the
+//! reactor. A [`Request`] owns its buffer, which its completion, a [`Done`], returns.
 //!
-//! This crate knows bytes and offsets, not logical blocks, namespaces or NVMe
-//! statuses; it does not order requests and does not sleep.
+//! This crate knows bytes and offsets, not logical blocks, namespaces or NVMe statuses. It
+//! does not order requests and does not sleep.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -1,8 +1,7 @@
-//! How often a storage may have lost what was answered as done.
+//! Counting write losses: completed writes that a failed flush may have lost.
 //!
-//! The kernel tells one who asks for stable storage that it could not be had, and forgets
-//! it then (fsync(2)): whoever asks next hears that all is well. So it is counted here,
-//! for those who wrote and did not ask.
+//! The kernel reports a failed writeback to one caller of fsync(2), and succeeds for the
+//! next. So failures are counted here, for all hosts that wrote and did not flush.
 
 mod syncs;
 
@@ -11,63 +10,64 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncs::Syncs;
-pub(crate) use syncs::{Begun, LostMeanwhile, Synced};
+pub(crate) use syncs::{CompletedSync, LostDuringSync, RunningSync};
 
-/// A count that only grows. It goes on when the same file or device is opened again.
+/// Number of write losses of a file or device. It only grows, and continues when the same
+/// file or device is opened again.
 ///
-/// Beside it stands which writes were stable before: those that had ended when a flush
-/// began that succeeded. In which order that was, stamps say.
+/// It also records which writes were stable before a loss: those that had completed when a
+/// successful flush began. Stamps define this order.
 #[derive(Debug)]
 pub struct Losses {
     number: u64,
     count: AtomicU64,
-    /// What has this [stamp](stamp()) or a smaller one is stable.
+    /// Writes with this [stamp](stamp()) or a smaller one are stable.
     stable: AtomicU64,
     history: Mutex<History>,
     syncs: Syncs,
 }
 
-/// What was stable when something was lost, the oldest first.
+/// What was stable at each loss, the oldest first.
 #[derive(Debug, Default)]
 struct History {
     runs: VecDeque<Run>,
-    /// Losses of which that is not known any more.
+    /// The count up to which that is no longer known.
     forgotten: u64,
 }
 
-/// Losses one after the other between which nothing became stable.
+/// Consecutive losses between which nothing became stable.
 #[derive(Debug)]
 struct Run {
     stable: u64,
-    /// The count after the last of them.
+    /// The count after the last one.
     until: u64,
 }
 
-/// Runs that are remembered.
-const MOST: usize = 64;
+/// Maximum number of runs in the history.
+const MAX_RUNS: usize = 64;
 
-/// Such a count at one moment.
+/// The number of write losses at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Of what it is: no other file or device of this process has it. 0 for memory,
-    /// which loses nothing.
+    /// Number of the file or device, unique in this process. 0 for memory, which loses
+    /// nothing.
     pub storage: u64,
-    /// How often.
+    /// Number of losses.
     pub count: u64,
 }
 
-/// Which file or device it is: the same after a mount or when it is opened again,
-/// another when a file takes the place of another under its name.
+/// Identity of a file or device: the same after a mount or when it is opened again, another
+/// one when a file is replaced under its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageId {
-    /// A file, by its number in its file system.
+    /// A file, by its inode number.
     File(u64),
     /// A block device, by its number and its size in bytes.
     Device(u64, u64),
 }
 
 impl StorageId {
-    /// Whether the same file or device may have been both, with another size.
+    /// Whether both may be the same file or device, also with another size.
     pub(crate) fn is_of(self, other: Self) -> bool {
         match (self, other) {
             (Self::Device(this, _), Self::Device(that, _)) => this == that,
@@ -76,7 +76,7 @@ impl StorageId {
     }
 }
 
-/// One that is counted on if it is opened again.
+/// A file or device whose count continues when it is opened again.
 struct Known {
     name: Arc<str>,
     storage: StorageId,
@@ -85,10 +85,10 @@ struct Known {
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
-/// Flushes that began, of all storages.
+/// Flushes that have begun, of all backing stores.
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
-/// The numbers of what is open, and of what was and lost something.
+/// Numbers of files and devices that are open, or were open and had losses.
 #[must_use]
 pub fn counted() -> BTreeSet<u64> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,33 +96,33 @@ pub fn counted() -> BTreeSet<u64> {
     known.iter().map(|one| one.losses.number).collect()
 }
 
-/// Of what nobody has and where nothing was lost there is nothing to know.
+/// Removes entries that are not in use and had no losses.
 fn forget(known: &mut Vec<Known>) {
     known.retain(|one| Arc::strong_count(&one.losses) > 1 || one.losses.now().count > 0);
 }
 
-/// Says that something has ended by now. Greater than 0. What ends later has the same or
-/// a greater one.
+/// A stamp for a write that has completed by now. Greater than 0. A write that completes
+/// later has the same or a greater one.
 #[inline]
 #[must_use]
 pub fn stamp() -> u64 {
     FLUSHES.load(Ordering::SeqCst) + 1
 }
 
-/// A flush begins: what ended before has this [stamp](stamp()) or a smaller one, and what
-/// ends from now on a greater one. To be taken before the disk is told.
+/// Begins a flush: writes that completed before have this [stamp](stamp()) or a smaller
+/// one, and later ones a greater one. To be called before the flush is submitted.
 #[must_use]
 pub fn flush_begins() -> u64 {
     FLUSHES.fetch_add(1, Ordering::SeqCst) + 1
 }
 
 impl Losses {
-    /// Of memory, which loses nothing.
+    /// Losses of memory, which are always 0.
     pub(crate) fn of_memory() -> Arc<Self> {
         Self::numbered(0)
     }
 
-    /// Of something that is like no other file or device.
+    /// Losses of a file or device that is not shared with others.
     #[must_use]
     pub fn of_its_own() -> Arc<Self> {
         Self::numbered(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -138,9 +138,9 @@ impl Losses {
         })
     }
 
-    /// Of that file or device, under that name.
+    /// Losses of that file or device, under that name.
     pub(crate) fn of(name: &Arc<str>, storage: StorageId) -> Arc<Self> {
-        // Nothing is left half done when a holder panics.
+        // The state is consistent also after a panic of another holder.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         forget(&mut known);
         let its = |one: &&Known| one.storage.is_of(storage) && one.name == *name;
@@ -156,53 +156,53 @@ impl Losses {
         losses
     }
 
-    /// Once more.
+    /// Counts a loss.
     pub fn add(&self) {
         let mut history = self.history();
         let stable = self.stable.load(Ordering::SeqCst);
-        // Who does not see it yet has its stamp seen, by the one total order.
+        // By the total order of SeqCst, a reader that misses this loss has a stamp seen here.
         let until = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         match history.runs.back_mut() {
             Some(last) if last.stable == stable => last.until = until,
             _ => history.runs.push_back(Run { stable, until }),
         }
-        if history.runs.len() > MOST
+        if history.runs.len() > MAX_RUNS
             && let Some(oldest) = history.runs.pop_front()
         {
             history.forgotten = oldest.until;
         }
     }
 
-    /// The flush that began with that stamp succeeded, and nothing was lost since.
+    /// The flush that began with that stamp succeeded, without a loss since.
     pub fn flushed(&self, begun: u64) {
         self.stable.fetch_max(begun, Ordering::SeqCst);
     }
 
-    /// Whether what ended until `stamp` is known to be stable.
+    /// Whether writes with `stamp` or a smaller one are known to be stable.
     #[must_use]
     pub fn is_stable(&self, stamp: u64) -> bool {
         stamp <= self.stable.load(Ordering::SeqCst)
     }
 
-    /// Whether something that ended until `stamp`, 0 if there is nothing, may be among
-    /// what was lost since the count was `known`.
+    /// Whether a write with `stamp` or a smaller one may have been lost since the count was
+    /// `known`. `stamp` is 0 if there is no such write.
     #[must_use]
     pub fn concern(&self, stamp: u64, known: u64) -> bool {
         let history = self.history();
         if known < history.forgotten {
             return stamp > 0;
         }
-        // Of those that came later at least as much was stable.
+        // At later losses at least as much was stable.
         let first = history.runs.iter().find(|run| run.until > known);
         first.is_some_and(|run| stamp > run.stable)
     }
 
-    /// What makes it stable at this moment.
+    /// Flushes and durable writes that are running.
     pub(crate) fn syncs(&self) -> &Syncs {
         &self.syncs
     }
 
-    /// How often so far.
+    /// The current count.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Lost {
@@ -213,7 +213,7 @@ impl Losses {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        // Nothing is left half done when a holder panics.
+        // The state is consistent also after a panic of another holder.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_before_a_flush_that_succeeded_is_not_among_what_is_lost() {
+    fn writes_before_a_successful_flush_are_not_lost() {
         let losses = Losses::of_its_own();
         let earlier = stamp();
         let first = flush_begins();
@@ -238,29 +238,29 @@ mod tests {
         losses.add();
         let concerned = [0, earlier, beside, later].map(|stamp| losses.concern(stamp, 0));
         assert_eq!(concerned, [false, false, true, true]);
-        assert!(!losses.concern(later, 1), "that is known");
+        assert!(!losses.concern(later, 1), "this loss is known");
         flush(&losses);
-        assert!(losses.concern(later, 0), "what is lost stays so");
+        assert!(losses.concern(later, 0), "a lost write stays lost");
         losses.add();
         assert!(losses.concern(later, 0) && !losses.concern(later, 1));
         assert!(losses.concern(stamp(), 1));
     }
 
     #[test]
-    fn a_flush_that_did_not_succeed_makes_nothing_stable() {
+    fn failed_flush_makes_nothing_stable() {
         let losses = Losses::of_its_own();
         let written = stamp();
         let _ = flush_begins();
         losses.add();
         assert!(losses.concern(written, 0));
-        // An older one that comes back late takes nothing away.
+        // A late older flush changes nothing.
         let old = flush_begins();
         let written = stamp();
         flush(&losses);
         losses.flushed(old);
         losses.add();
         assert!(!losses.concern(written, 1));
-        // Nor does one of another storage.
+        // Nor does one of another backing store.
         let written = stamp();
         flush(&Losses::of_its_own());
         losses.add();
@@ -268,29 +268,29 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_too_long_ago_the_worst_is_taken() {
+    fn losses_beyond_history_concern_all_writes() {
         let losses = Losses::of_its_own();
         let first = stamp();
-        for _ in 0..=MOST {
+        for _ in 0..=MAX_RUNS {
             let written = stamp();
             flush(&losses);
             losses.add();
             assert!(!losses.concern(written, losses.now().count - 1));
         }
         let history = losses.history();
-        assert_eq!((history.runs.len(), history.forgotten), (MOST, 1));
+        assert_eq!((history.runs.len(), history.forgotten), (MAX_RUNS, 1));
         drop(history);
         assert!(losses.concern(first, 0) && !losses.concern(0, 0));
         assert!(!losses.concern(first, 1));
         // Many losses without a flush between them are one run.
-        for _ in 0..10 * MOST {
+        for _ in 0..10 * MAX_RUNS {
             losses.add();
         }
         assert_eq!(losses.history().forgotten, 1);
     }
 
     #[test]
-    fn what_was_lost_is_known_when_it_is_opened_again() {
+    fn losses_continue_after_reopening() {
         let [name, other] = ["/disks/a", "/disks/b"].map(Arc::<str>::from);
         let file = StorageId::File(0xa_0000_0001);
         let losses = Losses::of(&name, file);
@@ -311,7 +311,7 @@ mod tests {
             assert_ne!(another.now().storage, before.storage);
         }
         assert!(counted().contains(&before.storage));
-        // A device that has another size by now.
+        // A device with another size.
         let [smaller, larger] = [512, 1024].map(|size| StorageId::Device(0xa_0000_0003, size));
         let losses = Losses::of(&name, smaller);
         losses.add();
@@ -320,7 +320,7 @@ mod tests {
         drop(Losses::of(&name, file));
         assert!(
             !counted().contains(&number),
-            "nobody has it, and nothing was lost"
+            "it is not in use and had no losses"
         );
     }
 }

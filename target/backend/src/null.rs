@@ -1,4 +1,4 @@
-//! The null disk: writes go nowhere, reads give zeroes.
+//! The null store: writes are discarded, reads return zeroes.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use nvmeof_uring::Ring;
 
 use crate::{Backend, Done, Geometry, Io, Op, Refused, Request};
 
-/// Answers at once. Reads fill the buffer with zeroes: what lay in it before
-/// is another host's.
+/// Completes requests immediately. Reads fill the buffer with zeroes: it may contain data of
+/// another host.
 pub(crate) struct NullDisk {
     name: Arc<str>,
     geometry: Geometry,

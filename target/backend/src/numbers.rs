@@ -1,12 +1,13 @@
-//! Numbers of disks, the same on every reactor.
+//! Numbers of backing stores, the same on every reactor.
 //!
-//! A number is an index in each reactor's table of disks and a generation, which counts the
-//! disks that had this index before: what is late for one disk never reaches the next.
+//! A number consists of an index in the table of each reactor and a generation, which counts
+//! the backing stores that had this index before. So a late completion or request never
+//! reaches the next backing store at that index.
 
-/// Numbers that are taken, and those to come.
+/// Allocator of numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
-    places: Vec<Entry>,
+    entries: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,25 +30,25 @@ pub(crate) fn index_bits(number: u32) -> u32 {
 }
 
 impl Numbers {
-    /// A number that no disk has; `None` when there are 65,536 disks. The
-    /// first ones are 0, 1, 2 and so on.
+    /// Allocates a number; `None` when 65,536 are in use. The first ones are 0, 1, 2 and so
+    /// on.
     pub fn take(&mut self) -> Option<u32> {
-        let free = self.places.iter().position(|place| !place.taken);
-        let at = free.unwrap_or(self.places.len());
+        let free = self.entries.iter().position(|entry| !entry.taken);
+        let at = free.unwrap_or(self.entries.len());
         let index = u16::try_from(at).ok()?;
         if free.is_none() {
-            self.places.push(Entry::default());
+            self.entries.push(Entry::default());
         }
-        let place = self.places.get_mut(at)?;
-        place.taken = true;
-        Some(u32::from(place.generation) << 16 | u32::from(index))
+        let entry = self.entries.get_mut(at)?;
+        entry.taken = true;
+        Some(u32::from(entry.generation) << 16 | u32::from(index))
     }
 
-    /// No reactor has the disk open any more.
+    /// Frees a number. No reactor may have the backing store open.
     pub fn free(&mut self, number: u32) {
-        if let Some(place) = self.places.get_mut(index_of(number)) {
-            place.taken = false;
-            place.generation = place.generation.wrapping_add(1);
+        if let Some(entry) = self.entries.get_mut(index_of(number)) {
+            entry.taken = false;
+            entry.generation = entry.generation.wrapping_add(1);
         }
     }
 }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_used_again_under_another_number() {
+    fn freed_index_is_reused_with_another_number() {
         let mut numbers = Numbers::default();
         let first: Vec<_> = (0..3).filter_map(|_| numbers.take()).collect();
         assert_eq!(first, [0, 1, 2]);
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_as_places() {
+    fn take_beyond_65536_is_none() {
         let mut numbers = Numbers::default();
         for _ in 0..=u16::MAX {
             assert!(numbers.take().is_some());

@@ -1,4 +1,4 @@
-//! Whether a disk's device can be asked for what is done.
+//! Whether the device of a backing store can be polled (`IOPOLL`).
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,12 +10,12 @@ use nvmeof_uring::{PolledError, Ring, RingConfig, RingError};
 
 use crate::{Geometry, NoPolling};
 
-/// Reads a block of `file` that way.
+/// Checks it with a polled read of one block of `file`.
 pub(crate) fn check(file: &File, geometry: &Geometry) -> Result<(), NoPolling> {
     if !geometry.direct {
         return Err(NoPolling::Buffered);
     }
-    // Without such queues some kernels complete by interrupt all the same.
+    // Without poll queues some kernels complete such a read by an interrupt.
     if !device_polls(file) {
         return Err(NoPolling::Device);
     }
@@ -39,7 +39,7 @@ pub(crate) fn check(file: &File, geometry: &Geometry) -> Result<(), NoPolling> {
     }
 }
 
-/// What came of reading the first block.
+/// The result of reading the first block.
 fn read_block(
     ring: &mut Ring,
     file: nvmeof_uring::FileId,
@@ -68,7 +68,7 @@ fn read_block(
     }
 }
 
-/// Whether the block device that the file is, or lies on, has queues to poll.
+/// Whether the block device that the file is, or is on, has poll queues.
 /// Source: Documentation/ABI/stable/sysfs-block (`queue/io_poll`).
 fn device_polls(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else {
@@ -80,9 +80,9 @@ fn device_polls(file: &File) -> bool {
         metadata.dev()
     };
     let folder = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    // A partition's queue is that of the whole device.
+    // A partition uses the queue of the whole device.
     ["", "../"].iter().any(|up| {
-        let told = std::fs::read_to_string(format!("{folder}/{up}queue/io_poll"));
-        told.is_ok_and(|told| told.trim() == "1")
+        let value = std::fs::read_to_string(format!("{folder}/{up}queue/io_poll"));
+        value.is_ok_and(|value| value.trim() == "1")
     })
 }

@@ -1,4 +1,4 @@
-//! Opening a file or block device and finding out what can be done with it.
+//! Opening a file or block device and detecting its properties.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -14,11 +14,10 @@ use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_uring::direct_alignment;
 
 use crate::blocking::never_blocks;
-use crate::hints::{folder, queue_text, queue_value, written_at_once};
+use crate::hints::{atomic_write_size, folder, queue_text, queue_value};
 use crate::{BlockSize, Geometry, Hints, IoErrorKind, OpenError};
 
-/// How often a lock that somebody holds is tried, and how long after the last
-/// time.
+/// Number of attempts to take a lock that is held, and the pause between them.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
@@ -30,17 +29,17 @@ pub(crate) fn open(
 ) -> Result<(File, Geometry), OpenError> {
     let (file, device) = open_locked(path, readonly)?;
     let system = |what| move |error: io::Error| system(path, what, &error);
-    let told = file.metadata().map_err(system("fstat"))?;
+    let metadata = file.metadata().map_err(system("fstat"))?;
     let named = path.display().to_string();
     if device {
-        written_anywhere(path, queue_text(&told, "queue/zoned").as_deref())?;
+        check_zones(path, queue_text(&metadata, "queue/zoned").as_deref())?;
     }
     let size = size(&named, &file)?;
-    let block_size = choose_block_size(path, block_size, device.then_some(&told))?;
+    let block_size = choose_block_size(path, block_size, device.then_some(&metadata))?;
     servable(&named, size, block_size)?;
 
     let access = choose_access(&file, device, block_size, size);
-    let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&told));
+    let deallocate_zeroes = !readonly && can_deallocate(&file, size, device.then_some(&metadata));
     let block = block_size.bytes();
     let geometry = Geometry {
         size,
@@ -51,22 +50,23 @@ pub(crate) fn open(
         deallocate_zeroes,
         volatile_write_cache: true,
         direct: access.is_ok(),
-        fua_alone: access.is_ok() && device && has_fua(&told),
-        may_block: !never_blocks(&file, &told, device, access.is_ok()),
+        fua_alone: access.is_ok() && device && has_fua(&metadata),
+        may_block: !never_blocks(&file, &metadata, device, access.is_ok()),
     };
     if device
-        && let Some(at_once) = written_at_once(&folder(&told))
+        && let Some(at_once) = atomic_write_size(&folder(&metadata))
         && at_once < block.into()
     {
         let name = path.display();
-        tracing::warn!(path = %name, block_size = block, at_once, "a loss of power may leave \
-            a block half written: the device writes less than a block at once");
+        tracing::warn!(path = %name, block_size = block, at_once, "torn writes possible: \
+            the device writes less than a block atomically; a loss of power may leave a block \
+            partly written");
     }
     report(path, &geometry, access.err());
     Ok((file, geometry))
 }
 
-/// Opens and locks a file or block device, and says whether it is a device.
+/// Opens and locks a file or block device. Returns whether it is a device.
 fn open_locked(path: &Path, readonly: bool) -> Result<(File, bool), OpenError> {
     let kind = std::fs::metadata(path).map_err(|error| explain(path, readonly, &error))?;
     let device = kind.file_type().is_block_device();
@@ -79,17 +79,17 @@ fn open_locked(path: &Path, readonly: bool) -> Result<(File, bool), OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(!readonly);
     if device && !readonly {
-        // For a block device and without O_CREAT this means: fail when the
-        // kernel uses it itself. open(2)
+        // For a block device and without O_CREAT: fail if the kernel uses it itself, such as
+        // by a mount (open(2)).
         options.custom_flags(OFlag::O_EXCL.bits());
     }
-    let file = open_patiently(path, &options);
+    let file = open_with_retries(path, &options);
     let file = file.map_err(|error| explain(path, readonly, &error))?;
     lock(path, &file, readonly)?;
     Ok((file, device))
 }
 
-/// Says how `path` is served; `buffered`: why without O_DIRECT.
+/// Logs how `path` is served; `buffered`: why without O_DIRECT.
 fn report(path: &Path, geometry: &Geometry, buffered: Option<&str>) {
     let (path, size, readonly) = (path.display(), geometry.size, geometry.readonly);
     let block_size = geometry.block_size.bytes();
@@ -102,35 +102,35 @@ fn report(path: &Path, geometry: &Geometry, buffered: Option<&str>) {
         }
     }
     if geometry.may_block {
-        tracing::info!(%path, "submitting I/O here may block: worker threads of the kernel do it");
+        tracing::info!(%path, "submitting I/O may block: worker threads of the kernel submit it");
     }
     if !readonly && !geometry.deallocate_zeroes {
-        tracing::info!(%path, "deallocation is not supported here and has no effect");
+        tracing::info!(%path, "deallocation is not supported: Deallocate has no effect");
     }
 }
 
-/// Bytes that the file or block device has now.
+/// Current size of the file or block device, in bytes.
 pub(crate) fn size(name: &str, file: &File) -> Result<u64, OpenError> {
     let system = |what| move |error: io::Error| system(Path::new(name), what, &error);
     match device_size(file) {
-        // Linux takes the size of a device whose hardware is gone (blk_mark_disk_dead).
+        // Linux sets the size of a device to 0 if its hardware is gone (blk_mark_disk_dead).
         Some(Ok(0)) => Err(OpenError::NoMedium(name.into())),
         Some(size) => size.map_err(system("lseek")),
         None => Ok(file.metadata().map_err(system("fstat"))?.len()),
     }
 }
 
-/// Bytes that a block device has now; `None` of anything else.
+/// Current size of a block device, in bytes; `None` for a file.
 fn device_size(mut file: &File) -> Option<io::Result<u64>> {
-    let told = file.metadata().ok()?;
-    let is_device = told.file_type().is_block_device();
+    let metadata = file.metadata().ok()?;
+    let is_device = metadata.file_type().is_block_device();
     is_device.then(|| file.seek(SeekFrom::End(0)))
 }
 
-/// What it means that an operation on `device`, if it is one, failed with `kind` at byte
-/// `position`. Linux answers EIO for a block device that is gone, and behind its end, which
-/// is at 0 then, ENOSPC for a write (`blkdev_write_iter` in block/fops.c), as it does where
-/// a device that is provisioned thinly is full.
+/// The class of an error `kind` at byte `position` of `device`, if it is one. Linux returns
+/// EIO for a block device that is gone, and ENOSPC for a write beyond its end, which is at 0
+/// then (`blkdev_write_iter` in block/fops.c). A full thin-provisioned device returns ENOSPC
+/// as well.
 pub(crate) fn kind_at(device: Option<&File>, kind: IoErrorKind, position: u64) -> IoErrorKind {
     let size = match kind {
         IoErrorKind::Media | IoErrorKind::NoSpace | IoErrorKind::Other => {
@@ -151,10 +151,9 @@ fn is_removed(error: &io::Error) -> bool {
     errno.map(IoErrorKind::of) == Some(IoErrorKind::Removed)
 }
 
-/// Refuses a block device with zones of which `model` says that they are written in
-/// sequence only. One that takes writes anywhere beside that is `host-aware`. Source:
-/// Documentation/ABI/stable/sysfs-block.
-fn written_anywhere(path: &Path, model: Option<&str>) -> Result<(), OpenError> {
+/// Refuses a block device whose zoned `model` requires sequential writes. A `host-aware`
+/// device accepts random writes. Source: Documentation/ABI/stable/sysfs-block.
+fn check_zones(path: &Path, model: Option<&str>) -> Result<(), OpenError> {
     match model {
         None | Some("none" | "host-aware") => Ok(()),
         Some(model) => Err(OpenError::Zoned {
@@ -172,7 +171,7 @@ pub(crate) fn servable(name: &str, size: u64, block_size: BlockSize) -> Result<(
     whole_blocks(name, size, block_size)
 }
 
-/// Whether a block of it can be read: the first, one in the middle or the last.
+/// Whether a block of it is readable: the first, one in the middle or the last.
 pub(crate) fn answers(file: &File, geometry: &Geometry) -> bool {
     let block = u64::from(geometry.block_size.bytes());
     let layout = PoolLayout {
@@ -180,7 +179,7 @@ pub(crate) fn answers(file: &File, geometry: &Geometry) -> bool {
         stride: 4096,
         lead: 0,
     };
-    // Without memory nothing is known, and nobody to blame.
+    // Without memory, assume that it is readable.
     let Some(mut buf) = Pool::new(layout, Pages::Normal)
         .ok()
         .and_then(|it| it.take())
@@ -248,9 +247,9 @@ fn system(path: &Path, what: &'static str, error: &io::Error) -> OpenError {
     }
 }
 
-/// A block device that was served until now may be closed by a thread of its own, shortly
-/// after its claim is gone.
-fn open_patiently(path: &Path, options: &OpenOptions) -> io::Result<File> {
+/// Opens a file, with retries: a block device that was served until now may be closed by a
+/// thread of its own, shortly after its claim was dropped.
+fn open_with_retries(path: &Path, options: &OpenOptions) -> io::Result<File> {
     for _ in 0..LOCK_TRIES {
         match options.open(path) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -263,10 +262,9 @@ fn open_patiently(path: &Path, options: &OpenOptions) -> io::Result<File> {
 }
 
 fn lock(path: &Path, file: &File, readonly: bool) -> Result<(), OpenError> {
-    // A process that was killed keeps its lock until the kernel has taken its
-    // io_uring apart, shortly after the end; a target that is started again at
-    // once has to wait for that. And udev locks a block device for a moment
-    // whenever somebody closed it.
+    // A killed process keeps its lock until the kernel has torn its io_uring down, shortly
+    // after its end; a target that is restarted immediately has to wait for that. Also,
+    // udev locks a block device for a moment after each close.
     for _ in 0..LOCK_TRIES {
         let locked = if readonly {
             file.try_lock_shared()
@@ -287,35 +285,35 @@ fn lock(path: &Path, file: &File, readonly: bool) -> Result<(), OpenError> {
     Err(OpenError::Locked { path, readonly })
 }
 
-/// The block size asked for, if the device can have it, or a suitable one.
+/// The requested block size, if the device supports it, or the smallest suitable one.
 fn choose_block_size(
     path: &Path,
-    asked: Option<BlockSize>,
+    requested: Option<BlockSize>,
     device: Option<&Metadata>,
 ) -> Result<BlockSize, OpenError> {
     let logical = device.and_then(|device| queue_value(device, "queue/logical_block_size"));
     let logical = u32::try_from(logical.unwrap_or(512)).unwrap_or(u32::MAX);
     let suits = |size: &BlockSize| size.bytes() >= logical;
     let suitable = || BlockSize::ALL.into_iter().find(suits);
-    let asked = asked.or_else(suitable).unwrap_or(BlockSize::B4096);
-    if asked.bytes() < logical {
+    let chosen = requested.or_else(suitable).unwrap_or(BlockSize::B4096);
+    if chosen.bytes() < logical {
         return Err(OpenError::DeviceBlocks {
             path: path.to_owned(),
             device: logical,
-            asked: asked.bytes(),
+            asked: chosen.bytes(),
         });
     }
-    Ok(asked)
+    Ok(chosen)
 }
 
-/// What direct I/O on a file asks of buffers.
+/// Requirements of direct I/O on buffers.
 struct Direct {
     /// Alignment of their address, in bytes.
     memory: u32,
 }
 
-/// Switches `file` to direct I/O when single blocks can be read that way.
-/// Otherwise leaves it buffered and tells why.
+/// Switches `file` to direct I/O if single blocks can be read that way. Otherwise it stays
+/// buffered, and the reason is returned.
 fn choose_access(
     file: &File,
     device: bool,
@@ -323,28 +321,27 @@ fn choose_access(
     size: u64,
 ) -> Result<Direct, &'static str> {
     let block = block_size.bytes();
-    // It takes O_DIRECT since Linux 6.6 and goes through the page cache as ever.
-    // The nodes of devices lie on such a file system too, but not their bytes.
+    // tmpfs accepts O_DIRECT since Linux 6.6, but still uses the page cache. Device nodes
+    // are on such a file system too, but not their data.
     if !device && fstatfs(file).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
-        return Err("the file lies in memory (tmpfs)");
+        return Err("the file is in memory (tmpfs)");
     }
-    let told = direct_alignment(file).ok().flatten();
-    if let Some(told) = told {
-        if told.offset == 0 || told.memory == 0 {
-            return Err("the file system has no direct I/O for this file");
+    let reported = direct_alignment(file).ok().flatten();
+    if let Some(alignment) = reported {
+        if alignment.offset == 0 || alignment.memory == 0 {
+            return Err("the file system does not support direct I/O for this file");
         }
-        if told.offset > block {
-            return Err("direct I/O here needs larger blocks than the namespace has");
+        if alignment.offset > block {
+            return Err("direct I/O requires larger blocks than those of the namespace");
         }
-        if told.memory > 4096 {
-            return Err("direct I/O here needs buffers aligned to more than 4096 bytes");
+        if alignment.memory > 4096 {
+            return Err("direct I/O requires buffers aligned to more than 4096 bytes");
         }
     }
     set_direct(file, true).map_err(|_| "the file system refuses O_DIRECT")?;
-    // What the kernel says about alignment is believed only if it works; where
-    // it says nothing we find out.
-    let candidates = told.map_or(vec![512, 4096], |told| {
-        vec![told.memory.next_power_of_two()]
+    // A reported alignment is verified by a read. If none is reported, try the common ones.
+    let candidates = reported.map_or(vec![512, 4096], |alignment| {
+        vec![alignment.memory.next_power_of_two()]
     });
     for memory in candidates {
         if try_read(file, block, memory, size).is_some() {
@@ -365,8 +362,7 @@ fn set_direct(file: &File, on: bool) -> Result<(), Errno> {
     fcntl(file, FcntlArg::F_SETFL(wanted)).map(drop)
 }
 
-/// Reads the last block into memory that is aligned to `memory` bytes and no
-/// more.
+/// Reads the last block into memory that is aligned to exactly `memory` bytes.
 fn try_read(file: &File, block: u32, memory: u32, size: u64) -> Option<()> {
     let layout = PoolLayout {
         count: 1,
@@ -381,18 +377,18 @@ fn try_read(file: &File, block: u32, memory: u32, size: u64) -> Option<()> {
     (read == block_len).then_some(())
 }
 
-/// Whether a block device can make one write durable. What can not flushes its whole
-/// cache then, and a file system its journal. Source: Documentation/ABI/stable/sysfs-block.
+/// Whether a block device implements FUA. Without it the kernel flushes the whole cache for a
+/// durable write. Source: Documentation/ABI/stable/sysfs-block.
 fn has_fua(device: &Metadata) -> bool {
     queue_value(device, "queue/fua") == Some(1)
 }
 
-/// Whether punching holes works and leaves zeroes.
+/// Whether punching holes is supported and leaves zeroes.
 fn can_deallocate(file: &File, size: u64, device: Option<&Metadata>) -> bool {
     if let Some(device) = device {
         return queue_value(device, "queue/write_zeroes_max_bytes").is_some_and(|most| most > 0);
     }
-    // Behind the end there is nothing to lose, and the answer is the same.
+    // Beyond the end there are no data, and the result is the same.
     let behind = size.checked_next_multiple_of(1 << 20);
     let Some(behind) = behind.and_then(|offset| i64::try_from(offset).ok()) else {
         return false;
@@ -410,11 +406,10 @@ mod tests {
 
     use super::*;
 
-    /// Held by who makes devices, and by who looks at all there are.
+    /// Held by tests that create devices or list all of them.
     static DEVICES: Mutex<()> = Mutex::new(());
 
-    /// Whether reads of the device can be direct; `None` when we may not look,
-    /// or it has no medium.
+    /// Whether the device supports direct reads; `None` without permission or medium.
     fn is_direct(path: &Path) -> Option<bool> {
         let is_device = std::fs::metadata(path).ok()?.file_type().is_block_device();
         let mut file = File::open(path).ok().filter(|_| is_device)?;
@@ -426,22 +421,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_sequence_only_is_refused() {
+    fn host_managed_zoned_device_is_refused() {
         let path = Path::new("/dev/zoned");
         for fits in [None, Some("none"), Some("host-aware")] {
-            assert!(written_anywhere(path, fits).is_ok(), "{fits:?}");
+            assert!(check_zones(path, fits).is_ok(), "{fits:?}");
         }
         for model in ["host-managed", "whatever comes later"] {
-            let error = written_anywhere(path, Some(model)).unwrap_err();
-            let said = error.to_string();
+            let error = check_zones(path, Some(model)).unwrap_err();
+            let message = error.to_string();
             assert!(
-                said.contains("/dev/zoned") && said.contains(model),
-                "{said}"
+                message.contains("/dev/zoned") && message.contains(model),
+                "{message}"
             );
         }
     }
 
-    /// A block device made of `file`, where we may make one.
+    /// A loop device of `file`, where this process may create one.
     fn device_of(file: &Path) -> Option<String> {
         let run = Command::new("losetup")
             .args(["--find", "--show"])
@@ -452,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_end_of_a_device_there_is_none_whatever_the_kernel_calls_it() {
+    fn error_beyond_end_of_device_is_removed() {
         let _no_other = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
@@ -472,7 +467,10 @@ mod tests {
             );
         }
         let Some(name) = device_of(&path) else {
-            let _ = writeln!(io::stderr(), "SKIPPED: no loop device, which root can make");
+            let _ = writeln!(
+                io::stderr(),
+                "SKIPPED: cannot create a loop device; run as root"
+            );
             return;
         };
         let device = File::open(&name).unwrap();
@@ -484,7 +482,7 @@ mod tests {
                 .status();
             run.unwrap().success()
         };
-        // Nothing is left of it.
+        // The device shrinks to 0 bytes.
         File::options()
             .write(true)
             .open(&path)
@@ -505,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_block_device_does_not_decide_how_it_is_read() {
+    fn block_device_node_on_tmpfs_can_be_direct() {
         let _no_other = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::fs::read_dir("/dev").unwrap();
         let nodes = nodes.filter_map(|node| is_direct(&node.ok()?.path()));

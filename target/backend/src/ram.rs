@@ -1,4 +1,4 @@
-//! The RAM disk: bytes shared by the reactors that have it open.
+//! The RAM store: memory shared by the reactors that have it open.
 
 use std::collections::TryReserveError;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use nvmeof_uring::Ring;
 
 use crate::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, Refused, Request};
 
-/// Bytes that are locked, taken and given back together.
+/// Unit of locking, allocation and deallocation, in bytes.
 const CHUNK: usize = 1 << 20;
 
-/// The bytes of a RAM disk. Memory is taken when it is first written, and what
-/// was never written reads as zero.
+/// The memory of a RAM store. It is allocated at the first write; ranges that were never
+/// written read as zero.
 ///
-/// A chunk is let go only when the next one is locked, so that nobody comes in between:
-/// whoever reads what is written at the same time sees all of it or nothing.
+/// A chunk is unlocked only after the next one is locked. So a read that is concurrent with
+/// a write sees all of it or nothing.
 pub(crate) struct RamStore {
     chunks: Vec<RwLock<Option<Box<[u8]>>>>,
 }
 
 impl RamStore {
-    /// An empty store for `len` bytes, `None` when the machine cannot have it.
+    /// An empty store for `len` bytes, `None` if memory is exhausted.
     pub(crate) fn new(len: u64) -> Option<Self> {
         let count = usize::try_from(len).ok()?.div_ceil(CHUNK);
         let mut chunks = Vec::new();
@@ -50,7 +50,7 @@ impl RamStore {
         Ok(())
     }
 
-    /// On error tells the first byte that was not written.
+    /// The error is the offset of the first byte that was not written.
     fn write(&self, offset: u64, from: &Buf) -> Result<(), u64> {
         let (mut at, mut before) = (0, None);
         for (n, within) in pieces(offset, from.len() as u64) {
@@ -73,7 +73,7 @@ impl RamStore {
         Ok(())
     }
 
-    /// Makes the range read as zero, giving whole chunks back.
+    /// Zeroes the range, and frees whole chunks.
     fn clear(&self, offset: u64, len: u64) {
         let mut before = None;
         for (n, within) in pieces(offset, len) {
@@ -99,7 +99,7 @@ fn zeroed_chunk() -> Result<Box<[u8]>, TryReserveError> {
     Ok(bytes.into_boxed_slice())
 }
 
-/// The chunks `len` bytes from `offset` on lie in, and where in each.
+/// The chunks that contain `len` bytes from `offset` on, and the range in each.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
     let chunk = CHUNK as u64;
     let end = offset + len;
@@ -111,8 +111,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)> 
     })
 }
 
-/// One reactor's way to a RAM disk. Answers at once, copying: there is no
-/// device to do it.
+/// A RAM store, opened for one reactor. Copies data and completes requests immediately.
 pub(crate) struct RamDisk {
     store: Arc<RamStore>,
     name: Arc<str>,
@@ -133,7 +132,7 @@ impl RamDisk {
         match op {
             Op::Read { offset, buf } => {
                 let read = self.store.read(*offset, buf);
-                debug_assert!(read.is_ok(), "pieces lie in the buffer: {read:?}");
+                debug_assert!(read.is_ok(), "pieces are inside of the buffer: {read:?}");
             }
             Op::Write { offset, buf, .. } => {
                 self.store.write(*offset, buf).map_err(|offset| IoError {
@@ -197,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_the_range_and_no_more() {
+    fn pieces_cover_exactly_the_range() {
         let chunk = CHUNK as u64;
         let all = |offset, len| pieces(offset, len).collect::<Vec<_>>();
         assert_eq!(all(0, chunk), [(0, 0..CHUNK)]);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_by_writes_and_given_back_whole() {
+    fn writes_allocate_chunks_and_clear_frees_whole_ones() {
         let store = RamStore::new(1 << 40).unwrap();
         let taken = || {
             store

@@ -1,4 +1,4 @@
-//! What is asked of a disk and what comes of it.
+//! Requests to a backing store, and their completions.
 
 use std::fmt;
 
@@ -6,92 +6,92 @@ use nvmeof_memory::Buf;
 
 use crate::IoError;
 
-/// One thing to do. Offsets and lengths are in bytes and multiples of the
-/// block size; the length of a read or write is that of the buffer's view.
+/// An operation. Offsets and lengths are in bytes and multiples of the block size; the
+/// length of a read or write is that of the view of its buffer.
 #[derive(Debug)]
 pub enum Op {
-    /// Fill the view of `buf` from `offset` on.
+    /// Read from `offset` on into the view of `buf`.
     Read {
         /// First byte.
         offset: u64,
-        /// Where to.
+        /// The destination.
         buf: Buf,
     },
-    /// Store the view of `buf` from `offset` on.
+    /// Write the view of `buf` from `offset` on.
     Write {
         /// First byte.
         offset: u64,
-        /// Where from.
+        /// The source.
         buf: Buf,
-        /// Done only when it would survive a loss of power (force unit access).
+        /// Completes only when it would survive a loss of power (force unit access).
         fua: bool,
     },
-    /// Done when everything done before would survive a loss of power.
+    /// Completes when all writes that completed before would survive a loss of power.
     Flush,
     /// Make `len` bytes from `offset` on read as zero.
     WriteZeroes {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
-        /// Storage may be given back instead of written.
+        /// The range may be deallocated instead of written.
         may_deallocate: bool,
-        /// Done only when it would survive a loss of power.
+        /// Completes only when it would survive a loss of power.
         fua: bool,
     },
-    /// Give storage back where that can be done: a hint. See
+    /// Deallocate the range where possible: a hint. See
     /// [`Geometry::deallocate_zeroes`](crate::Geometry::deallocate_zeroes).
     Deallocate {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
-        /// Done only when it would survive a loss of power.
+        /// Completes only when it would survive a loss of power.
         fua: bool,
     },
 }
 
-/// An operation under a name of the caller's, which comes back with its
-/// [`Done`]. All disks of a [`Disks`](crate::Disks) answer in one list, so the
-/// caller keeps tags distinct over all of them.
+/// An operation with a tag of the caller, which its [`Done`] returns. All backing stores
+/// of a [`Disks`](crate::Disks) report completions in one list, so the caller keeps tags
+/// distinct over all of them.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's name for it.
+    /// The tag of the caller.
     pub tag: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
 }
 
-/// What became of a request.
+/// The completion of a request.
 #[derive(Debug)]
 pub struct Done {
-    /// The name it was given.
+    /// The tag of the request.
     pub tag: u64,
-    /// The buffer it was given, if any, with the same view. After a failed
-    /// read its bytes are whatever the disk left there: never send them.
+    /// The buffer of the request, if any, with the same view. After a failed read its
+    /// content is undefined: never send it.
     pub buf: Option<Buf>,
-    /// All of it was done, or why not.
+    /// Success of the whole operation, or the error.
     pub result: Result<(), IoError>,
 }
 
-/// A request was not taken: why, and the request, back.
+/// A request was not accepted: the reason, and the request.
 #[derive(Debug)]
 pub struct Refused<T> {
     /// Why.
     pub why: Why,
-    /// What was given.
+    /// The request, returned to the caller.
     pub back: T,
 }
 
-/// Why a request was not taken.
+/// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// The disk has as much in flight as the ring has room left, which is for other
-    /// disks: try again after [`Disks::poll`](crate::Disks::poll).
-    #[error("as many requests are in flight as there is room for")]
+    /// The backing store has as many requests in flight as the ring has room left, which is
+    /// reserved for other stores: retry after [`Disks::poll`](crate::Disks::poll).
+    #[error("the maximum number of requests is in flight")]
     Full,
-    /// The disk is closed or was never open here.
-    #[error("the disk is not open")]
+    /// The backing store was closed or never opened here.
+    #[error("the backing store is not open")]
     NotOpen,
 }
 
@@ -104,7 +104,7 @@ impl<T: fmt::Debug> fmt::Display for Refused<T> {
 impl<T: fmt::Debug> std::error::Error for Refused<T> {}
 
 impl Op {
-    /// What it does, for messages.
+    /// Name of the operation, for messages.
     #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ impl Op {
         }
     }
 
-    /// First byte and number of bytes it is about.
+    /// First byte and number of bytes of its range.
     #[must_use]
     pub fn range(&self) -> (u64, u64) {
         match self {
@@ -130,7 +130,7 @@ impl Op {
         }
     }
 
-    /// Whether it changes what the disk holds.
+    /// Whether it changes data.
     #[must_use]
     pub fn changes(&self) -> bool {
         !matches!(self, Self::Read { .. } | Self::Flush)

@@ -1,4 +1,4 @@
-//! Another size of a file that is served, by the descriptor that it is served by.
+//! Resizing a file that is served, through the open descriptor.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,29 +10,29 @@ use crate::blocking::OPENING;
 use crate::claim::Claim;
 use nvmeof_backend_spec::ANSWERING;
 
-/// The size of what is served cannot be changed.
+/// A backing store cannot be resized.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
     /// There is no file.
-    #[error("memory cannot change its size without losing what is in it; take other memory")]
+    #[error("memory cannot be resized without losing its data; add a namespace with another one")]
     Memory,
     /// It is a block device.
-    #[error("a block device has the size it has, which is looked at again when none is given")]
+    #[error("the size of a block device cannot be set; omit it to use the current size")]
     Device,
-    /// It was opened to be read.
-    #[error("it is served read only; change it by other means")]
+    /// It was opened read-only.
+    #[error("it is served read-only; resize it by other means")]
     ReadOnly,
-    /// It takes too long.
+    /// The file system does not respond in time.
     #[error(transparent)]
     Unresponsive(#[from] NoAnswer),
-    /// The operating system refused.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
 impl Claim {
-    /// Bytes that its file has at this moment, which may be another number than
-    /// it is served with.
+    /// The current size of its file in bytes, which may differ from the size that is
+    /// served.
     ///
     /// # Errors
     /// [`ResizeError`] where its size cannot be changed.
@@ -55,12 +55,11 @@ impl Claim {
         Ok(metadata.len())
     }
 
-    /// Makes its file `len` bytes long, for good. Disks that are open keep the
-    /// size they have: see [`resized`](Self::resized).
+    /// Sets the size of its file to `len` bytes, durably. Open backing stores keep their
+    /// size: see [`resized`](Self::resized).
     ///
     /// # Errors
-    /// [`ResizeError`]; then the file is as it was, unless it could not be made
-    /// stable (fsync(2)).
+    /// [`ResizeError`]; then the file has its previous size, unless fsync(2) failed.
     pub fn set_file_len(&self, len: u64) -> Result<(), ResizeError> {
         if !self.geometry().may_block {
             return self.set_file_len_now(len);
@@ -73,14 +72,14 @@ impl Claim {
         self.file_len_now()?;
         let file = self.file().ok_or(ResizeError::Memory)?;
         file.set_len(len)?;
-        // What hosts wrote is made stable with it, and it is told once that this failed.
+        // fsync(2) also makes the writes of hosts stable, and reports a failure only once.
         let _begun = self.begin_sync();
         file.sync_all().inspect_err(|_| self.add_loss())?;
         Ok(())
     }
 
-    /// A path to the file that is served, whatever its name became (proc(5)): as long as
-    /// this process has it open. `None` for memory.
+    /// A path to the file that is served, also after it was renamed (proc(5)). It is valid
+    /// as long as this process has the file open. `None` for memory.
     #[must_use]
     pub fn open_path(&self) -> Option<PathBuf> {
         let descriptor = self.file()?.as_raw_fd();
@@ -88,11 +87,10 @@ impl Claim {
         Some(format!("/proc/{process}/fd/{descriptor}").into())
     }
 
-    /// Whether `path` still leads to the file or device that is served: another
-    /// one may have taken its name.
+    /// Whether `path` still names the file or device that is served, and was not replaced.
     ///
     /// # Errors
-    /// When there is nothing under that name, or it cannot be looked at.
+    /// When there is no such file, or stat(2) fails.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         if !self.geometry().may_block {
             return self.is_at_now(path);
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_served_file_is_changed_whatever_has_its_name() {
+    fn set_file_len_after_rename_resizes_served_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         for path in [&path, &other] {
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_another_size_serves_as_much_of_the_same_file() {
+    fn claim_with_size_serves_that_much_of_same_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::File::create(&path).unwrap().set_len(8192).unwrap();
@@ -159,7 +157,7 @@ mod tests {
         assert_eq!(less.identity(), claim.identity());
         let hints = less.geometry().hints;
         assert!(hints == claim.geometry().hints && hints.write.is_some());
-        // The file has all of its bytes, which it finds again.
+        // The file still has all of its bytes.
         let again = less.resized().unwrap().unwrap();
         assert_eq!(again.geometry().size, 8192);
         for bad in [0, 100] {
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_size_of_its_own_or_may_not_be_written_is_refused() {
+    fn set_file_len_of_memory_or_read_only_file_is_refused() {
         let ram = Claim::take(&"ram:1M".parse().unwrap(), None).unwrap();
         assert!(matches!(ram.set_file_len(0), Err(ResizeError::Memory)));
         let folder = tempfile::tempdir().unwrap();

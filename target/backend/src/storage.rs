@@ -1,5 +1,5 @@
-//! What a reactor needs of its backing stores. [`Disks`](crate::Disks) keeps this contract,
-//! and a simulation has stores of its own.
+//! The interface of a reactor to its backing stores. [`Disks`](crate::Disks) implements it,
+//! and the simulation has an implementation of its own.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use nvmeof_uring::RingError;
 
 use crate::{Claim, Done, Losses, OpenError, Refused, Request};
 
-/// The disks of one reactor, numbered as the model's namespaces name them.
+/// The backing stores of one reactor, by the numbers that namespaces refer to.
 pub trait Storage {
-    /// The numbers of those that are open.
+    /// The numbers of the open backing stores.
     fn disks(&self) -> Vec<u32>;
 
-    /// Opens `claim` as the disk of that number, which no open one has.
+    /// Opens `claim` under that number, which no open backing store has.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was opened.
@@ -21,40 +21,40 @@ pub trait Storage {
         Ok(())
     }
 
-    /// Closes a disk. False while it has something in flight: try again later.
+    /// Closes a backing store. Returns false while it has requests in flight: retry later.
     fn close(&mut self, _disk: u32) -> bool {
         true
     }
 
-    /// Bytes that the address of every buffer must be a multiple of, for that
-    /// disk: a power of two.
+    /// Alignment of the address of each buffer for that backing store, in bytes: a power of
+    /// two.
     fn buffer_alignment(&self, _disk: u32) -> u32 {
         1
     }
 
-    /// What is behind that disk, under a name that another disk over the same
-    /// file has too: one that was opened when the file had another size.
+    /// Identity of the file or device. Two backing stores over the same file, opened before
+    /// and after it was resized, have the same one.
     fn identity(&self, disk: u32) -> u64 {
         disk.into()
     }
 
-    /// What it may have lost of what it had answered as done. `None` for memory, which
-    /// loses nothing.
+    /// Write losses: completed writes that a failed flush may have lost. `None` for memory,
+    /// which loses nothing.
     fn losses(&self, _disk: u32) -> Option<Arc<Losses>> {
         None
     }
 
-    /// Takes a request. Gives what became of it when it was done at once;
-    /// otherwise it comes out of [`poll`](Self::poll) exactly once.
+    /// Submits a request. Returns its completion if it completed immediately; otherwise
+    /// [`poll`](Self::poll) returns it exactly once.
     ///
     /// # Errors
-    /// [`Refused`] with the request, when there is no room for the moment.
+    /// [`Refused`] with the request, when there is no room at the moment.
     fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
 
-    /// Starts what was submitted and appends what is done. Never waits.
+    /// Starts submitted operations and appends completions. Never waits.
     ///
     /// # Errors
-    /// When the machine fails in a way that no request is to blame for.
+    /// When I/O as a whole fails, independent of any request.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError>;
 
     /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) becomes
@@ -69,11 +69,11 @@ pub trait Storage {
         Vec::new()
     }
 
-    /// What to sleep on; `None` where nobody ever sleeps.
+    /// The descriptor to sleep on; `None` where no thread ever sleeps.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// The disks as a whole failed.
+/// I/O on all backing stores failed.
 #[derive(Debug, thiserror::Error)]
-#[error("disk I/O is not possible any more: {0}")]
+#[error("I/O on backing stores is no longer possible: {0}")]
 pub struct StorageError(#[from] pub RingError);

@@ -1,5 +1,5 @@
-//! Flush and FUA are what they are said to be: seen in what the kernel is
-//! asked, and, where a loop device can be had, in what reaches the device.
+//! Durability of Flush and FUA: the operations that are submitted to the kernel and, with a
+//! loop device, the flushes that reach the device.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -28,21 +28,21 @@ fn file(size: u64) -> NamedTempFile {
     file
 }
 
-/// The requests that wait in the submission queue, as the kernel reads them:
-/// it decodes them in the ring's fdinfo (Linux 6.0 and later).
-fn asked(bench: &Bench) -> Vec<String> {
+/// The entries of the submission queue, which the kernel decodes in the fdinfo of the ring
+/// (Linux 6.0 and later).
+fn submitted(bench: &Bench) -> Vec<String> {
     let ring = bench.disks.ring().as_fd().as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}")).unwrap();
-    let asked = info.lines().filter(|line| line.contains("opcode:"));
-    asked.map(str::to_owned).collect()
+    let entries = info.lines().filter(|line| line.contains("opcode:"));
+    entries.map(str::to_owned).collect()
 }
 
-/// Submits `op`, lists what the kernel is asked for it, and waits for its end.
+/// Submits `op`, returns its entries in the submission queue, and waits for its completion.
 fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
     let tag = 1000;
     let taken = bench.disks.submit(bench.disk, Request { tag, op });
     let mut done = Vec::from_iter(taken.unwrap());
-    let seen = asked(bench);
+    let seen = submitted(bench);
     while done.is_empty() {
         bench.turn(&mut done);
     }
@@ -51,7 +51,7 @@ fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
 }
 
 #[test]
-fn the_kernel_is_asked_to_synchronise() {
+fn flush_and_fua_are_submitted_as_fdatasync_and_dsync() {
     let file = file(1 << 20);
     let claim = claim(file.path(), None).unwrap();
     let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
@@ -61,7 +61,7 @@ fn the_kernel_is_asked_to_synchronise() {
         return;
     }
     assert_eq!(seen.len(), 1);
-    // rw_flags shares its place with fsync_flags; 1 is IORING_FSYNC_DATASYNC.
+    // rw_flags and fsync_flags are the same field; 1 is IORING_FSYNC_DATASYNC.
     assert!(seen[0].contains("opcode:FSYNC,"), "{seen:?}");
     assert!(seen[0].contains("rw_flags:0x1,"), "{seen:?}");
     let durable = match claim.geometry().direct {
@@ -73,19 +73,19 @@ fn the_kernel_is_asked_to_synchronise() {
         let seen = watch(&mut bench, Op::Write { offset, buf, fua });
         assert_eq!(seen.len(), 1);
         assert!(seen[0].contains("opcode:WRITE"), "{seen:?}");
-        // 2 is RWF_DSYNC. What goes through the page cache is synchronised afterwards.
+        // 2 is RWF_DSYNC. A buffered write is followed by an fsync.
         assert!(seen[0].contains(flags), "{seen:?}");
     }
 }
 
-/// A loop device over a file, gone when dropped.
+/// A loop device over a file, detached when dropped.
 struct Loop {
     device: PathBuf,
     _file: NamedTempFile,
 }
 
 impl Loop {
-    /// `None`, with a word why, where there are no loop devices for us.
+    /// `None`, with the reason on stderr, where no loop device can be created.
     fn new(of: &str, size: u64, sector: u32) -> Option<Self> {
         let file = file(size);
         let made = Command::new("losetup")
@@ -105,7 +105,7 @@ impl Loop {
         })
     }
 
-    /// Flushes the device was asked for. Source: the kernel's
+    /// Number of flushes that the device got. Source: the kernel's
     /// Documentation/block/stat.rst, field 16.
     fn flushes(&self) -> u64 {
         let name = self.device.file_name().unwrap().to_str().unwrap();
@@ -114,8 +114,8 @@ impl Loop {
     }
 }
 
-/// Says which test checked nothing, and why. What `eprintln!` prints is shown only of
-/// tests that fail; this is shown of any.
+/// Reports a skipped test and the reason. The output of `eprintln!` is shown for failed tests
+/// only, this output always.
 fn skipped(of: &str, sector: u32, why: &str) -> Option<Loop> {
     let _ = writeln!(
         std::io::stderr(),
@@ -141,7 +141,7 @@ fn flush_and_fua_reach_the_device() {
     };
     let claim = claim(&device.device, None).unwrap();
     let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
-    // Only one may be in the middle of something, so each step can be told.
+    // One operation at a time, so that flushes are attributed to it.
     let step = |bench: &mut Bench, op| {
         let before = device.flushes();
         bench.ok(op);
@@ -167,9 +167,9 @@ fn flush_and_fua_reach_the_device() {
 }
 
 #[test]
-fn block_devices_keep_the_contract() {
+fn block_devices_conform() {
     for (sector, block_size) in [(512, BlockSize::B512), (4096, BlockSize::B4096)] {
-        let Some(device) = Loop::new("block_devices_keep_the_contract", 4 << 20, sector) else {
+        let Some(device) = Loop::new("block_devices_conform", 4 << 20, sector) else {
             return;
         };
         let disk = claim(&device.device, None).unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong underneath comes out as an error that names the place.
+//! Errors of files and devices: their class, path and offset, and the losses they count.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::io::Write;
@@ -27,11 +27,11 @@ fn read(bench: &Bench, offset: u64, len: usize) -> Op {
 }
 
 #[test]
-fn a_file_cut_short_underneath_is_an_error_at_the_cut() {
+fn read_of_truncated_file_fails_at_its_end() {
     for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let (file, claim) = file_in(dir);
         let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
-        // In the middle of a block: the kernel's answers are no whole blocks.
+        // In the middle of a block: the kernel returns partial blocks.
         file.as_file().set_len(8192 + 100).unwrap();
         for (offset, cut) in [(4096, 8192), (8192, 8192), (65536, 65536)] {
             let error = bench.err(read(&bench, offset, 16384));
@@ -49,23 +49,23 @@ fn a_file_cut_short_underneath_is_an_error_at_the_cut() {
 
 fn losetup(arguments: &[&str]) -> Option<String> {
     let run = Command::new("losetup").args(arguments).output().ok()?;
-    let told = String::from_utf8(run.stdout).ok()?;
-    run.status.success().then(|| told.trim().to_owned())
+    let output = String::from_utf8(run.stdout).ok()?;
+    run.status.success().then(|| output.trim().to_owned())
 }
 
-/// Where we may make a block device.
+/// Requires permission to create a loop device.
 #[test]
-fn behind_the_end_of_a_block_device_it_is_gone_whether_it_is_read_or_written() {
+fn access_beyond_the_end_of_a_block_device_means_gone() {
     let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let Some(device) = losetup(&["--find", "--show", file.path().to_str().unwrap()]) else {
         let _ = writeln!(
             std::io::stderr(),
-            "SKIPPED: no loop device, which root can make"
+            "SKIPPED: cannot create a loop device; run as root"
         );
         return;
     };
-    let told = std::panic::catch_unwind(|| {
+    let kinds = std::panic::catch_unwind(|| {
         let claim = Claim::take(&device.parse().unwrap(), None).unwrap();
         let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
         file.as_file().set_len(65536).unwrap();
@@ -80,11 +80,11 @@ fn behind_the_end_of_a_block_device_it_is_gone_whether_it_is_read_or_written() {
         [written, read].map(|op| bench.err(op).kind)
     });
     losetup(&["--detach", &device]).unwrap();
-    assert_eq!(told.unwrap(), [IoErrorKind::Removed; 2]);
+    assert_eq!(kinds.unwrap(), [IoErrorKind::Removed; 2]);
 }
 
 #[test]
-fn errors_of_the_kernel_keep_their_meaning() {
+fn errno_is_mapped_to_error_kind() {
     let kinds = [
         (Errno::EIO, IoErrorKind::Media),
         (Errno::ENODATA, IoErrorKind::Media),
@@ -124,7 +124,7 @@ fn errors_of_the_kernel_keep_their_meaning() {
 }
 
 #[test]
-fn a_buffer_direct_io_cannot_use_is_refused() {
+fn misaligned_buffer_is_refused_with_direct_io() {
     for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let (_file, claim) = file_in(dir);
         let mut bench = Bench::new(&claim, Keeps::Bytes, |backend| backend);
@@ -142,11 +142,11 @@ fn a_buffer_direct_io_cannot_use_is_refused() {
 }
 
 #[test]
-fn a_disk_answers_as_long_as_anything_of_it_can_be_read() {
+fn claim_answers_while_any_block_is_readable() {
     let (file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
     assert!(claim.answers());
     file.as_file().set_len(4096).unwrap();
-    assert!(claim.answers(), "its start is there");
+    assert!(claim.answers(), "its start is readable");
     let smaller = claim.resized().unwrap().unwrap();
     assert_eq!(smaller.identity(), claim.identity());
     file.as_file().set_len(0).unwrap();
@@ -156,9 +156,9 @@ fn a_disk_answers_as_long_as_anything_of_it_can_be_read() {
     assert_ne!(other.identity(), claim.identity());
 }
 
-/// The kernel says once that what was written cannot be made stable, to one who asks.
+/// The kernel reports a failed writeback once, to one caller of fsync(2).
 #[test]
-fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
+fn failed_flush_counts_a_loss_for_every_user_of_the_file() {
     for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let (file, claim) = file_in(dir);
         let zeroes = |fua| Op::WriteZeroes {
@@ -191,7 +191,7 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
         fails(&mut bench, Op::Flush, true);
         let op = write(&bench, false);
         fails(&mut bench, op, false);
-        // Through the page cache it is written before it is made durable.
+        // A buffered write is written before it is made durable.
         let direct = claim.geometry().direct;
         let op = write(&bench, true);
         fails(&mut bench, op, direct);
@@ -200,7 +200,7 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
         fails(&mut bench, zeroes(false), false);
         fails(&mut bench, zeroes(true), direct);
         fails(&mut bench, Op::Flush, true);
-        // What it had in its cache went with it.
+        // The write cache of the device is lost with it.
         let op = read(&bench, 0, 512);
         fails(&mut bench, op, true);
         let op = write(&bench, false);
@@ -221,13 +221,13 @@ fn what_a_failed_flush_lost_is_counted_for_all_who_have_the_file() {
     }
 }
 
-fn answered(backend: Box<dyn Backend>, errnos: &[Errno]) -> Box<dyn Backend> {
+fn with_errnos(backend: Box<dyn Backend>, errnos: &[Errno]) -> Box<dyn Backend> {
     let script = errnos.iter().copied().map(Fault::Kernel).collect();
     Box::new(Faulty::new(backend, Plan::Script(script)))
 }
 
 fn failing_once(backend: Box<dyn Backend>) -> Box<dyn Backend> {
-    answered(backend, &[Errno::EIO])
+    with_errnos(backend, &[Errno::EIO])
 }
 
 fn flush(bench: &mut Bench) {
@@ -235,7 +235,7 @@ fn flush(bench: &mut Bench) {
     bench.disks.kick().unwrap();
 }
 
-/// What the next `count` come to.
+/// The results of the next `count` completions.
 fn done(bench: &mut Bench, count: usize) -> Vec<Result<(), IoErrorKind>> {
     let mut done = Vec::new();
     while done.len() < count {
@@ -245,7 +245,7 @@ fn done(bench: &mut Bench, count: usize) -> Vec<Result<(), IoErrorKind>> {
     results.map(|it| it.map_err(|error| error.kind)).collect()
 }
 
-/// Looks in vain for what is done, for as long as the kernel needs for it.
+/// Asserts that nothing completes for a while.
 fn assert_waits(bench: &mut Bench) {
     let mut done = Vec::new();
     for _ in 0..20 {
@@ -254,9 +254,9 @@ fn assert_waits(bench: &mut Bench) {
     }
 }
 
-/// Of two that flush at the same time one is told, and that may be the one who lost nothing.
+/// Of two concurrent flushes the kernel reports a loss to one, which may be either.
 #[test]
-fn a_flush_is_answered_after_those_beside_it_and_fails_with_them() {
+fn flush_completes_after_concurrent_flushes_and_fails_with_them() {
     let wraps: [(Wrap, _, _); 2] = [
         (|backend| backend, Ok(()), 0),
         (failing_once, Err(IoErrorKind::Media), 1),
@@ -283,10 +283,10 @@ fn a_flush_is_answered_after_those_beside_it_and_fails_with_them() {
     }
 }
 
-/// In the page cache a durable write can take the error of a flush, since it is flushed
-/// itself.
+/// A durable buffered write can get the error of a concurrent flush, since it is flushed as
+/// well.
 #[test]
-fn a_durable_write_is_answered_after_a_flush_beside_it() {
+fn durable_buffered_write_completes_after_concurrent_flush() {
     for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let (_file, claim) = file_in(dir);
         let mut first = Bench::new(&claim, Keeps::Bytes, failing_once);
@@ -308,7 +308,7 @@ fn a_durable_write_is_answered_after_a_flush_beside_it() {
 }
 
 #[test]
-fn a_flush_waits_for_durable_writes_beside_it() {
+fn flush_waits_for_concurrent_fua_writes() {
     for dir in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
         let (_file, claim) = file_in(dir);
         let mut first = Bench::new(&claim, Keeps::Bytes, failing_once);
@@ -323,11 +323,11 @@ fn a_flush_waits_for_durable_writes_beside_it() {
             assert_eq!(done(&mut other, 1), [Err(IoErrorKind::Media)]);
             assert_eq!(claim.losses().now().count, 1);
         } else {
-            // Through the page cache it was to be written, and takes nobody's error.
+            // A failed buffered write is not a loss of other writes.
             assert_eq!(done(&mut other, 1), [Ok(())]);
             assert_eq!(done(&mut first, 1), [Err(IoErrorKind::Media)]);
             assert_eq!(claim.losses().now().count, 0);
-            // Once written it is flushed, for which others wait.
+            // A written one is flushed, and other flushes wait for that.
             let (fua, buf) = (true, first.buf(512, 9));
             let mut ended = Vec::new();
             first.submit(Op::Write { offset, buf, fua }, &mut ended);
@@ -339,7 +339,7 @@ fn a_flush_waits_for_durable_writes_beside_it() {
             assert_eq!(done(&mut first, 1), [Ok(())]);
             assert_eq!(done(&mut other, 1), [Ok(())]);
         }
-        // A reactor that is gone keeps nobody waiting.
+        // A dropped reactor does not delay others.
         flush(&mut first);
         flush(&mut other);
         assert_waits(&mut other);
@@ -349,21 +349,21 @@ fn a_flush_waits_for_durable_writes_beside_it() {
 }
 
 #[test]
-fn those_who_flush_while_one_does_share_the_next() {
-    // What it works with, how many of ten are well, operations, and what is lost.
+fn flushes_during_a_flush_share_the_next_one() {
+    // The wrapper, the number of ten that succeed, operations, and losses.
     let wraps: [(Wrap, _, _, _); 4] = [
         (|backend| backend, 10, 2, 0),
         (failing_once, 9, 2, 1),
-        (|backend| answered(backend, &[Errno::EINTR]), 10, 3, 0),
+        (|backend| with_errnos(backend, &[Errno::EINTR]), 10, 3, 0),
         // All but the first one fail, together.
         (
-            |backend| answered(backend, &[Errno::EINTR, Errno::EIO]),
+            |backend| with_errnos(backend, &[Errno::EINTR, Errno::EIO]),
             1,
             3,
             1,
         ),
     ];
-    for (wrap, well, operations, lost) in wraps {
+    for (wrap, succeeded, operations, lost) in wraps {
         let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
         let mut bench = Bench::new(&claim, Keeps::Bytes, wrap);
         for _ in 0..10 {
@@ -371,7 +371,7 @@ fn those_who_flush_while_one_does_share_the_next() {
         }
         assert_eq!(bench.disks.in_flight(), 10);
         let done = done(&mut bench, 10);
-        assert_eq!(done.iter().filter(|it| it.is_ok()).count(), well);
+        assert_eq!(done.iter().filter(|it| it.is_ok()).count(), succeeded);
         assert_eq!(bench.disks.ring().counts().operations, operations);
         assert_eq!(claim.losses().now().count, lost);
     }

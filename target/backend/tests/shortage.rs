@@ -1,5 +1,5 @@
-//! When the process runs out of descriptors. A file of its own, since the
-//! limit is for the whole process.
+//! Shortage of file descriptors. In a file of its own, because the limit applies to the whole
+//! process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{File, OpenOptions};
@@ -10,7 +10,7 @@ use nvmeof_backend::{Claim, Disks, OpenError, Spec};
 use nvmeof_uring::RingConfig;
 
 #[test]
-fn a_disk_is_not_gone_because_there_are_no_descriptors() {
+fn descriptor_shortage_is_transient_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
@@ -23,11 +23,11 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
     // The lowest number that is free is the first beyond the limit.
     let free = std::os::fd::AsRawFd::as_raw_fd(&file.try_clone().unwrap());
     setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(free).unwrap(), hard).unwrap();
-    let told = claim.resized();
+    let resized = claim.resized();
     let opened = disks.open(0, &claim);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    let size = told.unwrap().unwrap().geometry().size;
-    assert_eq!(size, 2 << 20, "that takes no descriptor");
+    let size = resized.unwrap().unwrap().geometry().size;
+    assert_eq!(size, 2 << 20, "resizing needs no descriptor");
     let error = opened.err().unwrap();
     assert!(
         matches!(&error, OpenError::System { errno, .. } if *errno == Errno::EMFILE),
@@ -35,7 +35,7 @@ fn a_disk_is_not_gone_because_there_are_no_descriptors() {
     );
     assert!(error.is_passing());
     disks.open(0, &claim).unwrap();
-    // What is wrong with the storage itself does not pass.
+    // An error of the file itself is not transient.
     file.set_len(0).unwrap();
     assert!(!claim.resized().err().unwrap().is_passing());
 }

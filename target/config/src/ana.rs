@@ -1,5 +1,4 @@
-//! Asymmetric namespace access and whom namespaces are there for, as they are
-//! configured.
+//! `[[port.ana_group]]`: asymmetric namespace access (ANA).
 
 use nvmeof_target_core::AnaGroup;
 use nvmeof_wire::log::ana::AnaState;
@@ -7,13 +6,14 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-/// How a port reaches a group of namespaces. Groups that are not named are optimized.
+/// ANA state of an ANA group on this port. Groups that are not listed are optimized.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawAnaGroup {
-    /// Number of the group: 1 to 128.
+    /// ANA group: 1 to 128.
     id: Spanned<u32>,
-    /// `"optimized"`, `"non-optimized"`, `"inaccessible"`, `"persistent-loss"` or `"change"`.
+    /// ANA state: `"optimized"`, `"non-optimized"`, `"inaccessible"`, `"persistent-loss"` or
+    /// `"change"`.
     state: RawState,
 }
 
@@ -29,7 +29,7 @@ impl RawAnaGroup {
         }
     }
 
-    /// Where the number of the last of `groups` is that has it.
+    /// Position in the text of the `id` of the last of `groups` with that ID.
     pub(crate) fn place(groups: &[Self], id: &str) -> Option<usize> {
         let mut groups = groups.iter().rev();
         let group = groups.find(|group| group.id.get_ref().to_string() == id)?;
@@ -96,7 +96,7 @@ path = "ram:1M"
     }
 
     #[test]
-    fn what_is_said_of_ports_and_namespaces_is_in_the_model() {
+    fn ana_keys_of_ports_and_namespaces_are_in_the_model() {
         let model = model(GOOD);
         let ids: Vec<_> = model.ports().iter().map(|port| port.id).collect();
         assert_eq!(ids, [7, 2]);
@@ -118,7 +118,7 @@ path = "ram:1M"
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn invalid_ana_keys_are_reported_with_their_line() {
         for (from, to, line, word) in [
             ("id = 7", "id = 2", 11, "id"),
             ("id = 7", "id = 0", 3, "id"),

@@ -1,4 +1,4 @@
-//! Where the daemon is managed from, as it is configured.
+//! `[control]`: the control socket and the state file.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,37 +9,37 @@ use nvmeof_rdma::explain;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::provider::Wrong;
+use super::provider::ValueError;
 
-/// Where the daemon is managed from, and where it keeps what was changed.
+/// The control socket and the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlConfig {
     /// The Unix socket; `None`: there is none.
     pub socket: Option<PathBuf>,
     /// Permissions of its file.
     pub mode: u32,
-    /// The group that its file belongs to; `None` is that of the process.
+    /// Group of its file; `None`: that of the process.
     pub group: Option<u32>,
-    /// The file that changes are kept in; `None`: they end with the process.
+    /// The state file; `None`: run-time changes are lost when the process ends.
     pub state: Option<PathBuf>,
 }
 
-/// Where the target is managed from, and where it keeps what was changed.
+/// The control socket and the state file, see managing.md.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawControl {
-    /// Unix socket of `nvmeof-target ctl`, an absolute path. Left out: `control.sock` in
-    /// the folder `RUNTIME_DIRECTORY`, which systemd gives; without that, none.
+    /// Unix socket of `nvmeof-target ctl`, an absolute path; `""` for none. If left out:
+    /// `control.sock` in `$RUNTIME_DIRECTORY`, which systemd sets, or else none.
     socket: Option<Spanned<PathBuf>>,
-    /// Permissions of the socket: who may write it may change everything.
+    /// Permissions of the socket: write permission allows every change.
     ///
     /// Default: `0o660`
     mode: Option<Spanned<u32>>,
-    /// Name of the group that the socket belongs to. Left out: that of the process.
+    /// Group of the socket, by name. If left out, that of the process.
     group: Option<Spanned<String>>,
-    /// File that changes are kept in over a restart, an absolute path. Left out:
-    /// `state.json` in the folder `STATE_DIRECTORY`, which systemd gives; without that,
-    /// none.
+    /// File of run-time changes, which are applied again after a restart: an absolute path;
+    /// `""` for none. If left out: `state.json` in `$STATE_DIRECTORY`, which systemd sets, or
+    /// else none.
     state: Option<Spanned<PathBuf>>,
 }
 
@@ -51,8 +51,8 @@ const STATE: &str = "state.json";
 
 impl RawControl {
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn to_config(&self) -> Result<ControlConfig, Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn to_config(&self) -> Result<ControlConfig, ValueError> {
         let folder = |name| std::env::var_os(name);
         self.in_folders(
             folder("RUNTIME_DIRECTORY").as_deref(),
@@ -66,7 +66,7 @@ impl RawControl {
         &self,
         runtime: Option<&OsStr>,
         state: Option<&OsStr>,
-    ) -> Result<ControlConfig, Wrong> {
+    ) -> Result<ControlConfig, ValueError> {
         Ok(ControlConfig {
             socket: path("socket", self.socket.as_ref(), runtime, SOCKET)?,
             mode: self.mode()?,
@@ -75,16 +75,16 @@ impl RawControl {
         })
     }
 
-    fn mode(&self) -> Result<u32, Wrong> {
+    fn mode(&self) -> Result<u32, ValueError> {
         let Some(mode) = &self.mode else {
             return Ok(DEFAULT_MODE);
         };
-        // Whoever may write the file may change everything.
+        // Write permission on the socket allows every change.
         let given = *mode.get_ref();
         if given & !0o770 == 0 && given & 0o600 == 0o600 {
             return Ok(given);
         }
-        Err(Wrong {
+        Err(ValueError {
             at: Some(mode.span().start),
             what: format!(
                 "control.mode = {given:#o}: must be 0o600 to 0o770, with read and write for the \
@@ -93,19 +93,19 @@ impl RawControl {
         })
     }
 
-    fn group(&self) -> Result<Option<u32>, Wrong> {
+    fn group(&self) -> Result<Option<u32>, ValueError> {
         let Some(group) = &self.group else {
             return Ok(None);
         };
         let name = group.get_ref();
-        let wrong = |what| Wrong {
+        let wrong = |what| ValueError {
             at: Some(group.span().start),
             what,
         };
         match Group::from_name(name) {
             Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
             Ok(None) => Err(wrong(format!(
-                "control.group: there is no group {name:?}; `getent group` shows those there are"
+                "control.group: there is no group {name:?}; `getent group` lists groups"
             ))),
             Err(error) => Err(wrong(format!(
                 "control.group: {name:?} cannot be looked up: {}",
@@ -121,7 +121,7 @@ fn path(
     given: Option<&Spanned<PathBuf>>,
     folder: Option<&OsStr>,
     name: &str,
-) -> Result<Option<PathBuf>, Wrong> {
+) -> Result<Option<PathBuf>, ValueError> {
     let Some(given) = given else {
         // systemd.exec(5): several folders are "concatenated with colon".
         let first = folder.and_then(|all| all.as_bytes().split(|byte| *byte == b':').next());
@@ -135,7 +135,7 @@ fn path(
     if path.is_absolute() {
         return Ok(Some(path.clone()));
     }
-    Err(Wrong {
+    Err(ValueError {
         at: Some(given.span().start),
         what: format!(
             "control.{key} = {path:?}: must be a path that starts with /, or \"\" for none"
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_manager_says_where() {
+    fn paths_default_to_folders_of_the_service_manager() {
         let config = read("").unwrap();
         assert_eq!(config.socket, Some("/run/nvmeof/control.sock".into()));
         assert_eq!(config.state, Some("/var/lib/nvmeof/state.json".into()));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_otherwise() {
+    fn configured_paths_override_the_service_manager() {
         let config = read("socket = \"/a/b\"\nmode = 0o600\ngroup = \"root\"\nstate = \"\"");
         let expected = ControlConfig {
             socket: Some("/a/b".into()),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_reported_with_their_key() {
         for (text, words) in [
             ("socket = \"a\"", "control.socket = \"a\""),
             ("state = \"x/y\"", "control.state"),

@@ -1,4 +1,4 @@
-//! On which CPUs reactors run, as it is configured.
+//! `reactor.cores` and `reactor.count`: the CPUs of the reactors.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -6,24 +6,24 @@ use std::thread::available_parallelism;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// Reactors there can be.
+/// Most reactors of a target.
 pub const MOST_REACTORS: usize = 256;
 /// CPUs that the kernel's set can name (`CPU_SETSIZE`).
-const MOST_PROCESSORS: usize = 1024;
+const MOST_CPUS: usize = 1024;
 
-/// On which CPUs reactors run.
+/// The CPUs of the reactors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// So many reactors, where the kernel likes.
+    /// This many reactors, which the kernel schedules on any CPU.
     Anywhere(usize),
     /// One reactor on each of these, in this order.
     On(Vec<usize>),
-    /// One on each CPU there is for it, or on so many of them.
+    /// One on each CPU that the target may use, or on this many of them.
     Auto(Option<usize>),
 }
 
 impl Cores {
-    /// Reactors there are, as far as that is known before they are placed.
+    /// Number of reactors, as far as it is known before they are placed.
     pub fn count(&self) -> u32 {
         let count = match self {
             Self::Anywhere(count) | Self::Auto(Some(count)) => *count,
@@ -34,9 +34,8 @@ impl Cores {
     }
 }
 
-/// The value of `reactor.cores`: `"auto"`, CPUs and ranges of them in a
-/// text as systemd's `CPUAffinity=` has them (`"0-3,8"`), or an array of
-/// numbers and such texts.
+/// The value of `reactor.cores`: `"auto"`, CPUs and ranges of CPUs in the format of systemd's
+/// `CPUAffinity=` (`"0-3,8"`), or an array of numbers and such texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RawCores {
     Auto,
@@ -44,8 +43,7 @@ pub(crate) enum RawCores {
 }
 
 impl RawCores {
-    /// What is to be, with `count` reactors if a number was given. The error
-    /// says what is wrong with that number.
+    /// The CPUs, with `count` reactors if that is set. The error is about `count`.
     pub(crate) fn resolve(this: Option<&Self>, count: Option<usize>) -> Result<Cores, String> {
         if count.is_some_and(|count| count == 0 || count > MOST_REACTORS) {
             return Err(format!("reactor.count: must be 1 to {MOST_REACTORS}"));
@@ -58,8 +56,8 @@ impl RawCores {
                 Ok(Cores::On(cores.clone()))
             }
             (Some(Self::On(cores)), Some(count)) => Err(format!(
-                "reactor.count: {count} does not go with reactor.cores, which names {} \
-                 CPUs; leave one of them out",
+                "reactor.count: {count} conflicts with reactor.cores, which names {} CPUs; omit \
+                 one of them",
                 cores.len()
             )),
         }
@@ -82,13 +80,13 @@ fn parse(text: &str) -> Result<Vec<usize>, String> {
         };
         if last < first {
             return Err(format!(
-                "{part:?}: the range ends before it begins; write {last}-{first}"
+                "{part:?}: the end of the range is less than its start; write {last}-{first}"
             ));
         }
-        if last >= MOST_PROCESSORS {
+        if last >= MOST_CPUS {
             return Err(format!(
-                "{part:?}: Linux counts CPUs to {}",
-                MOST_PROCESSORS - 1
+                "{part:?}: out of range; the highest CPU number is {}",
+                MOST_CPUS - 1
             ));
         }
         all.extend(first..=last);
@@ -103,7 +101,7 @@ impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match deserializer.deserialize_any(CoresVisitor)? {
             RawCores::On(cores) => Ok(Self(cores)),
-            RawCores::Auto => Err(D::Error::custom("\"auto\" stands alone, not in a list")),
+            RawCores::Auto => Err(D::Error::custom("\"auto\" must not be in a list")),
         }
     }
 }
@@ -112,7 +110,7 @@ impl<'de> Deserialize<'de> for RawCores {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match deserializer.deserialize_any(CoresVisitor)? {
             Self::On(cores) if cores.is_empty() || cores.len() > MOST_REACTORS => Err(
-                D::Error::custom(format!("name 1 to {MOST_REACTORS} CPUs, or leave it out")),
+                D::Error::custom(format!("name 1 to {MOST_REACTORS} CPUs, or omit the key")),
             ),
             cores => Ok(cores),
         }
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_numbers_ranges_and_lists() {
+    fn cores_are_numbers_ranges_and_lists() {
         for (text, cores) in [
             ("[0]", vec![0]),
             ("[3, 1, 1]", vec![3, 1, 1]),
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_processors_is_told() {
+    fn invalid_cores_are_refused() {
         for (text, words) in [
             ("[]", "1 to 256"),
             ("\"\"", "1 to 256"),
@@ -190,7 +188,7 @@ mod tests {
             ("\"x\"", "\"x\""),
             ("-1", "\"-1\""),
             ("\"0-18446744073709551616\"", "must be a CPU"),
-            ("[\"auto\"]", "stands alone"),
+            ("[\"auto\"]", "must not be in a list"),
             ("true", "\"auto\", CPUs such as"),
         ] {
             let error = read(text).unwrap_err();
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_reactors_goes_with_processors_that_are_not_named() {
+    fn count_that_differs_from_named_cores_is_refused() {
         let on = RawCores::On(vec![4, 5]);
         let resolve = RawCores::resolve;
         assert_eq!(resolve(None, None), Ok(Cores::Anywhere(1)));
@@ -212,7 +210,7 @@ mod tests {
         assert!(
             resolve(Some(&on), Some(3))
                 .unwrap_err()
-                .contains("leave one of them out")
+                .contains("omit one of them")
         );
         assert!(resolve(None, Some(0)).unwrap_err().contains("1 to 256"));
         assert!(resolve(None, Some(257)).unwrap_err().contains("1 to 256"));

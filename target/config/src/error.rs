@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors in a configuration, with file, line and key.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub struct ConfigError {
     what: String,
     /// See [`ConfigError::may_pass`].
     passing: bool,
-    /// Errors that were found besides, which have none of their own.
+    /// Further errors, whose own lists are empty.
     others: Vec<ConfigError>,
 }
 
@@ -48,7 +48,7 @@ impl ConfigError {
         }
     }
 
-    /// All of them as one, in order of lines; `None` if there are none.
+    /// All errors as one, in order of lines; `None` if there are none.
     pub(crate) fn joined(errors: Vec<Self>) -> Option<Self> {
         let each = |mut error: Self| {
             let others = std::mem::take(&mut error.others);
@@ -64,7 +64,7 @@ impl ConfigError {
         })
     }
 
-    /// Errors that were found besides.
+    /// Further errors in the same configuration.
     #[must_use]
     pub fn others(&self) -> &[Self] {
         &self.others
@@ -100,7 +100,7 @@ impl ConfigError {
         }
     }
 
-    /// The same about the file that settings come from, if it is about one of them.
+    /// The same for the file with the settings, if the error is about one of them.
     pub(crate) fn of_settings(self, file: &SettingsFile) -> Self {
         let named = self.key.as_deref().unwrap_or_default();
         let (table, key) = named.split_once('.').unwrap_or((named, ""));
@@ -111,8 +111,8 @@ impl ConfigError {
         Self::at(&file.path, &file.text, at, &self.what).passing(self.passing)
     }
 
-    /// The same about a change made at run time: nobody wrote the lines of the document
-    /// that it would have made.
+    /// The same for a run-time change: it has no line, because no user wrote the document that
+    /// would result from it.
     #[must_use]
     pub fn of_change(self, change: &str) -> Self {
         if self.line().is_none() {
@@ -126,8 +126,7 @@ impl ConfigError {
         }
     }
 
-    /// The same about a document that was applied in the place of `file` and is
-    /// kept in `state`.
+    /// The same for a document that was applied instead of `file` and is saved in `state`.
     #[must_use]
     pub fn of_applied(mut self, state: &Path, file: &Path) -> Self {
         let Self { what, .. } = &self;
@@ -139,15 +138,15 @@ impl ConfigError {
         self
     }
 
-    /// The same, which may or may not pass.
+    /// The same, as a condition that may pass or not.
     #[must_use]
     pub fn passing(self, passing: bool) -> Self {
         Self { passing, ..self }
     }
 
-    /// Whether it is about the machine at this moment, and may pass though nobody
-    /// changes the configuration: a file or an address that is not there yet, or that
-    /// somebody else has. `serve` waits for it; everything else it refuses.
+    /// Whether the condition may pass without a change of the configuration: a file or an
+    /// address that does not exist yet, or that another process uses. `serve` waits in this
+    /// case, and refuses all other errors.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         self.passing
@@ -162,14 +161,14 @@ impl ConfigError {
         }
     }
 
-    /// The key that it is about, as far as it is about one, with the names of the tables
-    /// that it is in before it: `subsystem.namespace.path`.
+    /// The key that it is about, if any, after the names of its tables:
+    /// `subsystem.namespace.path`.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// What is wrong, without the place.
+    /// The message, without file and line.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
@@ -185,8 +184,7 @@ impl ConfigError {
     }
 }
 
-/// The key that is at the place of an error, or that `what` names first, which is said of
-/// it.
+/// The key at the position of an error, or else the key that its message `what` begins with.
 fn key(found: Option<Found>, what: &str) -> Option<String> {
     let table = match found {
         Some(Found::Key(key)) => return Some(key),

@@ -1,4 +1,4 @@
-//! From text to tables: every key with a wrong name or a value of a wrong type.
+//! From text to tables: finds every unknown key and every value of a wrong type.
 //!
 //! serde stops at the first error. Each entry that it refuses is overwritten with spaces,
 //! which moves no line, and the rest is read again.
@@ -12,10 +12,10 @@ use super::error::ConfigError;
 use super::places::{self, Found};
 use super::raw::RawConfig;
 
-/// More are not reported at once.
+/// Most errors that are reported at once.
 const MOST_ERRORS: usize = 20;
 
-/// Tables that there may be several of.
+/// Arrays of tables.
 const ARRAYS: [&str; 5] = [
     "port",
     "port.ana_group",
@@ -27,11 +27,11 @@ const ARRAYS: [&str; 5] = [
 /// Reads the content of a file.
 ///
 /// # Errors
-/// [`ConfigError`] of the first, with the others behind it.
+/// [`ConfigError`] of the first error, with the others attached.
 pub(crate) fn read(path: &Path, text: &str) -> Result<RawConfig, ConfigError> {
     let mut left = text.to_owned();
     let mut errors = Vec::new();
-    // Keys that are missing only because they were overwritten.
+    // Keys that are now missing only because they were overwritten.
     let mut overwritten = Vec::new();
     while errors.len() < MOST_ERRORS {
         let fault = match wrong_kind(&left) {
@@ -55,14 +55,14 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<RawConfig, ConfigError> {
     }))
 }
 
-/// One thing that is wrong.
+/// One error in the text.
 struct Fault {
-    /// Where: byte of the text.
+    /// Byte offset in the text.
     at: Option<usize>,
     what: String,
-    /// The key, with the names of the tables that it is in before it.
+    /// The key, after the names of its tables.
     key: Option<String>,
-    /// What has to go before the rest can be read; `None`: the text is no TOML.
+    /// The part to overwrite before the rest can be read; `None`: the text is not TOML.
     entry: Option<Range<usize>>,
 }
 
@@ -98,9 +98,12 @@ impl Fault {
             }
             (Some(Found::Key(path)), _) => {
                 let name = path.rsplit('.').next().unwrap_or(path);
-                (Some(path.clone()), format!("{name}: {}", in_words(message)))
+                (
+                    Some(path.clone()),
+                    format!("{name}: {}", in_toml_terms(message)),
+                )
             }
-            _ => (None, in_words(message)),
+            _ => (None, in_toml_terms(message)),
         };
         Self {
             at,
@@ -117,7 +120,7 @@ impl Fault {
     }
 }
 
-/// An unknown key or table, and which one was probably meant.
+/// The message for an unknown key or table, with the most similar known one.
 fn unknown(name: &str, known: &[&str], is_table: bool) -> String {
     let thing = if is_table { "table" } else { "key" };
     let alike = |other: &&&str| strsim::damerau_levenshtein(name, other) <= 1 + name.len() / 4;
@@ -131,8 +134,8 @@ fn unknown(name: &str, known: &[&str], is_table: bool) -> String {
     }
 }
 
-/// serde's sentence with the types of TOML in the place of Rust's.
-fn in_words(message: &str) -> String {
+/// The message of serde with types of TOML instead of types of Rust.
+fn in_toml_terms(message: &str) -> String {
     let integers = [
         ("u8", "0-255"),
         ("u16", "0-65535"),
@@ -152,7 +155,7 @@ fn in_words(message: &str) -> String {
     format!("{}: must be {expected}", value.replace('`', ""))
 }
 
-/// A table in single brackets that there may be several of, or the reverse.
+/// An array of tables that is written as a table, or the reverse.
 fn wrong_kind(text: &str) -> Option<Fault> {
     let document = Document::parse(text).ok()?;
     kind_in(text, document.as_table(), "")
@@ -165,15 +168,16 @@ fn kind_in(text: &str, table: &Table, names: &str) -> Option<Fault> {
         let wrong = match item {
             Item::Table(table) if is_array => Some((
                 table,
-                format!("{name}: write [[{path}]]: there may be several"),
+                format!("{name}: must be written as [[{path}]] (an array of tables)"),
             )),
             Item::ArrayOfTables(tables) if !is_array => {
                 let table = tables.iter().next()?;
-                Some((table, format!("{name}: write [{path}]: there is one")))
+                let what = format!("{name}: must be written as [{path}] (a single table)");
+                Some((table, what))
             }
             _ => None,
         };
-        // A table without a header of its own is not what was written.
+        // A table without a header of its own is implied by another one.
         if let Some((table, what)) = wrong
             && let Some(span) = table.span()
             && is_header(text, span.start)
@@ -198,14 +202,14 @@ fn kind_in(text: &str, table: &Table, names: &str) -> Option<Fault> {
     None
 }
 
-/// Whether a table begins at that byte, or its name stands there.
+/// Whether that byte is in the header of a table.
 fn is_header(text: &str, at: usize) -> bool {
     let line = line_of(text, at);
     text.get(line)
         .is_some_and(|line| line.trim_start().starts_with('['))
 }
 
-/// The line of that byte, without its end.
+/// The line of that byte, without the newline.
 fn line_of(text: &str, at: usize) -> Range<usize> {
     let start = text.get(..at).and_then(|before| before.rfind('\n'));
     let start = start.map_or(0, |end| end + 1);
@@ -213,7 +217,7 @@ fn line_of(text: &str, at: usize) -> Range<usize> {
     start..end.map_or(text.len(), |len| start + len)
 }
 
-/// What has to go for the value at that byte: its key and value, or its whole table.
+/// The range to overwrite for the value at that byte: its key and value, or its whole table.
 fn entry(text: &str, at: usize) -> Option<Range<usize>> {
     if is_header(text, at) {
         return section(text, at);
@@ -222,7 +226,7 @@ fn entry(text: &str, at: usize) -> Option<Range<usize>> {
     outermost(document.as_table(), at).or_else(|| section(text, at))
 }
 
-/// The key and value that hold that byte and are in no other value.
+/// The outermost key and value that contain that byte.
 fn outermost(table: &dyn TableLike, at: usize) -> Option<Range<usize>> {
     table.iter().find_map(|(name, item)| match item {
         Item::Table(table) => outermost(table, at),
@@ -235,8 +239,8 @@ fn outermost(table: &dyn TableLike, at: usize) -> Option<Range<usize>> {
     })
 }
 
-/// The table whose header or key is at that byte, with the tables in it: up to the next
-/// header of another.
+/// The table whose header or key is at that byte, with its subtables: up to the header of the
+/// next other table.
 fn section(text: &str, at: usize) -> Option<Range<usize>> {
     let before = text.get(..line_of(text, at).end)?;
     let headers = |text: &str, from: usize| {
@@ -311,20 +315,21 @@ readonly = 1
     }
 
     #[test]
-    fn brackets_of_a_table_are_counted() {
+    fn table_instead_of_array_of_tables_is_reported() {
         let text = "[port]\ntraddr = \"127.0.0.1\"\n[[limits]]\nio_queues = 1\n";
         let expected = [
-            "t:1: port: write [[port]]: there may be several",
-            "t:3: limits: write [limits]: there is one",
+            "t:1: port: must be written as [[port]] (an array of tables)",
+            "t:3: limits: must be written as [limits] (a single table)",
         ];
         assert_eq!(errors(text), expected);
         let text = "[[subsystem]]\nnqn = \"a\"\n[subsystem.namespace]\nnsid = 1\n";
-        let expected = ["t:3: namespace: write [[subsystem.namespace]]: there may be several"];
-        assert_eq!(errors(text), expected);
+        let expected =
+            "t:3: namespace: must be written as [[subsystem.namespace]] (an array of tables)";
+        assert_eq!(errors(text), [expected]);
     }
 
     #[test]
-    fn key_that_is_set_twice_is_named() {
+    fn duplicate_key_is_reported() {
         let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntraddr = \"127.0.0.2\"\n";
         assert_eq!(
             errors(text),
@@ -333,7 +338,7 @@ readonly = 1
     }
 
     #[test]
-    fn key_that_resembles_none_is_reported_with_all_keys() {
+    fn unknown_key_without_similar_key_is_reported_with_all_keys() {
         let [error] = errors("[metrics]\nxyz = 1\n").try_into().unwrap();
         assert!(
             error.starts_with("t:2: xyz: unknown key; known here: listen"),
@@ -342,7 +347,7 @@ readonly = 1
     }
 
     #[test]
-    fn text_that_is_no_toml_is_one_error() {
+    fn invalid_toml_is_one_error() {
         let [error] = errors("[metrics]\nlisten = \n").try_into().unwrap();
         assert!(error.starts_with("t:2: "), "{error}");
     }
@@ -351,7 +356,7 @@ readonly = 1
     fn errors_inside_of_inline_tables_and_lists_end() {
         let text = "[[port]]\ntraddr = { a = 1 }\nprovider = [1, 2]\n";
         assert_eq!(errors(text).len(), 2);
-        // More than are reported at once.
+        // More than the limit.
         let many = "[metrics]\n".to_owned()
             + &(0..99).fold(String::new(), |all, n| all + &format!("k{n} = 1\n"));
         assert_eq!(errors(&many).len(), MOST_ERRORS);

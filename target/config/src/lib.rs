@@ -1,6 +1,11 @@
-//! The configuration: from TOML to the model, and what is wrong with it, by line.
+//! The configuration of the target: from TOML to the model, with errors by file, line and key.
 //!
-//! This crate opens nothing that a configuration names and starts nothing.
+//! [`Config::read`] reads and checks a file. [`Config::wanted`] lists the backing stores of its
+//! namespaces, and [`Config::model_of`] builds the model once these and the ports are open.
+//! `docs/configuration-reference.md` is generated from the docstrings of the keys.
+//!
+//! This crate does not open backing stores, listen on ports, or start threads: that is
+//! `nvmeof-target-manage`.
 #![forbid(unsafe_code)]
 
 mod ana;
@@ -43,7 +48,7 @@ pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use metrics::MetricsConfig;
 pub use names::on_unusual_names;
-use provider::Wrong;
+use provider::ValueError;
 pub use provider::{Choice, ProviderName};
 use raw::{RawConfig, RawNamespace, RawSubsystem};
 pub use relative::{RELATIVE, is_relative};
@@ -53,17 +58,17 @@ use toml::Spanned;
 use traddr::RawPort;
 pub use wanted::Wanted;
 
-/// A configuration whose values are possible. What it names may not be there.
+/// A configuration with valid values. Files, devices and addresses that it names may not exist.
 #[derive(Clone, Debug)]
 pub struct Config {
     origin: Origin,
     raw: RawConfig,
-    /// Of each port.
+    /// Providers of each port.
     choices: Vec<Choice>,
     shm: ShmSettings,
     control: ControlConfig,
     metrics: MetricsConfig,
-    /// Names that do not have the form which the specification asks for.
+    /// NQNs that do not have the form that the specification requires.
     unusual_names: BTreeSet<Nqn>,
 }
 
@@ -73,44 +78,43 @@ enum Origin {
     File {
         path: PathBuf,
         text: String,
-        /// The file that its settings come from, if that is another.
+        /// The file with its settings, if that is another file.
         settings: Option<SettingsFile>,
     },
     CommandLine,
 }
 
-/// The tables that say how the target runs, not what it serves.
+/// The tables with settings of the target itself, not of what it serves.
 pub const SETTINGS: [&str; 7] = [
     "limits", "reactor", "storage", "shm", "unix", "control", "metrics",
 ];
 
-/// A file that a configuration has its [`SETTINGS`] from.
+/// The file with the [`SETTINGS`] of a configuration.
 #[derive(Clone, Debug)]
 pub struct SettingsFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it says.
+    /// Content of the file.
     pub text: String,
 }
 
-/// How reactors are run.
+/// Settings of the reactors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// On which CPUs they run.
+    /// Their CPUs.
     pub cores: Cores,
-    /// How a reactor looks for work before it sleeps.
+    /// How a reactor polls before it sleeps.
     pub polling: PollingConfig,
-    /// How long commands in flight may take when the target stops.
+    /// How long commands in flight may take to complete when the target stops.
     pub drain: Duration,
-    /// Bytes of buffers of each reactor.
+    /// Bytes of buffer memory of each reactor.
     pub buffer_memory: u64,
-    /// The threads of the kernel that take disk operations from reactors; `None`: there
-    /// are none.
+    /// The kernel threads that take I/O operations from reactors; `None`: there are none.
     pub sqpoll: Option<Sqpoll>,
-    /// Whether buffers lie in hugepages where there are any.
+    /// Whether buffers use hugepages if some are free.
     pub hugepages: bool,
-    /// Receives that the queue pairs of one device share at most, where a
-    /// device lets them; 0: each has its own.
+    /// Most receives that the queue pairs of one device share, if the device supports a shared
+    /// receive queue; 0: each queue pair has its own.
     pub shared_receives: u32,
 }
 
@@ -136,8 +140,7 @@ impl Config {
         Self::parse_with(path, text, None)
     }
 
-    /// As [`parse`](Self::parse), but what is wrong with settings is told of the file
-    /// that they come from.
+    /// As [`parse`](Self::parse), but errors in settings name the file that they come from.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -156,8 +159,8 @@ impl Config {
         Self::checked(origin, raw)
     }
 
-    /// One subsystem that every host may connect to, at one address, over
-    /// providers of these names; none of them stands for `auto`.
+    /// One subsystem that every host may connect to, at one address, over providers of these
+    /// names; no name means `auto`.
     ///
     /// # Errors
     /// [`ConfigError`] names the option.
@@ -201,7 +204,7 @@ impl Config {
             Ok(metrics) => this.metrics = metrics,
             Err(wrong) => errors.push(this.wrong(&wrong)),
         }
-        // A target of the command line is not changed while it runs.
+        // A target configured on the command line has no control socket.
         if let Origin::File { .. } = this.origin {
             match this.raw.control.get_ref().to_config() {
                 Ok(control) => this.control = control,
@@ -214,20 +217,20 @@ impl Config {
         }
     }
 
-    /// A model whose disks have one block each: sizes of disks are not known yet, and
-    /// everything else can be checked before a file is touched.
+    /// A model whose namespaces have one block each: sizes are not known yet, and everything
+    /// else can be checked before a file is opened.
     fn checked_model(&self) -> Result<Model, ConfigError> {
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
         self.build(&ports, &subsystems)
     }
 
-    /// What is wrong with values that need no model.
+    /// Errors in values that can be checked without a model.
     fn check(&self) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         if self.raw.port.is_empty() {
-            let what = "port: at least one [[port]] is needed, with traddr = \"127.0.0.1\" for \
-                        example";
+            let what = "port: at least one [[port]] is required, for example with \
+                        traddr = \"127.0.0.1\"";
             errors.push(self.error_at(None, what));
         }
         if let Err((key, what)) = self.raw.limits.get_ref().check() {
@@ -242,13 +245,13 @@ impl Config {
         errors.extend(unix.map(|wrong| self.wrong(&wrong)));
         let sqpoll = self.raw.storage.get_ref().sqpoll().err();
         errors.extend(sqpoll.map(|wrong| self.wrong(&wrong)));
-        // Each names its key first.
+        // Each begins with its key.
         let running = self.running_errors().into_iter();
         errors.extend(running.map(|what| self.error_at(self.place_named(&what), &what)));
         errors
     }
 
-    fn wrong(&self, wrong: &Wrong) -> ConfigError {
+    fn wrong(&self, wrong: &ValueError) -> ConfigError {
         self.error_at(wrong.at, &wrong.what)
     }
 
@@ -259,21 +262,20 @@ impl Config {
         ports.map(RawPort::address).collect()
     }
 
-    /// The same ports, in order, with what the configuration says of them
-    /// besides.
+    /// The same ports, in order, with their port IDs, ANA groups and subsystems.
     fn complete(&self, ports: &[PortSpec]) -> Vec<PortSpec> {
         let raw = self.raw.port.iter().map(Spanned::get_ref);
         let both = ports.iter().cloned().zip(raw);
         both.map(|(spec, raw)| raw.complete(spec)).collect()
     }
 
-    /// Permissions of the files of Unix sockets.
+    /// Permissions of Unix sockets.
     #[must_use]
     pub fn socket_mode(&self) -> u32 {
         self.raw.unix.get_ref().mode()
     }
 
-    /// What each port is to be served by, in order.
+    /// The configured providers of each port, in order.
     #[must_use]
     pub fn choices(&self) -> &[Choice] {
         &self.choices
@@ -285,31 +287,31 @@ impl Config {
         &self.shm
     }
 
-    /// Where the daemon is managed from. Nowhere when the configuration was
-    /// given on the command line.
+    /// Control socket and state file. There are none if the configuration was given on the
+    /// command line.
     #[must_use]
     pub fn control(&self) -> &ControlConfig {
         &self.control
     }
 
-    /// Where others may ask how the target is.
+    /// The listener for metrics.
     #[must_use]
     pub fn metrics(&self) -> &MetricsConfig {
         &self.metrics
     }
 
-    /// Sizes of the target.
+    /// Limits of the target.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let threads = self.running().cores.count();
         self.raw.limits.get_ref().to_limits(threads)
     }
 
-    /// How reactors are run.
+    /// Settings of the reactors.
     #[must_use]
     pub fn running(&self) -> Running {
         Running {
-            // What is wrong was told when the configuration was checked.
+            // Errors were reported when the configuration was checked.
             sqpoll: self.raw.storage.get_ref().sqpoll().unwrap_or_default(),
             ..self.raw.reactor.get_ref().to_running()
         }
@@ -330,13 +332,13 @@ impl Config {
         matches!(self.origin, Origin::CommandLine)
     }
 
-    /// Names in it that do not have the form which the specification asks for.
+    /// NQNs in it that do not have the form that the specification requires.
     #[must_use]
     pub fn unusual_names(&self) -> &BTreeSet<Nqn> {
         &self.unusual_names
     }
 
-    /// Names of the subsystems, in order.
+    /// NQNs of the subsystems, in order.
     pub fn subsystems(&self) -> impl Iterator<Item = &str> {
         let all = self.raw.subsystem.iter().map(Spanned::get_ref);
         all.map(|subsystem| subsystem.nqn.get_ref().as_str())
@@ -351,7 +353,7 @@ impl Config {
         self.error_at(at, &format!("{key}: {what}"))
     }
 
-    /// An error about what serves a port.
+    /// An error about the providers of a port.
     #[must_use]
     pub fn provider_error(&self, port: usize, what: &str) -> ConfigError {
         self.provider_error_at(port, None, what)
@@ -359,7 +361,7 @@ impl Config {
 
     fn provider_error_at(&self, port: usize, at: Option<usize>, what: &str) -> ConfigError {
         let port = self.raw.port.get(port).map(Spanned::get_ref);
-        // Where it was not given, the address decided.
+        // Without the key, the address selected the provider.
         let value = port.map(|port| match &port.provider {
             Some(provider) => provider.span().start,
             None => port.traddr.span().start,
@@ -368,7 +370,7 @@ impl Config {
         self.error_at(at.or(value), &format!("{key}: {what}"))
     }
 
-    /// An error about the sizes of the target.
+    /// An error about a limit of the target.
     #[must_use]
     pub fn limits_error(&self, key: &str, what: &str) -> ConfigError {
         self.table_error("limits", key, what)
@@ -381,7 +383,7 @@ impl Config {
         self.error_at(at, &format!("{table}.{key}: {what}"))
     }
 
-    /// Where in the text the key is that `what` begins with, or its table.
+    /// Position in the text of the key that `what` begins with, or of its table.
     fn place_named(&self, what: &str) -> Option<usize> {
         let (path, _) = what.split_once(':')?;
         let (table, key) = path.split_once('.')?;
@@ -395,13 +397,13 @@ impl Config {
         }
     }
 
-    /// An error about the CPUs that reactors are to run on.
+    /// An error about the CPUs of the reactors.
     #[must_use]
     pub fn cores_error(&self, what: &str) -> ConfigError {
         self.table_error("reactor", "cores", what)
     }
 
-    /// What the value of a key is called where it was given.
+    /// The name of a value where it was given: its key, or its command line option.
     fn called(&self, key: &'static str, option: &'static str) -> &'static str {
         match self.origin {
             Origin::File { .. } => key,
@@ -439,8 +441,8 @@ impl Config {
             .collect()
     }
 
-    /// The subsystems as the model wants them; `fill_in` says what is known
-    /// of the disk of each namespace that is enabled, one after the other.
+    /// The specifications of the subsystems for the model. `fill_in` completes each namespace
+    /// that is enabled with the properties of its backing store, in order.
     fn subsystem_specs(
         &self,
         mut fill_in: impl FnMut(&mut NamespaceSpec),
@@ -449,8 +451,8 @@ impl Config {
         for subsystem in &self.raw.subsystem {
             let at = subsystem.span().start;
             let subsystem = subsystem.get_ref();
-            if !subsystem.says_who() {
-                let what = "allowed_hosts: no host could connect; name hosts, or set \
+            if !subsystem.has_host_access() {
+                let what = "allowed_hosts: no host could connect; list hosts, or set \
                             allow_any_host = true; [] allows no host";
                 return Err(self.error_at(Some(at), what));
             }
@@ -507,7 +509,7 @@ impl Config {
         let parsed = raw::hex::<N>(given.get_ref()).ok_or_else(digits)?;
         // All zero means "none" in NVMe; a namespace has a UUID at least.
         if parsed == [0; N] && key != "nguid" {
-            return Err(wrong("all zero stands for none; leave it out"));
+            return Err(wrong("all zero means none; omit this key"));
         }
         Ok(Some(parsed))
     }
@@ -530,7 +532,7 @@ impl Config {
         self.error_at(self.place(error), &error.to_string())
     }
 
-    /// Where in the text the value is that the model refused, or its table.
+    /// Position in the text of the value that the model refused, or of its table.
     fn place(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
         match error.place {
@@ -581,7 +583,7 @@ impl Config {
     }
 }
 
-/// A port that nothing is known of yet but where it is.
+/// A port of which only the address is known yet.
 fn without_carriers(address: Address) -> PortSpec {
     port_spec(address, Vec::new())
 }
@@ -593,8 +595,7 @@ pub fn port_spec(address: Address, carriers: Vec<Carrier>) -> PortSpec {
     PortSpec::new(traddr, trsvcid, carriers)
 }
 
-/// A name for the subsystem of this machine at that address: the same at
-/// every start.
+/// An NQN for the subsystem of this machine at that address: the same at every start.
 fn derived_nqn(listen: Address) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id")
         .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"))

@@ -1,4 +1,4 @@
-//! Sizes of the target: their keys, and what they are where nobody says it.
+//! `[limits]`: keys of the configuration, their checks and their defaults.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use super::size::Size32;
 
-/// Sizes and times of the target. They bound what hosts can make it hold.
+/// Limits of the target: sizes, numbers and times that bound the resources of hosts.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLimits {
-    /// Entries of the longest submission queue that a host may ask for: 2 to 1024.
+    /// Entries of the longest submission queue that a host can create: 2 to 1024.
     ///
     /// Default: `256`
     queue_depth: Option<u16>,
@@ -19,13 +19,14 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `16`
     io_queues: Option<u16>,
-    /// Controllers over all hosts and subsystems: 1 to 4096.
+    /// Controllers of all hosts and subsystems together: 1 to 4096.
     ///
     /// Default: `64`
     controllers: Option<u16>,
-    /// Discovery controllers, which do not count as `controllers`: 1 to 4096. When one more
-    /// comes one of them goes: of whoever has more than two by one port, else of those who
-    /// came by the port with most, the one silent longest.
+    /// Discovery controllers, in addition to `controllers`: 1 to 4096. A new one beyond the
+    /// limit replaces the one that was idle longest. That is one of the host with the most
+    /// through one port, if that host has more than two; otherwise one of the host with the
+    /// most through the port with the most.
     ///
     /// Default: `64`
     discovery_controllers: Option<u16>,
@@ -33,69 +34,73 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `"1M"`
     max_transfer: Option<Size32>,
-    /// Data that may travel inside a command (IOCCSZ), which receives have room for: a multiple
-    /// of 16, 0 to 64K. More than 4K goes with `max_descriptors = 1` only.
+    /// In-capsule data of one command (IOCCSZ): a multiple of 16, 0 to 64K. Each receive has
+    /// room for it. More than 4K requires `max_descriptors = 1`.
     ///
     /// Default: `4096`
     in_capsule: Option<Size32>,
-    /// Keyed descriptors of one command (MSDBD): 1 to 16. Only 1 where `in_capsule` is more than
-    /// 4K, because hosts with Linux 5.4 to 5.12 corrupt what they write otherwise.
+    /// Keyed SGL data block descriptors of one command (MSDBD): 1 to 16. Must be 1 if
+    /// `in_capsule` is more than 4K: hosts with Linux 5.4 to 5.12 would corrupt the data that
+    /// they write.
     ///
     /// Default: `16`
     max_descriptors: Option<u8>,
-    /// Seconds after which a connection for an admin queue ends that sent no Connect command;
-    /// one for an I/O queue ends after six times as long.
+    /// Seconds after which a connection for an admin queue is closed if it sent no Connect
+    /// command. For an I/O queue it is six times as long.
     ///
     /// Default: `10`
     connect_timeout_s: Option<u32>,
-    /// Connections of one thread that sent no Connect command yet: 1 to 4096. The oldest gives
-    /// way to one more.
+    /// Connections of one reactor without a Connect command: 1 to 4096. A new one beyond the
+    /// limit replaces the oldest of the peer with the most.
     ///
     /// Default: `64`
     unconnected: Option<u16>,
-    /// Controllers that one host may have: 1 to `controllers`. Left out: three quarters of
+    /// Controllers of one host: 1 to `controllers`. If left out: three quarters of
     /// `controllers`.
     host_controllers: Option<u16>,
-    /// Controllers of hosts that came by one port: 1 to `controllers`. It counts while there are
-    /// other ports; what it leaves is kept for those, in equal shares, so that hosts of one port
-    /// do not take all, whatever names they give. Left out: seven eighths of `controllers`.
+    /// Controllers of all hosts through one port: 1 to `controllers`. It has an effect while
+    /// there are other ports. The rest is reserved for those in equal shares, so that the hosts
+    /// of one port cannot use all controllers, whatever NQNs they send. If left out: seven
+    /// eighths of `controllers`.
     port_controllers: Option<u16>,
-    /// I/O queues that one host may have, over all its controllers: 1 to 65535. Left out: as
-    /// many as its controllers can have, `host_controllers` times `io_queues`.
+    /// I/O queues of one host, over all its controllers: 1 to 65535. If left out:
+    /// `host_controllers` times `io_queues`.
     host_queues: Option<u16>,
-    /// Commands that one host may have outstanding, the entries of all its I/O queues:
-    /// `queue_depth` to 67108864. Left out: half of all there may be, which are `controllers`
-    /// times `io_queues` times `queue_depth`, but 131072 at least, or all that its controllers
-    /// can have.
+    /// Outstanding commands of one host, counted as the entries of all its I/O queues:
+    /// `queue_depth` to 67108864. If left out: half of `controllers` times `io_queues` times
+    /// `queue_depth`, but at least 131072, or all that its controllers can have if that is
+    /// less.
     host_commands: Option<u32>,
-    /// Percent of the buffers of each thread that one host may hold while there are others: 1 to
-    /// 100. Below 100 a host that is alone leaves room for one queue of another.
+    /// Percent of the buffers of each reactor that one host may hold while there are other
+    /// hosts: 1 to 100. Below 100, a host that is alone leaves room for one queue of another
+    /// host.
     ///
     /// Default: `75`
     host_memory: Option<u8>,
-    /// Connections that came by one port: 2 to 1048576. Each queue is one. Left out, and while
-    /// there are other ports: those of `port_controllers`, but of four at least, of discovery
-    /// controllers, and those without a Connect. A port that is alone has all there may be.
+    /// Connections through one port: 2 to 1048576. Each queue is one connection. If left out,
+    /// a single port has no limit of its own. With several ports each has the connections of
+    /// `port_controllers` controllers (of at least four), of the discovery controllers, and
+    /// those without a Connect command.
     port_connections: Option<u32>,
-    /// Commands that may be outstanding by one port, the entries of all I/O queues that came by
-    /// it: `queue_depth` to 67108864. Left out, and while there are other ports: three quarters of
-    /// what `port_controllers` can have, but those of four controllers at least. A port that is
-    /// alone has all.
+    /// Outstanding commands through one port, counted as the entries of all its I/O queues:
+    /// `queue_depth` to 67108864. If left out, a single port has no limit of its own. With
+    /// several ports each has three quarters of the commands of `port_controllers` controllers,
+    /// but at least those of four.
     port_commands: Option<u32>,
-    /// Percent of the buffers of each thread that the hosts of one port may hold together while
-    /// there are hosts of other ports: 1 to 100. Below 100 those of a port that is alone leave
-    /// room for one queue by another.
+    /// Percent of the buffers of each reactor that all hosts of one port may hold together while
+    /// there are hosts of other ports: 1 to 100. Below 100, the hosts of a port that is alone
+    /// leave room for one queue through another port.
     ///
     /// Default: `90`
     port_memory: Option<u8>,
-    /// Whether any command proves that a host lives (CTRATT.TBKAS), or only Keep Alive does.
+    /// Whether any command proves that its host is alive (CTRATT.TBKAS), or only Keep Alive.
     ///
     /// Default: `true`
     traffic_keep_alive: Option<bool>,
 }
 
 impl RawLimits {
-    /// The sizes, with so many threads that receive connections.
+    /// The limits, with `threads` reactors that accept connections.
     pub(crate) fn to_limits(&self, threads: u32) -> Limits {
         let default = Limits::default();
         let bytes = |size: Option<Size32>, default: u32| size.map_or(default, Size32::bytes);
@@ -121,11 +126,11 @@ impl RawLimits {
             ..default
         };
         let of_controllers = (self.host_controllers, self.port_controllers);
-        self.parts(&limits.shared_out(threads, of_controllers))
+        self.with_shares(&limits.shared_out(threads, of_controllers))
     }
 
-    /// What else one host or one port may have is what was said, or its part.
-    fn parts(&self, part: &Limits) -> Limits {
+    /// The other limits of one host and one port: as configured, or the default of `part`.
+    fn with_shares(&self, part: &Limits) -> Limits {
         Limits {
             host_queues: self.host_queues.unwrap_or(part.host_queues),
             host_commands: self.host_commands.unwrap_or(part.host_commands),
@@ -139,7 +144,7 @@ impl RawLimits {
         }
     }
 
-    /// Whether the values go together. The error names the key.
+    /// Checks limits against each other. The error has the key.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let all = self.controllers.unwrap_or(Limits::default().controllers);
         let of_all = [
@@ -148,10 +153,8 @@ impl RawLimits {
         ];
         for (key, given) in of_all {
             if let Some(given) = given.filter(|given| *given > all) {
-                let what = format!(
-                    "{given} is more than all there may be, limits.controllers = {all}; raise \
-                     that, or lower this"
-                );
+                let what =
+                    format!("{given} exceeds limits.controllers = {all}; raise that or lower this");
                 return Err((key, what));
             }
         }

@@ -1,4 +1,4 @@
-//! Where others may ask how the target is, as it is configured.
+//! `[metrics]`: the TCP address of the metrics.
 
 use std::net::SocketAddr;
 
@@ -6,38 +6,37 @@ use nvmeof_rdma::Address;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::provider::Wrong;
+use super::provider::ValueError;
 use nvmeof_target_address as zone;
 
-/// Where others may ask how the target is.
+/// The listener for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricsConfig {
     /// The TCP address to listen on; `None`: there is none.
     pub listen: Option<SocketAddr>,
 }
 
-/// Where others may ask how the target is; see monitoring.md.
+/// Metrics and health over TCP, in addition to the control socket; see monitoring.md.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawMetrics {
-    /// TCP address and port at which `/metrics`, `/healthz` and `/snapshot` are
-    /// answered, such as `"127.0.0.1:9400"`. Without it the control socket alone
-    /// answers.
+    /// TCP address and port for `/metrics`, `/healthz` and `/snapshot`, such as
+    /// `"127.0.0.1:9400"`. If left out: they are available on the control socket only.
     listen: Option<Spanned<String>>,
 }
 
 impl RawMetrics {
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn to_config(&self) -> Result<MetricsConfig, Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn to_config(&self) -> Result<MetricsConfig, ValueError> {
         let listen = self.listen.as_ref().map(|listen| {
             let text = listen.get_ref();
             let address = zone::parse(text).ok().and_then(Address::socket_addr);
-            address.ok_or_else(|| Wrong {
+            address.ok_or_else(|| ValueError {
                 at: Some(listen.span().start),
                 what: format!(
-                    "metrics.listen = {text:?}: must be an address and a port, \"127.0.0.1:9400\" \
-                     or \"[::1]:9400\" for example"
+                    "metrics.listen = {text:?}: must be an address and a port, such as \
+                     \"127.0.0.1:9400\" or \"[::1]:9400\""
                 ),
             })
         });
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_needs_its_port() {
+    fn metrics_address_requires_a_port() {
         assert_eq!(read(""), Ok(None));
         let listen = read("listen = \"[::1]:9400\"").unwrap().unwrap();
         assert_eq!((listen.port(), listen.is_ipv6()), (9400, true));

@@ -1,13 +1,13 @@
-//! What is said of names that do not have the form which the specification asks for.
+//! The warning about NQNs that do not have the form that the specification requires.
 
 use std::collections::BTreeSet;
 
 use nvmeof_wire::Nqn;
 
-/// Names that a remark lists; of more only their number is.
+/// Most names that a warning lists; of further names it has the number.
 const LISTED: usize = 5;
 
-/// A remark on names that are served although they are unusual; none without any.
+/// A warning about unusual NQNs, which are served anyway; `None` if there are no such names.
 pub fn on_unusual_names(names: &BTreeSet<Nqn>) -> Option<String> {
     if names.is_empty() {
         return None;
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unusual_names_are_listed_escaped_and_not_all_of_many() {
+    fn unusual_names_are_escaped_and_limited_in_number() {
         let remark = |names: &[&str]| {
             let names = names.iter().map(|name| Nqn::new(name).unwrap());
             on_unusual_names(&names.collect())

@@ -1,21 +1,20 @@
-//! Where in the text of a configuration a key is, and which key is at a place.
+//! Positions of keys in the text of a configuration, and the key at a position.
 
 use std::ops::Range;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-/// What stands at some place.
+/// What is at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// This key or its value, with the names of the tables that it is in before it,
-    /// separated by dots.
+    /// This key or its value: the names of its tables and of the key, separated by dots.
     Key(String),
     /// The header of the table of that name.
     Table(String),
 }
 
-/// What stands at byte `at` of `text`. `None` if nothing of that kind does, or the text
-/// is no TOML.
+/// What is at byte `at` of `text`. `None` if that is neither a key nor a header, or the text is
+/// not TOML.
 pub(crate) fn at(text: &str, at: usize) -> Option<Found> {
     let document = Document::parse(text).ok()?;
     let mut search = Search {
@@ -28,8 +27,7 @@ pub(crate) fn at(text: &str, at: usize) -> Option<Found> {
     key.or_else(|| search.table.map(Found::Table))
 }
 
-/// Where `key` of the table `[table]` is set in `text`, or the table begins when the key
-/// is not set.
+/// Position in `text` of `key` in the table `[table]`, or of the table if the key is not set.
 pub(crate) fn of(text: &str, table: &str, key: &str) -> Option<usize> {
     let document = Document::parse(text).ok()?;
     let its = document.as_table().get(table)?;
@@ -79,7 +77,7 @@ impl Search {
         self.tables(table, path);
     }
 
-    /// What is found later is farther in.
+    /// A later match is nested deeper and replaces an earlier one.
     fn leaf(&mut self, key: Option<Range<usize>>, value: Option<Range<usize>>, path: &str) {
         let (Some(key), Some(value)) = (key, value) else {
             return;
@@ -117,7 +115,7 @@ nsid = 1
     }
 
     #[test]
-    fn the_key_of_a_place_is_found() {
+    fn key_at_position_is_found() {
         for (what, key) in [
             ("name", "name"),
             ("'é'", "name"),
@@ -146,7 +144,7 @@ nsid = 1
     }
 
     #[test]
-    fn a_key_is_found_or_else_its_table() {
+    fn position_of_unset_key_is_that_of_its_table() {
         let place = |what: &str| TEXT.find(what);
         assert_eq!(of(TEXT, "limits", "queue_depth"), place("queue_depth"));
         assert_eq!(of(TEXT, "limits", "other"), place("[limits]"));

@@ -1,25 +1,25 @@
-//! What a reactor that polls is to be good at, in words.
+//! `reactor.polling`: presets for how a reactor polls.
 
 use std::time::Duration;
 
 use nvmeof_polling::PollingConfig;
 use serde::Deserialize;
 
-/// What a reactor is to be good at.
+/// How a reactor polls before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Preset {
-    /// Both: it learns how long looking pays.
+    /// Adapts the time to whether polling found work recently.
     #[default]
     Adaptive,
-    /// Answers at once: it looks long before it sleeps.
+    /// Lowest latency: polls for long before it sleeps.
     Latency,
-    /// Leaves the CPU to others: it does not look before it sleeps.
+    /// Lowest CPU use: sleeps without polling.
     Efficiency,
 }
 
 impl Preset {
-    /// How a reactor polls then, with another longest time if one is given.
+    /// The polling configuration, with `longest` instead of the longest time of the preset.
     pub(crate) fn polling(self, longest: Option<Duration>) -> PollingConfig {
         let usual = match self {
             Self::Adaptive => 100,

@@ -1,4 +1,4 @@
-//! Which providers a port is to be served by, as it is configured.
+//! `port.provider`: the providers of a port.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ pub enum ProviderName {
     Shm,
 }
 
-/// What a port is served by.
+/// The configured providers of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The RDMA device of its address; software iWARP where there is none. In
-    /// either case shared memory for this host's processes, where that works.
+    /// The RDMA device of its address, or software iWARP if there is none. In both cases also
+    /// shared memory for processes of this host, if that works.
     Auto,
-    /// Each of these, or the target does not start.
+    /// All of these; each is required.
     These(Vec<ProviderName>),
 }
 
@@ -34,10 +34,10 @@ pub(crate) enum RawProvider {
     List(Vec<Spanned<String>>),
 }
 
-/// What is wrong with a value.
+/// An invalid value of a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
-    /// Where in the text, when one name of a list is to blame.
+pub(crate) struct ValueError {
+    /// Position in the text; `None`: that of the key.
     pub(crate) at: Option<usize>,
     pub(crate) what: String,
 }
@@ -45,12 +45,12 @@ pub(crate) struct Wrong {
 const AUTO: &str = "auto";
 
 impl ProviderName {
-    /// Every provider there is, in the order in which they begin to listen.
-    /// The first chooses the number of a port that has none: RDMA devices that
-    /// speak iWARP have a socket for it, which software must not take.
+    /// All providers, in the order in which they start to listen. The first one selects the
+    /// TCP port if it is 0: RDMA devices that support iWARP have a socket for it, which software
+    /// iWARP must not take.
     pub const ALL: [Self; 3] = [Self::Verbs, Self::Iwarp, Self::Shm];
 
-    /// Whether it takes no device: each of its connections is a descriptor.
+    /// Whether it needs no device. Each of its connections uses a file descriptor.
     #[must_use]
     pub fn is_software(self) -> bool {
         self != Self::Verbs
@@ -74,7 +74,7 @@ impl fmt::Display for ProviderName {
 }
 
 impl RawProvider {
-    /// As on a command line: names one after the other.
+    /// Names of the command line, in order.
     pub(crate) fn of_names(names: &[String]) -> Self {
         match names {
             [one] => Self::One(one.clone()),
@@ -86,9 +86,9 @@ impl RawProvider {
     }
 
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn choice(&self) -> Result<Choice, Wrong> {
-        let wrong = |at, what| Err(Wrong { at, what });
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn choice(&self) -> Result<Choice, ValueError> {
+        let wrong = |at, what| Err(ValueError { at, what });
         let list = match self {
             Self::One(name) if name == AUTO => return Ok(Choice::Auto),
             Self::One(name) => {
@@ -108,14 +108,14 @@ impl RawProvider {
                 }
                 Some(provider) => these.push(provider),
                 None if name == AUTO => {
-                    let what = "\"auto\" is no member of a list; it stands alone";
+                    let what = "\"auto\" must not be in a list; write it alone";
                     return wrong(at, what.to_owned());
                 }
                 None => return wrong(at, unknown(name)),
             }
         }
         if these.is_empty() {
-            let what = "the list is empty; name \"verbs\", \"iwarp\", \"shm\", or leave it out";
+            let what = "the list is empty; name \"verbs\", \"iwarp\", \"shm\", or omit this key";
             return wrong(None, what.to_owned());
         }
         Ok(Choice::These(these))

@@ -23,7 +23,7 @@ use super::traddr::{RawPort, RawUnix};
 pub(crate) const MIN_BUFFER_MEMORY: u64 = 8 << 20;
 pub(crate) const MAX_BUFFER_MEMORY: u64 = 64 << 30;
 const DEFAULT_BUFFER_MEMORY: u64 = 64 << 20;
-/// With fewer, hosts would wait for each other all the time.
+/// With fewer, hosts would often wait for each other.
 pub(crate) const SHARED_RECEIVES: RangeInclusive<u32> = 64..=65_536;
 const DEFAULT_SHARED_RECEIVES: u32 = 4096;
 
@@ -54,122 +54,123 @@ pub(crate) struct RawConfig {
     pub(crate) subsystem: Vec<Spanned<RawSubsystem>>,
 }
 
-/// The threads that do everything, and their memory.
+/// Reactors (the threads that serve hosts) and their memory.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawReactor {
-    /// On which CPUs threads run, one on each: `"auto"`, `[0, 2]` or `"0-3,8"`. Left out:
-    /// where the kernel likes.
+    /// CPUs of the reactors, one reactor on each: `"auto"`, `[0, 2]` or `"0-3,8"`. If left out,
+    /// the kernel schedules them on any CPU.
     cores: Option<Spanned<RawCores>>,
-    /// Threads, 1 to 256. Left out: one, or as many as `cores` names.
+    /// Number of reactors, 1 to 256. If left out: one, or one for each CPU of `cores`.
     count: Option<usize>,
-    /// How a thread looks for work before it sleeps: `"adaptive"`, `"latency"` or
-    /// `"efficiency"`.
+    /// How a reactor polls before it sleeps: `"adaptive"`, `"latency"` or `"efficiency"`.
     ///
     /// Default: `"adaptive"`
     #[serde(default)]
     polling: Preset,
-    /// Microseconds that a thread looks for work at most before it sleeps: 0 to 1000000. Left
-    /// out: what `polling` says.
+    /// Longest time that a reactor polls before it sleeps, in microseconds: 0 to 1000000. If
+    /// left out, it depends on `polling`.
     spin_us: Option<u32>,
-    /// Seconds that commands in flight may take when the target stops: 0 to 600. Closing
-    /// connections and the last flush of disks have as long each; systemd is asked to wait.
+    /// Seconds for commands in flight to complete when the target stops: 0 to 600. Closing
+    /// connections and the last flush of the backing stores may take as long each; the target
+    /// requests that time from systemd.
     ///
     /// Default: `5`
     drain_s: Option<u32>,
-    /// Buffers of each thread: 8M to 64G.
+    /// Memory for buffers of each reactor: 8M to 64G.
     ///
     /// Default: `"64M"`
     buffer_memory: Option<Size>,
-    /// Whether buffers lie in hugepages where there are free ones.
+    /// Whether buffers use hugepages if some are free.
     ///
     /// Default: `false`
     hugepages: Option<bool>,
-    /// Receives that the I/O queues of an InfiniBand or RoCE device share at most: 64 to 65536,
-    /// or 0 for none.
+    /// Most receives that the I/O queues of one InfiniBand or RoCE device share: 64 to 65536, or
+    /// 0 for none.
     ///
     /// Default: `4096`
     shared_receives: Option<u32>,
 }
 
-/// What hosts connect to. Without one they find nothing.
+/// A subsystem with its namespaces. Without one, hosts find nothing.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawSubsystem {
-    /// Name of the subsystem (NQN), up to 223 bytes.
+    /// NQN of the subsystem, up to 223 bytes.
     pub(crate) nqn: Spanned<String>,
-    /// Serial number, up to 20 ASCII characters. Left out: derived from the name.
+    /// Serial number, up to 20 ASCII characters. If left out, derived from the NQN.
     serial: Option<Spanned<String>>,
     /// Model number, up to 40 ASCII characters.
     ///
     /// Default: `"nvmeof"`
     model: Option<Spanned<String>>,
-    /// Lowest identifier of its controllers: 1 to 65519. Targets that serve one subsystem
-    /// together have to give different ones.
+    /// Lowest controller ID: 1 to 65519. Targets that serve one subsystem together need
+    /// separate ranges.
     ///
     /// Default: `1`
     cntlid_min: Option<Spanned<u32>>,
-    /// Highest identifier of its controllers: `cntlid_min` to 65519.
+    /// Highest controller ID: `cntlid_min` to 65519.
     ///
     /// Default: `65519`
     cntlid_max: Option<Spanned<u32>>,
-    /// I/O queues of one controller: 1 to `limits.io_queues`. Left out: these.
+    /// I/O queues of one controller: 1 to `limits.io_queues`, which is the default.
     io_queues: Option<Spanned<u32>>,
-    /// Firmware revision that hosts are told, up to 8 ASCII characters. Left out: the version
-    /// of the target.
+    /// Firmware revision in Identify Controller, up to 8 ASCII characters. If left out, the
+    /// version of the target.
     firmware_revision: Option<Spanned<String>>,
-    /// The vendor that hosts are told: an IEEE OUI, six hexadecimal digits such as `00-a0-b8`.
-    /// Left out: none.
+    /// IEEE OUI of the vendor in Identify Controller, six hexadecimal digits such as
+    /// `00-a0-b8`. If left out, none is reported.
     ieee_oui: Option<Spanned<String>>,
     /// Whether every host may connect.
     ///
     /// Default: `false`
     #[serde(default = "nowhere")]
     allow_any_host: Spanned<bool>,
-    /// Names (NQN) of the hosts that may connect; an empty list is nobody. Needed unless
+    /// NQNs of the hosts that may connect; an empty list allows no host. Required unless
     /// `allow_any_host` is true.
     allowed_hosts: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(crate) namespace: Vec<Spanned<RawNamespace>>,
 }
 
-/// A disk of the subsystem.
+/// A namespace of the subsystem.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawNamespace {
-    /// Namespace identifier, 1 to 65536, each once in a subsystem.
+    /// Namespace identifier (NSID), 1 to 65536, unique in the subsystem.
     pub(crate) nsid: Spanned<u32>,
-    /// What is served: a file, a block device, `ram:SIZE` or `null:SIZE`. A relative path
-    /// is relative to the folder in which the target was started.
+    /// Backing store: a file, a block device, `ram:SIZE` or `null:SIZE`. A relative path is
+    /// resolved against the working directory of the target.
     pub(crate) path: Spanned<String>,
-    /// Bytes of a logical block: 512, 1024, 2048 or 4096. Left out: that of the device, or 512.
+    /// Bytes of a logical block: 512, 1024, 2048 or 4096. If left out, that of the device, or
+    /// 512.
     pub(crate) block_size: Option<Spanned<u32>>,
-    /// UUID, 32 hexadecimal digits. Left out: derived from the subsystem's name and `nsid`.
+    /// UUID, 32 hexadecimal digits. If left out, derived from the subsystem NQN and `nsid`.
     pub(crate) uuid: Option<Spanned<String>>,
-    /// NGUID, 32 hexadecimal digits; all zero: there is none. Left out: derived in the same way.
+    /// NGUID, 32 hexadecimal digits; zeroes mean none. If left out, derived in the same way.
     pub(crate) nguid: Option<Spanned<String>>,
-    /// EUI-64, 16 hexadecimal digits. Left out: there is none.
+    /// EUI-64, 16 hexadecimal digits. If left out, the namespace has none.
     pub(crate) eui64: Option<Spanned<String>>,
-    /// Whether writes are refused.
+    /// Whether the namespace is read-only.
     ///
     /// Default: `false`
     #[serde(default)]
     pub(crate) readonly: bool,
-    /// Whether hosts can use it. One that they cannot is not opened.
+    /// Whether the namespace is served. The backing store of a disabled one is not opened.
     ///
     /// Default: `true`
     #[serde(default = "yes")]
     pub(crate) enabled: bool,
-    /// Whether its device is asked for what is done instead of interrupting (`IOPOLL`).
+    /// Whether to poll the device for completions instead of using interrupts (`IOPOLL`).
     ///
     /// Default: `false`
     #[serde(default = "nowhere")]
     pub(crate) iopoll: Spanned<bool>,
-    /// Its group for asymmetric namespace access: 1 to 128.
+    /// ANA group: 1 to 128.
     ///
     /// Default: `1`
     ana_group: Option<Spanned<u32>>,
-    /// Names of the hosts that it is there for. Left out: for all that may connect.
+    /// NQNs of the hosts that can access the namespace. If left out, all that may connect.
     hosts: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
@@ -177,7 +178,7 @@ fn yes() -> bool {
     true
 }
 
-/// A default, which is nowhere in the text.
+/// A default value, without a position in the text.
 fn nowhere<T: Default>() -> Spanned<T> {
     Spanned::new(0..0, T::default())
 }
@@ -238,7 +239,7 @@ impl RawConfig {
 }
 
 impl RawReactor {
-    /// Where reactors are to run. The error names the key.
+    /// The CPUs of the reactors. The error names the key.
     pub(crate) fn cores(&self) -> Result<Cores, String> {
         let cores = self.cores.as_ref().map(Spanned::get_ref);
         RawCores::resolve(cores, self.count)
@@ -247,7 +248,7 @@ impl RawReactor {
     pub(crate) fn to_running(&self) -> Running {
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
         Running {
-            // What is wrong was told when the configuration was checked.
+            // Errors were reported when the configuration was checked.
             cores: self.cores().unwrap_or(Cores::Anywhere(1)),
             polling: self.polling.polling(longest),
             drain: Duration::from_secs(self.drain_s.unwrap_or(5).into()),
@@ -286,8 +287,8 @@ impl RawSubsystem {
         self.allowed_hosts.iter().flatten()
     }
 
-    /// Whether it is said who may connect. An empty list says that nobody may.
-    pub(crate) fn says_who(&self) -> bool {
+    /// Whether the hosts that may connect are configured. An empty list allows no host.
+    pub(crate) fn has_host_access(&self) -> bool {
         *self.allow_any_host.get_ref() || self.allowed_hosts.is_some()
     }
 
@@ -314,13 +315,13 @@ impl RawSubsystem {
 }
 
 impl RawNamespace {
-    /// Its group for asymmetric namespace access.
+    /// The ANA group.
     pub(crate) fn ana_group(&self) -> u32 {
         let given = self.ana_group.as_ref();
         given.map_or(DEFAULT_ANA_GROUP, |group| *group.get_ref())
     }
 
-    /// Whom it is there for; `None` stands for all that may connect.
+    /// NQNs of the hosts that can access it; `None`: all that may connect.
     pub(crate) fn hosts(&self) -> Option<Vec<String>> {
         let hosts = self.hosts.as_ref()?.get_ref().iter();
         Some(hosts.map(|host| host.get_ref().clone()).collect())

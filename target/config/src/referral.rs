@@ -1,4 +1,4 @@
-//! What discovery controllers tell of besides subsystems, as it is configured.
+//! `[discovery]` and `[[referral]]`: the discovery subsystem and its referrals.
 
 use std::net::IpAddr;
 
@@ -8,37 +8,37 @@ use toml::Spanned;
 
 use super::DEFAULT_PORT;
 
-/// What the discovery subsystem says of itself.
+/// The discovery subsystem.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawDiscovery {
-    /// A name of its own, besides the one that all discovery subsystems have. Left out: it has
-    /// none.
+    /// Unique NQN of the discovery subsystem, in addition to the well-known one. If left out, it
+    /// has none.
     nqn: Option<Spanned<String>>,
 }
 
-/// A discovery subsystem elsewhere, of which hosts are told.
+/// Another discovery subsystem, which the discovery log page lists.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawReferral {
-    /// An IPv4 or IPv6 address.
+    /// Its IPv4 or IPv6 address.
     traddr: Spanned<IpAddr>,
-    /// Port number.
+    /// Its TCP port.
     ///
     /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
-    /// Number of its port, if that is known.
+    /// Its port ID, if known.
     ///
     /// Default: `0`
     port_id: Option<u16>,
-    /// Its name.
+    /// Its NQN.
     ///
     /// Default: `"nqn.2014-08.org.nvmexpress.discovery"`
     nqn: Option<Spanned<String>>,
 }
 
 impl RawDiscovery {
-    /// As the model wants it, with these referrals.
+    /// The specification for the model, with these referrals.
     pub(crate) fn to_spec(&self, referrals: &[Spanned<RawReferral>]) -> DiscoverySpec {
         let referrals = referrals.iter().map(Spanned::get_ref);
         DiscoverySpec {

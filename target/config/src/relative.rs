@@ -1,4 +1,4 @@
-//! Paths of files that do not begin at the root.
+//! Relative paths of backing stores, which requests and documents must not have.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use toml::Spanned;
 
 use super::{Config, ConfigError};
 
-/// What is wrong with such a path in a request, behind the path.
-pub const RELATIVE: &str = "is relative; the target and its clients may be in \
-    different folders, so the path must begin with /";
+/// The error for such a path in a request, after the path.
+pub const RELATIVE: &str = "is relative; target and client may have different working \
+    directories, so the path must be absolute";
 
-/// Whether the `path` of a namespace names a file relative to a folder.
+/// Whether the `path` of a namespace is the relative path of a file.
 #[must_use]
 pub fn is_relative(path: &str) -> bool {
     matches!(path.parse(), Ok(Spec::File { path, .. }) if Path::new(&path).is_relative())
 }
 
 impl Config {
-    /// That no namespace has a relative path.
+    /// Checks that no namespace has a relative path.
     ///
     /// # Errors
-    /// [`ConfigError`] names the first that has.
+    /// [`ConfigError`] of the first namespace with a relative path.
     pub fn check_absolute(&self) -> Result<(), ConfigError> {
         let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
         let mut paths = subsystems

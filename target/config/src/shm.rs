@@ -1,5 +1,5 @@
-//! Shared memory with processes of this host, as it is configured: where the
-//! sockets are, and who may connect.
+//! `[shm]`: shared memory with processes of this host. Folder of the sockets, and users that
+//! may connect.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-use super::provider::Wrong;
+use super::provider::ValueError;
 use super::size::Size;
 
 /// How hosts on this machine connect over shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmSettings {
-    /// Folder of the sockets. `None` is the usual one of this user.
+    /// Folder of the sockets; `None`: the default of this user.
     pub folder: Option<PathBuf>,
-    /// Users who may connect besides this one and root.
+    /// Users that may connect besides this one and root.
     pub users: Vec<u32>,
-    /// Bytes of memory of hosts that are mapped at most.
+    /// Most bytes of memory of hosts that are mapped.
     pub lent_memory: usize,
 }
 
@@ -37,17 +37,17 @@ impl Default for ShmSettings {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawShm {
-    /// Folder of the sockets, an absolute path. Left out: `/run/nvmeof` for root, the user's
-    /// own otherwise.
+    /// Folder of the sockets, an absolute path. If left out: `/run/nvmeof` for root, and
+    /// `$XDG_RUNTIME_DIR/nvmeof` for other users, or else `nvmeof-UID` in the folder for
+    /// temporary files.
     folder: Option<Spanned<PathBuf>>,
-    /// Who may connect besides this user and root: names or numbers of users.
+    /// Users that may connect besides this one and root: names or numbers.
     ///
     /// Default: `[]`
     #[serde(default)]
     users: Vec<Spanned<RawUser>>,
-    /// Memory of hosts that is mapped at most, by all threads, to work in it in place: 0 to
-    /// 1T. Of users other than this one and root each has a quarter. Payload of what lies
-    /// beyond is copied.
+    /// Memory of hosts that all reactors together map to access it in place: 0 to 1T. Each user
+    /// other than this one and root has a quarter. Data beyond the limit are copied.
     ///
     /// Default: `"1G"`
     lent_memory: Option<Spanned<Size>>,
@@ -65,8 +65,8 @@ enum RawUser {
 
 impl RawShm {
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn to_settings(&self) -> Result<ShmSettings, Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn to_settings(&self) -> Result<ShmSettings, ValueError> {
         let folder = match &self.folder {
             None => None,
             Some(folder) if folder.get_ref().is_absolute() => Some(folder.get_ref().clone()),
@@ -76,13 +76,13 @@ impl RawShm {
                     folder.get_ref()
                 );
                 let at = Some(folder.span().start);
-                return Err(Wrong { at, what });
+                return Err(ValueError { at, what });
             }
         };
         let mut users = Vec::new();
         for user in &self.users {
             let number = user.get_ref().number();
-            users.push(number.map_err(|what| Wrong {
+            users.push(number.map_err(|what| ValueError {
                 at: Some(user.span().start),
                 what,
             })?);
@@ -99,17 +99,17 @@ impl RawShm {
     }
 }
 
-fn lent_memory(lent: &Spanned<Size>) -> Result<usize, Wrong> {
+fn lent_memory(lent: &Spanned<Size>) -> Result<usize, ValueError> {
     let bytes = lent.get_ref().all_bytes();
     let fits = usize::try_from(bytes).ok().filter(|_| bytes <= MOST_LENT);
-    fits.ok_or_else(|| Wrong {
+    fits.ok_or_else(|| ValueError {
         at: Some(lent.span().start),
         what: format!("shm.lent_memory: {bytes} bytes are out of range (0 to 1T)"),
     })
 }
 
 impl RawUser {
-    /// The number by which the kernel knows it.
+    /// The user ID.
     fn number(&self) -> Result<u32, String> {
         let name = match self {
             Self::Number(number) => return Ok(*number),
@@ -118,7 +118,7 @@ impl RawUser {
         match User::from_name(name) {
             Ok(Some(user)) => Ok(user.uid.as_raw()),
             Ok(None) => Err(format!(
-                "shm.users: there is no user {name:?}; `getent passwd` shows those there are"
+                "shm.users: there is no user {name:?}; `getent passwd` lists users"
             )),
             Err(error) => {
                 let why = explain(&error.into());

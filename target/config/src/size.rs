@@ -1,4 +1,4 @@
-//! Sizes as they are written in a configuration.
+//! Values that are sizes.
 
 use nvmeof_backend_spec::parse_size;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ impl Size {
     }
 }
 
-/// The same of what has 32 bits everywhere.
+/// The same for values of 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size32(u32);
 

@@ -1,4 +1,4 @@
-//! Each thing that can be wrong with a configuration, and how it is told.
+//! Errors in configurations and the messages about them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod places;
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("target.toml"), text.to_owned())
 }
 
-/// The model of `config`, whose disks have the sizes that their names say.
+/// The model of `config`, with the sizes of `ram:` and `null:` namespaces.
 pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
     let mut wanted = config.wanted().unwrap().into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
@@ -64,7 +64,7 @@ fn assert_names(error: &str, line: usize, words: &[&str]) {
 }
 
 #[test]
-fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
+fn keys_that_are_left_out_have_defaults() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.addresses(), ["127.0.0.1:4420".parse().unwrap()]);
     assert_eq!(config.limits(), Limits::default());
@@ -78,9 +78,9 @@ fn the_example_is_good_and_what_it_leaves_out_has_defaults() {
     assert_eq!(without_port.addresses(), config.addresses());
 }
 
-/// What one may have is a part of what there is, unless it is said.
+/// Limits of one host and one port follow from those of the target, unless they are set.
 #[test]
-fn parts_follow_what_there_is() {
+fn host_and_port_limits_follow_target_limits() {
     let limits = |keys: &str| {
         let text = GOOD.replace("[[port]]", &format!("[limits]\n{keys}\n[[port]]"));
         parse(&text).map(|config| config.limits())
@@ -108,7 +108,7 @@ fn parts_follow_what_there_is() {
 }
 
 #[test]
-fn every_key_there_is_can_be_set() {
+fn every_key_can_be_set() {
     let text = r#"
 [limits]
 queue_depth = 256
@@ -221,7 +221,7 @@ enabled = false
 }
 
 #[test]
-fn unknown_keys_and_wrong_types_are_named_with_their_line() {
+fn unknown_keys_and_wrong_types_are_reported_with_their_line() {
     assert_names(&refused("trsvcid", "port"), 3, &["port", "trsvcid"]);
     assert_names(&refused("block_size", "blocksize"), 12, &["blocksize"]);
     assert_names(&refused("[[port]]", "[[ports]]"), 1, &["ports"]);
@@ -242,7 +242,7 @@ fn unknown_keys_and_wrong_types_are_named_with_their_line() {
 }
 
 #[test]
-fn values_of_several_tables_that_cannot_be_are_all_reported() {
+fn invalid_values_of_several_tables_are_all_reported() {
     let text = format!(
         "{GOOD}ana_group = 900\n[reactor]\nspin_us = 2000000\n\
          drain_s = 700\n[control]\nsocket = \"relative\"\n"
@@ -261,7 +261,7 @@ fn values_of_several_tables_that_cannot_be_are_all_reported() {
 }
 
 #[test]
-fn size_of_more_than_32_bits_is_reported_as_it_was_written() {
+fn size_of_more_than_32_bits_is_reported_with_its_value() {
     for table in ["[limits]\n", "[[port]]\ntraddr = \"127.0.0.2\"\n"] {
         let text = format!("{table}in_capsule = 99999999999\n{GOOD}");
         let error = parse(&text).unwrap_err().to_string();
@@ -271,7 +271,7 @@ fn size_of_more_than_32_bits_is_reported_as_it_was_written() {
 }
 
 #[test]
-fn values_that_cannot_be_are_named_with_their_line() {
+fn invalid_values_are_reported_with_their_line() {
     assert_names(
         &refused("nqn.2026-11.org.example:disk", ""),
         7,
@@ -319,7 +319,7 @@ fn values_that_cannot_be_are_named_with_their_line() {
     );
 }
 
-/// What the port of `GOOD` is served by with `value` as its provider.
+/// The providers of the port of `GOOD` with `value` as `provider`.
 fn choice(value: &str) -> Choice {
     let config = parse(&GOOD.replacen("\"iwarp\"", value, 1)).unwrap();
     let [choice] = config.choices() else {
@@ -329,7 +329,7 @@ fn choice(value: &str) -> Choice {
 }
 
 #[test]
-fn discovery_has_a_name_and_referrals() {
+fn discovery_has_unique_nqn_and_referrals() {
     let more = r#"
 [discovery]
 nqn = "nqn.2026-11.org.example:finder"
@@ -347,7 +347,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
     let discovery = model.discovery();
     let name = discovery.nqn().map(Nqn::as_str);
     assert_eq!(name, Some("nqn.2026-11.org.example:finder"));
-    let told: Vec<_> = discovery
+    let referrals: Vec<_> = discovery
         .referrals()
         .iter()
         .map(|one| {
@@ -361,7 +361,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
         .collect();
     let well_known = nvmeof_wire::nqn::DISCOVERY;
     assert_eq!(
-        told,
+        referrals,
         [
             ("192.0.2.7".into(), 4420, 0, well_known),
             (
@@ -396,7 +396,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
 }
 
 #[test]
-fn duplicates_are_named_where_they_come_the_second_time() {
+fn duplicates_are_reported_at_the_second_one() {
     let namespace = "[[subsystem.namespace]]\nnsid = 1\npath = \"ram:1M\"\n";
     let error = parse(&format!("{GOOD}{namespace}")).unwrap_err();
     assert_names(&error.to_string(), 14, &["nsid", "already"]);
@@ -409,7 +409,7 @@ fn duplicates_are_named_where_they_come_the_second_time() {
 }
 
 #[test]
-fn ports_have_their_own_size_of_in_capsule_data() {
+fn port_in_capsule_is_bounded_by_limits() {
     let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nin_capsule = \"1K\"\n";
     let config = parse(&format!("{GOOD}{port}")).unwrap();
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();
@@ -428,7 +428,7 @@ fn ports_have_their_own_size_of_in_capsule_data() {
 
 /// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
 #[test]
-fn long_in_capsule_data_and_several_descriptors_are_refused_with_the_reason() {
+fn long_in_capsule_data_with_several_descriptors_are_refused() {
     let long = format!("{GOOD}[limits]\nin_capsule = 8192\n");
     let error = parse(&long).unwrap_err().to_string();
     assert_names(
@@ -446,14 +446,14 @@ fn long_in_capsule_data_and_several_descriptors_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_port_is_needed_and_subsystems_may_come_later() {
+fn port_is_required_and_subsystem_is_not() {
     assert!(parse("").unwrap_err().to_string().contains("[[port]]"));
     let config = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap();
     assert_eq!(config.subsystems().count(), 0);
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_reported_with_its_path() {
     let error = Config::read(Path::new("/nonexistent/target.toml")).unwrap_err();
     assert!(
         error
@@ -463,7 +463,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
+fn namespaces_of_command_line_have_one_subsystem_with_stable_nqn() {
     let listen = "127.0.0.1:4420".parse().unwrap();
     let paths = ["ram:1M".to_owned(), "null:1G".to_owned()];
     let name = || {
@@ -485,7 +485,7 @@ fn namespaces_of_the_command_line_have_one_subsystem_with_a_lasting_name() {
 }
 
 #[test]
-fn reactors_are_counted_or_placed() {
+fn reactors_have_a_count_or_cores() {
     let with = |text: &str| format!("[reactor]\n{text}\n{GOOD}");
     let cores = |text: &str| parse(&with(text)).unwrap().running().cores;
     assert_eq!(cores("count = 3"), Cores::Anywhere(3));
@@ -495,11 +495,11 @@ fn reactors_are_counted_or_placed() {
     let error = parse(&with("drain_s = 1\ncores = \"0-\"")).unwrap_err();
     assert_names(&error.to_string(), 3, &["cores", "\"0-\"", "0-3"]);
     let error = parse(&with("cores = [0]\ncount = 2")).unwrap_err();
-    assert_names(&error.to_string(), 3, &["reactor.count", "leave one"]);
+    assert_names(&error.to_string(), 3, &["reactor.count", "omit one"]);
 }
 
 #[test]
-fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
+fn sqpoll_settings_require_sqpoll() {
     let with = |text: &str| parse(&format!("[storage]\n{text}\n{GOOD}"));
     let sqpoll = |text: &str| with(text).unwrap().running().sqpoll;
     assert_eq!(sqpoll(""), None);
@@ -524,14 +524,14 @@ fn a_thread_of_the_kernel_serves_disks_when_it_is_asked_for() {
     }
 }
 
-/// Threads of the kernel that take disk operations.
+/// Kernel threads that take I/O operations.
 fn threads(idle_ms: u64, cores: &[usize]) -> Option<Sqpoll> {
     let (idle, cores) = (Duration::from_millis(idle_ms), cores.to_vec());
     Some(Sqpoll { idle, cores })
 }
 
 #[test]
-fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line() {
+fn wrong_sqpoll_cpus_are_reported_with_their_line() {
     for (text, line, words) in [
         ("\nsqpoll_cores = [0]", 3, "sqpoll = true"),
         (
@@ -550,17 +550,17 @@ fn processors_for_threads_of_the_kernel_that_are_wrong_are_told_with_their_line(
 }
 
 #[test]
-fn the_defaults_of_the_reference_are_the_defaults() {
+fn defaults_of_the_reference_are_the_defaults() {
     let reference = include_str!("../../../docs/configuration-reference.md");
     let (_, block) = reference.split_once("```toml\n").unwrap();
     let block = block.split("```").next().unwrap();
-    let said = parse(block).unwrap();
-    let silent = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap();
-    // Every key of those tables that has a default is in the text, so what is
-    // left out differs from what is said as soon as one of them is wrong.
-    assert_eq!(said.limits(), silent.limits());
-    assert_eq!(said.running(), silent.running());
-    assert_eq!(said.socket_mode(), silent.socket_mode());
-    assert_eq!(said.shm(), silent.shm());
+    let documented = parse(block).unwrap();
+    let minimal = parse("[[port]]\ntraddr = \"127.0.0.1\"\n").unwrap();
+    // The text has every key of those tables that has a default, so both configurations differ
+    // as soon as one default in the reference is wrong.
+    assert_eq!(documented.limits(), minimal.limits());
+    assert_eq!(documented.running(), minimal.running());
+    assert_eq!(documented.socket_mode(), minimal.socket_mode());
+    assert_eq!(documented.shm(), minimal.shm());
     assert!(block.contains("queue_depth = 256"), "{block}");
 }

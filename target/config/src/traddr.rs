@@ -1,5 +1,5 @@
-//! Where a port is, as it is configured: an IP address and a port, or a Unix
-//! socket.
+//! `[[port]]` and `[unix]`: the address of a port, which is an IP address with a port number,
+//! or a Unix socket.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,36 +11,36 @@ use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
 use super::ana::RawAnaGroup;
-use super::provider::{Choice, ProviderName, RawProvider, Wrong};
+use super::provider::{Choice, ProviderName, RawProvider, ValueError};
 use super::size::Size32;
 use super::{Config, DEFAULT_PORT};
 use nvmeof_target_address as zone;
 
-/// Where hosts connect. At least one is needed.
+/// A port that hosts connect to. At least one is required.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawPort {
-    /// An IPv4 or IPv6 address (`"fe80::1%eth0"` on a link), or a Unix socket such as
+    /// IPv4 or IPv6 address (link-local: `"fe80::1%eth0"`), or a Unix socket such as
     /// `"unix:/run/nvmeof/nvmeof.sock"`.
     pub(crate) traddr: Spanned<RawTraddr>,
-    /// Port number; 0 takes any that is free. Not with a Unix socket.
+    /// TCP port; 0 selects a free one. Not with a Unix socket.
     ///
     /// Default: `4420`
     trsvcid: Option<Spanned<u16>>,
-    /// By what it is served: `"auto"`, `"iwarp"`, `"verbs"`, `"shm"`, or a list of the last
-    /// three.
+    /// Providers: `"auto"`, `"iwarp"`, `"verbs"`, `"shm"`, or a list of the last three.
     ///
     /// Default: `"auto"`
     pub(crate) provider: Option<Spanned<RawProvider>>,
-    /// Data that may travel inside a command (IOCCSZ) of a host that comes by it: a multiple of
-    /// 16. Left out, and at most: `limits.in_capsule`.
+    /// In-capsule data of one command (IOCCSZ) through this port: a multiple of 16, at most
+    /// `limits.in_capsule`, which is the default.
     in_capsule: Option<Spanned<Size32>>,
-    /// Entries of the longest submission queue that a host may ask for that comes by it: 2 to
-    /// `limits.queue_depth`. Left out: these.
+    /// Entries of the longest submission queue that a host can create through this port: 2 to
+    /// `limits.queue_depth`, which is the default.
     queue_depth: Option<Spanned<u32>>,
-    /// Its number in discovery entries, which no other port has. Left out: its place in the file.
+    /// Port ID in discovery log entries, unique among the ports. If left out, the position of
+    /// the port in the file.
     id: Option<Spanned<u16>>,
-    /// Names (NQN) of the subsystems that hosts reach by it. Left out: all.
+    /// NQNs of the subsystems that hosts reach through this port. If left out: all.
     subsystems: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
     ana_group: Vec<RawAnaGroup>,
@@ -50,27 +50,26 @@ pub(crate) struct RawPort {
 #[derive(Clone, Debug)]
 pub(crate) enum RawTraddr {
     Ip(IpAddr),
-    /// On the link of an interface, which may not be there yet.
+    /// A link-local address on an interface, which may not exist yet.
     Link(Ipv6Addr, String),
     Unix(UnixPath),
 }
 
-/// Ports that are Unix sockets, all of them.
+/// All ports that are Unix sockets.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawUnix {
-    /// Permissions of their files: who may write them may connect.
+    /// Permissions of the sockets: write permission allows to connect.
     ///
     /// Default: `0o660`
     mode: Option<Spanned<u32>>,
 }
 
-/// Whoever is in the group of the file may connect, and its owner.
+/// The owner and the group of the socket may connect.
 const DEFAULT_MODE: u32 = 0o660;
 
 impl RawPort {
-    /// As on a command line, with providers by name; none of them stands for
-    /// `auto`.
+    /// A port of the command line, with providers by name; no name means `auto`.
     pub(crate) fn at(address: Address, providers: &[String]) -> Self {
         let (traddr, trsvcid) = match address {
             Address::Ip(addr) => {
@@ -95,7 +94,7 @@ impl RawPort {
         }
     }
 
-    /// `spec`, which is this port, with what is said of it besides.
+    /// `spec`, which is this port, with its port ID, ANA groups and subsystems.
     pub(crate) fn complete(&self, spec: PortSpec) -> PortSpec {
         PortSpec {
             id: self.id.as_ref().map(|id| *id.get_ref()),
@@ -125,7 +124,7 @@ impl RawPort {
         }
     }
 
-    /// What is said of commands and queues of hosts that come by it.
+    /// Bounds of commands and queues through this port.
     pub(crate) fn bounds(&self) -> PortBounds {
         PortBounds {
             in_capsule: self.in_capsule.as_ref().map(|size| size.get_ref().bytes()),
@@ -133,7 +132,7 @@ impl RawPort {
         }
     }
 
-    /// Where it is.
+    /// The address to listen on.
     pub(crate) fn address(&self) -> Address {
         let port = self.trsvcid.as_ref().map(|port| *port.get_ref());
         let port = port.unwrap_or(DEFAULT_PORT);
@@ -144,12 +143,12 @@ impl RawPort {
         }
     }
 
-    /// The address is of this machine alone.
+    /// Checks the address itself, see [`Address::check`].
     ///
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn check_address(&self) -> Result<(), Wrong> {
-        self.address().check().map_err(|why| Wrong {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn check_address(&self) -> Result<(), ValueError> {
+        self.address().check().map_err(|why| ValueError {
             at: Some(self.traddr.span().start),
             what: format!("traddr: {why}"),
         })
@@ -158,22 +157,22 @@ impl RawPort {
     /// A Unix socket has no port number.
     ///
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn check_service(&self) -> Result<(), Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn check_service(&self) -> Result<(), ValueError> {
         match (self.traddr.get_ref(), &self.trsvcid) {
-            (RawTraddr::Unix(_), Some(port)) => Err(Wrong {
+            (RawTraddr::Unix(_), Some(port)) => Err(ValueError {
                 at: Some(port.span().start),
-                what: "trsvcid: a Unix socket has no port number; leave this key out".to_owned(),
+                what: "trsvcid: a Unix socket has no port number; omit this key".to_owned(),
             }),
             _ => Ok(()),
         }
     }
 
-    /// What it is to be served by.
+    /// The providers of the port.
     ///
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn choice(&self) -> Result<Choice, Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn choice(&self) -> Result<Choice, ValueError> {
         let given = self.provider.as_ref();
         let choice = given.map_or(Ok(Choice::Auto), |raw| raw.get_ref().choice())?;
         let RawTraddr::Unix(path) = self.traddr.get_ref() else {
@@ -185,11 +184,10 @@ impl RawPort {
         };
         match other {
             None => Ok(choice),
-            Some(other) => Err(Wrong {
+            Some(other) => Err(ValueError {
                 at: None,
                 what: format!(
-                    "{other} does not serve Unix sockets such as {}; name \"iwarp\" or leave it \
-                     out",
+                    "{other} does not serve Unix sockets such as {}; use \"iwarp\" or omit the key",
                     Address::Unix(*path)
                 ),
             }),
@@ -224,14 +222,13 @@ impl RawUnix {
     }
 
     /// # Errors
-    /// [`Wrong`] says what would be right.
-    pub(crate) fn check(&self) -> Result<(), Wrong> {
+    /// [`ValueError`] names the valid values.
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
         match &self.mode {
-            Some(mode) if *mode.get_ref() > 0o777 => Err(Wrong {
+            Some(mode) if *mode.get_ref() > 0o777 => Err(ValueError {
                 at: Some(mode.span().start),
                 what: format!(
-                    "unix.mode = {}: permissions are 0o000 to 0o777; write them in octal, with 0o \
-                     before the digits",
+                    "unix.mode = {}: must be 0o000 to 0o777; write it in octal, with the prefix 0o",
                     mode.get_ref()
                 ),
             }),

@@ -1,4 +1,4 @@
-//! What a configuration wants namespaces to be served from.
+//! The configured backing stores of namespaces.
 
 use nvmeof_backend_spec::{BlockSize, Spec};
 use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
@@ -7,23 +7,23 @@ use toml::Spanned;
 use super::raw::RawNamespace;
 use super::{Config, ConfigError};
 
-/// What one namespace is to be served from.
+/// The configured backing store of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its subsystem.
+    /// NQN of the subsystem.
     pub nqn: String,
-    /// Its number.
+    /// NSID of the namespace.
     pub nsid: u32,
-    /// The storage behind it.
+    /// The backing store.
     pub spec: Spec,
-    /// Bytes of its blocks; `None`: what suits the storage.
+    /// Block size; `None`: that of the backing store.
     pub block_size: Option<BlockSize>,
-    /// Whether its device is to be asked for what is done.
+    /// Whether its device is polled for completions.
     pub polled: bool,
 }
 
 impl Wanted {
-    /// The same namespace on a disk of that specification.
+    /// The same namespace on the backing store `spec`.
     #[must_use]
     pub fn with(&self, spec: Spec) -> Self {
         Self {
@@ -38,8 +38,8 @@ impl Wanted {
         self.spec.clone().with_readonly(true) == wanted.spec.clone().with_readonly(true)
     }
 
-    /// Whether a disk of this is what `wanted` says as well: one that can be
-    /// written serves a namespace that cannot.
+    /// Whether a backing store that was opened for this can serve `wanted`: a writable one also
+    /// serves a read-only namespace.
     #[must_use]
     pub fn serves(&self, wanted: &Self) -> bool {
         let like = |one: &Self| (one.block_size, one.polled);
@@ -50,7 +50,7 @@ impl Wanted {
 }
 
 impl Config {
-    /// What each namespace that is enabled is to be served from, in order.
+    /// The backing store of each enabled namespace, in order.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -58,8 +58,7 @@ impl Config {
         self.each_wanted().map(|(_, wanted)| wanted).collect()
     }
 
-    /// The same with name of the subsystem and number of each, also of those that are
-    /// wrong.
+    /// The same with NQN and NSID of each, including those with an error.
     pub fn each_wanted(&self) -> impl Iterator<Item = ((&str, u32), Result<Wanted, ConfigError>)> {
         self.namespaces().map(|(nqn, raw)| {
             let wanted = self.wanted_of(nqn, raw);
@@ -77,8 +76,7 @@ impl Config {
         })
     }
 
-    /// An error about the path of namespace number `at`, counted over those of all
-    /// subsystems that are enabled.
+    /// An error about the path of the enabled namespace at index `at`, over all subsystems.
     #[must_use]
     pub fn path_error(&self, at: usize, what: &str) -> ConfigError {
         let raw = self.namespaces().nth(at);
@@ -87,7 +85,7 @@ impl Config {
         self.error_at(at, &format!("{key}: {what}"))
     }
 
-    /// An error about whether its device is polled.
+    /// An error about `iopoll` of the enabled namespace at index `at`.
     #[must_use]
     pub fn polled_error(&self, at: usize, what: &str) -> ConfigError {
         let raw = self.namespaces().nth(at);
@@ -95,14 +93,13 @@ impl Config {
         self.error_at(at, &format!("iopoll: {what}"))
     }
 
-    /// The path of each namespace as it is written, with the name of its subsystem and
-    /// its number.
+    /// The path of each namespace as it is written, with NQN and NSID.
     pub fn paths(&self) -> impl Iterator<Item = ((&str, u32), &str)> {
         let all = self.all_namespaces();
         all.map(|(nqn, raw)| ((nqn, *raw.nsid.get_ref()), raw.path.get_ref().as_str()))
     }
 
-    /// The namespaces in order, each with the name of its subsystem.
+    /// The namespaces in order, each with the NQN of its subsystem.
     fn all_namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
         let subsystems = self.raw.subsystem.iter().map(Spanned::get_ref);
         subsystems.flat_map(|subsystem| {
@@ -112,13 +109,13 @@ impl Config {
         })
     }
 
-    /// Those that are enabled.
+    /// The namespaces that are enabled.
     fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
         self.all_namespaces().filter(|(_, one)| one.enabled)
     }
 
-    /// The model with these ports; `fill_in` says what is known of the disk of each
-    /// namespace that is enabled, one after the other.
+    /// The model with these ports. `fill_in` completes each enabled namespace with the
+    /// properties of its backing store, in order.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.

@@ -1,13 +1,13 @@
-//! What fuzz targets call: everything that reads bytes of somebody else and
-//! cannot be reached otherwise from outside. No interface for others.
+//! Entry points for fuzz targets: parsers of untrusted bytes that are private otherwise. Not a
+//! public interface.
 
 use nvmeof_wire::Nqn;
 
 use crate::changes;
 use nvmeof_target_api::{DocumentIn, EditsIn, ForgetIn, HostIn, Resize};
 
-/// Reads a body of the control socket as each of the requests there are, and
-/// says how many take it. Nothing is done.
+/// Parses a body as each kind of request of the control socket, and returns how many accept it.
+/// Nothing is executed.
 #[must_use]
 pub fn control_body(body: &[u8]) -> usize {
     let host = serde_json::from_slice::<HostIn>(body).is_ok_and(|it| Nqn::new(&it.host).is_ok());
@@ -21,21 +21,21 @@ pub fn control_body(body: &[u8]) -> usize {
         .sum()
 }
 
-/// Makes the edits of the body of a request (`POST /v1/edits`) on a document.
-/// Returns the document that comes of it; `None` when something is refused.
+/// Applies the edits of a request body (`POST /v1/edits`) to a document. Returns the resulting
+/// document; `None` if something is refused.
 ///
 /// # Panics
-/// When what was taken cannot be written, read again and served.
+/// If accepted edits cannot be written, read again and served.
 #[must_use]
 pub fn edits(document: &str, body: &[u8]) -> Option<String> {
     changes::fuzzing::edits(document, body)
 }
 
-/// Reads any bytes as the file of changes (`control.state`), over a document.
-/// Returns how many changes are in effect; `None` when nothing can be served.
+/// Parses bytes as a state file (`control.state`) on top of a document. Returns how many changes
+/// are in effect; `None` if nothing can be served.
 ///
 /// # Panics
-/// When a change keeps from being served what could be without it.
+/// If a change prevents serving what could be served without it.
 #[must_use]
 pub fn state(document: &str, bytes: &[u8]) -> Option<usize> {
     changes::fuzzing::state(document, bytes)
@@ -47,7 +47,7 @@ mod tests {
         nqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n";
 
     #[test]
-    fn what_is_good_is_taken_and_what_is_not_is_refused() {
+    fn valid_inputs_are_accepted_and_invalid_ones_refused() {
         let add = br#"{"edits": [{"edit": "namespace_add", "path": "ram:1M"}]}"#;
         assert_eq!(super::control_body(add), 2);
         let text = super::edits(DOCUMENT, add);

@@ -1,8 +1,13 @@
-//! How a target that runs is changed and watched: changes that survive a restart, the HTTP
-//! API on the control socket, and metrics.
+//! Management and monitoring of a running target: run-time changes that survive a restart, the
+//! HTTP API on the control socket, and metrics.
 //!
-//! What a change does to reactors is `nvmeof-target-manage`'s. This crate knows no command
-//! line and no service manager.
+//! * A [`Keeper`] keeps the served configuration and its run-time changes. [`Standing`] reads
+//!   both at the start.
+//! * [`Bound`] and [`Control`] serve the HTTP API on the control socket.
+//! * A [`Watch`] collects snapshots of the reactors. An [`Exporter`] serves them over TCP.
+//!
+//! Applying a change to reactors is the task of `nvmeof-target-manage`. This crate knows no
+//! command line and no service manager.
 #![forbid(unsafe_code)]
 
 mod changes;

@@ -1,4 +1,4 @@
-//! What a queue asks its edge to do, and what the edge tells it.
+//! Actions that a queue requests of the engine, and events that the engine reports.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use nvmeof_wire::{Cqe, Status};
 
 use crate::Keeping;
 
-/// Memory of the host that a command names.
+/// Memory of the host that a command describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Address of the first byte, as the host named it.
+    /// Address of the first byte, as in the SGL descriptor.
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
-    /// The key that opens it.
+    /// The remote key (`R_Key`).
     pub key: u32,
 }
 
@@ -24,46 +24,45 @@ pub enum Action {
     /// Take a buffer of `remote.len` bytes, fill it by RDMA Read, then
     /// [`Event::Pulled`].
     Pull {
-        /// Where the data is.
+        /// Source of the data.
         remote: Remote,
-        /// Bytes of a second buffer that is needed later, or 0: take both
-        /// now, so that nobody waits for a buffer while holding one.
+        /// Bytes of a second buffer that is needed later, or 0. Take both
+        /// now, so that no command waits for a buffer while holding one.
         spare: u32,
     },
     /// As [`Pull`](Self::Pull), but into the capsule, behind the command: the
     /// data of one half of a fused operation. They begin at byte 64.
     PullBehind {
-        /// Where the data are.
+        /// Source of the data.
         remote: Remote,
     },
-    /// One half of a fused operation has its data: when the other has, too, it
-    /// is [`Event::Turn`] of the first.
+    /// One half of a fused operation has its data. When both halves have theirs,
+    /// the first half gets [`Event::Turn`].
     Fuse,
-    /// Run the operation on the disk, then [`Event::Executed`]. Data of a
-    /// write or compare is where [`Request::data`](crate::Request::data) says.
+    /// Run the operation of the backing store, then [`Event::Executed`]. Data of a
+    /// write or compare are where [`Request::data`](crate::Request::data) says.
     Execute(IoOp),
     /// Take a buffer of `len` bytes, then [`Event::Room`].
     Produce {
         /// Bytes.
         len: u32,
     },
-    /// Wait until it is kept or cannot be, then [`Event::Kept`]. It may take as long
-    /// as a file that hangs: everything else goes on.
+    /// Wait until the save completes or fails, then [`Event::Kept`]. Do not block: a
+    /// stalled file delays it without bound.
     Keep(Keeping),
-    /// Send the answer. Nothing more happens to this request.
+    /// Send the response. This request is complete.
     Respond(Response),
-    /// Nothing to do: the answer comes later as an
-    /// [`Order`]. Nothing more happens to this request.
+    /// Nothing to do: the response follows as an [`Order`]. This request is complete.
     Hold,
-    /// Close the queue pair. Nothing more happens to this request.
+    /// Close the queue pair. This request is complete.
     Close(CloseCause),
 }
 
-/// The answer to a command.
+/// The response to a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Response {
-    /// Where the data of the request's buffer goes first, all of it, by RDMA
-    /// Write.
+    /// Destination of the data in the request's buffer: write all of them by RDMA
+    /// Write first.
     pub push: Option<Remote>,
     /// The response capsule.
     pub cqe: Cqe,
@@ -71,53 +70,53 @@ pub struct Response {
     pub invalidate: Option<u32>,
 }
 
-/// Something happened to a request.
+/// An event of a request.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The data are in place: all the bytes asked for.
+    /// All requested data have been transferred.
     Pulled(&'a [u8]),
-    /// The disk operation ended. `data` is what the request's buffer has, if
-    /// it has one; only Dataset Management looks at it.
+    /// The operation of the backing store completed. `data` is the content of the
+    /// request's buffer, if it has one; only Dataset Management reads it.
     Executed {
-        /// How it ended.
+        /// The outcome.
         outcome: Executed,
-        /// The data that were pulled or came in the capsule; may be empty for
+        /// The data that were pulled or arrived in the capsule. They may be empty for
         /// every operation but [`IoKind::Deallocate`].
         data: &'a [u8],
     },
-    /// It is the turn of this half of a fused operation: of the first when both
-    /// have their data, of the second when the first succeeded.
+    /// This half of a fused operation may execute: the first one when both have
+    /// their data, the second one when the first succeeded.
     Turn,
-    /// A buffer of the length asked for.
+    /// A buffer of the requested length.
     Room(&'a mut [u8]),
-    /// It is known whether it was kept.
+    /// The save of [`Action::Keep`] completed or failed.
     Kept {
-        /// Whether it was.
+        /// Whether it succeeded.
         kept: bool,
     },
 }
 
-/// How a disk operation ended.
+/// The outcome of an operation of a backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed {
-    /// Done.
+    /// It succeeded.
     Ok,
     /// The data of a compare differ.
     Miscompare,
-    /// No room left on the disk.
+    /// No space left (ENOSPC).
     NoSpace,
-    /// The disk does not allow it.
+    /// The backing store is read-only.
     ReadOnly,
-    /// The disk cannot do this at all.
+    /// The backing store does not support the operation.
     Unsupported,
-    /// The disk is gone, or shorter than it was.
+    /// The backing store is gone, or shorter than before.
     Gone,
-    /// The disk failed.
+    /// An I/O error.
     Failed,
 }
 
 impl Executed {
-    /// The status of a command whose operation on the disk ended so.
+    /// The status of a command whose operation had this outcome.
     pub(crate) fn status(self, kind: IoKind) -> Status {
         match (self, kind) {
             (Self::Ok, _) => Status::SUCCESS,
@@ -143,24 +142,24 @@ impl Executed {
     }
 }
 
-/// One operation on a disk.
+/// One operation of a backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoOp {
-    /// The disk, as the namespace was described.
+    /// The backing store ([`NamespaceSpec::disk`](crate::NamespaceSpec::disk)).
     pub disk: u32,
-    /// What to do.
+    /// The kind of operation.
     pub kind: IoKind,
     /// First byte.
     pub offset: u64,
-    /// Bytes. A flush is of all the disk, whatever it says here: 0, or what it is
-    /// done for.
+    /// Length in bytes. A flush always covers the whole store; its length is 0, or
+    /// that of the range for which it is done.
     pub len: u64,
-    /// Whether the data must be on stable storage when it is done.
+    /// Whether the data must be on stable storage when it completes.
     pub fua: bool,
 }
 
 impl IoOp {
-    /// A flush of all the disk.
+    /// A flush of the whole backing store.
     pub(crate) fn flush(disk: u32) -> Self {
         Self {
             disk,
@@ -171,7 +170,7 @@ impl IoOp {
         }
     }
 
-    /// Whether it changes what the disk holds.
+    /// Whether it changes data.
     #[inline]
     #[must_use]
     pub fn changes(&self) -> bool {
@@ -186,92 +185,92 @@ impl IoOp {
         }
     }
 
-    /// The bytes that it is about.
+    /// Its byte range.
     #[must_use]
     pub fn bytes(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }
 }
 
-/// Whether two ranges of bytes of one disk have some in common.
+/// Whether two byte ranges overlap.
 #[must_use]
 pub fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// What to do to a disk.
+/// Kinds of operations of backing stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoKind {
     /// Read into a buffer of `len` bytes.
     Read,
     /// Write the request's data.
     Write,
-    /// Read `len` bytes elsewhere and compare them with the request's data.
+    /// Read `len` bytes into another buffer and compare them with the request's data.
     Compare,
-    /// Read `len` bytes into a second buffer, which stays for the next of
-    /// these. The host gets none of them.
+    /// Read `len` bytes into a second buffer, which is reused for the next piece. They
+    /// are not transferred to the host.
     Fetch {
-        /// What the longest of them takes: the buffer has so many pages of
+        /// Size of the buffer for the longest piece, in pages of
         /// [`PAGE`](Self::PAGE) bytes.
         pages: u8,
     },
-    /// Make everything that was written stable.
+    /// Make all earlier writes stable.
     Flush,
-    /// [`Flush`](Self::Flush), if the host has written something that was answered and is
-    /// not known to be stable; nothing otherwise.
+    /// [`Flush`](Self::Flush), if the host has completed writes that are not known to be
+    /// stable; otherwise nothing.
     FlushOwn,
-    /// Wait until no command is in flight, on whatever reactor, that
-    /// [will write](crate::Request::will_write) to what is behind the disk and
-    /// was begun before; then [`Flush`](Self::Flush).
+    /// Wait for all commands in flight, on every reactor, that began before and
+    /// [will write](crate::Request::will_write) to this storage; then
+    /// [`Flush`](Self::Flush).
     Settle,
     /// Write the `len` bytes of the second buffer, which were fetched last.
     Store,
-    /// Write zeroes; may also give up the space (DEAC).
+    /// Write zeroes; may also deallocate (DEAC).
     WriteZeroes {
-        /// Whether the space may be given up.
+        /// Whether the blocks may be deallocated.
         deallocate: bool,
     },
-    /// Give up the space. Reads of it give zeroes afterwards.
+    /// Deallocate. Later reads return zeroes.
     Deallocate,
 }
 
 impl IoKind {
-    /// Bytes of a page, in which the buffer of [`Fetch`](Self::Fetch) is counted.
+    /// Bytes of a page, the unit of the buffer of [`Fetch`](Self::Fetch).
     pub const PAGE: u32 = 4096;
 }
 
-/// Where the data of a request are.
+/// Location of the data of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
     /// It has none.
     None,
-    /// In the capsule, at these bytes of it.
+    /// In the capsule, in this byte range.
     Capsule(Range<usize>),
-    /// In the host's memory.
+    /// In the memory of the host.
     Remote(Remote),
-    /// In the host's memory, at several places, which descriptors in the capsule
-    /// name: [`Request::pieces`](crate::Request::pieces) reads them.
+    /// In the memory of the host, in several segments that descriptors in the capsule
+    /// describe: [`Request::pieces`](crate::Request::pieces) reads them.
     List {
-        /// Where the descriptors begin in the capsule.
+        /// Offset of the descriptors in the capsule.
         at: u16,
-        /// How many there are.
+        /// Number of descriptors.
         count: u8,
         /// Bytes of data.
         len: u32,
     },
 }
 
-/// What a queue wants without having been asked.
+/// An action of a queue that does not follow an event of a request.
 #[derive(Debug)]
 #[must_use]
 pub enum Order {
-    /// Send this answer to a command that was held.
+    /// Send the response to a command that was held.
     Respond(Response),
-    /// Look for the command of that identifier. If nothing was done for it yet,
-    /// have it answered with [`Queue::abort`](crate::Queue::abort), or with
-    /// [`Queue::abort_unseen`](crate::Queue::abort_unseen) if it was not even
-    /// begun. In any case say what became of it, with
-    /// [`Queue::aborted`](crate::Queue::aborted).
+    /// Look for the command with this identifier. If it has not started, complete
+    /// it with [`Queue::abort`](crate::Queue::abort), or with
+    /// [`Queue::abort_unseen`](crate::Queue::abort_unseen) if
+    /// [`Queue::begin`](crate::Queue::begin) was not called for it. In any case,
+    /// report the outcome with [`Queue::aborted`](crate::Queue::aborted).
     Abort {
         /// Command identifier.
         cid: u16,
@@ -280,42 +279,42 @@ pub enum Order {
     Close(CloseCause),
 }
 
-/// Why a queue pair is closed by us. Displays as cause and expectation.
+/// Why the target closes a queue pair. Displays as cause and expectation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseCause {
-    /// The host sent a Disconnect command. The response goes first.
+    /// The host sent a Disconnect command. Its response is sent first.
     #[error("the host disconnected the queue")]
     Disconnected,
-    /// No Connect command came in time.
-    #[error("no Connect command came within {seconds} s of the connection")]
+    /// No Connect command arrived in time.
+    #[error("no Connect command arrived within {seconds} s of the connection")]
     NoConnect {
-        /// How long we waited.
+        /// The timeout.
         seconds: u64,
     },
-    /// Something else than one Connect command at a time came first.
-    #[error("a command came before the queue was connected, expected one Connect and no other")]
+    /// The first command was not Connect, or another command arrived during Connect.
+    #[error("a command arrived before the queue was connected, expected one Connect command")]
     NotConnected,
-    /// The host fell silent.
-    #[error("the host sent no command for its keep-alive time of {kato_ms} ms")]
+    /// The Keep Alive Timer expired.
+    #[error("the host sent no command for its Keep Alive Timeout of {kato_ms} ms")]
     KeepAlive {
-        /// What the host asked for.
+        /// The Keep Alive Timeout (KATO).
         kato_ms: u32,
     },
-    /// The controller this I/O queue belongs to was reset, shut down or lost.
+    /// The controller of this queue was reset, shut down or lost.
     #[error("controller {cntlid} of this queue is gone or was reset")]
     ControllerGone {
-        /// Which controller.
+        /// Its identifier.
         cntlid: u16,
     },
-    /// A capsule that is no capsule.
-    #[error("a capsule of {len} bytes came, expected {expected}")]
+    /// A message that is not a valid capsule.
+    #[error("received a capsule of {len} bytes, expected {expected}")]
     BadCapsule {
         /// Its length.
         len: usize,
-        /// What would be right.
+        /// The expected length.
         expected: &'static str,
     },
-    /// The edge reported something that does not fit what it was asked to do.
+    /// The engine reported an event that does not match the last action.
     #[error("internal error: {what}; please report this")]
     Internal {
         /// What happened.

@@ -1,10 +1,9 @@
-//! One model takes the place of another while hosts are connected.
+//! Replacing the model while hosts are connected.
 //!
-//! What hosts do not have to know of does not reach them. They hear of a
-//! namespace that changed or is reached otherwise, and of a discovery log of their
-//! own that changed, by asynchronous events. Removing what is in use disconnects it:
-//! controllers of a subsystem that is gone, of a host that may not connect any more,
-//! and of one that came by a port that leads elsewhere now are lost as if their
+//! Hosts get asynchronous events for changes that concern them: a changed namespace,
+//! another ANA state, and a change of their own discovery log. Removing what is in use
+//! disconnects it: controllers of a removed subsystem, of a host that is no longer
+//! allowed, and of a port that no longer offers the subsystem are lost as if their
 //! connection had broken.
 
 use std::collections::BTreeMap;
@@ -23,35 +22,35 @@ mod faults;
 #[cfg(test)]
 mod tests;
 
-/// What came of [`Target::apply`].
+/// The result of [`Target::apply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Applied {
-    /// What differs between the two models.
+    /// The differences between the two models.
     pub changes: Vec<Change>,
-    /// Controllers that were lost by it.
+    /// Controllers that were disconnected.
     pub disconnected: Vec<Disconnected>,
 }
 
-/// The model has other sizes than the one that is served.
+/// The limits of the model differ from those of the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("limits cannot change while hosts are served")]
+#[error("limits cannot change at run time; restart the target")]
 pub struct LimitsChanged;
 
 impl Target {
-    /// Serves `model` from now on. Afterwards every reactor has to poll its
-    /// queues: some may have events to tell, or are to be closed.
+    /// Serves `model` from now on. Afterwards every reactor has to poll its queues: some
+    /// may have events to send, or are to be closed.
     ///
-    /// A command that was begun before ends on the disk that it was begun for.
+    /// Commands in flight complete on the backing store for which they began.
     ///
     /// # Errors
-    /// [`LimitsChanged`]; then nothing changed.
+    /// [`LimitsChanged`]; nothing changed.
     pub fn apply(&self, model: Model) -> Result<Applied, LimitsChanged> {
         if model.limits() != self.limits() {
             return Err(LimitsChanged);
         }
-        // Held until all of it is done: a Connect sees what was before and is
-        // found among the controllers below, or sees what is now.
+        // Held until the end: a concurrent Connect either sees the old model, and its
+        // controller is found below, or sees the new one.
         let mut served = self.shared.served();
         let changes = served.model.difference(&model);
         if changes.is_empty() && !differs(&served.model, &model) {
@@ -94,7 +93,7 @@ impl Target {
                 controller.hot.lose();
                 disconnected.push(Disconnected::of(&controller, why));
             } else if let Some(before) = before.get(&controller.subnqn()) {
-                controller.becomes_from(before);
+                controller.subsystem_changed(before);
             } else if controller.is_discovery() {
                 let host = &controller.hostnqn;
                 if old.of(host) != served.generations.of(host) {
@@ -109,7 +108,7 @@ impl Target {
     }
 }
 
-/// Whether models that mean the same to hosts are different all the same.
+/// Whether models without differences for hosts differ in ports or order.
 fn differs(old: &Model, new: &Model) -> bool {
     let order = |model: &Model| -> Vec<Nqn> {
         let all = model.subsystems().iter();
@@ -118,7 +117,7 @@ fn differs(old: &Model, new: &Model) -> bool {
     old.ports() != new.ports() || order(old) != order(new)
 }
 
-/// Why the controller must go, if it must.
+/// Why the controller must be disconnected, if it must.
 fn lost(served: &Served, controller: &Controller) -> Option<DisconnectReason> {
     let Serves::Nvm(live) = &controller.serves else {
         return None;

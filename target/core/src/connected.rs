@@ -1,4 +1,4 @@
-//! Who is connected, and letting go of whom somebody wants to be gone.
+//! Connected controllers, and disconnecting a host.
 
 use std::sync::Arc;
 
@@ -13,17 +13,16 @@ pub struct Connected {
     pub cntlid: u16,
     /// The host.
     pub hostnqn: Nqn,
-    /// The subsystem; that of discovery for a discovery controller.
+    /// The subsystem; the discovery subsystem for a discovery controller.
     pub subnqn: Nqn,
-    /// Who has the other end of its admin queue, in words, as the edge told.
+    /// The peer of its admin queue, in words, as the engine set it.
     pub peer: Arc<str>,
     /// I/O queues that are connected.
     pub io_queues: usize,
 }
 
 impl Target {
-    /// The controllers that hosts have connected at this moment, by their
-    /// identifiers.
+    /// The connected controllers, ordered by identifier.
     #[must_use]
     pub fn connected(&self) -> Vec<Connected> {
         let all = self.shared.registry.all().into_iter();
@@ -37,13 +36,13 @@ impl Target {
         .collect()
     }
 
-    /// The host loses its controllers, of that subsystem or of all, as if their
-    /// connections had broken; discovery controllers too. It may connect again.
-    /// Afterwards every reactor has to poll its queues.
+    /// Disconnects the controllers of `host`, of one subsystem or of all, discovery
+    /// controllers included. The host may connect again. Afterwards every reactor has to
+    /// poll its queues.
     #[must_use]
     pub fn disconnect(&self, host: &Nqn, subsystem: Option<&Nqn>) -> Vec<Disconnected> {
         let mut lost = Vec::new();
-        // No Connect comes in between: it holds this until it is registered.
+        // Excludes a concurrent Connect, which holds this until it is registered.
         let _served = self.shared.served();
         for controller in self.shared.registry.all() {
             let wanted = subsystem.is_none_or(|name| *name == controller.subnqn());
@@ -88,7 +87,7 @@ mod tests {
         assert!(admin.close_cause().is_some() && io.close_cause().is_some());
         assert_eq!(second.close_cause(), None);
         assert_eq!(target.connected().len(), 1);
-        // It may come back.
+        // It may connect again.
         let _queues = Host::ready(&target);
         assert_eq!(target.connected().len(), 2);
     }

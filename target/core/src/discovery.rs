@@ -15,30 +15,29 @@ use crate::model::Local;
 use crate::window::Window;
 use crate::{Fabric, Limits, Model, Port, PortAddress, Traddr};
 
-/// Who reads the log, and how much of it.
-pub(crate) struct Asker<'a> {
+/// The host that reads the log, and the entries that it requests.
+pub(crate) struct LogReader<'a> {
     pub(crate) hostnqn: &'a Nqn,
-    /// The address of ours that the host reached, if it is known.
+    /// The local address to which the host connected, if it is known.
     pub(crate) local: Option<Local>,
-    /// The only port that is wanted; `None`: all, and referrals.
+    /// Only entries of this port (PLEO); `None`: of all ports, and referrals.
     pub(crate) only: Option<&'a PortAddress>,
-    /// Whether entries may be extended ones.
+    /// Whether extended entries are requested (EXTDLPE).
     pub(crate) extended: bool,
 }
 
-/// Writes the log page of that generation that the host sees. Gives its length in
-/// bytes.
+/// Writes the log page of this generation for the host. Returns its length in bytes.
 pub(crate) fn write(
     (model, generation): (&Model, u64),
-    asker: &Asker<'_>,
+    reader: &LogReader<'_>,
     window: &mut Window<'_>,
 ) -> u64 {
-    let Asker {
+    let LogReader {
         hostnqn,
         local,
         only,
         extended,
-    } = *asker;
+    } = *reader;
     let mut page = Page {
         window,
         entries: 0,
@@ -46,18 +45,22 @@ pub(crate) fn write(
     };
     let discovery = model.discovery();
     if let Some(nqn) = discovery.nqn() {
-        // It may stay connected as long as it likes, with Keep Alive.
-        let what = What {
+        // Explicit persistent connections are supported, with Keep Alive.
+        let subject = EntrySubject {
             eflags: EntryFlags::EPCSD,
-            ..What::new(SubsystemType::CURRENT_DISCOVERY, nqn)
+            ..EntrySubject::new(SubsystemType::CURRENT_DISCOVERY, nqn)
         };
-        ways(model, asker, None, |way| page.put(|| way.entry(&what)));
+        routes(model, reader, None, |route| {
+            page.put(|| route.entry(&subject))
+        });
     }
     for subsystem in model.subsystems() {
         if subsystem.allows(hostnqn) {
-            let what = What::new(SubsystemType::NVM, &subsystem.nqn);
+            let subject = EntrySubject::new(SubsystemType::NVM, &subsystem.nqn);
             let nqn = Some(&subsystem.nqn);
-            ways(model, asker, nqn, |way| page.put(|| way.entry(&what)));
+            routes(model, reader, nqn, |route| {
+                page.put(|| route.entry(&subject))
+            });
         }
     }
     // Base 2.1, 5.1.12.3.1, PLEO: only "NVM subsystem ports that are presented
@@ -66,14 +69,14 @@ pub(crate) fn write(
     for referral in referrals.filter(|_| only.is_none()) {
         let traddr = Traddr::Ip(referral.traddr);
         if let Some(traddr) = reachable(&traddr, local) {
-            let way = Way {
+            let route = Route {
                 portid: referral.port_id,
                 trsvcid: referral.trsvcid,
                 traddr: &traddr,
                 fabric: Fabric::Unspecified,
             };
-            let what = What::new(SubsystemType::REFERRAL, &referral.nqn);
-            page.put(|| way.entry(&what));
+            let subject = EntrySubject::new(SubsystemType::REFERRAL, &referral.nqn);
+            page.put(|| route.entry(&subject));
         }
     }
     let mut header = DiscoveryHeader::new(generation, page.entries);
@@ -98,13 +101,13 @@ struct Page<'a, 'b> {
 }
 
 impl Page<'_, '_> {
-    /// One more entry, which is made only if some of it is in view.
+    /// Adds an entry, which is built only if part of it is in the window.
     fn put(&mut self, entry: impl FnOnce() -> DiscoveryEntry) {
         let at = self.end();
         if self.window.shows(at, self.entry_len()) {
             self.window.put(at, &entry());
             if self.extended {
-                // There is nothing to say that an entry does not.
+                // There are no extended attributes.
                 let extension = EntryExtension {
                     tel: U32::new(u32::try_from(EXTENDED_ENTRY_LEN).unwrap_or(u32::MAX)),
                     ..EntryExtension::new_zeroed()
@@ -129,10 +132,15 @@ impl Page<'_, '_> {
     }
 }
 
-/// Calls `each` for every way in which the host can reach a subsystem, or the
+/// Calls `each` for every route by which the host can reach a subsystem, or the
 /// discovery subsystem.
-fn ways(model: &Model, asker: &Asker<'_>, nqn: Option<&Nqn>, mut each: impl FnMut(&Way<'_>)) {
-    let Asker { local, only, .. } = *asker;
+fn routes(
+    model: &Model,
+    reader: &LogReader<'_>,
+    nqn: Option<&Nqn>,
+    mut each: impl FnMut(&Route<'_>),
+) {
+    let LogReader { local, only, .. } = *reader;
     let wanted = |port: &&Port| {
         only.is_none_or(|only| port.is_at(only)) && nqn.is_none_or(|nqn| port.leads_to(nqn))
     };
@@ -140,15 +148,15 @@ fn ways(model: &Model, asker: &Asker<'_>, nqn: Option<&Nqn>, mut each: impl FnMu
         let Some(traddr) = reachable(&port.traddr, local) else {
             continue;
         };
-        // On all addresses it depends on this one what serves it.
+        // On a wildcard port, the providers depend on the address.
         let at = match traddr {
             Traddr::Ip(ip) if port.traddr.is_unspecified() && local.is_some() => Some(ip),
             Traddr::Ip(_) | Traddr::Link(..) | Traddr::Host(_) => None,
         };
-        // One entry for each way to the same address: hosts look at the
-        // provider type, or try one after the other.
+        // One entry per provider of an address: hosts check the provider type, or try
+        // the entries in order.
         for fabric in port.carriers_at(at) {
-            each(&Way {
+            each(&Route {
                 portid: port.id,
                 trsvcid: port.trsvcid,
                 traddr: &traddr,
@@ -158,18 +166,15 @@ fn ways(model: &Model, asker: &Asker<'_>, nqn: Option<&Nqn>, mut each: impl FnMu
     }
 }
 
-/// The address of a port as a host can use it; `None` when it cannot. A host
-/// elsewhere has a loopback of its own, and "all addresses" is none to connect
-/// to.
+/// The address of a port as the host can use it; `None` if it cannot. A loopback address
+/// is unreachable for a remote host, and a host cannot connect to a wildcard address.
 fn reachable(traddr: &Traddr, local: Option<Local>) -> Option<Traddr> {
     let ip = match (traddr, local) {
-        // A host that came over IP might not be here, and does not know what to
-        // do with the entry: Linux takes no address family but those of IP with
-        // this transport.
+        // A host that connected over IP may be remote, and cannot use the entry: Linux
+        // accepts only the IP address families with this transport.
         (Traddr::Host(_), other) => return (other == Some(Local::Host)).then(|| traddr.clone()),
-        // RFC 4007, section 6: what an interface is called is the business of each machine,
-        // so that a host that came by the address is told of it without one, and others
-        // might not be on that link.
+        // RFC 4007, section 6: zone identifiers are local to a node. A host that connected
+        // to the address gets it without one; others may not be on this link.
         (Traddr::Link(ip, _), Some(Local::Ip(local))) => {
             return (local == *ip).then_some(Traddr::Ip(local));
         }
@@ -181,7 +186,7 @@ fn reachable(traddr: &Traddr, local: Option<Local>) -> Option<Traddr> {
         None => Some(ip),
         Some(Local::Ip(local)) => reachable_ip(ip, local),
         Some(Local::Host) => Some(match ip {
-            // It is on this host, which has this one of all addresses.
+            // The host is on this machine, where loopback is one of all addresses.
             ip if !ip.is_unspecified() => ip,
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
@@ -197,19 +202,19 @@ fn reachable_ip(traddr: IpAddr, local: IpAddr) -> Option<IpAddr> {
     if !traddr.is_unspecified() {
         return Some(traddr);
     }
-    // A port on all addresses of IPv6 has none of IPv4 (IPV6_V6ONLY), whatever provider
-    // serves it.
+    // A port on the IPv6 wildcard address does not serve IPv4 (IPV6_V6ONLY), with any
+    // provider.
     (traddr.is_ipv6() == local.is_ipv6()).then_some(local)
 }
 
-/// What an entry is about.
-struct What<'a> {
+/// The subsystem of an entry.
+struct EntrySubject<'a> {
     subtype: SubsystemType,
     nqn: &'a Nqn,
     eflags: EntryFlags,
 }
 
-impl<'a> What<'a> {
+impl<'a> EntrySubject<'a> {
     fn new(subtype: SubsystemType, nqn: &'a Nqn) -> Self {
         Self {
             subtype,
@@ -219,19 +224,19 @@ impl<'a> What<'a> {
     }
 }
 
-/// How it is reached.
-struct Way<'a> {
+/// A port and provider by which a subsystem is reached.
+struct Route<'a> {
     portid: u16,
     trsvcid: u16,
     traddr: &'a Traddr,
     fabric: Fabric,
 }
 
-impl Way<'_> {
-    /// The entry of something that is reached so. A port within this host has
-    /// the address family for that (Base 2.1, 5.1.12.3.1, ADRFAM FEh) and, having
-    /// no service, says so with the word that other transports without one use.
-    fn entry(&self, what: &What<'_>) -> DiscoveryEntry {
+impl Route<'_> {
+    /// The entry of a subsystem on this route. A port within this machine has the
+    /// intra-host address family (Base 2.1, 5.1.12.3.1, ADRFAM FEh) and the service
+    /// identifier "none", as other transports without one.
+    fn entry(&self, subject: &EntrySubject<'_>) -> DiscoveryEntry {
         let (adrfam, trsvcid) = match self.traddr {
             Traddr::Ip(IpAddr::V4(_)) => (AddressFamily::IPV4, self.trsvcid.to_string()),
             Traddr::Ip(IpAddr::V6(_)) | Traddr::Link(..) => {
@@ -239,22 +244,22 @@ impl Way<'_> {
             }
             Traddr::Host(_) => (AddressFamily::LOOP, "none".to_owned()),
         };
-        // Of what others can do we know nothing.
-        let treq = match what.subtype {
+        // The capabilities of a referral are unknown.
+        let treq = match subject.subtype {
             SubsystemType::REFERRAL => Treq::empty(),
             _ => Treq::DISABLE_SQFC,
         };
         DiscoveryEntry {
             trtype: TransportType::RDMA,
             adrfam,
-            subtype: what.subtype,
+            subtype: subject.subtype,
             treq: treq.bits(),
             portid: self.portid.into(),
             cntlid: CNTLID_DYNAMIC.into(),
             asqsz: Limits::ADMIN_DEPTH.into(),
-            eflags: what.eflags.bits().into(),
+            eflags: subject.eflags.bits().into(),
             trsvcid: Ascii::new(&trsvcid),
-            subnqn: what.nqn.to_field(),
+            subnqn: subject.nqn.to_field(),
             traddr: Ascii::new(&self.traddr.to_string()),
             tsas: RdmaTsas::connected(self.fabric.provider_type()),
             ..DiscoveryEntry::zeroed()
@@ -267,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_such_that_the_host_can_use_them() {
+    fn reported_addresses_are_usable_by_the_host() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for (traddr, local, shown) in [
             ("10.0.0.1", "10.0.0.1", Some("10.0.0.1")),
@@ -289,11 +294,11 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_are_told_to_those_who_came_by_them_without_the_interface() {
+    fn link_local_address_is_reported_without_zone_to_hosts_that_used_it() {
         let link = Traddr::Link("fe80::1".parse().unwrap(), "eth0".into());
         let ip = |text: &str| Some(Local::Ip(text.parse().unwrap()));
-        let told = "fe80::1".parse().ok();
-        assert_eq!(reachable(&link, ip("fe80::1")), told);
+        let expected = "fe80::1".parse().ok();
+        assert_eq!(reachable(&link, ip("fe80::1")), expected);
         for other in ["fe80::2", "fd00::1", "10.0.0.1"] {
             assert_eq!(reachable(&link, ip(other)), None, "{other}");
         }
@@ -301,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn ways_within_the_host_are_told_to_those_who_came_by_one() {
+    fn intra_host_ports_are_reported_to_intra_host_connections() {
         let here = Traddr::Host("unix:/run/a.sock".into());
         let elsewhere = Local::Ip("127.0.0.1".parse().unwrap());
         assert_eq!(reachable(&here, Some(elsewhere)), None);
         assert_eq!(reachable(&here, None), None);
         assert_eq!(reachable(&here, Some(Local::Host)), Some(here));
-        // Whoever came by one reaches everything that this host has.
+        // An intra-host connection reaches all addresses of this machine.
         for (traddr, shown) in [
             ("10.0.0.1", "10.0.0.1"),
             ("127.0.0.1", "127.0.0.1"),

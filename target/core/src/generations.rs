@@ -1,4 +1,4 @@
-//! Which version of the discovery log each host sees.
+//! The generation of the discovery log of each host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,21 @@ use nvmeof_wire::Nqn;
 
 use crate::{Model, Subsystem};
 
-/// Versions of the discovery log (Discovery Log Page, GENCTR). A host's number
-/// grows by one when its own log is another one by whichever way it comes, and
-/// by nothing else: it tells nobody what others are told. It goes by what there
-/// is, not by which of its addresses a host of this machine or of another one is
-/// told of.
+/// Generations of the discovery log (Discovery Log Page, GENCTR). The generation of a host
+/// is incremented when its own log changes, on any port, and only then: it reveals nothing
+/// about the logs of other hosts. It depends on the ports and subsystems, not on which
+/// addresses are reported to a local or remote host.
 #[derive(Clone, Debug)]
 pub(crate) struct Generations {
-    /// That of hosts without a number of their own.
+    /// Generation of hosts without one of their own.
     others: u64,
-    /// Hosts that a subsystem names, and those that one named and that have not
-    /// the number of the others.
+    /// Hosts that a subsystem names in `allowed_hosts`, and those named earlier whose
+    /// generation differs from `others`.
     named: BTreeMap<Nqn, u64>,
 }
 
 impl Generations {
-    /// The first version.
+    /// The first generation.
     pub(crate) fn new() -> Self {
         Self {
             others: 1,
@@ -29,19 +28,19 @@ impl Generations {
         }
     }
 
-    /// That of the log that this host sees.
+    /// The generation of the log of this host.
     pub(crate) fn of(&self, hostnqn: &Nqn) -> u64 {
         self.named.get(hostnqn).copied().unwrap_or(self.others)
     }
 
-    /// Those of `new`, which takes the place of `old`.
+    /// The generations after `new` has replaced `old`.
     pub(crate) fn after(&self, old: &Model, new: &Model) -> Self {
         let mut numbers = Numbers::default();
         let (old, new) = (Logs::of(old, &mut numbers), Logs::of(new, &mut numbers));
         let next = |generation: u64, host: Option<&Nqn>| {
             // "If the value of this field is FFFFFFFF_FFFFFFFFh, then the field
             // shall be cleared to 0h when incremented".
-            generation.wrapping_add(u64::from(old.told(host) != new.told(host)))
+            generation.wrapping_add(u64::from(old.entries(host) != new.entries(host)))
         };
         let others = next(self.others, None);
         let known = self.named.keys();
@@ -58,16 +57,15 @@ impl Generations {
     }
 }
 
-/// A number for each text, the same for the same one.
+/// Assigns a number to each distinct text.
 #[derive(Default)]
 struct Numbers(BTreeMap<String, usize>);
 
-/// The logs of all hosts of one model: what is told in place of its text by the
-/// number of it.
+/// The logs of all hosts of one model, with entries represented by numbers.
 struct Logs<'a> {
-    /// What every host is told: its place in the log, and its number.
-    everybody: Vec<(usize, usize)>,
-    /// What hosts are told besides that are named.
+    /// Entries of every host: position in the log, and number.
+    common: Vec<(usize, usize)>,
+    /// Further entries of the hosts that subsystems name.
     named: BTreeMap<&'a Nqn, Vec<(usize, usize)>>,
 }
 
@@ -83,16 +81,16 @@ impl<'a> Logs<'a> {
         let discovery = model.discovery();
         let mut own = format!("{:?}", discovery.referrals());
         if let Some(nqn) = discovery.nqn() {
-            own += &ways(model, nqn, |_| true);
+            own += &routes(model, nqn, |_| true);
         }
         let mut logs = Self {
-            everybody: vec![(0, numbers.of(own))],
+            common: vec![(0, numbers.of(own))],
             named: BTreeMap::new(),
         };
         for (at, subsystem) in model.subsystems().iter().enumerate() {
-            let ways = ways(model, &subsystem.nqn, |port| port.leads_to(&subsystem.nqn));
-            if !ways.is_empty() {
-                logs.add(subsystem, (at + 1, numbers.of(ways)));
+            let routes = routes(model, &subsystem.nqn, |port| port.leads_to(&subsystem.nqn));
+            if !routes.is_empty() {
+                logs.add(subsystem, (at + 1, numbers.of(routes)));
             }
         }
         logs
@@ -100,7 +98,7 @@ impl<'a> Logs<'a> {
 
     fn add(&mut self, subsystem: &'a Subsystem, entry: (usize, usize)) {
         let Some(hosts) = &subsystem.allowed_hosts else {
-            return self.everybody.push(entry);
+            return self.common.push(entry);
         };
         for host in hosts {
             let log = self.named.entry(host).or_default();
@@ -114,25 +112,24 @@ impl<'a> Logs<'a> {
         self.named.keys().copied()
     }
 
-    /// What a host is told, in order; `None` stands for those that nothing
-    /// names.
-    fn told(&self, host: Option<&Nqn>) -> Vec<usize> {
+    /// The entries of a host, in order; `None` stands for hosts without a name.
+    fn entries(&self, host: Option<&Nqn>) -> Vec<usize> {
         let own = host.and_then(|host| self.named.get(host));
-        let mut all = self.everybody.clone();
+        let mut all = self.common.clone();
         all.extend(own.into_iter().flatten());
         all.sort_unstable();
         all.into_iter().map(|(_, number)| number).collect()
     }
 }
 
-/// What entries say of how a name is reached; empty when it is not.
-fn ways(model: &Model, nqn: &Nqn, leads: impl Fn(&crate::Port) -> bool) -> String {
+/// The routes to `nqn`, as text; empty if there are none.
+fn routes(model: &Model, nqn: &Nqn, leads: impl Fn(&crate::Port) -> bool) -> String {
     let ports = model.ports().iter().filter(|port| leads(port));
-    let ways = ports.map(|port| {
+    let routes = ports.map(|port| {
         let (id, at, carriers) = (port.id, port.address(), &port.carriers);
         format!("{nqn} {id} {at:?} {carriers:?}\n")
     });
-    ways.collect()
+    routes.collect()
 }
 
 #[cfg(test)]
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_another_version_when_its_own_log_changed() {
+    fn generation_changes_with_the_log_of_the_host() {
         let second = PortSpec {
             trsvcid: 4421,
             ..port()
@@ -164,7 +161,7 @@ mod tests {
             allowed_hosts: vec![FRIEND.into(), FRIEND.into()],
             ..closed()
         };
-        let for_nobody = SubsystemSpec {
+        let for_no_host = SubsystemSpec {
             allowed_hosts: vec![],
             ..closed()
         };
@@ -172,15 +169,15 @@ mod tests {
             subsystems: Some(vec![closed().nqn]),
             ..second.clone()
         };
-        // Hosts are not told of it here.
+        // The discovery log does not report it.
         let state = port_in(1, AnaState::INACCESSIBLE);
         let open = model(&[port()], &[subsystem()]);
-        // Each row: what takes its place, and the versions from then on.
+        // Each row: the next model, and the generations from then on.
         let rows = [
             (model(&[port()], &[subsystem(), closed()]), [1, 2]),
             (model(&[port()], &[closed(), subsystem()]), [1, 3]),
             (model(&[port(), second], &[closed(), subsystem()]), [2, 4]),
-            // A port that leads to what only one host may connect to.
+            // A port with a subsystem that only one host may connect to.
             (
                 model(&[port(), elsewhere], &[subsystem(), closed()]),
                 [3, 5],
@@ -188,7 +185,7 @@ mod tests {
             (model(&[port()], &[subsystem(), closed()]), [3, 6]),
             (model(&[state], &[subsystem(), closed()]), [3, 6]),
             (model(&[port()], &[subsystem(), twice]), [3, 6]),
-            (model(&[port()], &[subsystem(), for_nobody]), [3, 7]),
+            (model(&[port()], &[subsystem(), for_no_host]), [3, 7]),
             (model(&[port()], &[subsystem()]), [3, 7]),
             (model(&[port()], &[]), [4, 8]),
         ];
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_forgotten_that_see_what_others_see() {
+    fn hosts_with_the_common_generation_are_forgotten() {
         let (open, shut) = (
             model(&[port()], &[subsystem()]),
             model(&[port()], &[subsystem(), closed()]),
@@ -209,7 +206,7 @@ mod tests {
         let first = Generations::new();
         let named = first.after(&open, &shut);
         assert_eq!(named.named.len(), 1);
-        // Its number is not that of the others: it has seen more.
+        // Its generation differs from the common one.
         assert_eq!(named.after(&shut, &open).named.len(), 1);
         let same = first.after(&shut, &shut);
         assert_eq!(same.named.len(), 1);
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn referrals_and_the_own_name_are_told_to_everybody() {
+    fn referrals_and_discovery_nqn_are_reported_to_every_host() {
         let referral = crate::ReferralSpec {
             traddr: "192.0.2.1".parse().unwrap(),
             trsvcid: 8009,
@@ -234,13 +231,13 @@ mod tests {
         };
         let with = |ports: &[PortSpec]| model(ports, &[]).with_discovery(&spec).unwrap();
         let plain = model(&[port()], &[]);
-        let told = Generations::new().after(&plain, &with(&[port()]));
-        assert_eq!(of(&told), [2, 2]);
+        let generations = Generations::new().after(&plain, &with(&[port()]));
+        assert_eq!(of(&generations), [2, 2]);
         let moved = PortSpec {
             trsvcid: 4421,
             ..port()
         };
-        let told = told.after(&with(&[port()]), &with(&[moved]));
-        assert_eq!(of(&told), [3, 3]);
+        let generations = generations.after(&with(&[port()]), &with(&[moved]));
+        assert_eq!(of(&generations), [3, 3]);
     }
 }

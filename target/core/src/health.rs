@@ -13,24 +13,23 @@ mod busy;
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     queues: Mutex<Queues>,
-    /// The first [`tick`] that was not looked at yet for the time in which
-    /// commands were outstanding.
+    /// The first [`tick`] that is not included in the controller busy time yet.
     next_tick: AtomicU64,
     media_errors: AtomicU64,
     error_entries: AtomicU64,
 }
 
-/// What queues count. Each has counters of its own, so that counting a command
-/// takes no atomic operation that other cores notice.
+/// Counters of queues. Each queue has its own, so that counting a command causes no
+/// cache traffic between cores.
 #[derive(Debug, Default)]
 struct Queues {
-    there: Vec<Arc<Tally>>,
-    /// What those counted that are gone.
-    gone: Moved,
+    connected: Vec<Arc<Tally>>,
+    /// Sums of the queues that are gone.
+    departed: Moved,
     busy: Busy,
 }
 
-/// The counters of one queue, which alone writes them.
+/// The counters of one queue, which is their only writer.
 #[derive(Debug)]
 struct Tally {
     /// Since which [`tick`] the queue has had commands outstanding.
@@ -41,7 +40,7 @@ struct Tally {
     writes: AtomicU64,
 }
 
-/// What was read and written, by the commands that SMART means (NVM Command Set 1.2,
+/// Data read and written, by the commands that SMART counts (NVM Command Set 1.2,
 /// 1.4.2.7 to 1.4.2.10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
@@ -66,23 +65,22 @@ pub(crate) struct Counts {
     pub(crate) busy_minutes: u64,
 }
 
-/// A queue's part in the counters of its subsystem. What it counted stays when
-/// it goes.
+/// Counts for one queue. Its counts remain when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Counting {
     health: Arc<Health>,
     tally: Arc<Tally>,
     /// Commands that are outstanding.
     outstanding: u32,
-    /// When the queue was looked at last.
+    /// Tick of the last update.
     at: u64,
 }
 
 impl Health {
-    /// One more queue counts.
+    /// Adds a queue.
     pub(crate) fn join(self: &Arc<Self>) -> Counting {
         let tally = Arc::new(Tally::idle());
-        self.queues().there.push(Arc::clone(&tally));
+        self.queues().connected.push(Arc::clone(&tally));
         Counting {
             health: Arc::clone(self),
             tally,
@@ -99,17 +97,17 @@ impl Health {
     pub(crate) fn counts(&self, now: Duration) -> Counts {
         self.is_at(tick(now));
         let queues = self.queues();
-        let there = queues.there.iter().map(|tally| tally.moved());
+        let connected = queues.connected.iter().map(|tally| tally.moved());
         Counts {
-            moved: there.fold(queues.gone, Moved::plus),
+            moved: connected.fold(queues.departed, Moved::plus),
             media_errors: self.media_errors.load(Ordering::Relaxed),
             error_entries: self.error_entries.load(Ordering::Relaxed),
             busy_minutes: queues.busy.minutes(),
         }
     }
 
-    /// Counts the time until `tick` in which any queue had commands outstanding,
-    /// unless another queue had it counted.
+    /// Adds the time until `tick` in which any queue had commands outstanding, unless
+    /// another queue has added it.
     fn is_at(&self, tick: u64) {
         if self.next_tick.load(Ordering::Relaxed) <= tick {
             let mut queues = self.queues();
@@ -120,7 +118,7 @@ impl Health {
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // Nobody leaves them half changed.
+        // A panic leaves no change half done.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,14 +126,14 @@ impl Health {
 impl Queues {
     fn is_at(&mut self, tick: u64) {
         let since = |tally: &Arc<Tally>| tally.busy_since.load(Ordering::Relaxed);
-        if let Some(since) = self.there.iter().map(since).min() {
+        if let Some(since) = self.connected.iter().map(since).min() {
             self.busy.until(since, tick);
         }
     }
 }
 
 impl Counting {
-    /// A command comes.
+    /// A command arrived.
     #[inline]
     pub(crate) fn began(&mut self, now: Duration) {
         if self.outstanding == 0 {
@@ -145,7 +143,7 @@ impl Counting {
         self.is_at(now);
     }
 
-    /// Commands are outstanding at this time. It is counted once in a tick.
+    /// Commands are outstanding at `now`. Updates the busy time once per tick.
     #[inline]
     pub(crate) fn is_at(&mut self, now: Duration) {
         let tick = tick(now);
@@ -155,7 +153,7 @@ impl Counting {
         }
     }
 
-    /// A command that came is answered.
+    /// A command completed.
     #[inline]
     pub(crate) fn ended(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
@@ -164,14 +162,14 @@ impl Counting {
         }
     }
 
-    /// A Read or Compare of `bytes` was done.
+    /// A Read or Compare of `bytes` succeeded.
     #[inline]
     pub(crate) fn read(&mut self, bytes: u64) {
         add(&self.tally.reads, 1);
         add(&self.tally.bytes_read, bytes);
     }
 
-    /// A Write of `bytes` was done.
+    /// A Write of `bytes` succeeded.
     #[inline]
     pub(crate) fn written(&mut self, bytes: u64) {
         add(&self.tally.writes, 1);
@@ -183,7 +181,7 @@ impl Counting {
         add(&self.tally.bytes_read, bytes);
     }
 
-    /// A Copy wrote `bytes`, and is done with them or has more to write.
+    /// A Copy wrote `bytes`, and has finished if `is_done`.
     pub(crate) fn stored(&mut self, bytes: u64, is_done: bool) {
         let commands = u64::from(is_done);
         add(&self.tally.reads, commands);
@@ -191,7 +189,7 @@ impl Counting {
         add(&self.tally.bytes_written, bytes);
     }
 
-    /// A disk failed.
+    /// A backing store failed.
     pub(crate) fn media_error(&self) {
         self.health.media_errors.fetch_add(1, Ordering::Relaxed);
     }
@@ -200,8 +198,10 @@ impl Counting {
 impl Drop for Counting {
     fn drop(&mut self) {
         let mut queues = self.health.queues();
-        queues.gone = queues.gone.plus(self.tally.moved());
-        queues.there.retain(|one| !Arc::ptr_eq(one, &self.tally));
+        queues.departed = queues.departed.plus(self.tally.moved());
+        queues
+            .connected
+            .retain(|one| !Arc::ptr_eq(one, &self.tally));
     }
 }
 
@@ -238,7 +238,7 @@ impl Moved {
     }
 }
 
-/// Adds to a counter that nobody else writes.
+/// Adds to a counter that has no other writer.
 fn add(counter: &AtomicU64, n: u64) {
     let sum = counter.load(Ordering::Relaxed).wrapping_add(n);
     counter.store(sum, Ordering::Relaxed);
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_queues_counted_stays_when_they_go() {
+    fn counts_of_departed_queues_remain() {
         let health = Arc::new(Health::default());
         let [mut one, mut two] = [(); 2].map(|()| health.join());
         one.read(4096);
@@ -277,7 +277,7 @@ mod tests {
         drop(one);
         let counts = counts();
         assert_eq!((counts.moved.writes, counts.moved.bytes_written), (2, 1025));
-        assert!(health.queues().there.is_empty());
+        assert!(health.queues().connected.is_empty());
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -295,7 +295,7 @@ mod tests {
         let mut queue = health.join();
         assert_eq!(minutes(&health, 5 * MINUTE), 0);
         queue.began(5 * MINUTE);
-        assert_eq!(minutes(&health, 6 * MINUTE), 1, "it goes on");
+        assert_eq!(minutes(&health, 6 * MINUTE), 1, "still outstanding");
         queue.began(7 * MINUTE);
         queue.is_at(8 * MINUTE);
         queue.ended();
@@ -303,7 +303,7 @@ mod tests {
         queue.is_at(10 * MINUTE);
         queue.ended();
         assert_eq!(minutes(&health, 100 * MINUTE), 5);
-        // What is lost with its queue is outstanding no more.
+        // A command lost with its queue is no longer outstanding.
         queue.began(100 * MINUTE);
         drop(queue);
         assert_eq!(minutes(&health, 200 * MINUTE), 5);
@@ -319,7 +319,7 @@ mod tests {
             fast.is_at(minute * MINUTE);
             fast.ended();
         }
-        // What other reactors have as the time may be a little behind.
+        // The clocks of other reactors may be slightly behind.
         slow.is_at(9 * MINUTE);
         fast.began(9 * MINUTE - Duration::from_millis(100));
         fast.ended();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_work_is_not_counted_as_much() {
+    fn short_commands_count_little_busy_time() {
         let health = Arc::new(Health::default());
         let mut queue = health.join();
         for second in 0..36_000 {

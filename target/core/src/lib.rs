@@ -1,23 +1,27 @@
-//! What an NVM subsystem and its controllers do, without I/O.
+//! The logic of an NVM subsystem and its controllers, without I/O.
 //!
-//! [`Model`] says what is served, [`Target`] holds the one that is served now
-//! and the controllers that hosts have connected, and one [`Queue`] for each
-//! queue pair turns commands into [`Action`]s: the edge pulls and pushes data,
-//! runs disk operations, and says how they ended. A command is parsed and
-//! checked once, at [`Queue::begin`].
+//! A [`Model`] describes ports, subsystems and namespaces. A [`Target`] serves
+//! one model at a time and holds the controllers that hosts have connected. Each
+//! queue pair has a [`Queue`], which translates commands into [`Action`]s. The
+//! caller, which is the engine, executes them: it pulls and pushes data, runs
+//! operations of backing stores, and reports their outcome as [`Event`]s. A
+//! command is parsed and checked once, in [`Queue::begin`].
 //!
-//! This crate opens nothing, waits for nothing and reads no clock: time is an
-//! argument. It knows nothing of RDMA but addresses and keys, and never sees
+//! This crate opens no file or socket, never blocks and reads no clock: time is
+//! an argument. Of RDMA it knows addresses and keys only, and it does not access
 //! the data of reads and writes.
+//!
+//! In this crate, a *disk* is the number by which the engine knows an open backing
+//! store. A *storage* is the number of the file or device behind it, which stays the
+//! same when it is opened again.
 //!
 //! Modules import downwards only. Top down:
 //!
 //! * the target as a whole: `target`, `apply`, `connected`
 //! * commands: `queue` (queue pairs, I/O and Fabrics commands), `admin`, `request`
 //! * state that reactors share: `shared` holds `registry`, `live`, `generations`, `locks`,
-//!   `writers`, `quota` and `limit_counters`; controllers are `controller`,
-//!   `namespace_view` and `protection`;
-//!   what is counted is `metrics` and `health`
+//!   `writers`, `quota` and `limit_counters`; controllers are in `controller`,
+//!   `namespace_view` and `protection`; counters are in `metrics` and `health`
 //! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
 //!   `persist`, `window`
 #![forbid(unsafe_code)]

@@ -1,9 +1,9 @@
-//! How often peers ran into the limits that keep them from starving others.
+//! Counts how often peers reached the limits that protect other peers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something of which peers may have so much and no more.
+/// A limit of what peers may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Limit {
@@ -19,11 +19,11 @@ pub enum Limit {
     HostCommands,
     /// Buffers of a reactor that one host holds.
     HostMemory,
-    /// Controllers of hosts that came by one port.
+    /// Controllers of one port.
     PortControllers,
-    /// Connections that came by one port.
+    /// Connections of one port.
     PortConnections,
-    /// Commands that may be outstanding by one port.
+    /// Commands outstanding on one port.
     PortCommands,
     /// Buffers of a reactor that hosts of one port hold.
     PortMemory,
@@ -33,18 +33,18 @@ pub enum Limit {
     Unconnected,
     /// Capsule buffers of a reactor.
     Capsules,
-    /// How long data may stall while other hosts wait for their buffers.
+    /// Time for which a transfer may stall while other hosts wait for its buffer.
     StalledTransfer,
 }
 
-/// Counters of one target, each about one [`Limit`].
+/// Counters of one target, one for each [`Limit`].
 #[derive(Debug, Default)]
 pub struct LimitCounters {
     counts: [AtomicU64; Limit::ALL.len()],
 }
 
 impl Limit {
-    /// All there are.
+    /// All limits.
     pub const ALL: [Self; 14] = [
         Self::Controllers,
         Self::ControllerIds,
@@ -62,8 +62,7 @@ impl Limit {
         Self::StalledTransfer,
     ];
 
-    /// The key of the configuration that says how much it is, or a name where nothing
-    /// of the configuration does.
+    /// The key of the configuration that sets it, or a name if it is not configurable.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -92,14 +91,14 @@ impl fmt::Display for Limit {
 }
 
 impl LimitCounters {
-    /// Somebody ran into `limit`.
+    /// A peer reached `limit`.
     pub fn add(&self, limit: Limit) {
         if let Some(count) = self.counts.get(limit as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often that happened to `limit`.
+    /// How often `limit` was reached.
     #[must_use]
     pub fn get(&self, limit: Limit) -> u64 {
         let count = self.counts.get(limit as usize);

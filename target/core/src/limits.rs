@@ -1,10 +1,10 @@
-//! Every size that is decided at start.
+//! All sizes and timeouts, which are fixed at start.
 
 use std::time::Duration;
 
 use crate::IoKind;
 
-/// Sizes and times of a target. They bound what peers can make it hold.
+/// Sizes and timeouts of a target. They bound the resources that peers can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries of the longest submission queue, 2 to [`Limits::MAX_QUEUE_DEPTH`].
@@ -13,10 +13,10 @@ pub struct Limits {
     pub io_queues: u16,
     /// Controllers over all hosts and subsystems.
     pub controllers: u16,
-    /// Discovery controllers, which anybody may have and which therefore do not count
-    /// as [`controllers`](Self::controllers). When one more comes one of them goes:
-    /// of whoever has more than two by one port, else of those who came by the port with
-    /// most, the one that was silent longest.
+    /// Discovery controllers. Any host may have them, so they do not count as
+    /// [`controllers`](Self::controllers). At the limit, a new one replaces the one that
+    /// was idle longest: of the host with more than two on one port, else of the port
+    /// with the most.
     pub discovery_controllers: u16,
     /// Longest data of one command in bytes: a power of two, 8192 or more.
     pub max_transfer: u32,
@@ -26,48 +26,47 @@ pub struct Limits {
     /// [`Limits::DESCRIPTORS`]. Only 1 where in-capsule data are longer than
     /// [`Limits::LISTS_UP_TO`].
     pub max_descriptors: u8,
-    /// How long the queue pair of an admin queue may stay without a Connect
-    /// command. That of an I/O queue may six times as long: Linux makes the
-    /// queue pairs of all I/O queues before it sends the first Connect.
+    /// How long the queue pair of an admin queue may exist without a Connect
+    /// command. That of an I/O queue may exist six times as long, because Linux
+    /// creates the queue pairs of all I/O queues before it sends the first Connect.
     pub connect_timeout: Duration,
-    /// Queue pairs of one reactor that sent no Connect command yet. The oldest
-    /// is closed when one more comes.
+    /// Queue pairs of one reactor that have not sent a Connect command. At the limit,
+    /// a new one replaces the oldest one.
     pub unconnected: u16,
-    /// Of [`controllers`](Self::controllers), how many one host may have.
+    /// Controllers that one host may have, of [`controllers`](Self::controllers).
     pub host_controllers: u16,
-    /// Of [`controllers`](Self::controllers), how many may have come by one port while
-    /// the model has others. What that leaves is shared out to those others, and kept
-    /// for each until it has its share: a controller that is there cannot be taken
-    /// back from its host. A port that is alone has all.
+    /// Controllers that one port may have while the model has other ports, of
+    /// [`controllers`](Self::controllers). The remaining ones are reserved in equal parts
+    /// for the other ports, because a connected controller cannot be reclaimed from its
+    /// host. A lone port may have all.
     pub port_controllers: u16,
     /// I/O queues that one host may have, over all its controllers.
     pub host_queues: u16,
     /// Commands that one host may have outstanding: the entries of all its I/O
     /// queues together.
     pub host_commands: u32,
-    /// Of the buffers of each reactor, how many percent one host may hold while
-    /// there are others, 1 to 100.
+    /// Percentage of the buffers of each reactor that one host may hold while there are
+    /// other hosts, 1 to 100.
     pub host_memory: u8,
-    /// Connections that may have come by one port, which are its queues: each queue
-    /// is a connection.
+    /// Connections that one port may have. Each queue is a connection.
     pub port_connections: OfPort,
-    /// Commands that may be outstanding by one port: the entries of all I/O queues
-    /// that came by it together.
+    /// Commands that may be outstanding on one port: the entries of all its I/O queues
+    /// together.
     pub port_commands: OfPort,
-    /// Of the buffers of each reactor, how many percent those who came by one port
-    /// may hold together while there are some of other ports, 1 to 100.
+    /// Percentage of the buffers of each reactor that all hosts of one port may hold
+    /// together while there are hosts of other ports, 1 to 100.
     pub port_memory: u8,
-    /// Whether any command proves that the host lives (CTRATT.TBKAS), or only
-    /// the Keep Alive command does.
+    /// Whether any command proves that the host is alive (CTRATT.TBKAS), or only the
+    /// Keep Alive command.
     pub traffic_keep_alive: bool,
 }
 
-/// What hosts may have by one port.
+/// A limit of one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfPort {
-    /// While it is the only one of the model.
+    /// While it is the only port of the model.
     pub alone: u32,
-    /// While there are others.
+    /// While there are other ports.
     pub beside_others: u32,
 }
 
@@ -81,7 +80,7 @@ impl OfPort {
         }
     }
 
-    /// How much that is with so many ports.
+    /// The limit with `ports` ports.
     #[must_use]
     pub fn with_ports(self, ports: usize) -> u32 {
         if ports > 1 {
@@ -93,56 +92,57 @@ impl OfPort {
 }
 
 impl Limits {
-    /// Longest submission queue that can be asked for, in entries.
+    /// Longest submission queue, in entries.
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
-    /// Bytes of a Write Zeroes command that are recommended (WZSL), and done at once.
+    /// Recommended length of a Write Zeroes command (WZSL) in bytes. Longer commands are
+    /// split into operations of this length.
     pub const LONG_WRITE_ZEROES: u64 = 32 << 20;
-    /// Bytes of a Verify command that are recommended (VSL).
+    /// Recommended length of a Verify command (VSL) in bytes.
     pub const LONG_VERIFY: u64 = 32 << 20;
-    /// Bytes of a fused Compare and Write, at most: what every capsule has room
-    /// for, so that none of its halves waits for a buffer.
+    /// Maximum length of a fused Compare and Write in bytes. Every capsule buffer has
+    /// this much space, so that neither half waits for a buffer.
     pub const MAX_FUSED: u32 = 4096;
     /// Keyed descriptors of one command, at most.
     pub const DESCRIPTORS: u8 = 16;
-    /// In-capsule data above this many bytes go with one descriptor for each
-    /// command: Linux hosts 5.4 to 5.12 corrupt long in-capsule data when the
-    /// controller takes several.
+    /// In-capsule data above this many bytes require one descriptor per command: Linux
+    /// hosts 5.4 to 5.12 corrupt long in-capsule data when the controller accepts
+    /// several.
     pub const LISTS_UP_TO: u32 = 4096;
-    /// Source ranges of a Copy command; MSRC says one less.
+    /// Source ranges of a Copy command (MSRC, 0's based).
     pub const COPY_RANGES: u16 = 128;
     /// Bytes of all source ranges of a Copy command (MCL), and of one of them
-    /// (MSSRL) as far as that field can say it.
+    /// (MSSRL) as far as the field can represent it.
     pub const MAX_COPY: u64 = 64 << 20;
-    /// Commands of one host, or by one port, that can be configured.
+    /// Highest configurable number of commands of one host or port.
     pub const MOST_COMMANDS: u32 = 1 << 26;
-    /// Connections by one port that can be configured.
+    /// Highest configurable number of connections of one port.
     pub const MOST_CONNECTIONS: u32 = 1 << 20;
-    /// Bytes that are read at once for a command whose data stay here.
+    /// Bytes per operation of a command without data transfer.
     const PIECE: u32 = 128 << 10;
 
-    /// Connections that one port without others may have at least, where nobody says
-    /// how many: other limits bound them.
+    /// Lower bound of the default number of connections of a lone port, which other
+    /// limits bound.
     const LONE_PORT: u32 = 8192;
-    /// Commands that a host has at least, if its controllers can have so many, where
-    /// nobody says how many: a host that is alone is not refused for others.
+    /// Lower bound of the default number of commands of a host, if its controllers can
+    /// have as many: a lone host is not limited for the sake of others.
     const LONE_HOST: u32 = 128 << 10;
-    /// Controllers with all that they may have which are left to one host or port in
-    /// any case, where there are as many: few controllers are not for many.
+    /// Controllers, with all their queues and commands, that one host or port may always
+    /// have, if there are as many.
     const AT_LEAST: u32 = 4;
 
-    /// The same with what is one host's part, or one port's, of the controllers, the
-    /// queues and the commands that there may be; `threads` of them receive
-    /// connections, each so many that are [`unconnected`](Self::unconnected).
+    /// Derives the quotas of one host and one port: controllers, queues and commands.
+    /// `threads` reactors accept connections, each of them
+    /// [`unconnected`](Self::unconnected) ones.
     ///
-    /// Of the controllers a host has what [`host_controllers`](Self::host_controllers)
-    /// says, and else three quarters, so that two of them leave each other something; of
-    /// the queues what these can have; and half of the commands, since hosts hardly have
-    /// all their queues as long as they may be. A port has more, for several hosts: what
-    /// [`port_controllers`](Self::port_controllers) says or seven eighths, their queues,
-    /// and three quarters of the commands these can have; but all of it while it is
-    /// alone. `None` of a controllers' part: it is not said.
+    /// A host may have [`host_controllers`](Self::host_controllers) controllers, by
+    /// default three quarters, so that two hosts leave each other some. It may have all
+    /// queues of these, and half of the commands, since queues rarely have their maximum
+    /// depth. A port may have more, for several hosts:
+    /// [`port_controllers`](Self::port_controllers) controllers, by default seven eighths,
+    /// their queues, and three quarters of their commands. A lone port may have all.
+    /// `None` in `(of_host, of_port)` stands for the default.
     #[must_use]
     pub fn shared_out(self, threads: u32, (of_host, of_port): (Option<u16>, Option<u16>)) -> Self {
         let all = u32::from(self.controllers);
@@ -155,7 +155,7 @@ impl Limits {
         let queues = |controllers: u32| controllers.saturating_mul(self.io_queues.into());
         let depth = u32::from(self.queue_depth);
         let commands = |controllers| queues(controllers).saturating_mul(depth);
-        // Those that are not connected yet, and as many that are closing.
+        // Connections without Connect, and as many that are closing.
         let others = 2u32.saturating_mul(self.unconnected.into());
         let others = others.saturating_mul(threads);
         let others = others.saturating_add(self.discovery_controllers.into());
@@ -195,16 +195,15 @@ impl Limits {
         )
     }
 
-    /// Pages of [`IoKind::PAGE`] bytes at once, at most, of a command whose data
-    /// stay here: what it may hold of the buffers does not depend on how long it
-    /// is.
+    /// Pages of [`IoKind::PAGE`] bytes per operation, at most, of a command without data
+    /// transfer: the buffer that it holds does not depend on its length.
     #[must_use]
     pub(crate) fn piece(&self) -> u8 {
         let pages = self.max_transfer.min(Self::PIECE) / IoKind::PAGE;
         u8::try_from(pages).unwrap_or(u8::MAX)
     }
 
-    /// How long queue `qid` may stay without a Connect command.
+    /// How long queue `qid` may exist without a Connect command.
     #[must_use]
     pub fn connect_patience(&self, qid: u16) -> Duration {
         match qid {
@@ -254,10 +253,10 @@ mod tests {
         limits.shared_out(1, (None, None))
     }
 
-    /// Of commands less than the queues can have that one may have; of queues just
-    /// those that its controllers can have.
+    /// The quota of commands is lower than the queues can have; that of queues is what
+    /// the controllers can have.
     #[test]
-    fn parts_are_less_than_there_is() {
+    fn quotas_are_less_than_the_total() {
         let limits = Limits::default();
         assert_eq!((limits.host_controllers, limits.port_controllers), (48, 56));
         assert_eq!(limits.host_queues, 48 * 16);
@@ -279,7 +278,7 @@ mod tests {
         );
     }
 
-    /// Where there are few controllers one host has use for all of them.
+    /// With few controllers, one host may use all of them.
     #[test]
     fn few_controllers_have_all_their_queues() {
         for controllers in 1..=4 {
@@ -292,9 +291,9 @@ mod tests {
         assert_eq!(with(1, 1, 2).host_commands, 2);
     }
 
-    /// Whoever lets a host or a port have more controllers lets them have their queues.
+    /// More controllers of a host or port include their queues.
     #[test]
-    fn parts_follow_those_of_the_controllers() {
+    fn quotas_follow_the_number_of_controllers() {
         let limits = Limits::default().shared_out(1, (Some(64), Some(64)));
         assert_eq!(limits.host_queues, 64 * 16);
         assert!(limits.port_connections.beside_others >= 64 * 17);
@@ -303,9 +302,9 @@ mod tests {
         assert_eq!(few.host_queues, 2 * 16);
     }
 
-    /// A host that is alone has the queues of its controllers, as long as they may be.
+    /// A lone host may have the queues of its controllers with their maximum depth.
     #[test]
-    fn a_host_is_not_refused_for_the_sake_of_nobody() {
+    fn lone_host_may_have_all_commands() {
         for controllers in [8, 16, 32] {
             let limits = with(controllers, 16, 256);
             let its = u32::from(limits.host_controllers) * 16 * 256;
@@ -313,18 +312,18 @@ mod tests {
         }
     }
 
-    /// Something is kept for other ports as soon as there are two controllers.
+    /// With two controllers or more, some are reserved for other ports.
     #[test]
-    fn one_port_does_not_have_all() {
+    fn one_port_may_not_have_all_controllers() {
         for controllers in 2..=64 {
             assert!(with(controllers, 16, 256).port_controllers < controllers);
         }
         assert_eq!(with(1, 16, 256).port_controllers, 1);
     }
 
-    /// More than could be configured is nobody's part.
+    /// Derived quotas do not exceed the configurable range.
     #[test]
-    fn parts_of_much_can_be_configured() {
+    fn derived_quotas_are_in_the_configurable_range() {
         let limits = with(4096, 1024, 1024).shared_out(256, (None, None));
         assert_eq!(limits.host_queues, u16::MAX);
         assert_eq!(limits.host_commands, Limits::MOST_COMMANDS);

@@ -1,5 +1,5 @@
-//! A subsystem from one model to the next: what stays as long as its name is
-//! served, and what queues keep of its present state.
+//! A subsystem across model changes: the state that lives as long as its NQN is
+//! served, and the snapshots that queues hold of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,13 @@ use nvmeof_wire::features::WriteProtection;
 use crate::health::Health;
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::Keeping;
-use crate::protection::{Asked, Desk, KeptProtection, Open, Protections, Refused, Settled, Step};
+use crate::protection::{
+    KeptProtection, ProtectionRequest, Protections, Refused, SaveQueue, SaveQueueGuard, Settled,
+    Step,
+};
 
-/// A subsystem over all models that have its name. Its controllers hold this,
-/// so that they outlive a change of it.
+/// A subsystem across all models that have its NQN. Its controllers hold this, so
+/// that they survive a change of the subsystem.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) nqn: Nqn,
@@ -25,47 +28,49 @@ pub(crate) struct Live {
 
 #[derive(Debug)]
 struct State {
-    /// As the model has it.
+    /// As in the model.
     configured: Present,
-    /// What hosts set.
+    /// Write protection that hosts set.
     protections: Protections,
-    /// What follows from both.
+    /// The result of both.
     current: Present,
-    /// Whether it is not served any more. What hosts set is elsewhere then.
+    /// Whether it is no longer served. Its protections have moved elsewhere then.
     retired: bool,
 }
 
-/// What came of [`Live::protect`] and [`Live::protected`].
+/// The result of [`Live::protect`] and [`Live::protected`].
 #[derive(Clone, Debug)]
 pub(crate) struct Protecting {
-    /// What the subsystem was, if it is another now.
+    /// The previous state of the subsystem, if it changed.
     pub(crate) before: Option<Present>,
-    /// What becomes of the request.
+    /// The next step of the request.
     pub(crate) next: Granting,
 }
 
-/// How far a request is.
+/// The next step of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Granting {
-    /// It is as asked for.
+    /// The requested state is in force.
     Granted,
-    /// What was written before is to be made stable.
-    Settle(Asked),
-    /// It is to be kept.
+    /// Make earlier writes stable.
+    Settle(ProtectionRequest),
+    /// Wait until it is saved.
     Keep(Keeping),
-    /// Nothing comes of it.
+    /// The request failed.
     Refused,
 }
 
 impl Granting {
-    /// It has its place at that desk, if there is anybody.
-    fn at(desk: &mut Open<'_>, subsystem: &Nqn) -> Self {
-        desk.keep(subsystem).map_or(Self::Refused, Self::Keep)
+    /// Queues the states of `subsystem` to be saved, if there is a keeper.
+    fn enqueue(save_queue: &mut SaveQueueGuard<'_>, subsystem: &Nqn) -> Self {
+        save_queue
+            .enqueue(subsystem)
+            .map_or(Self::Refused, Self::Keep)
     }
 }
 
-/// What one queue or controller sees at present. Looking whether it is still that costs a
-/// load of a word that is hardly ever written.
+/// The present view of one queue or controller. Checking whether it is current costs a
+/// load of a word that is rarely written.
 #[derive(Debug)]
 pub(crate) struct View {
     live: Arc<Live>,
@@ -89,34 +94,34 @@ impl Live {
         }
     }
 
-    /// What it is now.
+    /// Its present state.
     pub(crate) fn current(&self) -> Present {
         self.lock().current.clone()
     }
 
-    /// It is `present` from now on. Returns what it was.
+    /// Replaces the configured state. Returns the previous state.
     pub(crate) fn replace(&self, present: Present) -> Present {
         let mut state = self.lock();
         state.configured = present;
         self.renew(&mut state)
     }
 
-    /// It is not served any more. Returns what hosts set, which nobody changes here
-    /// from now on. Those whose requests are not stable yet lose their controllers.
+    /// It is no longer served. Returns the protections, which no longer change here.
+    /// Hosts with pending requests lose their controllers.
     pub(crate) fn retire(&self) -> Protections {
         let mut state = self.lock();
         state.retired = true;
         state.protections.clone().without_open()
     }
 
-    /// The state of write protection of a namespace; `None` when it is not there.
+    /// The write protection state of a namespace; `None` if it does not exist.
     pub(crate) fn protection(&self, nsid: u32) -> Option<WriteProtection> {
         let state = self.lock();
         let namespace = state.configured.subsystem.namespace(nsid)?;
         Some(state.protections.of(namespace))
     }
 
-    /// Whether the state of a namespace may be set so.
+    /// Whether the state of a namespace may be set to `to`.
     ///
     /// # Errors
     /// [`Refused`].
@@ -129,18 +134,18 @@ impl Live {
         Ok(())
     }
 
-    /// A host wants that state for a namespace, which is protected from here on if it
-    /// is to be. What has to be kept before that is granted has its place at `desk`.
+    /// A host requests the state `to` for a namespace. Protection is in force
+    /// immediately. If it has to be saved first, it is added to `save_queue`.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing changed.
+    /// [`Refused`]; nothing changed.
     pub(crate) fn protect(
         &self,
-        desk: &Desk,
+        save_queue: &SaveQueue,
         nsid: u32,
         to: WriteProtection,
     ) -> Result<Protecting, Refused> {
-        let mut desk = desk.open();
+        let mut save_queue = save_queue.lock();
         let mut state = self.lock();
         if state.retired {
             return Err(Refused::Gone);
@@ -157,21 +162,21 @@ impl Live {
         let next = match step {
             Step::Done => Granting::Granted,
             Step::Settle(asked) => Granting::Settle(asked),
-            Step::Keep => Granting::at(&mut desk, &self.nqn),
+            Step::Keep => Granting::enqueue(&mut save_queue, &self.nqn),
         };
         let before = changed.then(|| self.renew(&mut state));
         Ok(Protecting { before, next })
     }
 
-    /// What was written before is `stable`, or cannot be made so.
+    /// Earlier writes are `stable`, or cannot be made so.
     pub(crate) fn protected(
         &self,
-        desk: &Desk,
+        save_queue: &SaveQueue,
         nsid: u32,
-        asked: Asked,
+        asked: ProtectionRequest,
         stable: bool,
     ) -> Protecting {
-        let mut desk = desk.open();
+        let mut save_queue = save_queue.lock();
         let mut state = self.lock();
         if state.retired {
             let (before, next) = (None, Granting::Refused);
@@ -179,7 +184,7 @@ impl Live {
         }
         let Settled { changed, keep } = state.protections.settle(nsid, asked, stable);
         let next = match stable {
-            true if keep => Granting::at(&mut desk, &self.nqn),
+            true if keep => Granting::enqueue(&mut save_queue, &self.nqn),
             true => Granting::Granted,
             false => Granting::Refused,
         };
@@ -197,16 +202,16 @@ impl Live {
         self.lock().protections.begin_write()
     }
 
-    /// That was `written`, or could not be. Returns what the subsystem was if a
-    /// namespace of it is in another state now.
+    /// The save succeeded if `written`. Returns the previous state of the subsystem if the
+    /// state of a namespace changed.
     pub(crate) fn kept(&self, written: bool) -> Option<Present> {
         let mut state = self.lock();
         let changed = state.protections.kept(written);
         changed.then(|| self.renew(&mut state))
     }
 
-    /// A namespace is write protected as it was before, when it is there. Returns
-    /// whether it is.
+    /// Restores the write protection of a namespace. Returns whether the namespace
+    /// exists.
     pub(crate) fn restore_protection(&self, kept: KeptProtection) -> bool {
         let mut state = self.lock();
         state.protections.restore(kept);
@@ -215,8 +220,8 @@ impl Live {
         namespace.is_some_and(|namespace| namespace.uuid == kept.uuid)
     }
 
-    /// Makes what follows from the model and from what hosts set. Returns what
-    /// it was.
+    /// Derives the current state from the model and the protections. Returns the
+    /// previous one.
     fn renew(&self, state: &mut State) -> Present {
         let present = state.protections.over(&state.configured);
         let before = std::mem::replace(&mut state.current, present);
@@ -224,7 +229,7 @@ impl Live {
         before
     }
 
-    /// For a queue.
+    /// The view of a queue.
     pub(crate) fn view(self: &Arc<Self>, viewer: Arc<Viewer>) -> View {
         let (seen, namespace_view) = self.look(&viewer);
         View {
@@ -235,7 +240,7 @@ impl Live {
         }
     }
 
-    /// What is seen, and its generation.
+    /// The present view, and its generation.
     fn look(&self, viewer: &Viewer) -> (u64, Arc<NamespaceView>) {
         let state = self.lock();
         let generation = self.generation.load(Ordering::Acquire);
@@ -249,7 +254,7 @@ impl Live {
 }
 
 impl View {
-    /// Becomes what is seen now. Call it for each command.
+    /// Updates the view if the subsystem changed. Call it for each command.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         if self.live.generation.load(Ordering::Acquire) != self.seen {
@@ -262,7 +267,7 @@ impl View {
         (self.seen, self.namespace_view) = self.live.look(&self.viewer);
     }
 
-    /// What was seen at the last [`refresh`](Self::refresh).
+    /// The view as of the last [`refresh`](Self::refresh).
     #[inline]
     pub(crate) fn namespace_view(&self) -> &Arc<NamespaceView> {
         &self.namespace_view
@@ -274,9 +279,9 @@ mod tests {
     use super::*;
     use crate::testing::{apply, change_a_namespace, closed, subsystem, target};
 
-    /// A queue has no view of its own: each namespace takes room in it.
+    /// A queue has no view of its own, because each namespace takes memory in it.
     #[test]
-    fn all_queues_of_a_controller_have_the_same_sight() {
+    fn queues_of_a_controller_share_their_view() {
         let target = target();
         let nqn = Nqn::new(&subsystem().nqn).unwrap();
         let live = Arc::clone(target.shared.served().live(&nqn).unwrap());

@@ -1,16 +1,17 @@
-//! Ranges of storage that one command alone may write, over all reactors.
+//! Range locks: byte ranges of a storage that only one command may write, over all
+//! reactors.
 //!
-//! Who writes plainly asks nobody: it looks at one counter, which is zero and in
-//! its cache as long as there is no lock. So a lock has to wait until every
-//! reactor said that nothing is being written in the range there; what begins
-//! later sees the lock and waits.
+//! Plain writes take no lock. They read one counter, which is zero and cached as long
+//! as no range is locked. A lock is therefore granted only when every reactor has
+//! reported that no write to the range is in progress. Later writes see the lock and
+//! wait.
 //!
 //! ```text
-//!  ask ── each reactor: nothing is being written ──► granted ── drop ──► gone
+//!  ask ── each reactor: no write in progress ──► granted ── drop ──► released
 //! ```
 //!
-//! Of a write that is on its way already nobody is asked: what begins later waits
-//! until it is over.
+//! A lock for a write that is already in flight needs no report: it blocks later
+//! writes until it is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,61 +29,60 @@ pub struct Locks {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Locks that are held or asked for.
-    there: AtomicUsize,
-    /// The same of some storages each, so that one that is written to elsewhere has
-    /// nobody look into the table.
-    there_of: [AtomicUsize; GROUPS],
-    /// Counts changes, so that reactors see that there was one.
+    /// Number of locks, held or requested.
+    count: AtomicUsize,
+    /// The same per group of storages, so that writes to other storages do not access the
+    /// table.
+    group_counts: [AtomicUsize; GROUPS],
+    /// Counts changes, so that reactors detect them.
     version: AtomicU64,
     table: Mutex<Table>,
 }
 
-/// Groups of storages that have one count.
+/// Groups of storages; each has one counter.
 const GROUPS: usize = 32;
 
 #[derive(Debug, Default)]
 struct Table {
     members: BTreeSet<u64>,
     next: u64,
-    /// By storage, then by their numbers, which is oldest first: who writes to another
-    /// storage has nothing to look through.
+    /// By storage, then by number, oldest first.
     locks: BTreeMap<u64, BTreeMap<u64, Lock>>,
-    /// Those that were asked for and that a reactor may have to say something about:
-    /// storage and number.
+    /// Locks from [`LockMember::ask`], on which reactors may have to report: storage and
+    /// number.
     asked: BTreeSet<(u64, u64)>,
-    /// By their numbers.
-    barriers: BTreeMap<u64, Behind>,
+    /// By number.
+    barriers: BTreeMap<u64, BarrierState>,
 }
 
-/// A [`Barrier`].
+/// The state of a [`Barrier`].
 #[derive(Debug)]
-struct Behind {
+struct BarrierState {
     storage: u64,
-    /// Reactors that may still have something begun for it, and when they first
-    /// heard of it, if they did.
+    /// Reactors that may still have earlier commands for the storage, and when each first
+    /// saw the barrier.
     waits_for: BTreeMap<u64, Option<Duration>>,
 }
 
 #[derive(Debug)]
 struct Lock {
     bytes: Range<u64>,
-    /// When that was begun, if it is for something that is on its way already.
-    keeps_out: Option<Duration>,
-    /// Reactors that may still be writing in it.
+    /// The start of the write, if the lock is for one that is already in flight.
+    in_flight_since: Option<Duration>,
+    /// Reactors that may still be writing to the range.
     waits_for: BTreeSet<u64>,
-    /// Whether somebody waits for it to go.
-    is_in_the_way: bool,
+    /// Whether a write or lock waits for its release.
+    has_waiters: bool,
 }
 
-/// One reactor's part in the locks. It counts until it is dropped.
+/// A reactor as a member of the lock table, until it is dropped.
 #[derive(Debug)]
 pub struct LockMember {
     inner: Arc<Inner>,
     number: u64,
 }
 
-/// A lock, or the wish for one. Dropping it gives it up.
+/// A lock, held or requested. Dropping it releases it.
 #[derive(Debug)]
 pub struct RangeLock {
     inner: Arc<Inner>,
@@ -90,9 +90,9 @@ pub struct RangeLock {
     id: u64,
 }
 
-/// Is quiet when every reactor said that of what was begun before nothing is left
-/// that will write to a storage. It keeps nobody from writing: see to it first that
-/// nothing more is begun.
+/// A barrier is quiet when every reactor has reported that no earlier command will write
+/// to the storage. It does not block writers: the caller first makes sure that no
+/// further write begins.
 #[derive(Debug)]
 pub struct Barrier {
     inner: Arc<Inner>,
@@ -106,9 +106,8 @@ impl Table {
         number
     }
 
-    /// Whether one of the locks covers some of `bytes` of which `counts` says that it
-    /// counts, by its number.
-    fn is_taken(
+    /// Whether one of the locks for which `counts` returns true overlaps `bytes`.
+    fn is_locked(
         &mut self,
         storage: u64,
         bytes: &Range<u64>,
@@ -117,14 +116,14 @@ impl Table {
         let mut locks = self.locks.get_mut(&storage).into_iter().flatten();
         match locks.find(|(id, lock)| counts(**id, lock) && overlap(&lock.bytes, bytes)) {
             Some((_, lock)) => {
-                lock.is_in_the_way = true;
+                lock.has_waiters = true;
                 true
             }
             None => false,
         }
     }
 
-    /// Reactor `number` is not waited for any more.
+    /// Removes reactor `number` from the members and from all waits.
     fn leave(&mut self, number: u64) {
         self.members.remove(&number);
         for lock in self.locks.values_mut().flat_map(BTreeMap::values_mut) {
@@ -137,7 +136,7 @@ impl Table {
 }
 
 impl Locks {
-    /// One more reactor.
+    /// Adds a reactor.
     #[must_use]
     pub fn join(&self) -> LockMember {
         let mut table = self.inner.table();
@@ -152,11 +151,11 @@ impl Locks {
 
 impl Inner {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a change of the table that others have to look at.
+    /// Publishes a change of the table to all reactors.
     fn changed(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }
@@ -164,49 +163,49 @@ impl Inner {
     fn add(&self, table: &mut Table, storage: u64, lock: Lock) -> u64 {
         let id = table.number();
         table.locks.entry(storage).or_default().insert(id, lock);
-        // First this one, at which nobody looks who finds the other to be 0.
-        self.there_of(storage).fetch_add(1, Ordering::Release);
-        self.there.fetch_add(1, Ordering::Release);
+        // The group first: it is read only if the total is not 0.
+        self.group_count(storage).fetch_add(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::Release);
         id
     }
 
-    /// How many locks there are of some storages, this one among them. Names of storages
-    /// are given one after the other, so that few share one.
-    fn there_of(&self, storage: u64) -> &AtomicUsize {
+    /// The number of locks of the group of `storage`. Storages are numbered consecutively,
+    /// so that few share a group.
+    fn group_count(&self, storage: u64) -> &AtomicUsize {
         let [first, ..] = storage.to_le_bytes();
         let group = usize::from(first) % GROUPS;
-        self.there_of.get(group).unwrap_or(&self.there)
+        self.group_counts.get(group).unwrap_or(&self.count)
     }
 }
 
 impl LockMember {
-    /// Whether nobody has a lock or wants one.
+    /// Whether no lock is held or requested.
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        // Who asks for a lock waits for this reactor to look at the version. Who keeps
-        // others out does not, but says so before the host can send anything newer.
-        self.inner.there.load(Ordering::Acquire) == 0
+        // A requested lock waits until this reactor has seen the version. One for a write
+        // in flight does not, but is added before the host can send a newer write.
+        self.inner.count.load(Ordering::Acquire) == 0
     }
 
-    /// Counts changes: when it is another than before, waiting writes and wishes
-    /// are to be tried again and [`settle`](Self::settle) called.
+    /// Counts changes. When it has changed, retry waiting writes and requested locks, and
+    /// call [`settle`](Self::settle).
     #[inline]
     #[must_use]
     pub fn version(&self) -> u64 {
         self.inner.version.load(Ordering::Acquire)
     }
 
-    /// Asks for the sole right to write `bytes` of `storage`: a name of what is
-    /// behind a disk, which it keeps when it is opened again with another size.
+    /// Requests a lock of `bytes` of `storage`: the number of the file or device, which
+    /// stays the same when it is opened again with another size.
     #[must_use]
     pub fn ask(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
         let mut table = self.inner.table();
         let lock = Lock {
             bytes,
-            keeps_out: None,
+            in_flight_since: None,
             waits_for: table.members.clone(),
-            is_in_the_way: false,
+            has_waiters: false,
         };
         let id = self.inner.add(&mut table, storage, lock);
         table.asked.insert((storage, id));
@@ -215,28 +214,28 @@ impl LockMember {
         RangeLock { inner, storage, id }
     }
 
-    /// Keeps writes out of `bytes` of `storage` that begin from now on: something that
-    /// nobody waits for any more is still being written there. It is not waited until
-    /// what was begun before is over, so it is never [held](RangeLock::is_held).
+    /// Blocks writes to `bytes` of `storage` that begin from now on, because a write that
+    /// its host has given up is still in flight there. It does not wait for earlier
+    /// writes, so it is never [held](RangeLock::is_held).
     #[must_use]
     pub fn keep_out(&self, storage: u64, bytes: Range<u64>, began: Duration) -> RangeLock {
         let mut table = self.inner.table();
         let lock = Lock {
             bytes,
-            keeps_out: Some(began),
+            in_flight_since: Some(began),
             waits_for: BTreeSet::new(),
-            is_in_the_way: false,
+            has_waiters: false,
         };
         let id = self.inner.add(&mut table, storage, lock);
-        // Whoever hears of the loss, and has a newer write sent, sees it.
+        // A reactor that gets a newer write, sent after the loss, sees the lock.
         fence(Ordering::SeqCst);
         let inner = Arc::clone(&self.inner);
         RangeLock { inner, storage, id }
     }
 
-    /// Whether a write of `bytes` of `storage` has to wait for a lock. If so it gets
-    /// its `turn`: locks that are asked for later wait for the write. What is on its way
-    /// does not, if it was begun before the write was, whenever that is said.
+    /// Whether a write to `bytes` of `storage` has to wait for a lock. If so, it gets a
+    /// number in `turn`: locks that are requested later wait for the write. Locks for
+    /// writes in flight that began before this write count, whenever they are added.
     #[must_use]
     pub fn blocks(
         &self,
@@ -245,14 +244,14 @@ impl LockMember {
         began: Duration,
         turn: &mut Option<u64>,
     ) -> bool {
-        // Seen in time for the same reason as the count that is_idle() looks at.
-        if self.inner.there_of(storage).load(Ordering::Acquire) == 0 {
+        // Seen in time for the same reason as the count in is_idle().
+        if self.inner.group_count(storage).load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut table = self.inner.table();
         let before = turn.unwrap_or(u64::MAX);
-        let blocked = table.is_taken(storage, bytes, |id, lock| {
-            id < before || lock.keeps_out.is_some_and(|its| its <= began)
+        let blocked = table.is_locked(storage, bytes, |id, lock| {
+            id < before || lock.in_flight_since.is_some_and(|its| its <= began)
         });
         if blocked && turn.is_none() {
             *turn = Some(table.number());
@@ -260,9 +259,9 @@ impl LockMember {
         blocked
     }
 
-    /// Says of each lock that waits for this reactor whether it still writes
-    /// there, or will before it is the lock's turn (its first argument). Whether
-    /// some have to wait on.
+    /// Reports, for each lock that waits for this reactor, whether the reactor still
+    /// writes to the range. `writes` gets the number of the lock, storage and bytes. It also
+    /// counts waiting writes with a lower number. Returns whether some locks still wait.
     #[must_use]
     pub fn settle(&self, mut writes: impl FnMut(u64, u64, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
@@ -288,23 +287,25 @@ impl LockMember {
 }
 
 impl LockMember {
-    /// Waits until nothing that was begun will write to `storage` any more.
+    /// Adds a barrier for commands that have begun and will write to `storage`.
     #[must_use]
     pub fn barrier(&self, storage: u64) -> Barrier {
         let mut table = self.inner.table();
         let id = table.number();
         let waits_for = table.members.iter().map(|member| (*member, None));
         let waits_for = waits_for.collect();
-        table.barriers.insert(id, Behind { storage, waits_for });
+        table
+            .barriers
+            .insert(id, BarrierState { storage, waits_for });
         self.inner.changed();
         let inner = Arc::clone(&self.inner);
         Barrier { inner, id }
     }
 
-    /// As [`settle`](Self::settle), of each barrier that waits for this reactor.
-    /// `oldest` says since when there is something here that will write to a
-    /// storage, if there is. What was begun after the reactor first heard of a
-    /// barrier is not waited for: somebody may begin more for ever.
+    /// As [`settle`](Self::settle), for each barrier that waits for this reactor. `oldest`
+    /// returns when the oldest command began that will write to a storage. A barrier does
+    /// not wait for commands that began after the reactor first saw it; otherwise a busy
+    /// host could hold it forever.
     #[must_use]
     pub fn settle_barriers(
         &self,
@@ -313,7 +314,7 @@ impl LockMember {
     ) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
-        // Looked for once for each storage, however many barriers there are.
+        // Once per storage, however many barriers there are.
         let mut known = BTreeMap::new();
         for one in table.barriers.values_mut() {
             let Some(heard) = one.waits_for.get_mut(&self.number) else {
@@ -344,7 +345,7 @@ impl Drop for LockMember {
 }
 
 impl Barrier {
-    /// Whether every reactor agreed.
+    /// Whether every reactor has reported.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let table = self.inner.table();
@@ -360,8 +361,8 @@ impl Drop for Barrier {
 }
 
 impl RangeLock {
-    /// Whether it is held: it was [asked for](LockMember::ask), every reactor agreed,
-    /// and older ones of the same bytes are gone.
+    /// Whether it is held: it was [requested](LockMember::ask), every reactor has
+    /// reported, and older locks of the same bytes are released.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let mut table = self.inner.table();
@@ -376,7 +377,7 @@ impl RangeLock {
             return false;
         };
         table.asked.contains(&(self.storage, self.id))
-            && !table.is_taken(self.storage, &bytes, |id, _| id < self.id)
+            && !table.is_locked(self.storage, &bytes, |id, _| id < self.id)
     }
 }
 
@@ -391,10 +392,10 @@ impl Drop for RangeLock {
         if locks.is_empty() {
             table.locks.remove(&self.storage);
         }
-        self.inner.there.fetch_sub(1, Ordering::Release);
-        let its = self.inner.there_of(self.storage);
+        self.inner.count.fetch_sub(1, Ordering::Release);
+        let its = self.inner.group_count(self.storage);
         its.fetch_sub(1, Ordering::Release);
-        if asked || own.is_some_and(|own| own.is_in_the_way) {
+        if asked || own.is_some_and(|own| own.has_waiters) {
             self.inner.changed();
         }
     }
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_the_same_bytes_are_held_in_the_order_they_were_asked_for() {
+    fn locks_of_the_same_bytes_are_granted_in_order() {
         let locks = Locks::default();
         let member = locks.join();
         let [first, second, third] = [0..512, 0..1024, 512..1024].map(|it| member.ask(1, it));
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_waited_goes_before_locks_that_were_asked_for_later() {
+    fn waiting_write_precedes_later_locks() {
         let member = Locks::default().join();
         let first = member.ask(1, 0..512);
         let mut turn = None;
@@ -456,15 +457,15 @@ mod tests {
         assert!(second.is_held());
     }
 
-    /// It asks nobody, and nobody has anything to look at until somebody waits.
+    /// It needs no report, and publishes no change until a write waits.
     #[test]
-    fn what_is_on_its_way_keeps_out_what_begins_later() {
+    fn write_in_flight_blocks_later_writes() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let before = two.version();
         let ghosts = [0..512, 512..1024].map(|bytes| one.keep_out(7, bytes, NOW));
         assert!(!two.is_idle() && two.version() == before);
-        assert!(!two.settle(|_, _, _| true), "nobody is asked");
+        assert!(!two.settle(|_, _, _| true), "no report is needed");
         assert!(!ghosts[0].is_held());
         let mut turn = None;
         assert!(two.blocks(7, &(0..100), NOW, &mut turn));
@@ -476,8 +477,8 @@ mod tests {
         let [first, second] = ghosts;
         let before = two.version();
         drop(first);
-        assert_ne!(two.version(), before, "somebody waits for it");
-        // Another of which that is said only now: it was there before as well.
+        assert_ne!(two.version(), before, "a write waits for it");
+        // A write in flight whose lock is added only now.
         let begun_later = one.keep_out(7, 0..512, NOW + Duration::from_secs(1));
         assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
         drop(begun_later);
@@ -488,39 +489,42 @@ mod tests {
         drop(second);
         assert!(lock.is_held());
         drop(lock);
-        let nobody_waits = one.keep_out(7, 0..512, NOW);
+        let no_waiters = one.keep_out(7, 0..512, NOW);
         let before = two.version();
-        drop(nobody_waits);
+        drop(no_waiters);
         assert!(two.version() == before && two.is_idle());
     }
 
-    /// The table is held by somebody else all the time.
+    /// The table is locked by another thread all the time.
     #[test]
-    fn who_writes_to_another_storage_does_not_wait_for_the_table() {
+    fn writes_to_other_stores_do_not_lock_the_table() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let ghost = one.keep_out(7, 0..512, NOW);
         let inner = Arc::clone(&locks.inner);
         let table = inner.table();
-        let (told, hears) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let blocked = two.blocks(8, &(0..512), NOW, &mut None);
-            let _ = told.send(blocked);
+            let _ = sender.send(blocked);
             // Its own storage: it has to wait, and is blocked.
-            let _ = told.send(two.blocks(7, &(0..512), NOW, &mut None));
+            let _ = sender.send(two.blocks(7, &(0..512), NOW, &mut None));
         });
         let patience = Duration::from_secs(60);
-        let elsewhere = hears.recv_timeout(patience);
+        let elsewhere = receiver.recv_timeout(patience);
         drop(table);
         assert_eq!(elsewhere, Ok(false));
-        assert_eq!(hears.recv_timeout(patience), Ok(true));
+        assert_eq!(receiver.recv_timeout(patience), Ok(true));
         drop(ghost);
-        let counts = inner.there_of.iter().map(|it| it.load(Ordering::Acquire));
+        let counts = inner
+            .group_counts
+            .iter()
+            .map(|it| it.load(Ordering::Acquire));
         assert_eq!(counts.sum::<usize>(), 0);
     }
 
     #[test]
-    fn storages_that_share_a_count_do_not_share_locks() {
+    fn storages_of_one_group_do_not_share_locks() {
         let locks = Locks::default();
         let member = locks.join();
         let [first, second] = [5, 5 + GROUPS as u64];
@@ -535,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reactor_that_goes_is_not_waited_for() {
+    fn departed_reactor_is_not_waited_for() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let lock = one.ask(1, 0..512);
@@ -547,24 +551,24 @@ mod tests {
     const NOW: Duration = Duration::from_secs(5);
 
     #[test]
-    fn a_barrier_does_not_wait_for_what_was_begun_after_it() {
+    fn barrier_does_not_wait_for_later_commands() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let barrier = one.barrier(7);
         let after = |ms| NOW + Duration::from_millis(ms);
         assert!(!one.settle_barriers(NOW, |_| None));
-        // The other hears of it later: until then it knows of no protection.
+        // The other reactor sees it later: until then it knows of no protection.
         assert!(two.settle_barriers(after(1), |_| Some(after(1))));
         let later = two.barrier(7);
         assert!(two.settle_barriers(after(3), |_| Some(after(1))));
         assert!(!barrier.is_quiet());
-        // That one is done, and there is always another.
+        // That command has completed, and there is always another.
         assert!(two.settle_barriers(after(4), |_| Some(after(2))));
         assert!(barrier.is_quiet() && !later.is_quiet());
     }
 
     #[test]
-    fn a_barrier_waits_for_every_reactor_and_keeps_nobody_from_writing() {
+    fn barrier_waits_for_every_reactor_and_does_not_block_writes() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let before = two.version();
@@ -592,6 +596,6 @@ mod tests {
         assert_eq!(asked, [1], "of those that are there, and once");
         drop(others);
         drop(two);
-        assert!(first.is_quiet(), "who is gone is not waited for");
+        assert!(first.is_quiet(), "a departed reactor is not waited for");
     }
 }

@@ -1,5 +1,5 @@
-//! A subsystem as one controller sees it: the namespaces that are there for its
-//! host, in the states in which its port reaches them.
+//! The view that one controller has of a subsystem: the namespaces that its host can
+//! access, with their ANA states on its port.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,22 +10,21 @@ use nvmeof_wire::log::ana::AnaState;
 use crate::model::{ABSENT_GROUP, PortAddress};
 use crate::{Namespace, Port, Subsystem};
 
-/// What is served of a subsystem at one moment: itself, and the ports it is
-/// reached by.
+/// A snapshot of a subsystem and of the ports.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) ports: Arc<[Port]>,
 }
 
-/// Who looks: one controller, with all its queues.
+/// The viewer of a subsystem: one controller, with all its queues.
 #[derive(Debug)]
 pub(crate) struct Viewer {
     pub(crate) hostnqn: Nqn,
-    /// The port that the host came by; `None` when it is not known: then all is
+    /// The port that the host used; `None` if it is not known: then all groups are
     /// optimized.
     pub(crate) port: Option<PortAddress>,
-    /// What was seen last, and the generation of the subsystem that it is of.
+    /// The last view, and the generation of the subsystem.
     last: Mutex<Option<(u64, Arc<NamespaceView>)>>,
 }
 
@@ -40,29 +39,27 @@ pub(crate) struct NamespaceView {
     highest: u32,
 }
 
-/// Highest namespace id that is valid at least, whether there are namespaces or
-/// not: some hosts read it once, and never look at one beyond it that comes later.
-/// It is what Linux' own target says.
+/// Lower bound of the highest valid namespace identifier (NN). Some hosts read NN once, and
+/// ignore namespaces beyond it that are added later. Linux' target reports the same.
 const NAMESPACES: u32 = 1024;
 
-/// A namespace that is there for the host.
+/// A namespace that the host can access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VisibleNamespace {
-    /// Without the names of the hosts that it is there for: who sees it does
-    /// not see that change.
+    /// Without the list of hosts: hosts are not notified when it changes.
     pub(crate) namespace: Namespace,
-    /// How its group is reached.
+    /// The state of its group on the port.
     pub(crate) state: AnaState,
 }
 
-/// How a view differs from the one before, as far as hosts notice it.
+/// Differences between two views that concern hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Differing {
-    /// Namespaces that changed, came or went.
+pub(crate) struct ViewChanges {
+    /// Namespaces that were changed, added or removed.
     pub(crate) namespaces: Vec<u32>,
-    /// Groups that are in another state or have other namespaces, came or went.
+    /// Groups with another state or other namespaces, and added or removed ones.
     pub(crate) groups: Vec<u32>,
-    /// Whether the host is to hear of asymmetric namespace access.
+    /// Whether an Asymmetric Namespace Access Change event is due.
     pub(crate) access: bool,
 }
 
@@ -75,10 +72,10 @@ impl Viewer {
         }
     }
 
-    /// What it sees of `present`, which is of that generation. All queues have the
-    /// same one, since each namespace takes room in it.
+    /// The view of `present`, which has this generation. All queues share it, because each
+    /// namespace takes memory in it.
     pub(crate) fn look(&self, generation: u64, present: &Present) -> Arc<NamespaceView> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
             Some((seen, namespace_view)) if *seen == generation => Arc::clone(namespace_view),
@@ -92,7 +89,7 @@ impl Viewer {
 }
 
 impl Present {
-    /// What `viewer` sees.
+    /// The view of `viewer`.
     pub(crate) fn namespace_view(&self, viewer: &Viewer) -> NamespaceView {
         let port = viewer.port.as_ref().map(|at| {
             let mut ports = self.ports.iter();
@@ -102,7 +99,7 @@ impl Present {
             _ if group == ABSENT_GROUP => AnaState::INACCESSIBLE,
             None => AnaState::OPTIMIZED,
             Some(Some(port)) => port.ana_state(group),
-            // The port is gone, and what came by it is about to be closed.
+            // The port was removed, and its connections are about to be closed.
             Some(None) => AnaState::INACCESSIBLE,
         };
         let namespaces = self.subsystem.namespaces().iter();
@@ -118,8 +115,8 @@ impl Present {
                 state: state(namespace.group()),
             })
             .collect();
-        // Those without a namespace are none of the host's: Linux resets a
-        // controller that has a group in state Change for too long, empty or not.
+        // Without empty groups: Linux resets a controller that has a group in state Change
+        // for too long, empty or not.
         let groups = seen.iter();
         let groups = groups.map(|one| (one.namespace.ana_group, one.state));
         let groups = groups.collect();
@@ -138,8 +135,8 @@ impl Present {
         }
     }
 
-    /// Whether everybody sees what they saw in `before`.
-    pub(crate) fn looks_like(&self, before: &Self) -> bool {
+    /// Whether all views are the same as in `before`.
+    pub(crate) fn is_same_view(&self, before: &Self) -> bool {
         let groups = |present: &Self| -> Vec<_> {
             let ports = present.ports.iter();
             ports
@@ -152,29 +149,29 @@ impl Present {
 }
 
 impl NamespaceView {
-    /// The subsystem as a whole, with what is not there for this host.
+    /// The subsystem as a whole, including what the host cannot access.
     pub(crate) fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
 
-    /// The namespaces, lowest number first.
+    /// The namespaces, ordered by NSID.
     pub(crate) fn seen(&self) -> &[VisibleNamespace] {
         &self.seen
     }
 
-    /// Namespaces that are switched off and would be there for that host.
+    /// Disabled namespaces that this host could access.
     pub(crate) fn disabled(&self, hostnqn: &Nqn) -> impl Iterator<Item = &Namespace> {
         let all = self.subsystem.disabled().iter();
         all.filter(|one| one.is_for(hostnqn))
     }
 
-    /// The highest namespace identifier that is valid (NN). It says nothing of namespaces
-    /// that are there for other hosts alone.
+    /// The highest valid namespace identifier (NN). It reveals nothing about namespaces
+    /// of other hosts.
     pub(crate) fn highest(&self) -> u32 {
         self.highest
     }
 
-    /// The namespace of that number.
+    /// The namespace with this NSID.
     #[inline]
     pub(crate) fn get(&self, nsid: u32) -> Option<&VisibleNamespace> {
         let at = self
@@ -184,7 +181,7 @@ impl NamespaceView {
         self.seen.get(at)
     }
 
-    /// Whether that namespace is there, and not another one with its number.
+    /// Whether it has this namespace, and not another one with the same NSID.
     pub(crate) fn has(&self, namespace: &Namespace) -> bool {
         let its = self.get(namespace.nsid);
         its.is_some_and(|one| one.namespace.uuid == namespace.uuid)
@@ -195,7 +192,7 @@ impl NamespaceView {
         self.groups.iter().map(|(group, state)| (*group, *state))
     }
 
-    /// Numbers of the namespaces of a group, ascending.
+    /// NSIDs of the namespaces of a group, ascending.
     pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = u32> {
         let its = self
             .seen
@@ -204,8 +201,8 @@ impl NamespaceView {
         its.map(|one| one.namespace.nsid)
     }
 
-    /// How it differs from what was seen `before`.
-    pub(crate) fn since(&self, before: &Self) -> Differing {
+    /// The changes since `before`.
+    pub(crate) fn since(&self, before: &Self) -> ViewChanges {
         let namespaces = numbers(before.nsids(), self.nsids());
         let namespaces = namespaces.into_iter().filter(|nsid| {
             let of =
@@ -217,17 +214,17 @@ impl NamespaceView {
             before.groups.get(group) != self.groups.get(group)
                 || !before.members(*group).eq(self.members(*group))
         });
-        Differing {
+        ViewChanges {
             namespaces: namespaces.collect(),
             groups: groups.collect(),
-            access: self.is_reached_otherwise(before),
+            access: self.access_changed(before),
         }
     }
 
     /// Base 2.2, 8.1.1.9: a notice is due when the identifier of a group changes
     /// and when a group enters a state, "unless the state entry is a result of a
     /// namespace attachment".
-    fn is_reached_otherwise(&self, before: &Self) -> bool {
+    fn access_changed(&self, before: &Self) -> bool {
         let mut groups = self.groups.iter();
         let mut seen = self.seen.iter();
         let state = |(group, state): (&u32, &AnaState)| {
@@ -246,7 +243,7 @@ impl NamespaceView {
     }
 }
 
-/// The numbers of both, ascending, each once.
+/// The union of both, ascending.
 fn numbers<'a>(
     some: impl Iterator<Item = &'a u32>,
     others: impl Iterator<Item = &'a u32>,
@@ -262,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_both_come_once_and_in_order() {
+    fn union_is_sorted_and_unique() {
         assert_eq!(numbers([2, 3].iter(), [1, 3].iter()), [1, 2, 3]);
     }
 }

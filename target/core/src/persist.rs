@@ -1,15 +1,15 @@
-//! The outcome of a write that makes persistent what hosts set.
+//! The outcome of a save of settings of hosts.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What is to be kept could not be. Displays as the cause.
+/// A save failed. Displays as the cause.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotKept(Arc<str>);
 
-/// A place in a write: says what came of it. Clones have the same place.
+/// A pending save, and its outcome. Clones are the same save.
 #[derive(Clone, Debug, Default)]
 pub struct Keeping {
     write: Arc<Write>,
@@ -22,20 +22,20 @@ struct Write {
 }
 
 impl Keeping {
-    /// What came of it; `None` as long as it is not known. By the time it is, the
-    /// namespaces are in the states that follow from it.
+    /// The outcome; `None` while it is pending. Once it is known, the namespaces are in
+    /// the resulting states.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), NotKept>> {
         self.write.lock().clone()
     }
 
-    /// Whether it is known.
+    /// Whether the outcome is known.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.write.lock().is_some()
     }
 
-    /// What came of it, for which it waits for that long at most. Not for reactors.
+    /// Waits for the outcome, for `most` at most. It blocks: not for reactors.
     #[must_use]
     pub fn wait(&self, most: Duration) -> Option<Result<(), NotKept>> {
         let outcome = self.write.lock();
@@ -47,7 +47,7 @@ impl Keeping {
         outcome.clone()
     }
 
-    /// The write ended with that result.
+    /// The save ended with this result.
     pub(crate) fn end(&self, result: io::Result<()>) {
         let result = result.map_err(|error| NotKept(error.to_string().into()));
         *self.write.lock() = Some(result);

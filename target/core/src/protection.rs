@@ -6,47 +6,47 @@
 //!         │                     │
 //!         └─────────┬───────────┘ by Set Features
 //!                   ▼
-//!       Until Power Cycle ──► No Write Protect, when the target is started again
+//!       Until Power Cycle ──► No Write Protect, when the target restarts
 //! ```
-//! Base 2.1, 8.1.16.1, figure 621: Write Protect is persistent across power cycles,
-//! so whoever starts the target keeps it ([`KeepProtections`]) and brings it back
-//! ([`Target::restore_protection`]). Where nobody keeps it the states are not offered.
+//! Base 2.1, 8.1.16.1, figure 621: Write Protect is persistent across power cycles. The
+//! caller therefore saves it ([`KeepProtections`]) and restores it at start
+//! ([`Target::restore_protection`]). Without persistence the states are not offered.
 //!
-//! A namespace is protected as soon as a host asks for it and until it is kept that it
-//! is not any more; the host is answered when what it asked for is kept. So what was
-//! answered is there again after a crash, and what could not be kept is told to the
-//! host and is as it was. Of requests that wait the last one for a namespace counts,
-//! and one write keeps them all.
+//! A namespace is protected from the request of a host until the removal of the
+//! protection has been saved. The command completes when the requested state has been
+//! saved. An acknowledged state therefore survives a crash; if the save fails, the
+//! command fails and the state is unchanged. Of several pending requests for a namespace
+//! the last one counts, and one save covers them all.
 //!
-//! What a host set belongs to the namespace, by subsystem, number and identifier,
-//! whether that is served at present or not: a file may be missing for a while, or a
-//! document leave it out. It ends when a host takes it back, or when an administrator
-//! says that the namespace is no more ([`Target::forget_protection`]).
+//! The state belongs to the namespace, by subsystem, NSID and UUID, whether it is served
+//! at present or not: a file may be missing for a while, or a configuration may omit it.
+//! It ends when a host removes the protection, or when an administrator removes the
+//! namespace ([`Target::forget_protection`]).
 //!
-//! A namespace that is read only by configuration is in the state Write Protect
-//! and stays there. Permanent Write Protect is not supported: nothing here could
-//! keep an administrator from undoing it.
+//! A namespace that is read-only by configuration is always in the state Write Protect.
+//! Permanent Write Protect is not supported, because the target cannot prevent an
+//! administrator from removing it.
 //!
 //! [`Target::restore_protection`]: crate::Target::restore_protection
 //! [`Target::forget_protection`]: crate::Target::forget_protection
 
-mod desk;
+mod save_queue;
 mod states;
 
-pub use desk::KeepProtections;
-pub(crate) use desk::{Desk, Open};
-pub(crate) use states::{Asked, Fixed, Protections, Settled, Step};
+pub use save_queue::KeepProtections;
+pub(crate) use save_queue::{SaveQueue, SaveQueueGuard};
+pub(crate) use states::{Fixed, ProtectionRequest, Protections, Settled, Step};
 
 /// A namespace that a host write protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptProtection {
-    /// Its number.
+    /// Its NSID.
     pub nsid: u32,
-    /// Its identifier: another namespace with that number is not protected.
+    /// Its UUID: another namespace with the same NSID is not protected.
     pub uuid: [u8; 16],
 }
 
-/// Why nothing came of a request.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// There is no such namespace.

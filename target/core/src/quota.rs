@@ -1,24 +1,23 @@
-//! What peers have of something that each may have so much of: places, and how
-//! heavy they are together.
+//! Quotas of peers: how many items each has, and their total weight.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What each of several peers has. Clones are the same.
+/// Usage of a quota by peer. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quota {
-    /// By their names.
+    /// By name of the peer.
     taken: Arc<Mutex<BTreeMap<Arc<str>, Taken>>>,
 }
 
-/// What one peer has.
+/// Usage of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) count: u32,
     pub(crate) weight: u32,
 }
 
-/// A place that is taken until it is dropped.
+/// An item that counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct QuotaGuard {
     all: Quota,
@@ -27,7 +26,7 @@ pub(crate) struct QuotaGuard {
 }
 
 impl Quota {
-    /// Takes one more place for `key`, if `fits` agrees to what it has with that.
+    /// Adds an item for `key`, if `fits` accepts the usage including it.
     pub(crate) fn take<E>(
         &self,
         key: &str,
@@ -54,7 +53,7 @@ impl Quota {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Taken>> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_own_until_it_goes() {
+    fn usage_is_per_peer_until_dropped() {
         let quota = Quota::default();
         let two = |taken: Taken| (taken.count <= 2).then_some(()).ok_or(taken.count);
         let [one, _other] = [(); 2].map(|()| quota.take("a", 5, two).unwrap());

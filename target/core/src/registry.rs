@@ -11,12 +11,12 @@ use crate::controller::Controller;
 use crate::model::{Choice, ControllerIds, Port, PortAddress};
 use crate::{Limit, Limits};
 
-/// Ranges of identifiers of which it is known which one was given last. A target
-/// has as many as its subsystems have; others are from before it was changed.
+/// Ranges of identifiers whose last assigned identifier is remembered. Each subsystem
+/// uses one; others remain from earlier models.
 const RANGES: usize = 1024;
 
-/// Discovery controllers that a host has by one port without being conspicuous: one that
-/// stays, and one that somebody opens besides, to look.
+/// Discovery controllers that a host usually has on one port: a persistent one, and one
+/// of a discovery command.
 const USUAL: usize = 2;
 
 /// Controllers by their identifier.
@@ -27,33 +27,30 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct Inner {
-    /// Controllers that serve namespaces, at most, those of one host, and those by
-    /// one port.
+    /// Limits of I/O controllers: in total, of one host, and of one port.
     nvm: usize,
     of_host: usize,
     of_port: usize,
-    /// Discovery controllers, at most.
+    /// Limit of discovery controllers.
     discovery: usize,
-    /// Those there are. No two have the same identifier, whatever subsystem they are
-    /// of.
+    /// All controllers. Identifiers are unique over all subsystems.
     controllers: BTreeMap<u16, Arc<Controller>>,
-    /// Where in each range the search for a free identifier starts, so that one is
-    /// not used again soon.
+    /// Start of the search for a free identifier in each range, so that an identifier is
+    /// not reused soon.
     next: BTreeMap<ControllerIds, u16>,
 }
 
-/// The way that a host came.
+/// The port that a host used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way<'a> {
-    /// Its port, if that is known.
+pub(crate) struct Route<'a> {
+    /// The port, if it is known.
     pub(crate) port: Option<&'a PortAddress>,
-    /// All ports there are.
+    /// All ports of the model.
     pub(crate) ports: &'a [Port],
 }
 
 impl Registry {
-    /// Room for as many controllers as `limits` say, and for discovery controllers
-    /// besides.
+    /// An empty registry with the limits of controllers and discovery controllers.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -68,17 +65,16 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what `make` makes of the identifier given to it, which is one of
-    /// `choice`, for `host`, which came that way. The error says of what there are too
-    /// many.
+    /// Adds the controller that `make` returns for an identifier of `choice`, for `host`
+    /// on the port of `route`. The error is the limit that is reached.
     pub(crate) fn add(
         &self,
         host: &Nqn,
-        way: &Way<'_>,
+        route: &Route<'_>,
         choice: &Choice<'_>,
         make: impl FnOnce(u16) -> Controller,
     ) -> Result<Arc<Controller>, Limit> {
@@ -95,14 +91,14 @@ impl Registry {
         if its >= inner.of_host {
             return Err(Limit::HostControllers);
         }
-        if !inner.leaves_others_theirs(all, way) {
+        if !inner.leaves_reserved(all, route) {
             return Err(Limit::PortControllers);
         }
         inner.add(choice, make).ok_or(Limit::ControllerIds)
     }
 
-    /// Adds a discovery controller for `host`, which came by `port`. When there are as
-    /// many as may be, one of them is lost; returns it as well.
+    /// Adds a discovery controller for `host` on `port`. At the limit, it replaces another
+    /// one, which is returned as well.
     pub(crate) fn add_discovery(
         &self,
         host: &Nqn,
@@ -111,18 +107,18 @@ impl Registry {
         make: impl FnOnce(u16) -> Controller,
     ) -> (Option<Arc<Controller>>, Option<Arc<Controller>>) {
         let mut inner = self.lock();
-        let lost = inner.gives_way(host, port);
+        let lost = inner.to_replace(host, port);
         let lost = lost.and_then(|cntlid| inner.controllers.remove(&cntlid));
         let lost = lost.filter(|lost| lost.hot.lose());
         (inner.add(choice, make), lost)
     }
 
-    /// The controller of that identifier.
+    /// The controller with this identifier.
     pub(crate) fn get(&self, cntlid: u16) -> Option<Arc<Controller>> {
         self.lock().controllers.get(&cntlid).cloned()
     }
 
-    /// Forgets a controller and frees its identifier.
+    /// Removes a controller and frees its identifier.
     pub(crate) fn remove(&self, controller: &Arc<Controller>) {
         let mut inner = self.lock();
         let there = inner.controllers.get(&controller.cntlid);
@@ -131,31 +127,31 @@ impl Registry {
         }
     }
 
-    /// Controllers there are now.
+    /// All controllers.
     pub(crate) fn all(&self) -> Vec<Arc<Controller>> {
         self.lock().controllers.values().cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of controllers.
     pub(crate) fn len(&self) -> usize {
         self.lock().controllers.len()
     }
 }
 
 impl Inner {
-    /// Whether one more by that port, of `all` that there are, leaves those of other
-    /// ports what is kept for them.
-    fn leaves_others_theirs(&self, all: usize, way: &Way<'_>) -> bool {
-        let Some(its) = way.port else {
+    /// Whether one more controller on this port, with `all` in use, leaves the
+    /// controllers that are reserved for other ports.
+    fn leaves_reserved(&self, all: usize, route: &Route<'_>) -> bool {
+        let Some(its) = route.port else {
             return true;
         };
-        let others = way.ports.iter().filter(|port| !port.is_at(its));
+        let others = route.ports.iter().filter(|port| !port.is_at(its));
         let others: Vec<_> = others.collect();
         if others.is_empty() {
             return true;
         }
         let kept = self.nvm.saturating_sub(self.of_port);
-        // Where less is kept than there are ports, who comes first has it.
+        // If fewer are reserved than there are ports, the first to connect get them.
         let each = (kept / others.len()).max(1).min(self.of_port);
         let has = self.by_port(|at| at == its);
         let for_others = others.iter().map(|port| {
@@ -163,18 +159,20 @@ impl Inner {
             each.saturating_sub(has)
         });
         let for_others = for_others.sum::<usize>().min(kept);
-        // Its own share nobody takes from it, however many ports there are.
+        // The reservation of the port itself is always available to it.
         has < self.of_port && (has < each || all + for_others < self.nvm)
     }
 
-    /// Which discovery controller is lost when one more comes, of `host` by `port`: of
-    /// whoever has most by one port, if that is more than hosts usually have, so that
-    /// nobody drives out others by having many; else of those who came by the port with
-    /// most, so that each port has its part and made-up names drive out nobody who came
-    /// by another; of them, of whoever has most; the one that was silent longest. Two
-    /// ports of a host count apart: a host with controllers by each does nothing
-    /// unusual.
-    fn gives_way(&self, host: &Nqn, port: Option<&PortAddress>) -> Option<u16> {
+    /// The discovery controller that a new one of `host` on `port` replaces:
+    ///
+    /// 1. one of the host with the most on one port, if that is more than usual, so that
+    ///    a host cannot replace others by opening many;
+    /// 2. else one of the port with the most, so that made-up names on one port replace
+    ///    none of another, and of the host with the most there;
+    /// 3. among these, the one that was idle longest.
+    ///
+    /// A host counts separately on each port: one controller on each is usual.
+    fn to_replace(&self, host: &Nqn, port: Option<&PortAddress>) -> Option<u16> {
         let there = self.controllers.values().filter(|one| one.is_discovery());
         let all: Vec<_> = there.collect();
         if all.len() < self.discovery {
@@ -198,7 +196,7 @@ impl Inner {
         longest.map(|one| one.cntlid)
     }
 
-    /// Controllers that serve namespaces by such a port.
+    /// Number of I/O controllers on ports for which `is_it` returns true.
     fn by_port(&self, is_it: impl Fn(&PortAddress) -> bool) -> usize {
         let nvm = self.controllers.values().filter(|one| !one.is_discovery());
         let its = |one: &&Arc<Controller>| one.viewer.port.as_ref().is_some_and(&is_it);

@@ -1,4 +1,4 @@
-//! The state that all reactors share: what is served, and what hosts have of it.
+//! The state that all reactors share: the model, and the resources that hosts use.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use nvmeof_wire::Nqn;
 use crate::generations::Generations;
 use crate::live::Live;
 use crate::namespace_view::Present;
-use crate::protection::{Desk, Protections};
+use crate::protection::{Protections, SaveQueue};
 use crate::quota::Quota;
 use crate::registry::Registry;
 use crate::{LimitCounters, Limits, Locks, Model, Writers};
 
-/// What all reactors have of one target.
+/// State of one target that all reactors share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The same in every model.
@@ -23,14 +23,14 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) writers: Writers,
     pub(crate) limit_counters: LimitCounters,
-    /// I/O queues of hosts, by their names; what they weigh are commands.
+    /// I/O queues by host NQN; their weight is their commands.
     pub(crate) hosts: Quota,
-    /// Connections, by the port that they came by.
+    /// Connections by port.
     pub(crate) ports: Quota,
-    /// I/O queues by port; what they weigh are commands.
+    /// I/O queues by port; their weight is their commands.
     pub(crate) port_queues: Quota,
-    /// Where what hosts write protect waits to be kept.
-    pub(crate) desk: Desk,
+    /// Changes of write protection that are to be saved.
+    pub(crate) save_queue: SaveQueue,
 }
 
 /// What is served at this moment.
@@ -39,19 +39,19 @@ pub(crate) struct Served {
     pub(crate) model: Arc<Model>,
     /// One for each subsystem of the model.
     pub(crate) live: Vec<Arc<Live>>,
-    /// Counts what the discovery log of each host has been.
+    /// Generations of the discovery log of each host.
     pub(crate) generations: Generations,
-    /// What hosts set of subsystems that are not there at present.
+    /// Protections of subsystems that are not served at present.
     pub(crate) waiting: BTreeMap<Nqn, Protections>,
 }
 
 impl Served {
-    /// The subsystem of that name.
+    /// The subsystem with this NQN.
     pub(crate) fn live(&self, nqn: &Nqn) -> Option<&Arc<Live>> {
         self.live.iter().find(|live| live.nqn == *nqn)
     }
 
-    /// That is what hosts set of a subsystem that is not there.
+    /// Keeps the protections of a subsystem that is not served.
     pub(crate) fn wait_for(&mut self, subsystem: Nqn, protections: Protections) {
         self.waiting.remove(&subsystem);
         if !protections.is_empty() {
@@ -80,30 +80,28 @@ impl Shared {
             hosts: Quota::default(),
             ports: Quota::default(),
             port_queues: Quota::default(),
-            desk: Desk::default(),
+            save_queue: SaveQueue::default(),
             served: Mutex::new(served),
             limits,
         }
     }
 
-    /// What is served. Locked for as long as the caller has it: commands that
-    /// read and write do not come here.
+    /// What is served, locked. Read and Write commands do not use this.
     pub(crate) fn served(&self) -> MutexGuard<'_, Served> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ports that are served, which share what there may be of queues and commands.
+    /// Number of served ports, which share queues and commands.
     pub(crate) fn port_count(&self) -> usize {
         self.served().model.ports().len()
     }
 
-    /// NSATTR of Identify Namespace changed: whoever has a controller of the
-    /// subsystem may want to know.
-    pub(crate) fn tell_all(&self, subsystem: &Nqn, before: &Present) {
+    /// NSATTR of Identify Namespace changed: notifies the controllers of the subsystem.
+    pub(crate) fn notify_all(&self, subsystem: &Nqn, before: &Present) {
         for controller in self.registry.all() {
             if controller.subnqn() == *subsystem {
-                controller.becomes_from(before);
+                controller.subsystem_changed(before);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The whole target, as its edge sees it.
+//! The target as a whole: the interface of the engine.
 
 mod protection;
 
@@ -13,24 +13,24 @@ use crate::quota::{QuotaGuard, Taken};
 use crate::shared::Shared;
 use crate::{Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
 
-/// What hosts are served. Clones are the same target; each reactor has one.
+/// A target. Clones share their state; each reactor has one.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// A connection's place at its port, until it is dropped.
+/// A connection in the quota of its port, until it is dropped.
 #[derive(Debug)]
 pub struct PortQuotaGuard {
     _guard: QuotaGuard,
 }
 
-/// A connection is to be rejected.
+/// A connection request is rejected.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What the host is told: the private data of the reject.
+    /// The private data of the reject, for the host.
     pub reject: Reject,
-    /// What the log says: cause and what was expected.
+    /// Cause and expected value, for the log.
     pub cause: String,
 }
 
@@ -43,19 +43,19 @@ impl Target {
         }
     }
 
-    /// What is served at this moment.
+    /// The current model.
     #[must_use]
     pub fn model(&self) -> Arc<Model> {
         Arc::clone(&self.shared.served().model)
     }
 
-    /// The sizes, which never change.
+    /// The limits, which never change.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
     }
 
-    /// The locks on ranges of disks, which all reactors share.
+    /// The range locks, which all reactors share.
     #[must_use]
     pub fn locks(&self) -> &Locks {
         &self.shared.locks
@@ -67,15 +67,14 @@ impl Target {
         &self.shared.writers
     }
 
-    /// Controllers that hosts have connected at this moment.
+    /// Number of connected controllers.
     #[must_use]
     pub fn controllers(&self) -> usize {
         self.shared.registry.len()
     }
 
-    /// Answers a connection request with the private data of the host: a
-    /// queue, which is not connected to a controller yet, and the private data
-    /// of the accept.
+    /// Accepts a connection request with the private data of the host. Returns a queue,
+    /// which is not connected to a controller yet, and the private data of the accept.
     ///
     /// # Errors
     /// [`Refusal`] with the private data of the reject.
@@ -83,7 +82,7 @@ impl Target {
         let request = CmRequest::parse(private_data).map_err(|status| {
             let cause = match status {
                 RejectStatus::INVALID_LENGTH => format!(
-                    "{} bytes of private data came, expected at least 32",
+                    "received {} bytes of private data, expected at least 32",
                     private_data.len()
                 ),
                 _ => "the private data has an unknown record format, expected 0".to_owned(),
@@ -96,7 +95,7 @@ impl Target {
             return Err(refusal(
                 RejectStatus::INVALID_QID,
                 format!(
-                    "queue {qid} was asked for, expected 0 to {}",
+                    "queue {qid} was requested, expected 0 to {}",
                     limits.io_queues
                 ),
             ));
@@ -106,48 +105,51 @@ impl Target {
         Ok((queue, Accept::new(entries)))
     }
 
-    /// How often peers ran into limits.
+    /// Counts how often peers reached limits.
     #[must_use]
     pub fn limit_counters(&self) -> &LimitCounters {
         &self.shared.limit_counters
     }
 
-    /// One more connection comes by the port of that name.
+    /// Adds a connection to the quota of the port with this name.
     ///
     /// # Errors
-    /// [`Refusal`] when as many came by it as may.
+    /// [`Refusal`] if the port has reached its limit.
     pub fn port_quota(&self, port: &str) -> Result<PortQuotaGuard, Refusal> {
         let ports = self.shared.port_count();
         let most = self.limits().port_connections.with_ports(ports);
         let fits = |taken: Taken| (taken.count <= most).then_some(()).ok_or(());
         let taken = self.shared.ports.take(port, 0, fits);
-        taken.map(|guard| PortQuotaGuard { _guard: guard }).map_err(|()| {
-            self.limit_counters().add(Limit::PortConnections);
-            Self::no_room(format!(
-                "{most} connections came by {port}, and no more may; raise limits.port_connections"
-            ))
-        })
+        taken
+            .map(|guard| PortQuotaGuard { _guard: guard })
+            .map_err(|()| {
+                self.limit_counters().add(Limit::PortConnections);
+                Self::no_room(format!(
+                    "port {port} has {most} connections, which is its limit; raise \
+                     limits.port_connections"
+                ))
+            })
     }
 
-    /// Refuses a connection whose host answers no RDMA Reads at all.
+    /// Refuses a connection whose host accepts no RDMA Reads.
     #[must_use]
     pub fn no_reads() -> Refusal {
         refusal(
             RejectStatus::INVALID_IRD,
-            "the host answers no RDMA Reads (its IRD is 0), which writes need; expected 1 or more"
+            "the host accepts no RDMA Reads (its IRD is 0), which writes require; expected 1 or \
+             more"
                 .to_owned(),
         )
     }
 
-    /// Refuses a connection that would be fine but for want of room.
+    /// Refuses a connection for lack of resources.
     #[must_use]
     pub fn no_room(cause: String) -> Refusal {
         refusal(RejectStatus::NO_RESOURCES, cause)
     }
 }
 
-/// Entries of the queue's submission queue, which is as many receives as must
-/// be posted.
+/// Entries of the submission queue, which is the number of receives to post.
 fn entries(request: &CmRequest, limits: &Limits) -> Result<u16, Refusal> {
     let max = if request.qid.get() == 0 {
         Limits::ADMIN_DEPTH
@@ -155,9 +157,9 @@ fn entries(request: &CmRequest, limits: &Limits) -> Result<u16, Refusal> {
         limits.queue_depth
     };
     let hsqsize = request.hsqsize.get();
-    // A host whose commands would find no receive posted breaks the
-    // connection later: say it now. HSQSIZE is zero-based, and "a queue size
-    // of 0 is not valid" (Base 2.1, 3.3.3: at least two entries).
+    // Without enough receives the connection would break later, so refuse it now.
+    // HSQSIZE is zero-based, and "a queue size of 0 is not valid" (Base 2.1, 3.3.3: at
+    // least two entries).
     let entries = hsqsize
         .checked_add(1)
         .filter(|entries| (2..=max).contains(entries))

@@ -1,4 +1,4 @@
-//! A host for tests: builds commands, plays the edge, keeps what came of it.
+//! A host for tests: builds commands, acts as the engine, records the results.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,7 +38,7 @@ pub(crate) fn port() -> PortSpec {
     PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()])
 }
 
-/// The port of that number, which reaches group 2 in that state.
+/// Port `number`, with group 2 in this state.
 pub(crate) fn port_in(number: u16, state: AnaState) -> PortSpec {
     PortSpec {
         trsvcid: 4419 + number,
@@ -87,27 +87,27 @@ pub(crate) fn target_with(limits: Limits) -> Target {
     target
 }
 
-/// One that offers hosts no write protection, since nobody keeps it.
+/// A target without a keeper, and so without write protection.
 pub(crate) fn without_keeper(limits: Limits) -> Target {
     Target::new(Model::build(limits, &[port()], &[subsystem(), closed()]).unwrap())
 }
 
-/// Keeps what hosts write protect.
+/// A keeper of write protection.
 #[derive(Debug, Default)]
 pub(crate) struct KeptBook {
-    /// What was kept last of each subsystem, and how often something was written.
+    /// The last saved state of each subsystem, and the number of saves.
     pub(crate) kept: Mutex<(usize, BTreeMap<Nqn, Vec<KeptProtection>>)>,
-    /// Whether nothing can be written.
+    /// Whether saves fail.
     pub(crate) full: AtomicBool,
 }
 
 impl KeepProtections for KeptBook {
-    // Who waits for it calls `write`.
+    // Tests call `write`.
     fn wake(&self) {}
 }
 
 impl KeptBook {
-    /// Writes what is to be kept by now.
+    /// Saves all pending changes.
     pub(crate) fn write(&self, target: &Target) {
         while let Some(to_keep) = target.to_keep() {
             if self.full.load(Ordering::Relaxed) {
@@ -123,7 +123,7 @@ impl KeptBook {
     }
 }
 
-/// Serves other subsystems from now on. What hosts lost by it is returned.
+/// Serves other subsystems from now on. Returns the result.
 pub(crate) fn apply(target: &Target, subsystems: &[SubsystemSpec]) -> Applied {
     apply_with(target, &[port()], subsystems)
 }
@@ -137,7 +137,7 @@ pub(crate) fn apply_with(
     target.apply(model).unwrap()
 }
 
-/// Namespace 1 of the first subsystem has another size each time.
+/// Changes the size of namespace 1 of the first subsystem.
 pub(crate) fn change_a_namespace(target: &Target) {
     let nqn = Nqn::new(DISK).unwrap();
     let model = target.model();
@@ -147,7 +147,7 @@ pub(crate) fn change_a_namespace(target: &Target) {
     assert!(!apply(target, &[spec, closed()]).changes.is_empty());
 }
 
-/// One subsystem with that namespace alone.
+/// One subsystem with only this namespace.
 pub(crate) fn target_of(namespace: NamespaceSpec) -> Target {
     let spec = SubsystemSpec {
         namespaces: vec![namespace],
@@ -161,33 +161,33 @@ pub(crate) fn target() -> Target {
         queue_depth: 128,
         io_queues: 4,
         controllers: 3,
-        // Less than the whole of each namespace.
+        // Less than each namespace.
         max_transfer: 256 << 10,
         ..Limits::default()
     })
 }
 
-/// One queue pair and the edge of it.
+/// One queue pair and its engine.
 pub(crate) struct Host {
     pub(crate) queue: Queue,
     pub(crate) now: Duration,
-    /// How long each disk operation takes.
+    /// Duration of each operation of a backing store.
     pub(crate) slow: Duration,
     next_cid: u16,
-    /// What the next disk operations give; success when there are no more.
+    /// Outcomes of the next operations; success if empty.
     pub(crate) outcomes: Vec<Executed>,
-    /// Disk operations that were asked for.
+    /// Requested operations.
     pub(crate) ops: Vec<IoOp>,
     target: Target,
-    /// Where what it protects is written.
+    /// The keeper of its protections.
     pub(crate) reactor_metrics: Arc<KeptBook>,
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) cqe: Cqe,
-    /// Data that were pushed.
+    /// Pushed data.
     pub(crate) data: Vec<u8>,
     pub(crate) invalidate: Option<u32>,
 }
@@ -202,7 +202,7 @@ impl Answer {
     }
 }
 
-/// How a command ended or did not.
+/// The outcome of a command, if it has one.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Answer),
@@ -223,7 +223,7 @@ pub(crate) fn connect_data_of(host: &str, cntlid: u16) -> ConnectData {
     ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(host))
 }
 
-/// Where hosts come from.
+/// The peer of hosts.
 pub(crate) const PEER: &str = "192.0.2.7:40001";
 
 impl Host {
@@ -254,7 +254,7 @@ impl Host {
         Self::open(target, 0, 32).into_admin(kato, data)
     }
 
-    /// The same of a host that came by that port.
+    /// The same for a host on this port.
     pub(crate) fn admin_at(target: &Target, port: &PortSpec, data: &ConnectData) -> (Self, u16) {
         let mut host = Self::open(target, 0, 32);
         host.queue.set_port(PortAddress {
@@ -279,7 +279,7 @@ impl Host {
         (admin, Self::io(target, 1, cntlid))
     }
 
-    /// A queue that counts in that book, and its controller, which is ready.
+    /// A queue that counts in these metrics, and its controller, which is ready.
     pub(crate) fn counted(
         target: &Target,
         reactor_metrics: &ReactorMetrics,
@@ -297,7 +297,7 @@ impl Host {
         (host, cntlid)
     }
 
-    /// The same of a host of that name that came by that port.
+    /// The same for a host with this NQN on this port.
     pub(crate) fn ready_at(target: &Target, port: &PortSpec, host: &str) -> (Self, Self) {
         let (admin, cntlid) = Self::admin_at(target, port, &connect_data_of(host, 0xffff));
         (
@@ -339,7 +339,7 @@ impl Host {
         answered(self.run(sqe, &[], &[]))
     }
 
-    /// A command whose data come from the host by RDMA Read.
+    /// A command whose data are pulled by RDMA Read.
     pub(crate) fn write(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
         sqe.dptr = keyed(data.len()).to_descriptor();
         answered(self.run(sqe, data, &[]))
@@ -352,13 +352,13 @@ impl Host {
         answered(self.run(sqe, &[], data))
     }
 
-    /// A command that gives `len` bytes.
+    /// A command that returns `len` bytes.
     pub(crate) fn read(&mut self, mut sqe: Sqe, len: usize) -> Answer {
         sqe.dptr = keyed(len).to_descriptor();
         answered(self.run(sqe, &[], &[]))
     }
 
-    /// Runs a command to its end, playing the edge.
+    /// Runs a command to its completion, acting as the engine.
     pub(crate) fn run(&mut self, mut sqe: Sqe, remote: &[u8], in_capsule: &[u8]) -> Outcome {
         let cid = self.next_cid;
         self.next_cid = self.next_cid.wrapping_add(1);
@@ -370,7 +370,7 @@ impl Host {
         self.finish(cid, request, action, remote, in_capsule)
     }
 
-    /// A command goes on to its end that was begun without.
+    /// Runs a command to its completion that has begun.
     pub(crate) fn end(&mut self, request: Request, action: Action) -> Answer {
         answered(self.finish(request.cid(), request, action, &[], &[]))
     }
@@ -396,7 +396,7 @@ impl Host {
                     if op.kind == crate::IoKind::Read {
                         buffer = vec![0xda; usize::try_from(op.len).unwrap()];
                     }
-                    // Locks on ranges wait for exactly those that write there.
+                    // Range locks wait for exactly the commands that write there.
                     let bytes = op.bytes();
                     let its = |disk| disk == op.disk;
                     assert_eq!(request.may_write(its, &bytes), op.changes(), "{op:?}");
@@ -452,7 +452,7 @@ impl Host {
         }
     }
 
-    /// The cause for which the queue wants to be closed.
+    /// The cause for which the queue is to be closed.
     pub(crate) fn close_cause(&mut self) -> Option<crate::CloseCause> {
         match self.queue.poll(self.now) {
             Some(Order::Close(cause)) => Some(cause),

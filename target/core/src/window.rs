@@ -47,7 +47,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_shows_what_the_whole_page_has_there(
+        fn window_matches_the_whole_page(
             pieces in prop::collection::vec((0u64..100, prop::collection::vec(1u8.., 0..40)), 0..5),
             offset in 0u64..150,
             len in 0usize..80,

@@ -1,11 +1,9 @@
-//! Which hosts wrote to a storage, and which of them have to be told that it lost
-//! something.
+//! Which hosts wrote to a storage, and to which of them a write loss must be reported.
 //!
-//! Base 2.1, 7.2: a Flush is answered with success when what was written before is on
-//! non-volatile media. When that fails the kernel says so to one who asks, for all that
-//! wrote. So the next Flush fails, once on each queue, of each of those of whose data it is
-//! not certain that an earlier one had made them stable; until the host is known to have
-//! heard it.
+//! Base 2.1, 7.2: a Flush succeeds only if earlier writes are on non-volatile media. When
+//! writeback fails, the kernel reports it to one caller, for the data of all writers. The
+//! next Flush of every host whose data may be lost therefore fails, once on each queue,
+//! until the host must have received the error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,52 +11,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
-/// Those of one target. Clones are the same.
+/// The writers of one target. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Writers {
-    told: Arc<Mutex<Told>>,
+    table: Arc<Mutex<Table>>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Table {
     /// By storage, then by host.
     storages: BTreeMap<u64, BTreeMap<Nqn, Entry>>,
-    /// Hosts of all of them.
+    /// Number of entries of all storages.
     len: usize,
-    /// Hosts that found no place since it was looked last whose place is of no use.
+    /// Hosts that were refused an entry since unused ones were last removed.
     refused: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     write_loss: Arc<WriteLoss>,
-    /// Up to which stamp there are writes that it has to be told of.
-    owed: Option<u64>,
+    /// The stamp of the last write that may be lost and was not reported to the host.
+    unreported: Option<u64>,
 }
 
-/// What one host may lose of one storage. All its queues have the same.
+/// Writes of one host to one storage that may be lost. All queues of the host share it.
 #[derive(Debug)]
 pub struct WriteLoss {
     /// The stamp of its last write that may be lost; 0 if there is none.
     wrote: AtomicU64,
-    /// Of how many losses it is known whether they concern it.
+    /// Number of losses of the storage that have been evaluated for this host.
     known: AtomicU64,
 }
 
 impl WriteLoss {
-    /// A write that may be lost has ended, and is going to be answered with success.
-    /// `stamp` was taken after it ended. When the storage has lost something since it
-    /// began, which is looked at after this, [`Writers::owe`] comes next.
+    /// A write that may be lost has completed and will be acknowledged. `stamp` was taken
+    /// after its completion. Check afterwards whether the storage lost writes since it
+    /// began; if so, call [`Writers::owe`].
     #[inline]
     pub fn wrote(&self, stamp: u64) {
-        // It rarely changes, so that queues on several CPUs only read it.
+        // It rarely changes: mostly, queues on several CPUs only read it.
         if self.wrote.load(Ordering::SeqCst) < stamp {
             self.wrote.fetch_max(stamp, Ordering::SeqCst);
         }
     }
 
-    /// Whether nothing was lost of which it is not known whether it concerns the host.
-    /// If not, [`Writers::settle`] comes before the next write.
+    /// Whether all `losses` of the storage have been evaluated for this host. If not, call
+    /// [`Writers::settle`] before the next write.
     #[inline]
     #[must_use]
     pub fn knows(&self, losses: u64) -> bool {
@@ -66,17 +64,17 @@ impl WriteLoss {
     }
 }
 
-/// Hosts that are remembered of one storage.
-const MOST_OF_ONE: usize = 4096;
-/// And of all, which takes some 20 MiB.
-const MOST: usize = 65_536;
-/// After so many that found no place it is looked again.
-const PATIENCE: usize = 1024;
+/// Hosts per storage, at most.
+const MAX_PER_STORAGE: usize = 4096;
+/// Entries of all storages, at most; they use about 20 MiB.
+const MAX_ENTRIES: usize = 65_536;
+/// Unused entries are removed once per this many refusals.
+const CLEANUP_INTERVAL: usize = 1024;
 
 impl Writers {
-    /// `host` is going to write to `storage`, which has lost something `losses` times so
-    /// far. `None` when there are too many others: what it writes has to be stable before
-    /// it is answered. `counted` says which storages are there or lost something.
+    /// `host` is going to write to `storage`, which has `losses` losses so far. `None` if
+    /// the table is full: each write of the host must be stable before it completes.
+    /// `counted` returns the storages that are open or had a loss.
     #[must_use]
     pub fn join(
         &self,
@@ -85,20 +83,20 @@ impl Writers {
         losses: u64,
         counted: impl FnOnce() -> BTreeSet<u64>,
     ) -> Option<Arc<WriteLoss>> {
-        let mut told = self.lock();
-        if told.len >= MOST {
-            told.refused += 1;
-            if told.refused % PATIENCE == 1 {
-                told.forget(&counted());
+        let mut table = self.lock();
+        if table.len >= MAX_ENTRIES {
+            table.refused += 1;
+            if table.refused % CLEANUP_INTERVAL == 1 {
+                table.forget(&counted());
             }
         }
-        let is_full = told.len >= MOST;
-        let Told { storages, len, .. } = &mut *told;
+        let is_full = table.len >= MAX_ENTRIES;
+        let Table { storages, len, .. } = &mut *table;
         let hosts = storages.entry(storage).or_default();
         if let Some(entry) = hosts.get(host) {
             return Some(Arc::clone(&entry.write_loss));
         }
-        if is_full || hosts.len() >= MOST_OF_ONE {
+        if is_full || hosts.len() >= MAX_PER_STORAGE {
             return None;
         }
         let write_loss = Arc::new(WriteLoss {
@@ -107,16 +105,16 @@ impl Writers {
         });
         let entry = Entry {
             write_loss: Arc::clone(&write_loss),
-            owed: None,
+            unreported: None,
         };
         hosts.insert(*host, entry);
         *len += 1;
         Some(write_loss)
     }
 
-    /// `storage` has lost something `losses` times by now: finds out whether that
-    /// concerns `host`. `concern` says whether something that was written until a stamp
-    /// may be among what was lost since a count.
+    /// `storage` has `losses` losses by now: evaluates whether they affect `host`.
+    /// `concern` returns whether writes up to a stamp may be among those lost since a
+    /// count of losses.
     pub fn settle(
         &self,
         storage: u64,
@@ -129,17 +127,17 @@ impl Writers {
         }
     }
 
-    /// A write of `host` was on its way to `storage` when something was lost, and
-    /// succeeded; it has that stamp.
+    /// A write of `host` to `storage` was in flight during a loss, and succeeded with
+    /// this stamp.
     pub fn owe(&self, storage: u64, host: &Nqn, stamp: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
-            entry.owed = entry.owed.max(Some(stamp));
+            entry.unreported = entry.unreported.max(Some(stamp));
         }
     }
 
-    /// Up to which stamp there are writes of `host`, whose Flush is done, that may be lost
-    /// and of which it is not known to have [heard](Self::heard). It
-    /// [settles](Self::settle) that first.
+    /// The stamp of the last write of `host` that may be lost and whose report it is not
+    /// known to have [received](Self::heard). Call it when a Flush of the host completes;
+    /// it [evaluates](Self::settle) the losses first.
     #[must_use]
     pub fn owed(
         &self,
@@ -148,16 +146,15 @@ impl Writers {
         losses: u64,
         concern: impl FnOnce(u64, u64) -> bool,
     ) -> Option<u64> {
-        let mut told = self.lock();
-        let entry = told.of(storage, host)?;
+        let mut table = self.lock();
+        let entry = table.of(storage, host)?;
         entry.settle(losses, concern);
-        entry.owed
+        entry.unreported
     }
 
-    /// Whether `host` wrote something to `storage` that was answered with success and that
-    /// `stable` does not know to be stable. It takes the stamp of the last such write. Of a
-    /// host that was not remembered every write was stable before its answer
-    /// ([`join`](Self::join)).
+    /// Whether `host` has acknowledged writes to `storage` that are not known to be
+    /// stable. `stable` is called with the stamp of the last one. Writes of a host without
+    /// an entry were stable before they completed ([`join`](Self::join)).
     #[must_use]
     pub fn has_unflushed(
         &self,
@@ -171,18 +168,17 @@ impl Writers {
         })
     }
 
-    /// The host is known to have heard the answer to a Flush that came with that stamp: it
-    /// was told of what it wrote before. What was answered later the Flush said nothing
-    /// about.
+    /// The host must have received the error of a Flush that arrived at stamp `came`. It
+    /// covers the writes that completed before, not later ones.
     pub fn heard(&self, storage: u64, host: &Nqn, came: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
-            entry.owed.take_if(|owed| *owed <= came);
+            entry.unreported.take_if(|stamp| *stamp <= came);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         // Nothing is left half done when a holder panics.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -193,16 +189,16 @@ impl Entry {
         if before >= losses {
             return;
         }
-        // A write that ended before and does not see the loss has its stamp seen here.
+        // A write that completed before, and does not see the loss, has stored its stamp.
         let wrote = wrote.load(Ordering::SeqCst);
         if concern(wrote, before) {
-            self.owed = self.owed.max(Some(wrote));
+            self.unreported = self.unreported.max(Some(wrote));
         }
         known.store(losses, Ordering::SeqCst);
     }
 }
 
-impl Told {
+impl Table {
     fn of(&mut self, storage: u64, host: &Nqn) -> Option<&mut Entry> {
         let hosts = self.storages.get_mut(&storage);
         hosts.and_then(|hosts| hosts.get_mut(host))
@@ -218,7 +214,7 @@ impl Told {
 mod tests {
     use super::*;
 
-    /// All that was written before may be lost.
+    /// All earlier writes may be lost.
     fn all(wrote: u64, _known: u64) -> bool {
         wrote > 0
     }
@@ -228,12 +224,12 @@ mod tests {
         false
     }
 
-    fn tell(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
+    fn report(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
         let owed = writers.owed(storage, host, losses, all);
         assert_eq!(
             writers.owed(storage, host, losses, all),
             owed,
-            "it may not have heard"
+            "it may not have received it"
         );
         writers.heard(storage, host, 1);
         owed.is_some()
@@ -262,38 +258,38 @@ mod tests {
     }
 
     #[test]
-    fn each_host_that_wrote_is_told_once_of_what_was_lost_since() {
+    fn write_loss_is_reported_once_to_each_writer() {
         let writers = Writers::default();
         write(&writers, 1, &host(1), 0);
         write(&writers, 1, &host(2), 0);
         write(&writers, 2, &host(1), 0);
-        assert!(!tell(&writers, 1, &host(1), 0));
-        assert!(tell(&writers, 1, &host(1), 1) && !tell(&writers, 1, &host(1), 1));
-        assert!(tell(&writers, 1, &host(2), 3) && !tell(&writers, 1, &host(2), 3));
-        assert!(tell(&writers, 1, &host(1), 3), "and of the next");
-        assert!(!tell(&writers, 1, &host(3), 3), "it wrote nothing");
-        assert!(!tell(&writers, 2, &host(1), 0), "that is another");
-        // One that comes later has lost nothing by then, and one that comes again has.
+        assert!(!report(&writers, 1, &host(1), 0));
+        assert!(report(&writers, 1, &host(1), 1) && !report(&writers, 1, &host(1), 1));
+        assert!(report(&writers, 1, &host(2), 3) && !report(&writers, 1, &host(2), 3));
+        assert!(report(&writers, 1, &host(1), 3), "and of the next");
+        assert!(!report(&writers, 1, &host(3), 3), "it wrote nothing");
+        assert!(!report(&writers, 2, &host(1), 0), "another storage");
+        // A later host has lost nothing so far, a returning one has.
         write(&writers, 1, &host(3), 3);
         write(&writers, 2, &host(1), 1);
-        assert!(!tell(&writers, 1, &host(3), 3));
-        assert!(tell(&writers, 2, &host(1), 1));
+        assert!(!report(&writers, 1, &host(3), 3));
+        assert!(report(&writers, 2, &host(1), 1));
     }
 
     #[test]
-    fn a_host_whose_writes_were_stable_is_not_told() {
+    fn loss_is_not_reported_to_host_with_stable_writes() {
         let writers = Writers::default();
         write(&writers, 1, &host(1), 0);
         assert!(!owes(&writers, 1, &host(1), 1, none));
         assert!(!owes(&writers, 1, &host(1), 1, all), "that is settled");
         assert!(owes(&writers, 1, &host(1), 2, all));
-        assert!(owes(&writers, 1, &host(1), 3, none), "until it is told");
+        assert!(owes(&writers, 1, &host(1), 3, none), "until it is reported");
         writers.heard(1, &host(1), 1);
         assert!(!owes(&writers, 1, &host(1), 3, all));
     }
 
     #[test]
-    fn only_answered_writes_that_are_not_stable_are_to_be_flushed() {
+    fn only_acknowledged_unstable_writes_are_unflushed() {
         let writers = Writers::default();
         let until = |stable| move |wrote| wrote <= stable;
         assert!(!writers.has_unflushed(1, &host(1), until(0)), "a stranger");
@@ -314,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_host_goes_on_writing_it_is_settled_what_it_lost() {
+    fn losses_are_evaluated_before_the_next_write() {
         let writers = Writers::default();
         let write_loss = join(&writers, 1, &host(1), 0).unwrap();
         write_loss.wrote(7);
@@ -324,7 +320,7 @@ mod tests {
             true
         });
         assert!(write_loss.knows(2));
-        // It is asked once, and the last write counts.
+        // Each loss is evaluated once, with the last write.
         writers.settle(1, &host(1), 2, |_, _| panic!("it is settled"));
         write_loss.wrote(9);
         write_loss.wrote(8);
@@ -332,14 +328,14 @@ mod tests {
             assert_eq!((wrote, known), (9, 2));
             false
         };
-        assert!(owes(&writers, 1, &host(1), 3, asked), "of what was before");
-        // The writes that came later are no longer among them.
+        assert!(owes(&writers, 1, &host(1), 3, asked), "earlier writes");
+        // Later writes are not among them.
         writers.heard(1, &host(1), 7);
         assert!(!owes(&writers, 1, &host(1), 3, none));
     }
 
     #[test]
-    fn a_flush_says_nothing_about_what_was_written_after_it_came() {
+    fn flush_error_does_not_cover_later_writes() {
         let writers = Writers::default();
         let write_loss = join(&writers, 1, &host(1), 0).unwrap();
         write_loss.wrote(7);
@@ -348,7 +344,7 @@ mod tests {
             writers.heard(1, &host(1), came);
             assert!(owes(&writers, 1, &host(1), 1, none));
         }
-        // A write during which something was lost, by whomever that was settled.
+        // A write in flight during a loss that was evaluated by another queue.
         writers.owe(1, &host(1), 8);
         writers.heard(1, &host(1), 7);
         assert!(owes(&writers, 1, &host(1), 1, none));
@@ -357,34 +353,34 @@ mod tests {
     }
 
     #[test]
-    fn who_is_too_many_has_to_write_through() {
+    fn host_without_an_entry_must_write_through() {
         let writers = Writers::default();
-        for number in 0..MOST_OF_ONE {
+        for number in 0..MAX_PER_STORAGE {
             assert!(join(&writers, 1, &host(number), 0).is_some());
         }
-        let another = host(MOST_OF_ONE);
+        let another = host(MAX_PER_STORAGE);
         assert!(join(&writers, 1, &another, 0).is_none());
         assert!(join(&writers, 1, &host(0), 0).is_some());
         assert!(join(&writers, 2, &another, 0).is_some());
-        // All that there may be, of storages that are gone by now.
-        for number in 10..10 + MOST {
+        // Fill the table with storages that are gone.
+        for number in 10..10 + MAX_ENTRIES {
             let _ = join(&writers, number as u64, &another, 0);
-            let told = writers.lock();
-            assert!(told.len <= MOST);
-            if told.refused > 0 {
+            let table = writers.lock();
+            assert!(table.len <= MAX_ENTRIES);
+            if table.refused > 0 {
                 break;
             }
         }
         assert_eq!(writers.lock().refused, 1);
         assert!(
             join(&writers, 3, &another, 0).is_some(),
-            "theirs were of no use"
+            "unused entries were removed"
         );
-        let told = writers.lock();
-        assert_eq!(told.len, MOST_OF_ONE + 3);
+        let table = writers.lock();
+        assert_eq!(table.len, MAX_PER_STORAGE + 3);
         assert_eq!(
-            told.len,
-            told.storages.values().map(BTreeMap::len).sum::<usize>()
+            table.len,
+            table.storages.values().map(BTreeMap::len).sum::<usize>()
         );
     }
 }

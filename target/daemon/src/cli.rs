@@ -124,8 +124,8 @@ fn default_listen() -> Address {
 }
 
 impl Cli {
-    /// Does what the command line says. Gives the exit status: 0 success, 1
-    /// failure, 2 wrong usage or configuration.
+    /// Runs the command. Exit status: 0 success, 1 failure, 2 wrong usage or
+    /// configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
         if let Err(why) = log::start(self.log_level.as_deref()) {
@@ -136,10 +136,10 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
             Command::Ctl(ctl) => ctl.run(),
-            Command::Top(top) => ended(top.run()),
+            Command::Top(top) => exit_status(top.run()),
             Command::Import(import) => import.run(),
-            Command::Openapi => ended(openapi().map_err(|error| explain(&error))),
-            Command::Manual(manual) => ended(
+            Command::Openapi => exit_status(openapi().map_err(|error| explain(&error))),
+            Command::Manual(manual) => exit_status(
                 manual
                     .run(Self::command(), &CONTENTS)
                     .map_err(|error| error.to_string()),
@@ -160,8 +160,8 @@ const CONTENTS: Contents = Contents {
     }],
 };
 
-/// The exit status of what failed for a reason, which is told, or did not.
-fn ended(result: Result<(), String>) -> ExitCode {
+/// Prints the error, if any, and returns the exit status.
+fn exit_status(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -195,19 +195,19 @@ impl Serve {
         let Some(path) = self.config else {
             let listen = self.listen;
             let config = Config::of_namespaces(&self.namespace, listen, &self.provider, self.nqn)?;
-            let signals = signals::take_all();
+            let signals = signals::block_all();
             let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
             let server = Server::start(&config)?;
             ready(&config, &server);
             return serve::run(server, &signals, None, Vec::new());
         };
-        let hangups = signals::take_hangups();
+        let hangups = signals::block_hangups();
         let hangups = hangups.map_err(|errno| not_started("signalfd", &errno.into()))?;
-        let standing = stand(&path, &hangups)?;
+        let standing = read_with_retries(&path, &hangups)?;
         let config = Arc::new(standing.config().clone());
         let bound = or_later(Bound::new(&config))?;
         let exporter = or_later(Exporter::bind(&config))?;
-        let signals = signals::take_all();
+        let signals = signals::block_all();
         let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
         let (server, keeper) = standing.serve()?;
         let keeper = Arc::new(keeper);
@@ -242,7 +242,7 @@ impl Serve {
                 listeners.push(metrics_later(&config, &watch));
             }
         }
-        told_ready(&server);
+        report_ready(&server);
         let served = serve::run(server, &signals, Some(&keeper), listeners);
         drop((control, metrics));
         served
@@ -273,10 +273,10 @@ fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
     })
 }
 
-/// Reads what is to be served. Another target may have the file of changes, and one
-/// that was killed has it until the kernel is done with its writes: that is waited for.
-/// SIGHUP has it tried, and the configuration read, at once.
-fn stand(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
+/// Reads the configuration and opens the state file, with retries: another target may hold
+/// the state file, and a killed one holds it until the kernel has completed its writes.
+/// SIGHUP triggers a retry immediately.
+fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
     let mut pause = retry::FIRST;
     loop {
         match Standing::read(path) {
@@ -295,7 +295,7 @@ fn stand(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
     }
 }
 
-/// What may be there later is no reason not to start.
+/// A resource that may become available later does not prevent the start.
 fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, ConfigError> {
     match tried {
         Err(error) if !error.may_pass() => Err(error),
@@ -303,7 +303,7 @@ fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, 
     }
 }
 
-/// Says that hosts can connect, and how.
+/// Prints the commands with which hosts can connect.
 fn ready(config: &Config, server: &Server) {
     for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
         let at = match port.address {
@@ -314,16 +314,16 @@ fn ready(config: &Config, server: &Server) {
         let nqn = text::Lines(&nqn);
         println!("nvmeof discover -t rdma {at}");
         println!("nvmeof id-ctrl -t rdma {at} -n {nqn}");
-        // The kernel's host knows no Unix sockets.
+        // The Linux host does not support Unix sockets.
         if port.address.ip().is_some() {
             println!("nvme connect -t rdma {at} -n {nqn}");
         }
     }
-    told_ready(server);
+    report_ready(server);
 }
 
-/// Tells the log and the service manager.
-fn told_ready(server: &Server) {
+/// Reports readiness in the log and to the service manager.
+fn report_ready(server: &Server) {
     for port in server.ports() {
         tracing::info!("port {port}");
     }
@@ -353,7 +353,7 @@ impl CheckConfig {
         let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(processors::sqpoll_remark(&config, &cpus));
-        // Held to the end, as `serve` would.
+        // Held until the end, as in `serve`.
         let disks = open_present(&config)?;
         let files = files::share(&config, 1, disks.len(), &ports);
         let mut means = Means::new(1, files);
@@ -394,7 +394,7 @@ impl CheckConfig {
                 for remark in remarks {
                     complain(remark);
                 }
-                println!("{}: good", self.file.display());
+                println!("{}: valid", self.file.display());
                 for port in ports {
                     println!("port {port}");
                 }
@@ -404,8 +404,8 @@ impl CheckConfig {
                 for (number, cpu) in cpus.iter().enumerate() {
                     println!("reactor {number}: {cpu}");
                 }
-                for (key, most) in shares(limits, ports.len()) {
-                    println!("limits.{key} = {most}");
+                for (key, limit) in effective_limits(limits, ports.len()) {
+                    println!("limits.{key} = {limit}");
                 }
             }
             Err(error) => complain(error),
@@ -428,7 +428,9 @@ impl CheckConfig {
                 "waiting": waiting,
                 "ports": ports.iter().map(port_json).collect::<Vec<_>>(),
                 "reactors": cpus.iter().map(cpu_json).collect::<Vec<_>>(),
-                "limits": shares(limits, ports.len()).into_iter().collect::<BTreeMap<_, _>>(),
+                "limits": effective_limits(limits, ports.len())
+                    .into_iter()
+                    .collect::<BTreeMap<_, _>>(),
             }),
             Err(error) => json!({
                 "file": file,
@@ -448,11 +450,11 @@ fn error_json(error: &ConfigError) -> Value {
     json!({ "line": error.line(), "key": error.key(), "error": error.what() })
 }
 
-/// What `serve` would wait for besides namespaces and ports: the file of changes, the control
-/// socket and the address of metrics.
+/// Resources besides namespaces and ports that `serve` would wait for: the state file, the
+/// control socket and the address of metrics.
 ///
 /// # Errors
-/// [`ConfigError`] of what it would not wait for.
+/// [`ConfigError`] of a resource that it would not wait for.
 fn listeners_waiting(config: &Config) -> Result<Vec<String>, ConfigError> {
     let mut waiting = Vec::new();
     waiting.extend(or_later(check_state(config))?.err());
@@ -463,33 +465,32 @@ fn listeners_waiting(config: &Config) -> Result<Vec<String>, ConfigError> {
     Ok(waiting.iter().map(ToString::to_string).collect())
 }
 
-/// What is remarkable where a target serves the file that is checked: nothing has to be
-/// stopped.
+/// The remark if a target serves the checked file: it need not be stopped.
 fn already_served(file: &Path) -> String {
     let file = file.to_string_lossy();
     format!(
-        "a target runs with the control.socket of this file, and what it has is waited for \
-         below; `nvmeof-target ctl plan {}` shows what a reload would change",
+        "a target is running with the control.socket of this file and holds the resources \
+         that are waited for below; `nvmeof-target ctl plan {}` shows what a reload would change",
         text::ShellWord(&file)
     )
 }
 
-/// What a good configuration does here.
+/// The effect of a valid configuration on this machine.
 struct Checked {
     limits: Limits,
     ports: Vec<Port>,
-    /// Of each reactor.
+    /// The CPU of each reactor.
     cpus: Vec<ReactorCpu>,
-    /// What was remarkable.
+    /// Warnings and hints.
     remarks: Vec<String>,
-    /// What `serve` would start without, and try again.
+    /// Resources that `serve` would start without, and retry.
     waiting: Vec<String>,
 }
 
-/// What one host and one port may have where there are so many ports, by key: of some
-/// that follows from others.
-fn shares(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
-    let of_port = if ports > 1 {
+/// The effective limits of one host and of one port, by key, with `ports` ports: some
+/// defaults follow from other limits.
+fn effective_limits(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
+    let port_controllers = if ports > 1 {
         limits.port_controllers
     } else {
         limits.controllers
@@ -499,7 +500,7 @@ fn shares(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
         ("host_queues", limits.host_queues.into()),
         ("host_commands", limits.host_commands),
         ("host_memory", limits.host_memory.into()),
-        ("port_controllers", of_port.into()),
+        ("port_controllers", port_controllers.into()),
         (
             "port_connections",
             limits.port_connections.with_ports(ports),

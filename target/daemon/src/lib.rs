@@ -1,8 +1,8 @@
-//! The NVMe over Fabrics RDMA target daemon: its command line, its log, and what it has to
-//! do with the service manager.
+//! The NVMe over Fabrics RDMA target daemon: command line, log, signals and notification of
+//! the service manager.
 //!
-//! What serves is started by `nvmeof-target-manage` and changed over
-//! `nvmeof-target-control`; this crate wires them up and decides nothing about NVMe.
+//! `nvmeof-target-manage` starts the server and `nvmeof-target-control` changes it. This
+//! crate connects the two and decides nothing about NVMe.
 #![forbid(unsafe_code)]
 
 mod cli;

@@ -1,4 +1,4 @@
-//! A target that serves until a signal comes.
+//! Serves until a signal arrives.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,14 +16,14 @@ use nvmeof_target_manage::{DiskWatch, ServeError, Server};
 use crate::service::{self, Watchdog};
 use nvmeof_target_control::Keeper;
 
-/// Signals that come so close to each other are one.
+/// Signals within this time count as one.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Serves until SIGTERM or SIGINT, then finishes what was begun. A second
-/// signal ends the process at once, unless it comes together with the
+/// Serves until SIGTERM or SIGINT, then completes commands in flight. A second
+/// signal ends the process immediately, unless it arrives together with the
 /// first: coreutils' `timeout` and some shells signal both the process and
-/// its group. On SIGHUP the keeper reads the configuration again. `listeners` are tried
-/// until they listen. The `signals` were taken before the server started its threads.
+/// its group. On SIGHUP the keeper reloads the configuration. `listeners` are retried
+/// until they listen. The `signals` were blocked before the server started its threads.
 ///
 /// # Errors
 /// [`ServeError`] when a reactor failed.
@@ -49,7 +49,7 @@ pub(crate) fn run(
             return Err(server.stopping().not_ended(left, longest).into());
         }
         if let Some(watchdog) = &mut watchdog {
-            watchdog.look(Instant::now(), server.reactors());
+            watchdog.check(Instant::now(), server.reactors());
         }
         let look = watchdog.as_ref().map(Watchdog::next);
         let look = look.into_iter().chain(patience.until()).min();
@@ -76,8 +76,8 @@ pub(crate) fn run(
             tracing::info!("{name}: stopping; completing commands in flight");
             service::stopping(server.drain());
         }
-        // One that failed takes the others along: half a target is worse
-        // than none, since hosts keep waiting for it.
+        // A failed reactor stops the others: hosts would keep waiting for half a target
+        // instead of using another path.
         let failed = server.reactors().count() < count;
         if stopping.is_some() || failed {
             server.stop();
@@ -90,10 +90,10 @@ pub(crate) fn run(
     result
 }
 
-/// Waits for a signal, the end of a reactor, or `until`. A reactor rings a
-/// moment before its thread is finished, and on a busy machine that moment
-/// may be long: `ending`, which says that one rang, makes this look again
-/// now and then. Returns whether one rang now.
+/// Waits for a signal, the end of a reactor, or `until`. A reactor signals its end
+/// shortly before its thread has finished, which can take long on a busy machine:
+/// `ending` says that one has signalled, and makes this return every 10 ms. Returns
+/// whether one signalled now.
 fn wait(server: &Server, signals: &SignalFd, ending: bool, until: Option<Instant>) -> bool {
     let mut fds = [
         PollFd::new(signals.as_fd(), PollFlags::POLLIN),
@@ -109,10 +109,9 @@ fn wait(server: &Server, signals: &SignalFd, ending: bool, until: Option<Instant
     !server.ended().take().is_empty()
 }
 
-/// Reads the configuration again and serves what it says now. When anything is
-/// wrong with it nothing changes, and the log says what. It may have to wait for
-/// another change, so it has a thread of its own: the service manager hears
-/// meanwhile that we live.
+/// Reloads the configuration. If it is invalid nothing changes, and the log names the
+/// error. A reload may have to wait for another change, so it runs on its own thread:
+/// watchdog notifications continue in the meantime.
 fn reload(keeper: Option<Arc<Keeper>>) {
     let Some(keeper) = keeper else {
         tracing::warn!(
@@ -136,11 +135,11 @@ fn reload(keeper: Option<Arc<Keeper>>) {
         service::ready(&keeper.manager().status());
     });
     if let Err(error) = started {
-        tracing::error!("reload refused, nothing changed: no thread for it: {error}");
+        tracing::error!("reload refused, nothing changed: cannot start a thread: {error}");
     }
 }
 
-/// The kernel refused something that the process is made of.
+/// The kernel refused a resource that the process requires.
 pub(crate) fn not_started(what: &'static str, error: &io::Error) -> ServeError {
     ServeError::Start {
         what,

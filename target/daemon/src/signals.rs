@@ -1,20 +1,20 @@
-//! Signals that wait to be read instead of ending the process.
+//! Signals that are read from a signalfd instead of ending the process.
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Takes those of a target that serves.
-pub(crate) fn take_all() -> Result<SignalFd, Errno> {
-    take(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
+/// Blocks the signals of a serving target and returns their signalfd.
+pub(crate) fn block_all() -> Result<SignalFd, Errno> {
+    block(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
 }
 
-/// Takes SIGHUP alone: before anything is served the other two end the process.
-pub(crate) fn take_hangups() -> Result<SignalFd, Errno> {
-    take(&[Signal::SIGHUP])
+/// The same for SIGHUP alone: before the target serves, the other two end the process.
+pub(crate) fn block_hangups() -> Result<SignalFd, Errno> {
+    block(&[Signal::SIGHUP])
 }
 
-fn take(signals: &[Signal]) -> Result<SignalFd, Errno> {
+fn block(signals: &[Signal]) -> Result<SignalFd, Errno> {
     let mut set = SigSet::empty();
     signals.iter().for_each(|signal| set.add(*signal));
     set.thread_block()?;

@@ -1,20 +1,21 @@
-//! Queues and commands of one reactor that wait for a buffer, and the reserve for those
-//! that wait for a second one.
+//! Queues and commands of one reactor that wait for a buffer, and the reserve for
+//! commands that wait for a second one.
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, PoolError};
 
 use crate::fair_queue::{FairQueue, HostId};
 use crate::tag::SlotId;
 
-/// Commands that wait for a buffer: queues that have some, each once, of which some may be
-/// gone, and those that wait for a second one.
+/// Commands that wait for a buffer: a fair queue of the queues that have such commands,
+/// each listed once, and the commands that wait for a second buffer. A listed queue may
+/// be closed already.
 #[derive(Debug)]
 pub(crate) struct AwaitingBuffers {
     trusted: FairQueue<SlotId>,
-    /// Of addresses that stalled lately: they have one turn together, however many there
-    /// are.
+    /// Queues of addresses that stalled lately. All these addresses together count as one
+    /// in the fair queue.
     suspect: FairQueue<SlotId>,
-    /// Buffers that the others got since that turn.
+    /// Buffers given to the other queues since a suspect one was served.
     since: usize,
     pub(crate) seconds: SecondBuffers,
 }
@@ -38,17 +39,17 @@ impl AwaitingBuffers {
         !(self.trusted.is_empty() && self.suspect.is_empty())
     }
 
-    /// Queues that wait.
+    /// Number of queues that wait.
     pub(crate) fn len(&self) -> usize {
         self.trusted.len() + self.suspect.len()
     }
 
-    /// Adds a queue of `host`, whose address stalled lately or did not.
+    /// Adds a queue of `host`; `is_suspect` if its address stalled lately.
     pub(crate) fn push(&mut self, host: HostId, queue: SlotId, is_suspect: bool) {
         self.queues(is_suspect).push(host, queue);
     }
 
-    /// The queues that wait, in no order that matters.
+    /// The queues that wait, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &SlotId> {
         self.trusted.iter().chain(self.suspect.iter())
     }
@@ -61,8 +62,9 @@ impl AwaitingBuffers {
         }
     }
 
-    /// Whether addresses that stalled lately are next: each of the others had its turn.
-    pub(crate) fn is_turn_of_suspect(&self) -> bool {
+    /// Whether addresses that stalled lately are served next: each other address was
+    /// served since.
+    pub(crate) fn is_suspect_next(&self) -> bool {
         self.since >= self.trusted.addresses()
     }
 
@@ -77,12 +79,12 @@ impl AwaitingBuffers {
 pub(crate) struct SecondBuffers {
     /// One buffer of the longest kind.
     reserve: Classes,
-    /// Commands, by queue and slot. Some may be gone.
+    /// Commands, by queue and slot. Some may have ended already.
     waiting: FairQueue<(SlotId, SlotId)>,
 }
 
 impl SecondBuffers {
-    /// For buffers that have these lengths.
+    /// A reserve for buffers of these lengths.
     ///
     /// # Errors
     /// [`PoolError`].

@@ -1,5 +1,5 @@
-//! Disk operations that found no room, by disk: a disk that takes none keeps no other
-//! waiting.
+//! Operations that found no free slot, by backing store: one that accepts no operations
+//! does not block the others.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,11 +7,11 @@ use nvmeof_backend::Request;
 
 use crate::fair_queue::{FairQueue, HostId};
 
-/// The operations that wait for a free slot of their backing store. On each of them
-/// addresses take turns, and their hosts.
+/// The operations that wait for a free slot of their backing store: a fair queue over
+/// addresses and hosts for each backing store.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// Of disks for which anything waits.
+    /// Backing stores with pending operations.
     disks: BTreeMap<u32, FairQueue<Request>>,
 }
 
@@ -21,12 +21,12 @@ impl Backlog {
         self.disks.is_empty()
     }
 
-    /// Operations on all disks.
+    /// Pending operations of all backing stores.
     pub(crate) fn len(&self) -> usize {
         self.disks.values().map(FairQueue::len).sum()
     }
 
-    /// Whether anything waits for `disk`.
+    /// Whether an operation for `disk` is pending.
     #[inline]
     pub(crate) fn waits_for(&self, disk: u32) -> bool {
         !self.is_empty() && self.has_disk(disk)
@@ -37,37 +37,38 @@ impl Backlog {
         self.disks.contains_key(&disk)
     }
 
-    /// Whether the operation of that tag waits.
+    /// Whether the operation with that tag is pending.
     pub(crate) fn has(&self, tag: u64) -> bool {
         let mut all = self.disks.values().flat_map(FairQueue::iter);
         all.any(|request| request.tag == tag)
     }
 
-    /// Behind what `host` has already for `disk`.
+    /// Appends `request` to the pending operations of `host` for `disk`.
     #[cold]
     pub(crate) fn push(&mut self, host: HostId, disk: u32, request: Request) {
         self.disks.entry(disk).or_default().push(host, request);
     }
 
-    /// The first disk from `disk` on for which anything waits.
+    /// The first backing store with pending operations, from number `disk` on.
     pub(crate) fn next_disk(&self, disk: u32) -> Option<u32> {
         self.disks.range(disk..).next().map(|(disk, _)| *disk)
     }
 
-    /// The first operation of the host whose turn it is on `disk`, which it stays until
+    /// The next operation of the current host on `disk`, which stays current until
     /// [`pass`](Self::pass).
     pub(crate) fn pop(&mut self, disk: u32) -> Option<Request> {
         self.disks.get_mut(&disk)?.pop()
     }
 
-    /// Takes back what was popped last.
+    /// Returns the operation that was popped last to the front.
     pub(crate) fn put_back(&mut self, disk: u32, request: Request) {
         if let Some(fair_queue) = self.disks.get_mut(&disk) {
             fair_queue.put_back(request);
         }
     }
 
-    /// What was popped was taken: it is the next address's turn on `disk`.
+    /// The operation that was popped was submitted: moves on to the next address on
+    /// `disk`.
     pub(crate) fn pass(&mut self, disk: u32) {
         if let Some(fair_queue) = self.disks.get_mut(&disk) {
             fair_queue.pass();
@@ -77,7 +78,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out an operation of `host` that `wanted` says yes to.
+    /// Removes an operation of `host` that `wanted` accepts.
     pub(crate) fn remove(
         &mut self,
         host: HostId,
@@ -89,7 +90,7 @@ impl Backlog {
         request
     }
 
-    /// Takes out all operations of `host` that `wanted` says yes to.
+    /// Removes all operations of `host` that `wanted` accepts.
     pub(crate) fn remove_all(
         &mut self,
         host: HostId,

@@ -1,5 +1,5 @@
-//! What one reactor counts: its time, its connections, and in its book what it
-//! did for whom.
+//! Counters of one reactor: its time, its connections, and its commands by host and
+//! namespace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,54 +7,54 @@ use std::time::Duration;
 use nvmeof_rdma::CloseReason;
 use nvmeof_target_core::metrics::{MetricsRegistry, ReactorMetrics};
 
-/// Counters of one reactor. Its thread writes, whoever watches reads.
+/// Counters of one reactor. Only its thread writes; any thread may read.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Commands, for each namespace and host.
     pub reactor_metrics: ReactorMetrics,
     time_ns: [AtomicU64; Spent::ALL.len()],
-    fair_queue: [AtomicU64; Spent::ALL.len()],
+    counts: [AtomicU64; Spent::ALL.len()],
     accepted: AtomicU64,
     rejected: AtomicU64,
     closed: [AtomicU64; End::ALL.len()],
     stalled: AtomicU64,
 }
 
-/// What a thread did with its time.
+/// How a thread spent its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spent {
-    /// Turns in which there was something to do.
+    /// Iterations that found work.
     Working,
-    /// Turns in which there was nothing, and giving others the CPU.
+    /// Iterations that found none, and yielding the CPU.
     Polling,
-    /// Sleeping until something happens.
+    /// Sleeping until an event.
     Asleep,
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By us.
+    /// Closed by the target.
     Local,
-    /// By the host, in good order.
+    /// Closed by the host in an orderly way.
     Peer,
-    /// It was never there.
+    /// Rejected before it was established.
     Rejected,
-    /// Something did not come in time.
+    /// A time limit was exceeded.
     Timeout,
     /// The network failed.
     Network,
-    /// The host broke the protocol.
+    /// The host violated the protocol.
     PeerFault,
-    /// The host says that we broke it.
+    /// The host reported a protocol violation of the target.
     Terminated,
 }
 
 impl Spent {
-    /// All there are.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
 
-    /// A word for labels.
+    /// The value of the metric label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Spent {
 }
 
 impl End {
-    /// All there are.
+    /// All variants.
     pub const ALL: [Self; 7] = [
         Self::Local,
         Self::Peer,
@@ -77,7 +77,7 @@ impl End {
         Self::Terminated,
     ];
 
-    /// A word for labels.
+    /// The value of the metric label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl End {
         }
     }
 
-    /// Whether RDMA failed.
+    /// Whether the connection ended by an error.
     #[must_use]
     pub fn is_error(self) -> bool {
         match self {
@@ -114,7 +114,7 @@ impl End {
 }
 
 impl Counters {
-    /// Of a reactor whose commands are counted in that ledger.
+    /// Counters of number `reactor`, whose commands are counted in `metrics_registry`.
     #[must_use]
     pub fn new(metrics_registry: &MetricsRegistry, reactor: usize) -> Self {
         Self {
@@ -123,10 +123,10 @@ impl Counters {
         }
     }
 
-    /// The thread did this for so long.
+    /// Adds `time` and one iteration or sleep.
     pub fn spent(&self, on: Spent, time: Duration) {
         add(self.time_ns.get(on as usize), ns(time));
-        add(self.fair_queue.get(on as usize), 1);
+        add(self.counts.get(on as usize), 1);
     }
 
     /// A connection was accepted.
@@ -139,14 +139,14 @@ impl Counters {
         add(Some(&self.rejected), 1);
     }
 
-    /// Returns whether it is an error.
+    /// Counts a closed connection. Returns whether it ended by an error.
     pub fn closed(&self, reason: &CloseReason) -> bool {
         let end = End::of(reason);
         add(self.closed.get(end as usize), 1);
         end.is_error()
     }
 
-    /// So many commands more were outstanding for too long.
+    /// Counts `count` more commands that were outstanding for too long.
     pub fn stalled(&self, count: u64) {
         if count > 0 {
             add(Some(&self.stalled), count);
@@ -158,12 +158,12 @@ impl Counters {
         get(Some(&self.stalled))
     }
 
-    /// Time so far, and how often: turns, or sleeps.
+    /// Time so far, and the number of iterations or sleeps.
     pub fn time(&self, on: Spent) -> (Duration, u64) {
         let time = get(self.time_ns.get(on as usize));
         (
             Duration::from_nanos(time),
-            get(self.fair_queue.get(on as usize)),
+            get(self.counts.get(on as usize)),
         )
     }
 
@@ -178,7 +178,7 @@ impl Counters {
     }
 }
 
-/// Adds to a counter that nobody else writes.
+/// Adds to a counter that has no other writer.
 fn add(counter: Option<&AtomicU64>, n: u64) {
     if let Some(counter) = counter {
         let sum = counter.load(Ordering::Relaxed).wrapping_add(n);
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_has_a_counter_of_its_own() {
+    fn counters_are_independent() {
         let counters = Counters::default();
         for (at, spent) in (1..).zip(Spent::ALL) {
             for _ in 0..at {

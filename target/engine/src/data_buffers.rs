@@ -1,21 +1,21 @@
-//! The buffers for data of one reactor: those of its pools, of which some that
-//! came back last are kept at hand.
+//! The data buffers of one reactor: those of its pools, with a cache of some that were
+//! returned last.
 //!
-//! Pools are shared by all who may drop a buffer, on whichever thread: each take
-//! and each return are two exchanges that a CPU does alone. Most of the short
-//! ones come back to the reactor itself, which gives them to the next command.
+//! A pool is shared by all threads that may drop a buffer: each take and each return
+//! costs two atomic operations. Most short buffers are returned to the reactor itself,
+//! which reuses them for the next command.
 
 use nvmeof_memory::{Buf, Classes, Region, RegionId};
 
-/// Buffers that are kept at hand.
-const MOST: usize = 128;
+/// Buffers in the cache at most.
+const CACHE_MAX: usize = 128;
 
-/// The buffers for data of one reactor.
+/// The data buffers of one reactor.
 pub(crate) struct DataBuffers {
     classes: Classes,
-    /// Some of the shortest kind, which came back last.
+    /// The cache: buffers of the shortest kind that were returned last.
     at_hand: Vec<Buf>,
-    /// Bytes of each of these, and where they lie.
+    /// Bytes of each of these, and their memory region.
     short: usize,
     region: Option<RegionId>,
 }
@@ -26,7 +26,7 @@ impl DataBuffers {
         Self {
             short: classes.shortest(),
             classes,
-            at_hand: Vec::with_capacity(MOST),
+            at_hand: Vec::with_capacity(CACHE_MAX),
             region,
         }
     }
@@ -48,17 +48,17 @@ impl DataBuffers {
         self.classes.take(len)
     }
 
-    /// A buffer, if there is any, is of no use any more, wherever it is from.
-    // Most answers have none.
+    /// Returns a buffer, if there is one, from whichever pool it is.
+    // Most responses have none.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, buf: Option<Buf>) {
         if let Some(buf) = buf {
-            self.keep(buf);
+            self.put_in_cache(buf);
         }
     }
 
-    fn keep(&mut self, buf: Buf) {
-        if Some(buf.region()) == self.region && self.at_hand.len() < MOST {
+    fn put_in_cache(&mut self, buf: Buf) {
+        if Some(buf.region()) == self.region && self.at_hand.len() < CACHE_MAX {
             self.at_hand.push(buf);
         }
     }
@@ -68,7 +68,7 @@ impl DataBuffers {
         self.classes.available() + self.at_hand.len()
     }
 
-    /// What they are of.
+    /// The pools.
     pub(crate) fn classes(&self) -> &Classes {
         &self.classes
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_is_given_again_and_counts_as_free() {
+    fn returned_buffer_is_reused_and_counts_as_free() {
         let mut data_buffers = data_buffers();
         let buf = data_buffers.take(4096).unwrap();
         let addr = buf.addr();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_short_ones_are_kept_and_only_for_what_fits() {
+    fn cache_keeps_short_buffers_only() {
         let mut data_buffers = data_buffers();
         let (short, long) = (
             data_buffers.take(1).unwrap(),
@@ -117,7 +117,7 @@ mod tests {
         let all: Vec<Buf> = std::iter::from_fn(|| data_buffers.take(1)).collect();
         let lens: Vec<usize> = all.iter().map(|buf| buf.capacity()).collect();
         assert_eq!(lens, [4096, 4096, 65536, 65536]);
-        // Of another stock.
+        // A buffer of another pool.
         data_buffers.put_back(self::data_buffers().take(1));
         assert!(data_buffers.take(1).is_none());
     }

@@ -1,4 +1,5 @@
-//! Failures of disks, on their way from reactors to whoever looks after disks.
+//! Failures of backing stores, reported by reactors to the thread that monitors backing
+//! stores.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_backend::IoError;
 
-/// What reactors tell of disks that failed. Clones are the same.
+/// Failures that reactors report. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     inner: Arc<Inner>,
@@ -14,53 +15,54 @@ pub struct Failures {
 
 #[derive(Debug, Default)]
 struct Inner {
-    told: Mutex<Told>,
+    state: Mutex<State>,
     wakeup: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    /// Of each disk the worst: that it is gone says more than that it failed.
+struct State {
+    /// The worst failure of each backing store: that it is gone supersedes any other
+    /// error.
     disks: BTreeMap<u32, IoError>,
     stopped: bool,
 }
 
 impl Inner {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        // Nothing is left half done when a holder panics.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held leaves nothing inconsistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Failures {
-    /// Disk number `disk` failed.
+    /// Reports that backing store number `disk` failed.
     pub fn tell(&self, disk: u32, error: &IoError) {
-        let mut told = self.inner.told();
-        let known = told.disks.get(&disk);
+        let mut state = self.inner.state();
+        let known = state.disks.get(&disk);
         if known.is_none_or(|known| error.is_gone() && !known.is_gone()) {
-            told.disks.insert(disk, error.clone());
+            state.disks.insert(disk, error.clone());
             self.inner.wakeup.notify_one();
         }
     }
 
-    /// Waits for failures, at most so long. `None` when nobody looks after disks
-    /// any more.
+    /// Waits for failures for at most `most`. `None` once [`stop`](Self::stop) was
+    /// called.
     pub fn wait(&self, most: Duration) -> Option<BTreeMap<u32, IoError>> {
-        let nothing = |told: &mut Told| told.disks.is_empty() && !told.stopped;
+        let nothing = |state: &mut State| state.disks.is_empty() && !state.stopped;
         let waited = self
             .inner
             .wakeup
-            .wait_timeout_while(self.inner.told(), most, nothing);
-        let (mut told, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if told.stopped {
+            .wait_timeout_while(self.inner.state(), most, nothing);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.stopped {
             return None;
         }
-        Some(std::mem::take(&mut told.disks))
+        Some(std::mem::take(&mut state.disks))
     }
 
-    /// Whoever waits has an end.
+    /// Ends [`wait`](Self::wait), now and from now on.
     pub fn stop(&self) {
-        self.inner.told().stopped = true;
+        self.inner.state().stopped = true;
         self.inner.wakeup.notify_all();
     }
 }
@@ -83,15 +85,15 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_each_disk_is_told_once() {
+    fn worst_failure_of_each_store_is_reported_once() {
         let failures = Failures::default();
         for errno in [Errno::EIO, Errno::ENODEV, Errno::EIO, Errno::ENXIO] {
             failures.tell(1, &error(errno));
         }
         failures.tell(2, &error(Errno::EIO));
-        let told = failures.wait(Duration::ZERO).unwrap();
-        assert_eq!(told[&1].errno, Errno::ENODEV);
-        assert_eq!(told[&2].errno, Errno::EIO);
+        let reported = failures.wait(Duration::ZERO).unwrap();
+        assert_eq!(reported[&1].errno, Errno::ENODEV);
+        assert_eq!(reported[&2].errno, Errno::EIO);
         assert!(failures.wait(Duration::ZERO).unwrap().is_empty());
         failures.stop();
         assert!(failures.wait(Duration::from_secs(600)).is_none());

@@ -1,29 +1,29 @@
-//! Who is next: what hosts wait for is given to addresses in turn, and at each of them to
-//! its hosts in turn, whatever number of names and queues each has.
+//! Fair queue: round robin over addresses, and at each address over its hosts, however
+//! many names and queues each of them has.
 
 use std::collections::VecDeque;
 
-/// A host: the numbers of its address and of its account, or zeros before it said who
-/// it is.
+/// A host: the numbers of its address and of its account; zeros before its Connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HostId {
     pub(crate) address: u64,
     pub(crate) account: u64,
 }
 
-/// Things that wait, of several hosts. What one host has keeps its order.
+/// Pending items of several hosts. The items of one host keep their order.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
-    /// The first one's turn it is. Others have something.
+    /// In the order in which they are served, the current one first. Addresses without
+    /// items are not listed.
     addresses: VecDeque<(u64, Hosts<T>)>,
-    /// Things of all.
+    /// Items of all hosts.
     len: usize,
-    /// Empty ones, kept for their memory.
+    /// Empty queues, kept to reuse their memory.
     spare: Vec<VecDeque<T>>,
     spare_hosts: Vec<Hosts<T>>,
 }
 
-/// Those of one address, in the order of their turns, and what each has.
+/// The hosts of one address in the order in which they are served, with their items.
 type Hosts<T> = VecDeque<(u64, VecDeque<T>)>;
 
 impl<T> Default for FairQueue<T> {
@@ -42,25 +42,26 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Things of all hosts.
+    /// Items of all hosts.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Addresses whose hosts have something.
+    /// Addresses with items.
     pub(crate) fn addresses(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Hosts of the address whose turn it is.
+    /// Hosts of the current address.
     pub(crate) fn hosts_of_first(&self) -> usize {
         self.addresses.front().map_or(0, |(_, hosts)| hosts.len())
     }
 
-    /// Behind what `host` has already. One that had nothing comes last.
+    /// Appends an item of `host`. A host without items is appended to its address, and an
+    /// address without items comes last.
     pub(crate) fn push(&mut self, host: HostId, thing: T) {
         self.len += 1;
-        // Those that have to wait: few, or none would be served well.
+        // A linear search: few hosts wait at any time.
         let its = |(address, _): &(u64, Hosts<T>)| *address == host.address;
         let at = self.addresses.iter().position(its).unwrap_or_else(|| {
             let hosts = self.spare_hosts.pop().unwrap_or_default();
@@ -80,13 +81,13 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Everything there is.
+    /// All items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let hosts = self.addresses.iter().flat_map(|(_, hosts)| hosts);
         hosts.flat_map(|(_, things)| things)
     }
 
-    /// How much the host has whose turn it is.
+    /// Items of the current host.
     pub(crate) fn of_first(&self) -> usize {
         let hosts = self.addresses.front().map(|(_, hosts)| hosts);
         let first = hosts.and_then(VecDeque::front);
@@ -98,15 +99,14 @@ impl<T> FairQueue<T> {
         hosts.front_mut().map(|(_, things)| things)
     }
 
-    /// The first thing of the host whose turn it is, which it stays until
-    /// [`pass`](Self::pass).
+    /// The next item of the current host, which stays current until [`pass`](Self::pass).
     pub(crate) fn pop(&mut self) -> Option<T> {
         let thing = self.first_mut()?.pop_front()?;
         self.len -= 1;
         Some(thing)
     }
 
-    /// Takes back what was popped last.
+    /// Returns the item that was popped last to the front.
     pub(crate) fn put_back(&mut self, thing: T) {
         if let Some(things) = self.first_mut() {
             things.push_front(thing);
@@ -114,24 +114,26 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes the first thing of `host` that `wanted` says yes to out of the
-    /// row.
+    /// Removes the first item of `host` that `wanted` accepts.
     pub(crate) fn remove(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        let (place, at) = self.find(host)?;
-        let (_, hosts) = self.addresses.get_mut(place)?;
+        let (address_index, at) = self.find(host)?;
+        let (_, hosts) = self.addresses.get_mut(address_index)?;
         let (_, things) = hosts.get_mut(at)?;
         let thing = things.remove(things.iter().position(wanted)?)?;
         self.len -= 1;
-        self.drop_empty(place, at);
+        self.drop_empty(address_index, at);
         Some(thing)
     }
 
-    /// Takes all things of `host` that `wanted` says yes to out of the row.
+    /// Removes all items of `host` that `wanted` accepts.
     pub(crate) fn remove_all(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> VecDeque<T> {
-        let Some((place, at)) = self.find(host) else {
+        let Some((address_index, at)) = self.find(host) else {
             return VecDeque::new();
         };
-        let hosts = self.addresses.get_mut(place).map(|(_, hosts)| hosts);
+        let hosts = self
+            .addresses
+            .get_mut(address_index)
+            .map(|(_, hosts)| hosts);
         let Some((_, things)) = hosts.and_then(|hosts| hosts.get_mut(at)) else {
             return VecDeque::new();
         };
@@ -139,22 +141,22 @@ impl<T> FairQueue<T> {
             std::mem::take(things).into_iter().partition(wanted);
         *things = left;
         self.len -= out.len();
-        self.drop_empty(place, at);
+        self.drop_empty(address_index, at);
         out
     }
 
-    /// Where what the host has is: of which address, and at which place there.
+    /// The index of the address, and the index of the host there.
     fn find(&self, host: HostId) -> Option<(usize, usize)> {
         let mut addresses = self.addresses.iter();
-        let place = addresses.position(|(address, _)| *address == host.address)?;
-        let (_, hosts) = self.addresses.get(place)?;
+        let address_index = addresses.position(|(address, _)| *address == host.address)?;
+        let (_, hosts) = self.addresses.get(address_index)?;
         let at = hosts.iter().position(|(one, _)| *one == host.account)?;
-        Some((place, at))
+        Some((address_index, at))
     }
 
-    /// The host may have nothing any more, nor any other of its address.
-    fn drop_empty(&mut self, place: usize, at: usize) {
-        let Some((_, hosts)) = self.addresses.get_mut(place) else {
+    /// Removes the host if it has no items left, and the address if it has no hosts left.
+    fn drop_empty(&mut self, address_index: usize, at: usize) {
+        let Some((_, hosts)) = self.addresses.get_mut(address_index) else {
             return;
         };
         if hosts.get(at).is_some_and(|(_, things)| things.is_empty()) {
@@ -162,19 +164,19 @@ impl<T> FairQueue<T> {
                 .extend(hosts.remove(at).map(|(_, things)| things));
         }
         if hosts.is_empty() {
-            let gone = self.addresses.remove(place);
+            let gone = self.addresses.remove(address_index);
             self.spare_hosts.extend(gone.map(|(_, hosts)| hosts));
         }
     }
 
-    /// It is the next address's turn, and at this one later the next host's.
+    /// Moves on to the next address, and at this one to the next host.
     pub(crate) fn pass(&mut self) {
         self.pass_host();
         self.pass_address();
     }
 
-    /// It is the turn of the next host of the same address. Says whether this one still
-    /// has something; it comes last then.
+    /// Moves on to the next host of the current address. Returns whether the previous one
+    /// still has items; then it comes last.
     pub(crate) fn pass_host(&mut self) -> bool {
         let Some((_, hosts)) = self.addresses.front_mut() else {
             return false;
@@ -191,8 +193,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// It is the next address's turn, which begins with the host that is next there. Says
-    /// whether this one still has something; it comes last then.
+    /// Moves on to the next address, at the host that is next there. Returns whether the
+    /// previous one still has hosts; then it comes last.
     pub(crate) fn pass_address(&mut self) -> bool {
         match self.addresses.pop_front() {
             Some((_, hosts)) if hosts.is_empty() => {
@@ -206,20 +208,21 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// So many addresses that passed last could not be served and come first again, in
-    /// their order; but for the very last one if it `was_served`.
+    /// Returns the last `skipped` addresses that were passed without being served to the
+    /// front, in their order. With `was_served`, the very last one was served and stays
+    /// last.
     pub(crate) fn return_addresses(&mut self, skipped: usize, was_served: bool) {
         come_first(&mut self.addresses, skipped, was_served);
     }
 
-    /// The same for hosts of the address whose turn it is.
+    /// As [`return_addresses`](Self::return_addresses), for hosts of the current address.
     pub(crate) fn return_hosts(&mut self, skipped: usize, was_served: bool) {
         if let Some((_, hosts)) = self.addresses.front_mut() {
             come_first(hosts, skipped, was_served);
         }
     }
 
-    /// The same for things of the host whose turn it is.
+    /// As [`return_addresses`](Self::return_addresses), for items of the current host.
     pub(crate) fn return_things(&mut self, skipped: usize, was_served: bool) {
         if let Some(things) = self.first_mut() {
             come_first(things, skipped, was_served);
@@ -244,7 +247,7 @@ mod tests {
         HostId { address, account }
     }
 
-    /// Everything, one for each turn.
+    /// All items, one per address and pass.
     fn served<T>(fair_queue: &mut FairQueue<T>) -> Vec<T> {
         let mut all = Vec::new();
         while let Some(thing) = fair_queue.pop() {
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_take_turns_and_keep_their_order() {
+    fn hosts_are_served_round_robin_in_order() {
         let mut fair_queue = FairQueue::default();
         for thing in 0..4 {
             fair_queue.push(A, thing);
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_one_address_have_one_turn_together() {
+    fn hosts_of_one_address_count_as_one() {
         let mut fair_queue = FairQueue::default();
         for thing in 0..3 {
             for account in 1..4 {
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_of_an_address_goes_from_host_to_host() {
+    fn hosts_of_one_address_are_served_round_robin() {
         let mut fair_queue = FairQueue::default();
         fair_queue.push(host(1, 1), 10);
         fair_queue.push(host(1, 2), 20);
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_next() {
+    fn item_put_back_is_next() {
         let mut fair_queue = FairQueue::default();
         fair_queue.push(A, 1);
         fair_queue.push(B, 2);
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_never_served() {
+    fn removed_item_is_never_served() {
         let mut fair_queue = FairQueue::default();
         for thing in 0..3 {
             fair_queue.push(A, thing);
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_keeps_its_turn_until_it_passes() {
+    fn host_stays_current_until_pass() {
         let mut fair_queue = FairQueue::default();
         fair_queue.push(A, 1);
         fair_queue.push(B, 2);
@@ -353,17 +356,17 @@ mod tests {
         assert_eq!(served(&mut fair_queue), [2]);
     }
 
-    /// Those that cannot be served now stay before all that come later, however often
+    /// Items that cannot be served now stay before all that arrive later, however often
     /// others between them are served.
     #[test]
-    fn who_was_skipped_comes_before_newcomers() {
+    fn skipped_items_precede_newcomers() {
         let mut fair_queue = FairQueue::default();
         for account in 1..=4 {
             fair_queue.push(host(1, account), account);
         }
         fair_queue.push(host(2, 9), 9);
         fair_queue.push(host(3, 8), 8);
-        // The third is served, and has something again.
+        // The third is served, and has an item again.
         assert!(fair_queue.pass_host() && fair_queue.pass_host());
         assert_eq!(fair_queue.pop(), Some(3));
         fair_queue.push(host(1, 3), 3);
@@ -373,14 +376,14 @@ mod tests {
         let (_, hosts) = fair_queue.addresses.front().unwrap();
         let order: Vec<u64> = hosts.iter().map(|(account, _)| *account).collect();
         assert_eq!(order, [1, 2, 4, 3, 5]);
-        // The second address, which has nothing any more.
+        // The second address, which has no items left.
         assert!(fair_queue.pass_address());
         assert_eq!(fair_queue.pop(), Some(9));
         assert!(!fair_queue.pass_host() && !fair_queue.pass_address());
         fair_queue.return_addresses(1, false);
         let order: Vec<u64> = fair_queue.addresses.iter().map(|(at, _)| *at).collect();
         assert_eq!(order, [1, 3]);
-        // Things of one host.
+        // Items of one host.
         for thing in [10, 11] {
             fair_queue.push(host(1, 1), thing);
         }

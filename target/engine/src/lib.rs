@@ -1,17 +1,16 @@
-//! The data path of the target: reactors, queue pairs, and what they share.
+//! The data path of the target: reactors, queue pairs, and the resources that they share.
 //!
-//! A [`Reactor`] is the loop of one core: RDMA providers on one side, backing stores
-//! ([`Storage`](nvmeof_backend::Storage)) on the other, the target's core in between. It
-//! decides nothing about NVMe, which is `nvmeof-target-core`'s, and moves no byte of data
-//! itself: it hands buffers from one side to the other. Others give it orders through its
-//! [`Mailbox`].
+//! A [`Reactor`] is the event loop of one CPU, between RDMA providers, backing stores
+//! ([`Storage`](nvmeof_backend::Storage)) and `nvmeof-target-core`. The core makes all
+//! NVMe decisions; the reactor passes buffers between providers and backing stores and
+//! does not touch the data. Other threads control a reactor through its [`Mailbox`].
 //!
 //! Modules import downwards only. Top down:
 //!
 //! * `thread` runs a `reactor`
 //! * `reactor`: the loop, admission, timers, orders
 //! * `queue`: one queue pair, its commands, and the resources that queue pairs share
-//! * what both use: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`),
+//! * used by both: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`),
 //!   `data_buffers`, `mailbox`, `counters`, `failures`, `peer_log`, `tag`
 #![forbid(unsafe_code)]
 

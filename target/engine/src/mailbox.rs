@@ -1,5 +1,4 @@
-//! How other threads reach a reactor: a few flags and a descriptor that wakes
-//! it up.
+//! How other threads reach a reactor: flags, orders, and an eventfd that wakes it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,50 +15,49 @@ use nvmeof_target_core::Disconnected;
 use crate::snapshot::ReactorSnapshot;
 
 bitflags::bitflags! {
-    /// What a reactor is told.
+    /// Flags for a reactor.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Mail: u8 {
-        /// A controller changed: look after the queues of it.
+        /// A controller changed: poll its queues.
         const POLL = 1;
-        /// Accept no more, finish what was begun, close.
+        /// Accept no more connections, finish the commands in flight, close.
         const DRAIN = 1 << 1;
-        /// Nothing is to be done: that the mail is taken is the answer.
+        /// A liveness check: taking the mail is the response.
         const ARE_YOU_THERE = 1 << 2;
-        /// Locks on ranges of disks changed.
+        /// Range locks changed.
         const LOCKS = 1 << 3;
-        /// There are [`Order`]s.
+        /// [`Order`]s are pending.
         const ORDERS = 1 << 4;
     }
 }
 
-/// Something a reactor is to do, with the way to answer. Of a reactor that hangs
-/// no answer comes: wait for a bounded time. One that ended drops it.
+/// A request to a reactor, with a channel for the response. A stalled reactor does not
+/// respond: wait for a bounded time. A reactor that ended drops the request.
 pub enum Order {
-    /// Opens disks, all of them or none.
+    /// Opens backing stores, all of them or none.
     Open {
-        /// Their numbers, and what they are.
+        /// Their numbers and specifications.
         disks: Vec<(u32, Claim)>,
-        /// Hears whether they are open, and if not, which one is to blame.
+        /// Gets the result; an error names the backing store that failed.
         answer: Sender<Result<(), (u32, OpenError)>>,
     },
-    /// Closes disks that no command begins on any more, each when the last
-    /// command that was begun on it has ended.
+    /// Closes backing stores that are no longer used by new commands, each when the last
+    /// command that started on it has ended.
     Close {
-        /// Their numbers, and what they are: that stays locked until it is
-        /// closed.
+        /// Their numbers and claims. Each stays locked until it is closed.
         disks: Vec<(u32, Claim)>,
-        /// Hears the number of each that is closed.
+        /// Gets the number of each that was closed.
         answer: Sender<u32>,
     },
-    /// Serves over one more provider, which gets the next number.
+    /// Adds a provider, which gets the next number.
     Add {
-        /// Made for this reactor, whose memory is registered with it.
+        /// Created for this reactor, which registers its memory with it.
         provider: Box<dyn Provider>,
-        /// Hears that it is there.
+        /// Gets the confirmation.
         reply: Reply<()>,
     },
-    /// Does without a provider that was added, as another reactor does not have
-    /// it. It is the last one, and nothing listens over it.
+    /// Removes a provider that was added, because another reactor could not add its own.
+    /// It is the last one, and has no listener.
     TakeBack {
         /// The number of the provider.
         provider: usize,
@@ -68,65 +66,64 @@ pub enum Order {
     Listen {
         /// The number of the provider.
         provider: usize,
-        /// Where.
+        /// The address.
         address: Address,
-        /// Hears the address in use.
+        /// Gets the address in use.
         reply: Reply<Result<(ListenerId, Address), ListenError>>,
     },
-    /// Stops listening on an address and closes the connections that came by
-    /// it.
+    /// Stops listening on an address and closes the connections that were accepted on it.
     Unlisten {
         /// The number of the provider.
         provider: usize,
         /// The address in use.
         address: Address,
-        /// Hears who was connected.
+        /// Gets the hosts that were disconnected.
         answer: Sender<Vec<Disconnected>>,
     },
-    /// Says how it is at this moment.
+    /// Takes a snapshot.
     Look {
-        /// Hears it.
+        /// Gets the snapshot.
         answer: Sender<ReactorSnapshot>,
     },
-    /// Listens nowhere and takes no connection any more, until it is told to
-    /// listen again; commands in flight finish, then all connections are closed.
+    /// Closes all listeners and accepts no connection until an order to listen arrives.
+    /// Commands in flight finish, then all connections are closed.
     Detach {
-        /// Hears when there is none.
+        /// Gets a message when no connection is left.
         answer: Sender<()>,
     },
 }
 
-/// The way to answer somebody who may not wait any more: then what was done is
-/// undone. Exactly one of both decides which it is.
+/// The way to respond to a caller that may have timed out. In that case, what was done is
+/// undone. Exactly one of the two sides decides which it is.
 pub struct Reply<T> {
     answer: Sender<T>,
-    /// Whoever sets it first decides.
+    /// The side that sets it first decides.
     settled: Arc<AtomicBool>,
 }
 
-/// Who waits for a [`Reply`].
+/// The receiving side of a [`Reply`].
 pub struct Awaited<T> {
-    hears: Receiver<T>,
+    receiver: Receiver<T>,
     settled: Arc<AtomicBool>,
 }
 
 impl<T> Reply<T> {
-    /// A way to answer, and who waits for that.
+    /// Both sides.
     #[must_use]
     pub fn new() -> (Self, Awaited<T>) {
-        let (answer, hears) = channel();
+        let (answer, receiver) = channel();
         let settled = Arc::new(AtomicBool::new(false));
         let reply = Self {
             answer,
             settled: Arc::clone(&settled),
         };
-        (reply, Awaited { hears, settled })
+        (reply, Awaited { receiver, settled })
     }
 
-    /// Answers.
+    /// Sends the response.
     ///
     /// # Errors
-    /// The answer, when nobody waits for it any more.
+    /// The response, if the caller has timed out.
     pub fn give(self, answer: T) -> Result<(), T> {
         if self.settled.swap(true, Ordering::AcqRel) {
             return Err(answer);
@@ -136,12 +133,12 @@ impl<T> Reply<T> {
 }
 
 impl<T> Awaited<T> {
-    /// The answer, if it comes in time; otherwise it comes to nothing.
+    /// The response, if it arrives in time. Otherwise the other side will get it back.
     #[must_use]
     pub fn within(self, patience: Duration) -> Option<T> {
-        match self.hears.recv_timeout(patience) {
-            // It is given in this very moment.
-            Err(_) if self.settled.swap(true, Ordering::AcqRel) => self.hears.recv().ok(),
+        match self.receiver.recv_timeout(patience) {
+            // It is being sent at this moment.
+            Err(_) if self.settled.swap(true, Ordering::AcqRel) => self.receiver.recv().ok(),
             heard => heard.ok(),
         }
     }
@@ -162,13 +159,13 @@ struct Inner {
 #[derive(Default)]
 struct Orders {
     waiting: Vec<Order>,
-    /// Nobody takes orders any more.
+    /// The reactor ended and takes no more orders.
     closed: bool,
 }
 
 impl Inner {
     fn orders(&self) -> MutexGuard<'_, Orders> {
-        // Nothing is left half done when a holder panics.
+        // A panic while the lock is held leaves nothing inconsistent.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +183,7 @@ impl Mailbox {
     /// An empty mailbox.
     ///
     /// # Errors
-    /// When the kernel gives no eventfd.
+    /// If the kernel cannot create an eventfd.
     pub fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let wakeup = EventFd::from_value_and_flags(0, flags)?;
@@ -199,9 +196,8 @@ impl Mailbox {
         })
     }
 
-    /// Puts an order behind those that are there and wakes the reactor up. Of a
-    /// reactor that ended it is dropped, so that who waits for the answer does
-    /// not wait in vain.
+    /// Appends an order and wakes the reactor. If the reactor has ended, the order is
+    /// dropped, which ends the wait for its response.
     pub fn order(&self, order: Order) {
         let mut orders = self.inner.orders();
         if orders.closed {
@@ -212,34 +208,33 @@ impl Mailbox {
         self.send(Mail::ORDERS);
     }
 
-    /// The reactor ended: nobody answers orders any more.
+    /// The reactor ended: pending and future orders are dropped.
     pub fn close(&self) {
         let mut orders = self.inner.orders();
         orders.closed = true;
         orders.waiting.clear();
     }
 
-    /// Takes the orders out, oldest first. [`Mail::ORDERS`] says that there are
-    /// some.
+    /// Takes all orders, oldest first. [`Mail::ORDERS`] says that there are any.
     #[must_use]
     pub fn take_orders(&self) -> Vec<Order> {
         std::mem::take(&mut self.inner.orders().waiting)
     }
 
-    /// Whether it is the same mailbox.
+    /// Whether both are the same mailbox.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Puts `mail` in and wakes the reactor up.
+    /// Adds `mail` and wakes the reactor.
     pub fn send(&self, mail: Mail) {
         self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);
-        // It fails when the counter is full: the eventfd is signalled already.
+        // It fails if the counter is full: the eventfd is signalled already.
         let _ = self.inner.wakeup.write(1);
     }
 
-    /// Puts `mail` into each of `all`.
+    /// Sends `mail` to all of `all`.
     pub fn send_all(all: &[Self], mail: Mail) {
         for mailbox in all {
             mailbox.send(mail);
@@ -253,23 +248,23 @@ impl Mailbox {
         there.intersects(mail)
     }
 
-    /// Takes everything out.
+    /// Takes all flags.
     #[must_use]
     pub fn take(&self) -> Mail {
-        // A plain load first: this is asked in every turn.
+        // A plain load first: each iteration calls this.
         if self.inner.mail.load(Ordering::Relaxed) == 0 {
             return Mail::empty();
         }
-        // Drain the eventfd before looking: mail that comes in between signals
-        // again.
+        // Drain the eventfd before taking the flags: mail that arrives in between signals
+        // it again.
         self.silence();
         Mail::from_bits_truncate(self.inner.mail.swap(0, Ordering::AcqRel))
     }
 
-    /// Ends the ringing, whether there is mail or not: call it after sleeping
-    /// on [`wait_fd`](Self::wait_fd).
+    /// Drains the eventfd, whether there is mail or not: call it after sleeping on
+    /// [`wait_fd`](Self::wait_fd).
     pub fn silence(&self) {
-        // It fails when it does not ring.
+        // It fails if the eventfd is not signalled.
         let _ = self.inner.wakeup.read();
     }
 
@@ -285,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_wait_in_turn() {
+    fn orders_are_taken_in_order() {
         let mailbox = Mailbox::new().unwrap();
         let (answer, _hears) = channel();
         let claim = Claim::take(&"null:1M".parse().unwrap(), None).unwrap();
@@ -297,23 +292,23 @@ mod tests {
             });
         }
         assert_eq!(mailbox.take(), Mail::ORDERS);
-        let told = |order| match order {
+        let disks_of = |order| match order {
             Order::Close { disks, .. } => disks.into_iter().map(|(disk, _)| disk).collect(),
             _ => Vec::new(),
         };
-        let orders = mailbox.take_orders().into_iter().map(told);
+        let orders = mailbox.take_orders().into_iter().map(disks_of);
         assert_eq!(orders.collect::<Vec<_>>(), [vec![1], vec![2, 3]]);
         assert!(mailbox.take_orders().is_empty());
     }
 
     #[test]
-    fn who_waits_for_a_reactor_that_ended_hears_so() {
+    fn order_to_ended_reactor_is_dropped() {
         let mailbox = Mailbox::new().unwrap();
         let order = || {
-            let (answer, hears) = channel();
+            let (answer, receiver) = channel();
             let disks = Vec::new();
             mailbox.order(Order::Open { disks, answer });
-            hears
+            receiver
         };
         let before = order();
         mailbox.close();
@@ -324,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_too_late_is_to_be_undone() {
+    fn late_reply_is_returned_to_its_sender() {
         let (reply, awaited) = Reply::new();
         assert_eq!(reply.give(7), Ok(()));
         assert_eq!(awaited.within(Duration::ZERO), Some(7));
@@ -337,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn mail_is_taken_once_and_adds_up() {
+    fn mail_accumulates_and_is_taken_once() {
         let mailbox = Mailbox::new().unwrap();
         assert_eq!(mailbox.take(), Mail::empty());
         let sender = mailbox.clone();

@@ -1,7 +1,7 @@
-//! Lines of the log that a peer can provoke: few, however many it tries.
+//! Rate limit for log lines that a peer can provoke.
 //!
-//! Each source of connections has a rate of its own, so that one that floods the log
-//! does not keep others out of it, and all sources have one together.
+//! Each source of connections has a rate of its own, so that a flood from one does not
+//! suppress the lines of others. A second rate limits all sources together.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use nvmeof_rdma::Peer;
 
 use crate::source::Source;
 
-/// Limits lines of the log about peers.
+/// Rate limiter for log lines about peers.
 #[derive(Debug, Default)]
 pub(crate) struct PeerLog {
     all: Bucket,
@@ -18,23 +18,23 @@ pub(crate) struct PeerLog {
     left_out: u64,
 }
 
-/// When the next line is due, were lines written at exactly the rate.
+/// When the next line would be due if lines came at exactly the rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket(Duration);
 
-/// So many lines at once, and one more in each interval.
+/// A burst of lines, and one more in each interval.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     burst: u32,
     interval: Duration,
 }
 
-/// Of one source: a machine connects all queues of its controllers within a moment.
+/// One source. A host connects all queues of its controllers at once.
 const OF_SOURCE: Rate = Rate {
     burst: 128,
     interval: Duration::from_millis(250),
 };
-/// Of all together.
+/// All sources together.
 const OF_ALL: Rate = Rate {
     burst: 512,
     interval: Duration::from_millis(25),
@@ -42,8 +42,8 @@ const OF_ALL: Rate = Rate {
 const SOURCES: usize = 64;
 
 impl PeerLog {
-    /// Whether to write a line about `peer` now. Then it says how many lines were left
-    /// out since the last one, of whatever peers, if any were.
+    /// Whether to write a line about `peer` now. `Some` has the number of lines left out
+    /// since the last one, of all peers, if any were.
     pub(crate) fn ask(&mut self, peer: Peer, now: Duration) -> Option<Option<u64>> {
         let source = Source::of(peer).network();
         let mut its = self.bucket(source);
@@ -52,7 +52,7 @@ impl PeerLog {
             return None;
         }
         its.take(OF_SOURCE, now);
-        self.keep(source, its);
+        self.remember(source, its);
         self.all.take(OF_ALL, now);
         let left_out = std::mem::take(&mut self.left_out);
         Some((left_out > 0).then_some(left_out))
@@ -63,8 +63,8 @@ impl PeerLog {
         known.map_or_else(Bucket::default, |(_, its)| *its)
     }
 
-    /// That of a new source takes the place of the one that was quiet for longest.
-    fn keep(&mut self, source: Source, its: Bucket) {
+    /// A new source replaces the one that was quiet for longest.
+    fn remember(&mut self, source: Source, its: Bucket) {
         if let Some(known) = self.sources.iter_mut().find(|(one, _)| *one == source) {
             known.1 = its;
             return;
@@ -102,7 +102,7 @@ mod tests {
         let mut lines = 0_u64;
         let mut left_out = 0;
         for line in 0..5000_u32 {
-            // Two seconds, each time by another connection.
+            // Two seconds, each line for another connection.
             let now = Duration::from_micros(400) * line;
             let said = log.ask(hostile, now);
             lines += u64::from(said.is_some());

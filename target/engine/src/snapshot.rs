@@ -1,40 +1,40 @@
-//! What a reactor has at one moment, for those who watch it.
+//! The state of a reactor at one moment.
 
 use std::collections::BTreeMap;
 
 use nvmeof_rdma::Peer;
 
-/// What a reactor has at one moment.
+/// The state of a reactor at one moment.
 #[derive(Clone, Debug)]
 pub struct ReactorSnapshot {
     /// Its queue pairs.
     pub queues: Vec<QueueSnapshot>,
     /// Queues with commands that wait for a buffer.
     pub waiting_for_buffers: usize,
-    /// Disk operations that wait for room.
+    /// Operations that wait for a free slot of their backing store.
     pub waiting_for_disks: usize,
-    /// Buffers for data that nobody holds.
+    /// Free data buffers.
     pub free_buffers: usize,
-    /// Capsules for receives of new I/O queues.
+    /// Free capsule buffers for receives of new I/O queues.
     pub free_capsules: usize,
 }
 
-/// One queue pair of it.
+/// One queue pair.
 #[derive(Clone, Debug)]
 pub struct QueueSnapshot {
     /// The number of its provider.
     pub provider: usize,
-    /// Who is at the other end.
+    /// The peer.
     pub peer: Peer,
     /// Queue identifier (QID).
     pub queue: u16,
     /// Entries of its submission queue.
     pub entries: u16,
-    /// Whose it is, when it is connected.
+    /// Its controller, if it is connected.
     pub member: Option<Member>,
     /// Commands in flight.
     pub commands: usize,
-    /// The same by namespace; those that are being answered are left out.
+    /// Commands in flight by namespace, without those whose response is being sent.
     pub namespaces: BTreeMap<u32, usize>,
 }
 

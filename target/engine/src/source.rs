@@ -1,10 +1,10 @@
-//! Where connections come from, as far as that is known before a host says its name.
+//! Sources of connections, as far as known before a Connect.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use nvmeof_rdma::Peer;
 
-/// Who a connection comes from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// An IP address.
@@ -21,8 +21,8 @@ impl Source {
         }
     }
 
-    /// The same for all that one site can have: of IPv6 a network, whose owner has any
-    /// number of addresses (RFC 4291, section 2.5.4), of others the address itself.
+    /// One source for all addresses of a site. A site has a whole network of IPv6
+    /// addresses (RFC 4291, section 2.5.4); any other source stands for itself.
     pub(crate) fn network(self) -> Self {
         const NETWORK: u128 = !0 << 64;
         match self {

@@ -1,9 +1,10 @@
-//! The end of a target: how far its reactors are, and for how long they are waited for.
+//! Shutdown of the target: the progress of its reactors, and how long it waits for them.
 //!
-//! A reactor completes what it can within the time of `reactor.drain_s`. What a disk has
-//! then is the kernel's: the memory of these operations, their files and the ring cannot be
-//! given back before they end, and nothing makes them end. So the thread of such a reactor
-//! is not waited for: the process exits, and what the kernel still holds ends with it.
+//! A reactor completes what it can within `reactor.drain_s`. Operations that a backing
+//! store has not completed by then belong to the kernel: their memory, their files and
+//! the ring cannot be released before they end, and they cannot be cancelled. The target
+//! does not wait for the thread of such a reactor: the process exits, and the kernel
+//! releases the rest.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,46 +13,47 @@ use std::time::{Duration, Instant};
 
 use nvmeof_backend::Storage;
 
-/// How long reactors are waited for after their last turn while the kernel has operations.
+/// Wait for reactors after their last iteration while the kernel has operations.
 const OUTSTANDING: Duration = Duration::from_secs(2);
-/// And otherwise: memory and devices are given back.
+/// Wait for reactors otherwise: they release memory and devices.
 const TEARDOWN: Duration = Duration::from_secs(30);
 
-/// How far the reactors of a target are at its end.
+/// Progress of the reactors of a target at shutdown.
 #[derive(Debug, Default)]
 pub struct Stopping {
-    /// Reactors that turn no more.
+    /// Reactors that have ended their loop.
     over: AtomicUsize,
-    /// Operations that did not end, by backing store.
+    /// Operations that did not complete, by backing store.
     outstanding: Mutex<BTreeMap<String, usize>>,
 }
 
-/// Threads are left behind: the kernel has something of theirs, or they hang.
+/// Threads did not end: the kernel has operations of theirs, or they are stalled.
 #[derive(Debug, thiserror::Error)]
 pub enum NotEnded {
-    /// A backing store did not do what it was to.
+    /// A backing store did not complete its operations.
     #[error(
-        "stopped, but operations did not end in time: {0}; what they were to change may or may \
-         not be stored; see why the backing store hangs"
+        "stopped, but operations did not complete in time: {0}; the data that they write may or \
+         may not be stored; find out why the backing store stalls"
     )]
     Outstanding(String),
-    /// A reactor does not come to its end.
+    /// A reactor does not end.
     #[error("stopped, but {0} did not end within {1} s; the log says what it waits for")]
     Stuck(String, u64),
 }
 
-/// Until when the threads of reactors are waited for.
+/// The deadline for the threads of reactors to end.
 #[derive(Debug)]
 pub struct Patience {
-    /// For a reactor to have its last turn.
+    /// Time for a reactor to end its loop.
     longest: Duration,
     until: Option<Instant>,
-    /// Whether all of them had it.
+    /// Whether all of them have.
     all_over: bool,
 }
 
 impl Stopping {
-    /// A reactor had its last turn: what `storage` has in flight will not be waited for.
+    /// A reactor ended its loop: operations that `storage` has in flight are not waited
+    /// for.
     pub fn is_over(&self, storage: &impl Storage) {
         let mut all = self.lock();
         for (name, count) in storage.outstanding() {
@@ -61,7 +63,7 @@ impl Stopping {
         self.over.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Why `reactors` are left behind, which the log is told.
+    /// Why `reactors` did not end. Logs it as well.
     pub fn not_ended(&self, reactors: impl Iterator<Item = usize>, longest: Duration) -> NotEnded {
         let error = self.outstanding().map_or_else(
             || {
@@ -74,7 +76,7 @@ impl Stopping {
         error
     }
 
-    /// Operations that did not end, in words; `None` if all did.
+    /// Operations that did not complete, as text; `None` if all did.
     fn outstanding(&self) -> Option<String> {
         let all = self.lock();
         let each = all.iter().map(|(name, count)| format!("{count} on {name}"));
@@ -83,7 +85,7 @@ impl Stopping {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, usize>> {
-        // Nothing is left half done when a holder panics.
+        // A panic while the lock is held leaves nothing inconsistent.
         self.outstanding
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +93,7 @@ impl Stopping {
 }
 
 impl Patience {
-    /// `longest` is how long a stop takes at most.
+    /// `longest` is how long a shutdown takes at most.
     #[must_use]
     pub fn new(longest: Duration) -> Self {
         Self {
@@ -101,8 +103,8 @@ impl Patience {
         }
     }
 
-    /// Looks how far the stop is, which `began`; `reactors` is how many there are. Says
-    /// whether they are waited for any longer.
+    /// Updates the deadline; `began` if the shutdown has begun, `reactors` is their
+    /// number. Returns whether to wait any longer.
     pub fn lasts(
         &mut self,
         now: Instant,
@@ -122,7 +124,7 @@ impl Patience {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Until when they are waited for, if that has an end.
+    /// The deadline, if there is one.
     #[must_use]
     pub fn until(&self) -> Option<Instant> {
         self.until
@@ -136,7 +138,7 @@ mod tests {
     use nvmeof_uring::RingConfig;
 
     #[test]
-    fn reactors_are_waited_for_with_a_bound_once_the_stop_began() {
+    fn shutdown_waits_for_reactors_for_a_bounded_time() {
         let (stopping, now) = (Stopping::default(), Instant::now());
         let after = |seconds| now + Duration::from_secs(seconds);
         let mut patience = Patience::new(Duration::from_secs(30));

@@ -1,20 +1,20 @@
-//! Names of work requests and disk operations: 64 bits that say what they are
-//! for and are never mistaken for those of an earlier user of the same place.
+//! Tags of work requests and of operations of backing stores: 64 bits that name queue and
+//! slot, and differ from the tags of earlier users of the same slot.
 
-/// A place in a table, and how often it was given to someone before.
+/// An index in a table, and how often it was reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotId {
     pub(crate) index: u16,
     pub(crate) generation: u16,
 }
 
-/// No queue has this place.
+/// A slot that no queue has.
 pub(crate) const NO_SLOT: SlotId = SlotId {
     index: u16::MAX,
     generation: u16::MAX,
 };
 
-/// What a name is of.
+/// What a tag names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) queue: SlotId,
@@ -33,7 +33,7 @@ impl Tag {
 }
 
 impl SlotId {
-    /// A number of 32 bits as a place; none but [`NO_SLOT`] is all ones.
+    /// Decodes 32 bits; only [`NO_SLOT`] is all ones.
     pub(crate) fn of_number(number: u32) -> Self {
         Self::from_low_bits(number.into())
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_found_again() {
+    fn tag_survives_encoding() {
         let tag = Tag {
             queue: SlotId {
                 index: 1,

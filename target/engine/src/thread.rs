@@ -1,5 +1,4 @@
-//! The thread of one reactor: turns it, and sleeps when there is nothing to
-//! do.
+//! The thread of one reactor: runs its loop, and sleeps when there is no work.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,14 +11,14 @@ use nvmeof_polling::{AfterTurn, PollCounts, Polling, PollingConfig};
 use crate::counters::{Counters, Spent};
 use crate::{Reactor, Turn};
 
-/// The time of all reactors: since the start of the program.
+/// The clock of all reactors: time since the start of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    /// One that begins now.
+    /// A clock that starts now.
     #[must_use]
     pub fn start() -> Self {
         Self {
@@ -32,11 +31,11 @@ impl Clock {
     }
 }
 
-/// Turns the reactor until it is drained, and sleeps when there is nothing to
-/// do. Says in the log now and then how much of its polling was of use.
+/// Runs the reactor until it is drained, and sleeps when there is no work. Logs now and
+/// then how much of its polling found work.
 ///
 /// # Errors
-/// When the disks fail in a way that no request is to blame for.
+/// If the backing stores fail for a reason that concerns no single request.
 pub fn run<S: Storage>(
     reactor: &mut Reactor<S>,
     clock: Clock,
@@ -44,25 +43,25 @@ pub fn run<S: Storage>(
 ) -> Result<(), StorageError> {
     let counters = Arc::clone(reactor.counters());
     let mut polling = Polling::new(config, clock.now());
-    let mut told = clock.now();
-    let mut turn = Spending::new(&counters, told);
+    let mut last_log = clock.now();
+    let mut spending = Spending::new(&counters, last_log);
     loop {
         let now = clock.now();
-        turn.ended(now);
+        spending.ended(now);
         let (did_work, then) = step(reactor, &mut polling, now)?;
-        turn.is(did_work);
+        spending.classify(did_work);
         match then {
             Then::Turn => std::hint::spin_loop(),
             Then::Yield => polling.give_way(|| clock.now()),
             Then::Sleep { until } => {
-                if now.saturating_sub(told) >= TELL_EVERY {
-                    told = now;
-                    tracing::debug!(counts = ?polling.counts(), "turns of this reactor");
+                if now.saturating_sub(last_log) >= LOG_INTERVAL {
+                    last_log = now;
+                    tracing::debug!(counts = ?polling.counts(), "reactor polling statistics");
                 }
                 sleep(reactor, until.map(|at| at.saturating_sub(now)));
                 let after = clock.now();
                 polling.slept(after.saturating_sub(now));
-                turn.slept(after);
+                spending.slept(after);
             }
             Then::End => {
                 let PollCounts {
@@ -70,32 +69,31 @@ pub fn run<S: Storage>(
                     empty,
                     sleeps,
                 } = polling.counts();
-                tracing::info!(useful, empty, sleeps, "turns of this reactor");
+                tracing::info!(useful, empty, sleeps, "reactor polling statistics");
                 return Ok(());
             }
         }
     }
 }
 
-/// What comes after a turn.
+/// What to do after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The next one, at once.
+    /// The next iteration, at once.
     Turn,
-    /// The next one, when somebody else had the CPU.
+    /// Yield the CPU, then the next iteration.
     Yield,
-    /// [`sleep`], until then at most; until something happens if there is no such
-    /// time.
+    /// [`sleep`] until an event, and at most until a deadline.
     Sleep {
-        /// When to turn again at the latest.
+        /// When the next iteration is due at the latest.
         until: Option<Duration>,
     },
-    /// Nothing: the reactor is drained.
+    /// End the loop: the reactor is drained.
     End,
 }
 
-/// Turns the reactor once. Says whether anything happened and what comes then. Whoever
-/// turns a reactor and lets it sleep decides by this, threads and simulations.
+/// Runs one iteration. Returns whether it did any work, and what to do next. Both threads
+/// and the simulation use it.
 ///
 /// # Errors
 /// As [`Reactor::turn`].
@@ -123,7 +121,7 @@ pub fn step<S: Storage>(
     Ok((did_work, then))
 }
 
-/// What the thread does with its time, one turn after the other.
+/// Accounting of the thread's time, one iteration after the other.
 struct Spending<'a> {
     counters: &'a Counters,
     since: Duration,
@@ -139,7 +137,7 @@ impl<'a> Spending<'a> {
         }
     }
 
-    /// The turn before this moment is over.
+    /// The iteration before this moment ended.
     fn ended(&mut self, now: Duration) {
         if let Some(on) = self.on.take() {
             let time = now.saturating_sub(self.since);
@@ -148,8 +146,8 @@ impl<'a> Spending<'a> {
         self.since = now;
     }
 
-    /// What the turn is that goes on.
-    fn is(&mut self, did_work: bool) {
+    /// Classifies the current iteration.
+    fn classify(&mut self, did_work: bool) {
         self.on = Some(if did_work {
             Spent::Working
         } else {
@@ -157,23 +155,22 @@ impl<'a> Spending<'a> {
         });
     }
 
-    /// It slept since the turn began, which took next to nothing.
+    /// It slept since the iteration began, which took next to nothing.
     fn slept(&mut self, until: Duration) {
         self.on = Some(Spent::Asleep);
         self.ended(until);
     }
 }
 
-/// How often the log is told at most; a reactor does not wake up for it.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Interval between log lines about polling. The reactor does not wake up for them.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Descriptors for which a sleep needs no memory: those of so many providers,
-/// less the disks and the mailbox.
+/// Descriptors for which a sleep needs no allocation: providers, backing stores and the
+/// mailbox.
 const FEW: usize = 16;
 
-/// Sleeps until something happens or `timeout` has passed, and says whether something
-/// did. A reactor that seldom finds work for its next turn sleeps for each command, so
-/// it allocates nothing.
+/// Sleeps until an event or `timeout`; returns whether there was an event. A reactor with
+/// little work sleeps for each command, so it does not allocate.
 #[allow(clippy::must_use_candidate, reason = "called for its effect")]
 pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> bool {
     let mailbox = reactor.mailbox().wait_fd();
@@ -195,14 +192,14 @@ pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> boo
     };
     // An interrupted sleep is a short one.
     let ready = poll(fds, poll_timeout(timeout));
-    // The last is its mailbox.
+    // The last one is its mailbox.
     if fds.last().and_then(PollFd::any) != Some(false) {
         reactor.mailbox().silence();
     }
     ready.is_ok_and(|ready| ready > 0)
 }
 
-/// What poll(2) takes. Rounded up: waking too early would be a turn for nothing.
+/// The timeout for poll(2), rounded up: waking too early would cost an iteration.
 #[must_use]
 pub fn poll_timeout(timeout: Option<Duration>) -> PollTimeout {
     timeout.map_or(PollTimeout::NONE, |timeout| {

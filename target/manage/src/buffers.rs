@@ -1,4 +1,4 @@
-//! How the memory of a reactor is divided.
+//! Division of the buffer memory of a reactor.
 
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_target_core::Limits;
@@ -7,18 +7,17 @@ use nvmeof_target_config::Running;
 use nvmeof_target_engine::ReactorConfig;
 use nvmeof_target_engine::{LONGEST_AT_ONCE, capsule_stride};
 
-/// Data of most commands is no longer than this.
+/// Most commands have no more data than this.
 const SHORT: usize = 4096;
 const MEDIUM: usize = 32 << 10;
-/// What hosts merge requests into, mostly: longer ones are few.
+/// Most merged requests of hosts are no longer than this.
 const LONG: usize = 256 << 10;
-/// A command whose data were not taken or given for so long ends its
-/// connection.
+/// A command whose data transfer makes no progress for this long ends its connection.
 const STALL: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Divides the memory: half for capsules; of the other half an eighth for
-/// short data and a quarter for medium ones. Of the rest, long data have half
-/// and the longest possible the other half.
+/// Divides the memory. Capsule buffers get half; of the other half, short transfer buffers get
+/// an eighth and medium ones a quarter. Long transfer buffers get half of the rest, and those of
+/// the maximum length the other half.
 #[must_use]
 pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
     let memory = usize::try_from(running.buffer_memory).unwrap_or(usize::MAX);
@@ -39,8 +38,9 @@ pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
     }
 }
 
-/// Divides that of data. There is at least one buffer of each kind, and two of
-/// the longest, which one compare needs: where memory is short they come first.
+/// Divides the memory of transfer buffers. There is at least one buffer of each length. There
+/// are at least two of the longest, which one Compare needs: these have priority if memory is
+/// short.
 fn data(memory: usize, longest: usize) -> Vec<ClassSpec> {
     let class = |len: usize, share: usize| ClassSpec {
         len,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_is_used_and_not_more() {
+    fn buffers_use_nearly_all_memory_and_no_more() {
         for memory in [8 << 20, 64 << 20, 1 << 30] {
             let config = divided(memory, &Limits::default());
             let data: usize = config.data.iter().map(bytes).sum();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_transfer_always_fits_twice() {
+    fn longest_transfer_fits_twice() {
         for shift in 12..=24 {
             let limits = Limits {
                 max_transfer: 1 << shift,
@@ -118,9 +118,9 @@ mod tests {
         }
     }
 
-    /// What hosts have at once without waiting, with the memory of the default.
+    /// The transfers that can be in flight without waiting, with the default memory.
     #[test]
-    fn transfers_of_every_length_go_side_by_side() {
+    fn transfers_of_every_length_run_concurrently() {
         let config = divided(64 << 20, &Limits::default());
         let counts: Vec<_> = config.data.iter().map(|one| (one.len, one.count)).collect();
         let expected = [

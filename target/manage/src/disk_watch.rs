@@ -1,5 +1,5 @@
-//! The thread that looks after disks: notices when one has another size, and what
-//! became of those that fail.
+//! The thread that monitors backing stores: it detects other sizes, and examines those that
+//! failed.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,34 +8,35 @@ use std::time::{Duration, Instant};
 use crate::served::Manager;
 use nvmeof_target_engine::Failures;
 
-/// How often sizes are looked at. It takes one system call for each disk.
+/// Interval of size checks. Each takes one system call for each backing store.
 const EVERY: Duration = Duration::from_secs(2);
-/// Between two looks, when disks fail all the time.
+/// Pause between two checks while backing stores fail continuously.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the thread may take to end.
-const AT_THE_END: Duration = Duration::from_millis(500);
+/// How long a drop waits for the thread to end.
+const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Looks after disks until it is dropped.
+/// Monitors backing stores until it is dropped.
 pub struct DiskWatch {
     failures: Failures,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DiskWatch {
-    /// Of what reactors tell `failures`. After each change `tell` hears what is served.
+    /// Examines the backing stores that reactors report to `failures`. After each change, `notify`
+    /// gets the status of the target.
     ///
     /// # Errors
-    /// When there is no thread for that.
+    /// If the thread cannot be started.
     pub fn start(
         manager: Arc<Manager>,
         failures: Failures,
-        tell: fn(&str),
+        notify: fn(&str),
     ) -> std::io::Result<Self> {
-        let told = failures.clone();
+        let reported = failures.clone();
         let thread = std::thread::Builder::new()
             .name("disks".to_owned())
-            .spawn(move || watch(&manager, &told, tell))?;
+            .spawn(move || watch(&manager, &reported, notify))?;
         Ok(Self {
             failures,
             thread: Some(thread),
@@ -43,10 +44,10 @@ impl DiskWatch {
     }
 }
 
-fn watch(manager: &Manager, failures: &Failures, tell: fn(&str)) {
+fn watch(manager: &Manager, failures: &Failures, notify: fn(&str)) {
     while let Some(failed) = failures.wait(EVERY) {
         if manager.look_after(&failed) {
-            tell(&manager.status());
+            notify(&manager.status());
         }
         if !failed.is_empty() {
             std::thread::sleep(PAUSE);
@@ -57,8 +58,8 @@ fn watch(manager: &Manager, failures: &Failures, tell: fn(&str)) {
 impl Drop for DiskWatch {
     fn drop(&mut self) {
         self.failures.stop();
-        // One that waits for a device that hangs is left behind.
-        let until = Instant::now() + AT_THE_END;
+        // A thread that is blocked by an unresponsive device is abandoned.
+        let until = Instant::now() + JOIN_TIMEOUT;
         while let Some(thread) = &self.thread {
             if thread.is_finished() || Instant::now() >= until {
                 break;

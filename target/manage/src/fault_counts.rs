@@ -1,23 +1,23 @@
-//! How often what is behind a namespace was gone, and why it was taken for that.
+//! Counters of faults of namespaces, by cause.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Why storage is taken for gone.
+/// Why a namespace is faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The kernel says that it is not there any more.
+    /// The kernel reports that the device was removed.
     Removed,
-    /// Nothing of it can be read.
+    /// Not even one block can be read.
     Unreadable,
-    /// It has no size, or one that cannot be served.
+    /// Its size is 0, or cannot be served.
     Size,
 }
 
 impl Cause {
     const ALL: [Self; 3] = [Self::Removed, Self::Unreadable, Self::Size];
 
-    /// A word for labels.
+    /// Value of the label `cause`.
     fn name(self) -> &'static str {
         match self {
             Self::Removed => "removed",
@@ -29,15 +29,15 @@ impl Cause {
 
 type Counts = BTreeMap<(String, u32), [u64; Cause::ALL.len()]>;
 
-/// Counts of one target. Clones are the same.
+/// Counters of one target. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct FaultCounts {
-    /// Of namespaces that had any: as many as an administrator made.
+    /// One entry for each namespace that had a fault; the configuration bounds their number.
     counts: Arc<Mutex<Counts>>,
 }
 
 impl FaultCounts {
-    /// It happened to a namespace.
+    /// Counts one fault of a namespace.
     pub(crate) fn add(&self, subsystem: &str, nsid: u32, cause: Cause) {
         let mut counts = self.lock();
         let counts = counts.entry((subsystem.to_owned(), nsid)).or_default();
@@ -46,20 +46,20 @@ impl FaultCounts {
         }
     }
 
-    /// How often it happened to one, for each cause.
+    /// The faults of one namespace, for each cause.
     pub fn of(&self, subsystem: &str, nsid: u32) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.lock().get(&(subsystem.to_owned(), nsid)).copied();
         let names = Cause::ALL.map(Cause::name);
         names.into_iter().zip(counts.unwrap_or_default())
     }
 
-    /// How often it happened.
+    /// The faults of all namespaces.
     pub(crate) fn total(&self) -> u64 {
         self.lock().values().flatten().sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Nothing is left half done when a holder panics.
+        // A panic of a holder leaves nothing inconsistent.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,39 +1,39 @@
-//! The descriptors that the process may have, and who gets how many.
+//! The limit of file descriptors, and how it is divided.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::ports::Port;
 use nvmeof_target_config::Config;
 
-/// Descriptors that are left for disks which come later, at most, and one in so
-/// many of those there may be.
+/// Most descriptors that are reserved for backing stores added later, and the fraction of the
+/// limit that they may use.
 const SPARE: usize = 16;
 const SPARE_SHARE: usize = 64;
 
-/// Of so many descriptors one may be a connection over which the target is
-/// managed, and one in the same number one over which it is watched.
+/// The fraction of the limit for connections to the control socket, and the same for those to
+/// the address of metrics.
 const HTTP_SHARE: usize = 16;
-/// Those are so many at least.
+/// The least number of each kind of connection.
 const HTTP_LEAST: usize = 4;
-/// And so many at most, to manage and to watch: those who change something may have to
-/// wait for others.
+/// The largest number of each kind. The control socket has more: clients may have to wait for
+/// the changes of others.
 const MANAGING: usize = 1024;
 const WATCHING: usize = 32;
 
-/// How many the process may have at this moment.
+/// The current limit of file descriptors of the process.
 #[must_use]
 pub fn limit() -> usize {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
-/// Connections to the control socket, at most.
+/// Most connections to the control socket.
 #[must_use]
 pub fn managing() -> usize {
     http(limit(), MANAGING)
 }
 
-/// Connections to where the target is watched over TCP, at most.
+/// Most connections to the TCP address of metrics.
 #[must_use]
 pub fn watching() -> usize {
     http(limit(), WATCHING)
@@ -43,17 +43,17 @@ fn http(limit: usize, most: usize) -> usize {
     (limit / HTTP_SHARE).clamp(HTTP_LEAST, most)
 }
 
-/// Lets the process have as many descriptors as the system allows it. Before
-/// anything is opened: each namespace takes one.
+/// Raises the limit of file descriptors to the hard limit. Called before anything is opened:
+/// each namespace uses a descriptor.
 pub fn raise() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Where it is not allowed we live with what there is.
+        // If that fails, the current limit applies.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 
-/// How many connections each reactor may have: a connection is one descriptor,
-/// and running out of them would end connections that serve well.
+/// Most connections of each reactor. A connection uses one descriptor, and without free
+/// descriptors existing connections would fail.
 #[must_use]
 pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
     let limit = limit();
@@ -72,22 +72,22 @@ pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> 
     connections(limit, others)
 }
 
-/// What has descriptors besides connections of hosts.
+/// Users of descriptors other than connections of hosts.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     reactors: usize,
     disks: usize,
     /// RDMA devices.
     devices: usize,
-    /// Connections of HTTP.
+    /// HTTP connections.
     http: usize,
 }
 
-/// Connections for each reactor with `limit` descriptors in all. Those of RDMA
-/// devices are no descriptors.
+/// Connections for each reactor, with `limit` descriptors in total. Connections of RDMA devices
+/// use no descriptors.
 fn connections(limit: usize, others: Others) -> u32 {
-    /// Standard streams, signals, listeners of HTTP and what their threads wait
-    /// with, and what libraries open for a moment.
+    /// Standard streams, signals, HTTP listeners and the epoll instances of their threads, and
+    /// temporary descriptors of libraries.
     const OF_PROCESS: usize = 32;
     /// Epoll, ring, mailbox, listeners; epoll and connection events of RDMA
     /// devices.
@@ -123,7 +123,7 @@ mod tests {
             (1024, others(1, 1, 2, 0), 1024 - 32 - 1 - 25),
             (1024, others(1, 1, 2, 100), 1024 - 32 - 1 - 25 - 100),
             (1 << 20, others(2, 0, 0, 0), ((1 << 20) - 32 - 32) / 2),
-            // A host needs two.
+            // A host needs two connections.
             (64, others(1, 2, 0, 8), 4),
             (10, others(4, 9, 3, 12), 1),
             (usize::MAX, others(1, 0, 0, 0), u32::MAX),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_manages_and_watches_has_a_part_of_what_there_is() {
+    fn http_connections_have_a_share_of_the_limit() {
         for (limit, both) in [(64, [4, 4]), (256, [16, 16]), (1024, [64, 32])] {
             assert_eq!([http(limit, MANAGING), http(limit, WATCHING)], both);
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_raised_to_what_is_allowed_and_shared_with_http() {
+    fn limit_is_raised_to_hard_limit_and_shared_with_http() {
         raise();
         let none = share(&config("[control]\nsocket = \"\"\n"), 1, 1, &[]);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

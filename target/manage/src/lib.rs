@@ -1,10 +1,10 @@
 //! Applies a configuration to reactors: starts them, and changes what they serve while hosts
-//! are served.
+//! are connected.
 //!
-//! [`Server`] starts what a configuration says, one reactor for each CPU that it names, and
-//! [`Manager`] changes it from then on: ports, backing stores, and what becomes of those
-//! that fail. Where changes come from, and who is told of them, is decided elsewhere: this
-//! crate knows no HTTP, no command line and no service manager.
+//! [`Server`] opens backing stores, listens on ports and starts one reactor for each configured
+//! CPU. [`Manager`] applies later changes of ports and backing stores, and handles backing
+//! stores that fail. The sources of changes and the recipients of notifications are other
+//! crates: this one has no HTTP, no command line and no service manager.
 #![forbid(unsafe_code)]
 
 mod buffers;

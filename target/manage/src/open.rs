@@ -1,33 +1,33 @@
-//! Opening what a configuration names.
+//! Opening the backing stores of a configuration.
 
 use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
 use nvmeof_backend_spec::Spec;
 use nvmeof_target_config::{Config, ConfigError, Wanted};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
 
-/// What one namespace is served from.
+/// The backing store of one namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served<'a> {
-    /// The number of its disk.
+    /// Its number on the reactors.
     pub number: u32,
-    /// What it looks like, or did before it was gone.
+    /// Its geometry, or the last known one if it is not available.
     pub geometry: &'a Geometry,
-    /// Whether hosts can use it.
+    /// State of the namespace.
     pub state: NamespaceState,
 }
 
-/// A namespace that cannot be opened.
+/// A namespace whose backing store can never be opened.
 #[derive(Debug)]
 pub struct Unopenable {
-    /// Its subsystem.
+    /// NQN of the subsystem.
     pub nqn: String,
-    /// Its number.
+    /// NSID of the namespace.
     pub nsid: u32,
-    /// Why.
+    /// The reason.
     pub error: ConfigError,
 }
 
-/// Opens and locks what is wanted.
+/// Opens and locks a backing store.
 pub(crate) fn take(wanted: &Wanted) -> Result<Claim, OpenError> {
     if wanted.polled {
         Claim::take_polled(&wanted.spec, wanted.block_size)
@@ -36,7 +36,7 @@ pub(crate) fn take(wanted: &Wanted) -> Result<Claim, OpenError> {
     }
 }
 
-/// Tries to open every namespace of `config` that is enabled, and closes all again.
+/// Tries to open the backing store of each enabled namespace of `config`, and closes all.
 /// Returns those that can never be opened.
 #[must_use]
 pub fn unopenable(config: &Config) -> Vec<Unopenable> {
@@ -58,12 +58,11 @@ pub fn unopenable(config: &Config) -> Vec<Unopenable> {
     unopenable
 }
 
-/// Opens and locks what each enabled namespace names, in order. What cannot be
-/// opened yet says why: `serve` waits for that, and `check-config` lists it.
+/// Opens and locks the backing store of each enabled namespace, in order. One that cannot be
+/// opened yet has an error: `serve` waits for it, and `check-config` lists it.
 ///
 /// # Errors
-/// [`ConfigError`] names file, line and key of the first that cannot be served
-/// however long one waits.
+/// [`ConfigError`] names file, line and key of the first one that can never be served.
 pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
     let mut files = Files::default();
     let wanted = config.wanted()?.into_iter().enumerate();
@@ -77,8 +76,8 @@ pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, 
         .collect()
 }
 
-/// Opens and locks what namespace number `at` wants; `files` are those that others of
-/// the configuration have.
+/// Opens and locks the backing store of the enabled namespace at index `at`; `files` are those
+/// of the other namespaces.
 fn take_alone(
     config: &Config,
     at: usize,
@@ -86,7 +85,7 @@ fn take_alone(
     files: &mut Files,
 ) -> Result<Claim, ConfigError> {
     let is_free = files.add(&wanted.spec);
-    if !is_free.map_err(|error| disk_error(config, at, &error))? {
+    if !is_free.map_err(|error| open_error(config, at, &error))? {
         let what = format!(
             "{}: another namespace of this configuration is served from the same file or \
              device; name another one, or serve both read-only",
@@ -95,22 +94,20 @@ fn take_alone(
         return Err(config.path_error(at, &what));
     }
     let taken = take(wanted);
-    taken.map_err(|error| disk_error(config, at, &error))
+    taken.map_err(|error| open_error(config, at, &error))
 }
 
-/// What is wrong with the disk of namespace number `at`, counted over those of
-/// all subsystems that are enabled.
-pub(crate) fn disk_error(config: &Config, at: usize, error: &OpenError) -> ConfigError {
+/// The error for the backing store of the enabled namespace at index `at`, over all subsystems.
+pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> ConfigError {
     let what = error.to_string();
-    let told = match error {
+    let refused = match error {
         OpenError::CannotPoll { .. } => config.polled_error(at, &what),
         _ => config.path_error(at, &what),
     };
-    told.passing(error.may_pass())
+    refused.passing(error.may_pass())
 }
 
-/// The model of these disks, which come in the order of the namespaces that
-/// are enabled.
+/// The model with these backing stores, in the order of the enabled namespaces.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and key.
@@ -128,7 +125,7 @@ pub(crate) fn model_of<'a>(
     config.model_of(fill_in, ports)
 }
 
-/// What the model has to know of a disk.
+/// Completes a namespace with the properties of its backing store.
 fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
     let Served {
         number,
@@ -146,7 +143,7 @@ fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
     spec.preferred = preferred(&geometry.hints);
 }
 
-/// The sizes of which hosts are told.
+/// The preferred sizes that Identify reports to hosts.
 pub(crate) fn preferred(hints: &Hints) -> Preferred {
     Preferred {
         write: hints.write.unwrap_or(0),
@@ -159,13 +156,13 @@ pub(crate) fn preferred(hints: &Hints) -> Preferred {
 /// Files and devices of the namespaces of one configuration.
 #[derive(Default)]
 struct Files {
-    /// With whether it is only read.
+    /// Identity of each, and whether it is read-only.
     taken: Vec<((u64, u64), bool)>,
 }
 
 impl Files {
-    /// One more namespace is served from that. False when another one is already, and
-    /// one of the two may write.
+    /// Adds the backing store of one more namespace. False if another namespace has the same
+    /// one, unless both are read-only.
     fn add(&mut self, spec: &Spec) -> Result<bool, OpenError> {
         let Spec::File { path, .. } = spec else {
             return Ok(true);
@@ -205,7 +202,7 @@ block_size = 512
         Config::parse(Path::new("target.toml"), text.to_owned())
     }
 
-    /// All that it names, or the first that cannot be opened.
+    /// All backing stores, or the error of the first that cannot be opened.
     fn open(config: &Config) -> Result<Vec<Claim>, ConfigError> {
         open_present(config)?.into_iter().collect()
     }
@@ -223,7 +220,7 @@ block_size = 512
     }
 
     #[test]
-    fn what_a_path_names_must_be_there_and_whole() {
+    fn path_must_name_a_free_file_of_whole_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
         let text = GOOD.replace("ram:1M", path.to_str().unwrap());
@@ -255,7 +252,7 @@ block_size = 512
     }
 
     #[test]
-    fn a_disk_that_cannot_be_polled_is_told_with_its_line() {
+    fn iopoll_without_support_is_reported_with_its_line() {
         let text = GOOD.replace("block_size = 512", "block_size = 512\niopoll = true");
         let error = open(&parse(&text).unwrap()).map(drop).unwrap_err();
         let words = ["iopoll", "ram:1048576", "leave iopoll out"];
@@ -265,7 +262,7 @@ block_size = 512
     }
 
     #[test]
-    fn file_of_the_command_line_that_is_not_there_is_named() {
+    fn missing_file_of_command_line_is_reported() {
         let listen = "127.0.0.1:4420".parse().unwrap();
         let none = Config::of_namespaces(&["/nonexistent".into()], listen, &[], None).unwrap();
         let error = open(&none).map(|_| ()).unwrap_err().to_string();

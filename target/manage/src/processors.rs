@@ -1,5 +1,4 @@
-//! Where reactors run: the CPUs that this process may use, and the
-//! NUMA nodes they belong to.
+//! Placement of reactors on the CPUs that this process may use, and on their NUMA nodes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,19 +10,19 @@ use nix::unistd::Pid;
 use crate::ports::Port;
 use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 
-/// Where one reactor runs.
+/// The CPU of one reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReactorCpu {
-    /// Its CPU; `None` leaves that to the kernel.
+    /// Its CPU; `None`: any, as the kernel schedules it.
     pub processor: Option<usize>,
-    /// The NUMA node of the CPU, where the machine has several.
+    /// The NUMA node of the CPU, if the machine has several.
     pub node: Option<usize>,
-    /// The CPU of the kernel's thread that takes its disk operations, where one was
-    /// named for that (`storage.sqpoll_cores`).
+    /// The CPU of the kernel thread that takes its I/O operations, if it is configured
+    /// (`storage.sqpoll_cores`).
     pub sqpoll: Option<usize>,
 }
 
-/// What placing asks a machine.
+/// Queries of the placement about a machine.
 trait Topology {
     /// The CPUs that this process may use.
     fn allowed(&self) -> Result<BTreeSet<usize>, Errno>;
@@ -31,7 +30,7 @@ trait Topology {
     /// The NUMA node of a CPU; `None` on machines that have only one.
     fn node_of(&self, processor: usize) -> Option<usize>;
 
-    /// The NUMA node next to an RDMA device.
+    /// The NUMA node of an RDMA device.
     fn node_of_device(&self, device: &str) -> Option<usize>;
 }
 
@@ -57,8 +56,8 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigE
     Ok(cpus)
 }
 
-/// What is remarkable about the CPUs of the kernel's threads that take disk
-/// operations from the reactors of `config`: with one of them a reactor shares its own.
+/// A warning if a kernel thread that takes I/O operations (SQPOLL) shares its CPU with a reactor
+/// of `config`.
 #[must_use]
 pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
     config.running().sqpoll?;
@@ -66,21 +65,20 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
         Some(core) => {
             let own = cpus.iter().position(|cpu| cpu.processor == Some(core))?;
             Some(format!(
-                "storage.sqpoll_cores: CPU {core} is that of reactor {own} as well, and \
-                 each waits for the other; name CPUs that are not in reactor.cores, or \
-                 leave storage.sqpoll out"
+                "storage.sqpoll_cores: CPU {core} is also the CPU of reactor {own}: each waits \
+                 for the other; name CPUs that are not in reactor.cores, or set storage.sqpoll \
+                 to false"
             ))
         }
-        // A new thread has the CPUs that were set for the one that made it, and since
-        // Linux 6.2 they still count when the kernel moves it.
+        // A new thread inherits the CPU affinity of its creator, and since Linux 6.2 the affinity
+        // still applies when the kernel moves the thread.
         // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
         // io_uring/sqpoll.c of Linux.
         None => cpu.processor.map(|core| {
             format!(
-                "storage.sqpoll: on Linux 6.2 and later the kernel's thread that takes disk \
-                 operations shares CPU {core} with the reactor that it serves, and each \
-                 waits for the other; name other CPUs in storage.sqpoll_cores, or leave \
-                 storage.sqpoll out"
+                "storage.sqpoll: since Linux 6.2 the kernel thread shares CPU {core} with its \
+                 reactor: each waits for the other; name other CPUs in storage.sqpoll_cores, \
+                 or set storage.sqpoll to false"
             )
         }),
     })
@@ -89,7 +87,7 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
 /// Binds this thread to its CPU and NUMA node.
 ///
 /// # Errors
-/// When the CPU went away meanwhile.
+/// If the CPU is not available any more.
 pub(crate) fn take(cpu: ReactorCpu) -> Result<(), Errno> {
     let Some(processor) = cpu.processor else {
         return Ok(());
@@ -122,8 +120,8 @@ fn place_on(
     Ok(cores.into_iter().map(cpu).collect())
 }
 
-/// Has the kernel's threads run on these CPUs, in the order of the reactors and
-/// from the first on again where there are fewer.
+/// Assigns these CPUs to the kernel threads, in the order of the reactors. If there are fewer
+/// CPUs than reactors, it starts again with the first.
 fn place_sqpoll(
     machine: &dyn Topology,
     cores: &[usize],
@@ -140,26 +138,26 @@ fn place_sqpoll(
 }
 
 fn allowed(machine: &dyn Topology) -> Result<BTreeSet<usize>, String> {
-    machine.allowed().map_err(|errno| {
-        format!("the kernel does not tell which CPUs there are ({errno}); leave it out")
-    })
+    machine
+        .allowed()
+        .map_err(|errno| format!("cannot get the CPUs of this process: {errno}; omit this key"))
 }
 
-/// `or` is what else can be named.
+/// Checks that all CPUs are allowed; `or` is a further valid value for the message.
 fn all_are_allowed(cores: &[usize], allowed: &BTreeSet<usize>, or: &str) -> Result<(), String> {
     match cores.iter().find(|core| !allowed.contains(core)) {
         Some(core) => Err(format!(
-            "CPU {core} is not there or not for this process, which may use {}; name some \
-             of these{or}, or change what it may use (CPUAffinity= and AllowedCPUs= of its \
-             systemd unit, `taskset`, the cpuset of its container)",
+            "CPU {core} is not available to this process, which may use {}; name some of \
+             these{or}, or change its affinity (CPUAffinity= and AllowedCPUs= of its systemd \
+             unit, `taskset`, the cpuset of its container)",
             Ranges(allowed)
         )),
         None => Ok(()),
     }
 }
 
-/// The CPUs of the nodes that the devices are at, or all where that is
-/// not known or leaves none.
+/// The allowed CPUs of the NUMA nodes of the devices, or all allowed CPUs if the nodes are not
+/// known or have none.
 fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> BTreeSet<usize> {
     let nodes = devices
         .iter()
@@ -177,18 +175,18 @@ fn near(machine: &dyn Topology, allowed: &BTreeSet<usize>, devices: &[&str]) -> 
     near
 }
 
-/// So many of the CPUs, or all that there can be reactors for.
-fn first_of(processors: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize>, String> {
-    let there = processors.len();
-    if let Some(count) = count.filter(|count| *count > there) {
+/// The first `count` CPUs, or as many as there can be reactors.
+fn first_of(allowed: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize>, String> {
+    let available = allowed.len();
+    if let Some(count) = count.filter(|count| *count > available) {
         return Err(format!(
-            "\"auto\" finds {there} CPUs ({}), fewer than the {count} of reactor.count; \
+            "\"auto\" finds {available} CPUs ({}), fewer than the {count} of reactor.count; \
              lower that, or name CPUs",
-            Ranges(processors)
+            Ranges(allowed)
         ));
     }
-    let count = count.unwrap_or(there).min(MOST_REACTORS);
-    Ok(processors.iter().copied().take(count).collect())
+    let count = count.unwrap_or(available).min(MOST_REACTORS);
+    Ok(allowed.iter().copied().take(count).collect())
 }
 
 /// The CPUs that this process may use. Tests name the first of these, because CPU 0 may
@@ -212,7 +210,7 @@ impl Topology for Machine {
     }
 
     fn node_of(&self, processor: usize) -> Option<usize> {
-        // A machine with one node has nothing to choose from.
+        // With one node there is no choice.
         let nodes = node_names("/sys/devices/system/node");
         if nodes.len() < 2 {
             return None;
@@ -222,15 +220,15 @@ impl Topology for Machine {
     }
 
     fn node_of_device(&self, device: &str) -> Option<usize> {
-        // -1 where the firmware does not tell.
+        // -1 if the firmware does not report it.
         // Source: Documentation/ABI/testing/sysfs-bus-pci.
         let path = format!("/sys/class/infiniband/{device}/device/numa_node");
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 }
 
-/// Numbers of the entries `nodeN` of a folder. A CPU's has one, which is
-/// its node. Source: Documentation/ABI/stable/sysfs-devices-node.
+/// Numbers of the entries `nodeN` of a folder. The folder of a CPU has one, which is its node.
+/// Source: Documentation/ABI/stable/sysfs-devices-node.
 fn node_names(folder: &str) -> Vec<usize> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
@@ -285,7 +283,7 @@ impl fmt::Display for Ranges<'_> {
 mod tests {
     use super::*;
 
-    /// Why nothing can be placed as `text` says, before a port and a subsystem.
+    /// The error for a configuration that begins with `text`.
     fn refusal(text: &str) -> String {
         let config = format!(
             "{text}\n[[port]]\ntraddr = \"127.0.0.1\"\n[[subsystem]]\n\
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_that_is_not_there_is_told_with_its_line() {
+    fn unavailable_cpu_is_reported_with_its_line() {
         let core = first_usable();
         let cores = refusal(&format!("[reactor]\ndrain_s = 1\ncores = [{core}, 1023]"));
         let sqpoll = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{core}, 1023]");
@@ -304,12 +302,16 @@ mod tests {
         for word in ["target.toml:3: ", "reactor.cores", "CPU 1023", "taskset"] {
             assert!(cores.contains(word), "{word}: {cores}");
         }
-        for word in ["target.toml:3: ", "sqpoll_cores", "CPU 1023 is not there"] {
+        for word in [
+            "target.toml:3: ",
+            "sqpoll_cores",
+            "CPU 1023 is not available",
+        ] {
             assert!(sqpoll.contains(word), "{word}: {sqpoll}");
         }
     }
 
-    /// Two nodes with four CPUs each; some are not for this process.
+    /// Two nodes with four CPUs each; the process may use those in the list.
     struct TwoNodes(&'static [usize]);
 
     impl Topology for TwoNodes {
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn reactors_are_where_the_configuration_says() {
+    fn reactors_run_on_configured_cpus() {
         let cpus = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
         let cpu = |processor, node| ReactorCpu {
             processor: Some(processor),
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_the_processors_next_to_the_devices() {
+    fn auto_selects_cpus_close_to_the_devices() {
         let auto = Cores::Auto(None);
         assert_eq!(processors(&ALL, &auto, &["mlx5_1"]), [4, 5, 6, 7]);
         assert_eq!(
@@ -357,26 +359,26 @@ mod tests {
             [0, 1, 2, 3, 4, 5, 6, 7]
         );
         assert_eq!(processors(&ALL, &Cores::Auto(Some(2)), &["mlx5_1"]), [4, 5]);
-        // Software has no place, and so have devices that do not tell.
+        // Software devices have no node, and for some devices it is unknown.
         for devices in [&[][..], &["rxe0"], &["mlx5_-1"]] {
             assert_eq!(processors(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
         }
-        // None of a device's own CPUs is for us.
+        // The process may use none of the CPUs of the device's node.
         let half = TwoNodes(&[1, 3]);
         assert_eq!(processors(&half, &auto, &["mlx5_1"]), [1, 3]);
     }
 
     #[test]
-    fn processors_that_are_not_for_us_are_errors() {
+    fn disallowed_cpus_are_refused() {
         let some = TwoNodes(&[0, 1, 2, 5, 7]);
         let error = place_on(&some, &Cores::On(vec![1, 3]), &[]).unwrap_err();
-        assert!(error.contains("CPU 3 is not there"), "{error}");
+        assert!(error.contains("CPU 3 is not available"), "{error}");
         assert!(error.contains("may use 0-2,5,7;"), "{error}");
         let error = place_on(&some, &Cores::Auto(Some(3)), &["mlx5_1"]).unwrap_err();
         assert!(error.contains("finds 2 CPUs (5,7)"), "{error}");
     }
 
-    /// Those of the kernel's threads, for so many reactors.
+    /// The CPUs of the kernel threads, for `reactors` reactors.
     fn taking(cores: &[usize], reactors: usize) -> Result<Vec<Option<usize>>, String> {
         let mut cpus = vec![ReactorCpu::default(); reactors];
         place_sqpoll(&TwoNodes(&[0, 1, 2, 5]), cores, &mut cpus)?;
@@ -384,12 +386,12 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_kernel_have_their_processors_in_turn() {
+    fn sqpoll_threads_get_cpus_round_robin() {
         assert_eq!(taking(&[], 2).unwrap(), [None, None]);
         assert_eq!(taking(&[5, 2], 3).unwrap(), [Some(5), Some(2), Some(5)]);
         assert_eq!(taking(&[5, 2], 1).unwrap(), [Some(5)]);
         let error = taking(&[5, 3], 1).unwrap_err();
-        assert!(error.contains("CPU 3 is not there"), "{error}");
+        assert!(error.contains("CPU 3 is not available"), "{error}");
         assert!(
             error.contains("may use 0-2,5; name some of these, or"),
             "{error}"
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reactor_that_shares_its_processor_with_the_kernel_is_remarkable() {
+    fn cpu_shared_by_reactor_and_sqpoll_is_reported() {
         let remark = |head: &str| {
             let port = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
             let config = Config::parse("target.toml".as_ref(), format!("{head}\n{port}")).unwrap();
@@ -420,7 +422,10 @@ mod tests {
         assert_eq!(remark(&others), None);
         for (text, words) in [
             ("", "shares CPU 1"),
-            ("sqpoll_cores = [3, 1]", "CPU 1 is that of reactor 0"),
+            (
+                "sqpoll_cores = [3, 1]",
+                "CPU 1 is also the CPU of reactor 0",
+            ),
         ] {
             let remark = remark(&format!("{placed}\n{sqpoll}\n{text}")).unwrap();
             assert!(remark.contains(words), "{remark}");

@@ -1,11 +1,10 @@
-//! Which namespaces hosts write protected, in a file beside that of what was changed
-//! at run time: an administrator changes one and hosts the other.
+//! The file of write protections that hosts set. It is beside the state file: an administrator
+//! changes that one, and hosts change this one.
 //!
-//! The book is what counts, also for a namespace that is not served at present, since
-//! its file is missing for example: it is protected as soon as it comes. An entry
-//! leaves the book when a host takes its protection back, or when an administrator
-//! removes the namespace or its subsystem by name. A document that does not have it
-//! says nothing of hosts.
+//! The file decides, also for a namespace that is not served at present, for example because its
+//! backing store is missing: it is protected as soon as it is served. An entry is removed when a
+//! host removes the protection, or when an administrator removes the namespace or its subsystem
+//! by name. A configuration without the namespace does not remove the entry.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +29,7 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Contents {
     version: u32,
-    /// By the names of their subsystems.
+    /// By subsystem NQN.
     protected: BTreeMap<String, Vec<Entry>>,
 }
 
@@ -42,24 +41,23 @@ struct Entry {
     uuid: String,
 }
 
-/// The file and what is in it.
+/// The file and its contents.
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
-    book: Contents,
-    /// Whether the file may be another: it could not be written the last time.
-    unsure: bool,
+    contents: Contents,
+    /// Whether the file may differ, because the last write failed.
+    is_uncertain: bool,
 }
 
-/// Namespaces are protected in `target` as they were when it was last stopped, and
-/// hosts may protect them. `state` is the file beside which that is kept.
+/// Restores the protections in `target` from the file beside `state`, and lets hosts change them.
 ///
 /// # Errors
-/// [`ConfigError`] says what is wrong with the file and what to do.
+/// [`ConfigError`] with the fault of the file and a remedy.
 pub(crate) fn beside(state: &Path, target: &Target) -> Result<Keeper<File>, ConfigError> {
     let path = path_beside(state);
-    let book = read(&path)?;
-    for (subsystem, entries) in &book.protected {
+    let contents = read(&path)?;
+    for (subsystem, entries) in &contents.protected {
         let Ok(subsystem) = Nqn::new(subsystem) else {
             continue;
         };
@@ -68,10 +66,10 @@ pub(crate) fn beside(state: &Path, target: &Target) -> Result<Keeper<File>, Conf
             tracing::debug!(%subsystem, nsid = kept.nsid, there, "was write protected by a host");
         }
     }
-    Ok(Keeper::of(File::new(path, book), target))
+    Ok(Keeper::of(File::new(path, contents), target))
 }
 
-/// The book beside the file of changes.
+/// The path of the file of write protections beside the state file.
 #[must_use]
 pub fn path_beside(state: &Path) -> PathBuf {
     with_ending(state, ".protected")
@@ -80,8 +78,7 @@ pub fn path_beside(state: &Path) -> PathBuf {
 fn read(path: &Path) -> Result<Contents, ConfigError> {
     let wrong = |what: String| {
         let what = format!(
-            "{what}; repair it, or move it away to have none of the namespaces protected that \
-             hosts protected"
+            "{what}; repair it, or move it away, which removes all write protections of hosts"
         );
         ConfigError::plain(path, what)
     };
@@ -95,13 +92,13 @@ fn read(path: &Path) -> Result<Contents, ConfigError> {
         }
         Err(error) => return Err(wrong(format!("cannot be read: {}", explain(&error)))),
     };
-    let book: Contents =
+    let contents: Contents =
         serde_json::from_slice(&bytes).map_err(|error| wrong(format!("is damaged: {error}")))?;
-    let entries = || book.protected.values().flatten();
-    if book.version != VERSION || entries().any(|entry| entry.kept().is_none()) {
+    let entries = || contents.protected.values().flatten();
+    if contents.version != VERSION || entries().any(|entry| entry.kept().is_none()) {
         return Err(wrong("is damaged, or of another version".to_owned()));
     }
-    Ok(book)
+    Ok(contents)
 }
 
 impl Entry {
@@ -122,13 +119,17 @@ impl Entry {
 }
 
 impl File {
-    fn new(path: PathBuf, book: Contents) -> Self {
-        let unsure = false;
-        Self { path, book, unsure }
+    fn new(path: PathBuf, contents: Contents) -> Self {
+        let is_uncertain = false;
+        Self {
+            path,
+            contents,
+            is_uncertain,
+        }
     }
 
-    fn put(&self, book: &Contents) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec_pretty(book)?;
+    fn put(&self, contents: &Contents) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec_pretty(contents)?;
         bytes.push(b'\n');
         replace(&self.path, &bytes, Readers::Owner)
     }
@@ -136,7 +137,7 @@ impl File {
 
 impl Write for File {
     fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
-        let mut new = self.book.clone();
+        let mut new = self.contents.clone();
         for (subsystem, namespaces) in changes {
             let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
             if entries.is_empty() {
@@ -145,20 +146,20 @@ impl Write for File {
                 new.protected.insert(subsystem.as_str().to_owned(), entries);
             }
         }
-        if new == self.book && !self.unsure {
+        if new == self.contents && !self.is_uncertain {
             return Ok(());
         }
         if let Err(error) = self.put(&new) {
             tracing::error!("cannot save write protection set by a host: {error}");
-            // It may have taken its place all the same, and hosts were told what is in
-            // the one before.
-            self.unsure = true;
-            if self.put(&self.book).is_ok() {
-                self.unsure = false;
+            // The new file may be in place all the same, but hosts were notified of the contents
+            // of the one before.
+            self.is_uncertain = true;
+            if self.put(&self.contents).is_ok() {
+                self.is_uncertain = false;
             }
             return Err(error);
         }
-        (self.book, self.unsure) = (new, false);
+        (self.contents, self.is_uncertain) = (new, false);
         Ok(())
     }
 }
@@ -188,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_protected_when_the_target_is_started_again() {
+    fn saved_protection_is_restored_at_start() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
         let _ = beside(&state, &target()).unwrap();
         let file = path_beside(&state);
-        assert!(!file.exists(), "nothing is to be kept");
+        assert!(!file.exists(), "nothing to store");
         let mut written = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
         let kept = |nsid| KeptProtection {
@@ -202,11 +203,11 @@ mod tests {
         };
         written.write(&[(nqn, vec![kept(1), kept(2)])]).unwrap();
         let again = read(&file).unwrap();
-        assert_eq!(again, written.book);
+        assert_eq!(again, written.contents);
         let entries: Vec<_> = again.protected.values().flatten().collect();
         let kept: Vec<_> = entries.iter().filter_map(|entry| entry.kept()).collect();
         assert_eq!(kept.len(), 2);
-        // The second is another namespace than the one that was protected.
+        // The second has another UUID than the namespace that was protected.
         let target = target();
         assert!(target.restore_protection(&nqn, kept[0]));
         assert!(!target.restore_protection(&nqn, kept[1]));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_could_not_be_written_is_written_the_next_time() {
+    fn failed_write_is_repeated_with_next_change() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("kept");
         std::fs::create_dir(&inner).unwrap();
@@ -231,13 +232,13 @@ mod tests {
         std::fs::rename(&inner, folder.path().join("elsewhere")).unwrap();
         written.write(&[(nqn, vec![])]).unwrap_err();
         std::fs::create_dir(&inner).unwrap();
-        // As before, but who knows what is there.
+        // The contents are as before, but the file is in an unknown state.
         written.write(&[(nqn, vec![kept])]).unwrap();
         assert_eq!(read(&file).unwrap().protected.len(), 1);
     }
 
     #[test]
-    fn a_file_that_is_damaged_is_not_taken_for_none() {
+    fn damaged_protection_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
         let file = path_beside(&state);

@@ -1,5 +1,5 @@
-//! The thread that tries what was not there at the start again: with pauses that grow,
-//! and at once when a file or an address shows up.
+//! The thread that retries backing stores and addresses that were not available: with increasing
+//! pauses, and immediately when a file or an address appears.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,69 +20,69 @@ use nvmeof_target_config::ConfigError;
 pub const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause.
 pub const LONGEST: Duration = Duration::from_secs(30);
-/// How often it is looked whether a file or an address showed up.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long the thread may take to end.
-const AT_THE_END: Duration = Duration::from_millis(500);
+/// Interval of checks whether a file or an address appeared.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a drop waits for the thread to end.
+const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A listener that is tried as well. Says whether it listens now.
+/// Tries to start another listener. Returns whether it listens now.
 pub type Listener = Box<dyn FnMut(&Arc<Manager>) -> bool + Send>;
 
-/// Tries until it is dropped, or nothing is waited for any more.
+/// Retries until it is dropped, or nothing is missing any more.
 pub struct Retry {
     stop: Option<Sender<()>>,
-    /// Gives the listeners back, which listen until they are dropped.
+    /// Returns the listeners, which listen until they are dropped.
     thread: JoinHandle<Listeners>,
 }
 
 /// Listeners by their keys.
 pub type Listeners = Vec<(&'static str, Listener)>;
 
-/// When something is tried next.
-struct Turn {
+/// When something is retried next.
+struct Schedule {
     next: Instant,
     pause: Duration,
-    sign: Option<Sign>,
-    /// Asks for the sign: a file system that hangs holds up nothing else.
+    observed: Option<Observed>,
+    /// Queries of `observed`: an unresponsive file system blocks nothing else.
     questions: Questions,
 }
 
-/// What can be seen of it without trying: when it is another, trying is worth it.
+/// What can be observed without a retry: if it changes, a retry may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Sign {
-    /// A file: device, inode, permissions, and when these changed.
+enum Observed {
+    /// A file: device, inode, permissions, and time of their last change.
     File(Option<(u64, u64, u32, i64)>),
     /// The addresses of the machine.
     Addresses(Vec<IpAddr>),
 }
 
-/// The listener of that key, which `listen` makes. It is there as long as what tries it.
+/// The listener of that key, which `listen` creates. It exists as long as the returned one.
 pub fn later<T: Send + 'static>(
     key: &'static str,
     mut listen: impl FnMut() -> Result<Option<T>, ConfigError> + Send + 'static,
 ) -> (&'static str, Listener) {
-    let mut there = None;
+    let mut running = None;
     let listener: Listener = Box::new(move |manager| {
         let listening = listen();
         manager.listener_waits(key, listening.as_ref().err());
         if let Ok(listening) = listening {
-            there = listening;
+            running = listening;
         }
-        there.is_some()
+        running.is_some()
     });
     (key, listener)
 }
 
 impl Retry {
-    /// Of what `manager` waits for, and `listeners` by their keys. Logs what that is. After
-    /// each change `tell` hears what is served.
+    /// Retries and logs what `manager` waits for, and `listeners` by their keys. After each change,
+    /// `notify` gets the status of the target.
     ///
     /// # Errors
-    /// When there is no thread for that.
+    /// If the thread cannot be started.
     pub fn start(
         manager: Arc<Manager>,
         listeners: Listeners,
-        tell: fn(&str),
+        notify: fn(&str),
     ) -> std::io::Result<Self> {
         for Waiting { what, waits, .. } in manager.waiting() {
             tracing::warn!("waiting for {what}: {}; retrying", waits.why);
@@ -90,7 +90,7 @@ impl Retry {
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new()
             .name("retry".to_owned())
-            .spawn(move || watch(&manager, listeners, &stopped, tell))?;
+            .spawn(move || watch(&manager, listeners, &stopped, notify))?;
         let stop = Some(stop);
         Ok(Self { stop, thread })
     }
@@ -99,8 +99,8 @@ impl Retry {
 impl Drop for Retry {
     fn drop(&mut self) {
         self.stop = None;
-        // One that waits for storage that hangs is left behind.
-        let until = Instant::now() + AT_THE_END;
+        // A thread that is blocked by an unresponsive backing store is abandoned.
+        let until = Instant::now() + JOIN_TIMEOUT;
         while !self.thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -111,15 +111,15 @@ fn watch(
     manager: &Arc<Manager>,
     mut listeners: Listeners,
     stopped: &Receiver<()>,
-    tell: fn(&str),
+    notify: fn(&str),
 ) -> Listeners {
-    let mut turns = BTreeMap::new();
+    let mut schedules = BTreeMap::new();
     loop {
         let waiting = manager.waiting();
         if waiting.is_empty() {
             return listeners;
         }
-        let due = due(&waiting, &mut turns, Instant::now());
+        let due = due(&waiting, &mut schedules, Instant::now());
         let mut changed = false;
         if !due.is_empty() {
             changed |= manager.retry(|what| due.contains(what));
@@ -128,44 +128,51 @@ fn watch(
             }
         }
         if changed {
-            tell(&manager.status());
+            notify(&manager.status());
         }
-        if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+        if stopped.recv_timeout(CHECK_INTERVAL) != Err(RecvTimeoutError::Timeout) {
             return listeners;
         }
     }
 }
 
-/// What is to be tried at `now`, and when it will be again.
-fn due(waiting: &[Waiting], turns: &mut BTreeMap<Awaits, Turn>, now: Instant) -> BTreeSet<Awaits> {
+/// What is to be retried at `now`; schedules the next retry of it.
+fn due(
+    waiting: &[Waiting],
+    schedules: &mut BTreeMap<Awaits, Schedule>,
+    now: Instant,
+) -> BTreeSet<Awaits> {
     let addresses = ports::addresses();
     let mut due = BTreeSet::new();
     for one in waiting {
-        let turn = turns.entry(one.what.clone()).or_insert_with(|| Turn {
-            next: now + FIRST,
-            pause: FIRST,
-            sign: None,
-            questions: Questions::default(),
-        });
-        // A try would not be answered either, and leave one more thread behind.
-        let Ok(sign) = Sign::of(one, &addresses, &turn.questions) else {
+        let schedule = schedules
+            .entry(one.what.clone())
+            .or_insert_with(|| Schedule {
+                next: now + FIRST,
+                pause: FIRST,
+                observed: None,
+                questions: Questions::default(),
+            });
+        // A retry would get no response either, and abandon one more thread.
+        let Ok(observed) = Observed::of(one, &addresses, &schedule.questions) else {
             continue;
         };
-        let shows_up = turn.sign.as_ref().is_some_and(|seen| *seen != sign);
-        turn.sign = Some(sign);
-        if shows_up {
-            turn.pause = FIRST / 2;
+        let before = schedule.observed.as_ref();
+        let has_changed = before.is_some_and(|before| *before != observed);
+        schedule.observed = Some(observed);
+        if has_changed {
+            schedule.pause = FIRST / 2;
         }
-        if shows_up || now >= turn.next {
-            turn.pause = (turn.pause * 2).min(LONGEST);
-            turn.next = now + turn.pause;
+        if has_changed || now >= schedule.next {
+            schedule.pause = (schedule.pause * 2).min(LONGEST);
+            schedule.next = now + schedule.pause;
             due.insert(one.what.clone());
         }
     }
     due
 }
 
-impl Sign {
+impl Observed {
     fn of(
         waiting: &Waiting,
         addresses: &[IpAddr],
@@ -175,9 +182,9 @@ impl Sign {
             return Ok(Self::Addresses(addresses.to_vec()));
         };
         let name = Arc::from(path.display().to_string());
-        let seen = questions.ask(&name, ANSWERING, move || fs::metadata(path).ok())?;
-        let seen = seen.map(|it| (it.dev(), it.ino(), it.mode(), it.ctime()));
-        Ok(Self::File(seen))
+        let metadata = questions.ask(&name, ANSWERING, move || fs::metadata(path).ok())?;
+        let metadata = metadata.map(|it| (it.dev(), it.ino(), it.mode(), it.ctime()));
+        Ok(Self::File(metadata))
     }
 }
 
@@ -189,7 +196,7 @@ mod tests {
     use crate::waits::Waits;
 
     #[test]
-    fn pauses_grow_until_something_shows_up() {
+    fn pauses_grow_until_file_appears() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         let waiting = [Waiting {
@@ -203,22 +210,22 @@ mod tests {
                 since: SystemTime::now(),
             },
         }];
-        let (start, mut turns) = (Instant::now(), BTreeMap::new());
+        let (start, mut schedules) = (Instant::now(), BTreeMap::new());
         let mut tried = Vec::new();
         for second in 0..100 {
             let now = start + Duration::from_secs(second);
-            if !due(&waiting, &mut turns, now).is_empty() {
+            if !due(&waiting, &mut schedules, now).is_empty() {
                 tried.push(second);
             }
         }
         assert_eq!(tried, [1, 3, 7, 15, 31, 61, 91]);
         fs::write(&path, "").unwrap();
         let now = start + Duration::from_secs(100);
-        assert_eq!(due(&waiting, &mut turns, now).len(), 1, "at once");
+        assert_eq!(due(&waiting, &mut schedules, now).len(), 1, "immediately");
         let soon = |seconds: u64| start + Duration::from_secs(100 + seconds);
-        assert!(due(&waiting, &mut turns, soon(0)).is_empty());
+        assert!(due(&waiting, &mut schedules, soon(0)).is_empty());
         assert_eq!(
-            due(&waiting, &mut turns, soon(1)).len(),
+            due(&waiting, &mut schedules, soon(1)).len(),
             1,
             "and soon again"
         );

@@ -1,4 +1,4 @@
-//! The io_uring of each reactor, as the configuration asks for it.
+//! The io_uring configuration of each reactor.
 
 use nvmeof_uring::{KernelThread, RingConfig};
 
@@ -6,21 +6,20 @@ use crate::files;
 use crate::processors::ReactorCpu;
 use nvmeof_target_config::Running;
 
-/// Disks that may be added while hosts are served, and others that are being
-/// closed meanwhile.
+/// Slots for backing stores that are added while hosts are connected, and for those that are
+/// being closed meanwhile.
 const SPARE_DISKS: usize = 256;
-/// Pieces of memory of hosts that are registered with io_uring at once, by all
-/// reactors together: 1 GiB.
+/// Most segments of host memory that all reactors together register with io_uring: 1 GiB.
 const LENT: usize = 512;
 
-/// The ring of a reactor that begins with so many disks.
+/// The ring of a reactor that starts with `disks` backing stores.
 pub(crate) fn ring_config(
     disks: usize,
     running: &Running,
     cpu: ReactorCpu,
     reactors: usize,
 ) -> RingConfig {
-    // The kernel makes no table with more places than a process may have files.
+    // The kernel refuses a file table with more slots than the limit of file descriptors.
     let files = (disks + SPARE_DISKS).min(files::limit());
     let processor = cpu.sqpoll.and_then(|core| u32::try_from(core).ok());
     let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {

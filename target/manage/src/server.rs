@@ -1,5 +1,5 @@
-//! The start of a target: what can never be served is found first, then reactors serve
-//! until they are stopped.
+//! The start of a target: checks what can never be served first, then starts reactors, which
+//! serve until they are stopped.
 
 use std::io;
 use std::path::Path;
@@ -23,30 +23,30 @@ use nvmeof_uring::RingConfig;
 use crate::buffers::buffers;
 use crate::files;
 use crate::open::{model_of, open_present};
-use crate::ports::{self, Listening, Means, Port, Providers, Ready};
+use crate::ports::{self, Listening, Means, Port, Providers, ReactorProvider};
 use crate::processors::{self, ReactorCpu};
 use crate::protections;
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
 
-/// Why the daemon does not serve, or not any more.
+/// Why the target did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The configuration, or something it names.
+    /// The configuration, or an object that it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The machine, at the start.
     #[error("{what}: {why}")]
     Start {
-        /// What was tried.
+        /// The resource or the setting.
         what: &'static str,
-        /// What came of it.
+        /// The cause.
         why: String,
     },
-    /// The disks, while serving.
+    /// The backing stores, while serving.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Reactors did not come to their ends.
+    /// Reactors did not stop.
     #[error(transparent)]
     NotEnded(#[from] NotEnded),
     /// A bug.
@@ -60,41 +60,41 @@ pub struct Server {
     counted: Counted,
     ports: Vec<Port>,
     mailboxes: Arc<[Mailbox]>,
-    /// Where reactors tell of disks that fail.
+    /// Failures of backing stores that reactors report.
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
     stopping: Arc<Stopping>,
-    /// How long commands in flight may take when it stops.
+    /// How long commands in flight may take to complete when it stops.
     drain: Duration,
-    /// Keeps what hosts write protect.
+    /// Saves write protections of hosts.
     _keeping: Option<protections::Keeping>,
-    /// Rings when a reactor ended.
+    /// Receives mail when a reactor has ended.
     ended: Mailbox,
 }
 
-/// What is counted of a target, and by whom. Clones are the same.
+/// The sources of the metrics of a target. Clones share them.
 #[derive(Clone)]
 pub struct Counted {
-    /// What is served, and to whom.
+    /// Model and controllers.
     pub target: Target,
-    /// Of each reactor.
+    /// Mailbox and counters of each reactor.
     pub reactors: Vec<(Mailbox, Arc<Counters>)>,
-    /// What they counted.
+    /// The metrics registry of the counters.
     pub ledger: MetricsRegistry,
-    /// The providers that each has.
+    /// The providers of each reactor.
     pub providers: Providers,
-    /// Memory that hosts on this machine lend.
+    /// Lent memory of hosts on this machine.
     pub borrowed: Borrowed,
 }
 
-/// What a reactor's thread starts with.
+/// What the thread of a reactor starts with.
 struct Start {
     cpu: ReactorCpu,
     config: ReactorConfig,
     target: Target,
-    providers: Vec<Ready>,
+    providers: Vec<ReactorProvider>,
     claims: Vec<(u32, Claim)>,
-    /// What spreads connections, and which of its members this one is.
+    /// The steering of connections, and the index of this reactor in it.
     steering: (Steering, usize),
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
@@ -102,14 +102,14 @@ struct Start {
     counters: Arc<Counters>,
     stopping: Arc<Stopping>,
     ring: RingConfig,
-    /// Whether this one speaks for all about what they have in common.
+    /// Whether this reactor logs what applies to all of them.
     first: bool,
 }
 
-/// The number of a reactor that started, and the memory it has.
+/// The index of a reactor that started, and its memory.
 type Started = (usize, Vec<Region>);
 
-/// Says in the log what is odd about `config` and no error.
+/// Logs warnings about `config` that are not errors.
 fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
     let remarks = [
         ports::unused_devices(config, ports),
@@ -120,13 +120,11 @@ fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
         tracing::warn!("{remark}");
     }
     if config.subsystems().next().is_none() {
-        tracing::warn!(
-            "no [[subsystem]] is configured: hosts find nothing here until one is added"
-        );
+        tracing::warn!("no [[subsystem]] is configured: hosts find nothing until one is added");
     }
 }
 
-/// Starts what keeps write protections beside the `state` of changes, where there is one.
+/// Starts the keeper of write protections beside the state file, if there is one.
 fn keep_protections(
     state: Option<&Path>,
     target: &Target,
@@ -142,7 +140,7 @@ fn keep_protections(
         .map_err(|error| no_resource("thread", error))
 }
 
-/// Waits until `count` reactors started. Gives the memory of each.
+/// Waits until `count` reactors have started. Returns the memory of each.
 fn all_started(
     started: &mpsc::Receiver<Result<Started, StartFailure>>,
     count: usize,
@@ -160,14 +158,14 @@ fn all_started(
     Ok(memory)
 }
 
-/// What is there before the first reactor starts.
+/// What exists before the first reactor starts.
 struct Opened {
     cpus: Vec<ReactorCpu>,
     remembered: Remembered,
     pool: Pool,
     means: Means,
-    /// What each reactor listens with.
-    ready: Vec<Vec<Ready>>,
+    /// The listening providers of each reactor.
+    ready: Vec<Vec<ReactorProvider>>,
     ports: Vec<Port>,
     providers: Providers,
     target: Target,
@@ -185,7 +183,7 @@ impl Opened {
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
-        // Those that come later take one as well.
+        // Includes backing stores that wait: each needs a descriptor later.
         let files = files::share(config, count, pool.served().count(), &ports);
         let mut means = Means::new(count, files);
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
@@ -215,7 +213,7 @@ impl Opened {
 /// Why a reactor did not start.
 enum StartFailure {
     Serve(ServeError),
-    /// A provider cannot use its memory.
+    /// A provider cannot register its memory.
     Register {
         name: ProviderName,
         why: String,
@@ -223,12 +221,12 @@ enum StartFailure {
 }
 
 impl Server {
-    /// Opens, locks, listens and starts the reactors of `config`. When this
-    /// returns, hosts are served. Threads that it starts block the signals that the
-    /// caller blocks.
+    /// Opens and locks the backing stores of `config`, listens on its ports, and starts the
+    /// reactors. When it returns, hosts can connect. The threads inherit the signal mask of the
+    /// caller.
     ///
     /// # Errors
-    /// [`ServeError`]; then nothing was served.
+    /// [`ServeError`]; then nothing is served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
         let Opened {
             cpus,
@@ -297,61 +295,60 @@ impl Server {
         })
     }
 
-    /// Where hosts connect, and what serves them there.
+    /// The ports that listened at the start, with their providers.
     #[must_use]
     pub fn ports(&self) -> &[Port] {
         &self.ports
     }
 
-    /// What changes what is served.
+    /// The manager, which applies changes.
     #[must_use]
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
     }
 
-    /// What is counted of it.
+    /// The sources of its metrics.
     #[must_use]
     pub fn counted(&self) -> &Counted {
         &self.counted
     }
 
-    /// Where reactors tell of disks that fail.
+    /// Failures of backing stores that reactors report.
     #[must_use]
     pub fn failures(&self) -> &Failures {
         &self.failures
     }
 
-    /// How far reactors are that stop.
+    /// Progress of reactors that stop.
     #[must_use]
     pub fn stopping(&self) -> &Stopping {
         &self.stopping
     }
 
-    /// How long commands in flight may take when it stops.
+    /// How long commands in flight may take to complete when it stops.
     #[must_use]
     pub fn drain(&self) -> Duration {
         self.drain
     }
 
-    /// What rings when a reactor ended. It rings a moment before the thread is finished.
+    /// Receives mail when a reactor has ended, shortly before its thread finishes.
     #[must_use]
     pub fn ended(&self) -> &Mailbox {
         &self.ended
     }
 
-    /// How many reactors were started.
+    /// Number of reactors that were started.
     #[must_use]
     pub fn started(&self) -> usize {
         self.threads.len()
     }
 
-    /// Finishes what was begun, then stops; [`join`](Self::join) returns when
-    /// that is done.
+    /// Completes commands in flight, then stops; [`join`](Self::join) returns when that is done.
     pub fn stop(&self) {
         Mailbox::send_all(&self.mailboxes, Mail::DRAIN);
     }
 
-    /// The mailboxes of the reactors that have not ended, by their numbers.
+    /// The mailboxes of the reactors that have not ended, with their indices.
     pub fn reactors(&self) -> impl Iterator<Item = (usize, &Mailbox)> {
         let all = self.mailboxes.iter().enumerate().zip(&self.threads);
         let there = all.filter(|(_, thread)| !thread.is_finished());
@@ -372,7 +369,7 @@ impl Server {
     }
 }
 
-/// The kernel refused something that the target is made of.
+/// The kernel refused a resource.
 fn no_resource(what: &'static str, error: impl Into<io::Error>) -> ServeError {
     start_error(what, &explain(&error.into()))
 }
@@ -394,12 +391,13 @@ fn spawn(
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
-            /// Rings even when the reactor panics, and has nobody wait for it.
-            struct Ring {
+            /// Sends mail even if the reactor panics, and closes its mailbox so that no thread
+            /// waits for it.
+            struct EndNotifier {
                 ended: Mailbox,
                 own: Mailbox,
             }
-            impl Drop for Ring {
+            impl Drop for EndNotifier {
                 fn drop(&mut self) {
                     self.own.close();
                     self.ended.send(Mail::POLL);
@@ -407,7 +405,7 @@ fn spawn(
             }
             let own = start.mailbox.clone();
             let stopping = Arc::clone(&start.stopping);
-            let ring = Ring { ended, own };
+            let notifier = EndNotifier { ended, own };
             let mut reactor = match assemble(start) {
                 Ok(reactor) => reactor,
                 Err(error) => {
@@ -421,21 +419,20 @@ fn spawn(
             drop(started);
             let ended = nvmeof_target_engine::run(&mut reactor, clock, polling);
             stopping.is_over(reactor.storage_mut());
-            // Giving back what it has may take for ever.
-            ring.ended.send(Mail::POLL);
+            // Releasing its resources may block forever.
+            notifier.ended.send(Mail::POLL);
             Ok(ended?)
         })
         .map_err(|error| no_resource("thread", error))
 }
 
-/// Builds the reactor on its own thread, to which its ring belongs. Memory is
-/// taken where it is touched first, so the thread goes to its CPU before
-/// there is any.
+/// Creates the reactor on its own thread, which owns its io_uring. The kernel allocates memory on
+/// the NUMA node that touches it first, so the thread is bound to its CPU before.
 fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     let cpu = start.cpu;
     processors::take(cpu).map_err(|error| ServeError::Start {
         what: "reactor.cores",
-        why: format!("{cpu}: {error}; it was there a moment ago"),
+        why: format!("{cpu}: {error}; the CPU became unavailable during the start"),
     })?;
     let disks = Disks::with(start.ring, start.claims)
         .map_err(|error: StorageOpenError| start_error("disks", &error))?;
@@ -502,8 +499,8 @@ mod tests {
     use crate::processors::{first_usable, usable};
     use crate::served::Waiting;
 
-    /// The CPUs of the kernel's threads that take disk operations, as texts.
-    fn sqpoll_processors() -> Vec<String> {
+    /// The CPUs of the SQPOLL kernel threads, as texts.
+    fn sqpoll_cpus() -> Vec<String> {
         let threads = std::fs::read_dir("/proc/self/task").unwrap();
         let statuses = threads.filter_map(|thread| {
             // Threads of other tests end meanwhile.
@@ -518,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_kernel_run_where_the_configuration_says() {
+    fn sqpoll_threads_run_on_configured_cpus() {
         let usable = usable();
         let (first, last) = (usable.first().unwrap(), usable.last().unwrap());
         let text = format!(
@@ -530,9 +527,9 @@ mod tests {
         let mut asked = [first, last].map(usize::to_string);
         asked.sort();
         let start = Instant::now();
-        // They go there when they begin to run.
-        while sqpoll_processors() != asked {
-            let found = sqpoll_processors();
+        // They move there when they start to run.
+        while sqpoll_cpus() != asked {
+            let found = sqpoll_cpus();
             assert!(
                 start.elapsed() < Duration::from_secs(60),
                 "{found:?}, not {asked:?}"
@@ -556,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn two_reactors_share_an_address_but_two_targets_do_not() {
+    fn reactors_share_an_address_and_targets_do_not() {
         let server = Server::start(&config(0)).unwrap();
         let [port] = server.ports() else {
             panic!("{:?}", server.ports());

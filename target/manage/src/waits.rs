@@ -1,20 +1,20 @@
-//! Why something that is configured is not served yet, and since when.
+//! Why a configured object is not served yet, and since when.
 
 use std::time::SystemTime;
 
 use nvmeof_target_config::ConfigError;
 
-/// Why something is not served yet.
+/// Why an object is not served yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Cause and remedy, of the last try.
+    /// Cause and remedy, from the last attempt.
     pub why: String,
     /// Since when.
     pub since: SystemTime,
 }
 
 impl Waits {
-    /// Since now, for that reason.
+    /// Waits from now on because of `error`.
     pub(crate) fn of(error: &ConfigError) -> Self {
         Self {
             why: error.what().to_owned(),
@@ -22,7 +22,7 @@ impl Waits {
         }
     }
 
-    /// The next try failed as well. A reason that is new is logged.
+    /// Another attempt failed. Logs the reason if it is a new one.
     pub(crate) fn still(&mut self, why: &str) {
         if self.why != why {
             tracing::warn!("still waiting: {why}");

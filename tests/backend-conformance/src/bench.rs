@@ -1,4 +1,4 @@
-//! One disk of one reactor, and calls that wait for their end.
+//! One backing store of one reactor, with calls that wait for completion.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,37 +8,37 @@ use nvmeof_uring::RingConfig;
 
 use crate::Wrap;
 
-/// What a disk does with what is written.
+/// Whether a backing store keeps written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// It can be read.
+    /// It returns them.
     Bytes,
-    /// It is gone: reads give zeroes.
+    /// It discards them: reads return zeroes.
     Nothing,
 }
 
-/// A disk on the bench.
+/// A backing store under test.
 pub struct Bench {
-    /// The reactor.
+    /// The backing stores of the reactor.
     pub disks: Disks,
-    /// The disk.
+    /// The number of the one under test.
     pub disk: u32,
-    /// What it does with what is written.
+    /// Whether it keeps written data.
     pub keeps: Keeps,
     /// Bytes of a block.
     pub block: usize,
-    /// Bytes of the disk.
+    /// Size of the backing store in bytes.
     pub size: u64,
-    /// Where buffers come from, 64 KiB each.
+    /// The pool of buffers, 64 KiB each.
     pub pool: Pool,
     next_tag: u64,
 }
 
-/// Buffers a bench has.
+/// Number of buffers.
 pub(crate) const BUFFERS: usize = 48;
 /// Bytes of each.
 pub(crate) const BUFFER: usize = 64 << 10;
-/// Operations that its disk has in flight at most: half of those of the ring.
+/// Maximum number of requests in flight: half of the size of the ring.
 pub(crate) const IN_FLIGHT: u32 = 32;
 
 impl Bench {
@@ -48,7 +48,7 @@ impl Bench {
         Self::over(claim, keeps, wrap, RingConfig::default())
     }
 
-    /// The same over a ring of that kind, which gets other sizes.
+    /// The same over a ring with this configuration, except for its sizes.
     #[must_use]
     pub fn over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) -> Self {
         let config = RingConfig {
@@ -92,7 +92,7 @@ impl Bench {
         buf
     }
 
-    /// Submits `op` and tells its tag, polling while the disk is full.
+    /// Submits `op` and returns its tag. Polls while the ring is full.
     pub fn submit(&mut self, op: Op, done: &mut Vec<Done>) -> u64 {
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -112,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// Polls once, sleeping first when there is nothing else to do.
+    /// Polls once, and sleeps if there were no completions.
     pub fn turn(&mut self, done: &mut Vec<Done>) {
         if self.disks.poll(done).unwrap() {
             return;
@@ -126,7 +126,7 @@ impl Bench {
         }
     }
 
-    /// Does `op` and waits for it.
+    /// Executes `op` and waits for its completion.
     pub fn run(&mut self, op: Op) -> Done {
         let mut done = Vec::new();
         let tag = self.submit(op, &mut done);
@@ -138,14 +138,14 @@ impl Bench {
         done.remove(0)
     }
 
-    /// Does `op`, which must work, and gives its buffer back.
+    /// Executes `op`, which must succeed, and returns its buffer.
     pub fn ok(&mut self, op: Op) -> Option<Buf> {
         let Done { result, buf, .. } = self.run(op);
         assert_eq!(result, Ok(()));
         buf
     }
 
-    /// Does `op`, which must fail.
+    /// Executes `op`, which must fail.
     pub fn err(&mut self, op: Op) -> IoError {
         self.run(op).result.unwrap_err()
     }
@@ -156,8 +156,8 @@ impl Bench {
         let view = buf.view();
         let op = Op::Write { offset, buf, fua };
         let mut buf = self.ok(op).unwrap();
-        assert_eq!(buf.view(), view, "the view is as it was");
-        assert!(buf.iter().all(|it| *it == byte), "so are the bytes");
+        assert_eq!(buf.view(), view, "the view is unchanged");
+        assert!(buf.iter().all(|it| *it == byte), "the bytes are unchanged");
         buf.reset_view();
         assert_eq!(count(&buf, 0xEE), BUFFER - len);
     }
@@ -168,15 +168,19 @@ impl Bench {
         let buf = self.buf(len, 0xDD);
         let view = buf.view();
         let mut buf = self.ok(Op::Read { offset, buf }).unwrap();
-        assert_eq!(buf.view(), view, "the view is as it was");
+        assert_eq!(buf.view(), view, "the view is unchanged");
         let bytes = buf.to_vec();
         buf.fill(0xEE);
         buf.reset_view();
-        assert_eq!(count(&buf, 0xEE), BUFFER, "nothing around it was touched");
+        assert_eq!(
+            count(&buf, 0xEE),
+            BUFFER,
+            "bytes outside of the view are unchanged"
+        );
         bytes
     }
 
-    /// What is read where `byte` was written.
+    /// The byte that is read where `byte` was written.
     pub(crate) fn kept(&self, byte: u8) -> u8 {
         match self.keeps {
             Keeps::Bytes => byte,
@@ -184,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// Asserts that `len` bytes from `offset` on are what writing `byte` left.
+    /// Asserts that `len` bytes from `offset` on are those after writing `byte`.
     pub(crate) fn expect(&mut self, offset: u64, len: usize, byte: u8) {
         let kept = self.kept(byte);
         let bytes = self.read(offset, len);

@@ -1,8 +1,8 @@
-//! The conformance suite of backing stores: what every [`Backend`] promises.
+//! The conformance suite of backing stores: the contract of [`Backend`].
 //!
-//! [`all`] runs every check on what a [`Claim`] opens, and panics where it breaks a
-//! promise. [`Bench`] is one store of one reactor with calls that wait for their end, for
-//! tests of a single backend as well.
+//! [`all`] runs each check on the store that a [`Claim`] opens, and panics on a violation.
+//! [`Bench`] is one store of one reactor with calls that wait for completion. Tests of a
+//! single backend use it as well.
 //!
 //! This crate has no tests of its own and no backing store: `target/backend` runs the
 //! suite from its `tests/`.
@@ -27,35 +27,34 @@ pub use bench::{Bench, Keeps};
 use nvmeof_backend::{Backend, Claim};
 use nvmeof_uring::RingConfig;
 
-/// Puts layers on a backend before the suite uses it.
+/// Wraps a backend before the suite uses it.
 pub type Wrap = fn(Box<dyn Backend>) -> Box<dyn Backend>;
 
-/// Runs every check on a disk that may be written, of at least 2 MiB. Its
-/// contents are lost.
+/// Runs each check on a writable backing store of at least 2 MiB. Its data are lost.
 pub fn all(claim: &Claim, keeps: Keeps, wrap: Wrap) {
     all_over(claim, keeps, wrap, RingConfig::default());
 }
 
-/// The same over a ring of that kind, which gets other sizes.
+/// The same over a ring with this configuration, except for its sizes.
 pub fn all_over(claim: &Claim, keeps: Keeps, wrap: Wrap, ring: RingConfig) {
     let bench = || Bench::over(claim, keeps, wrap, ring);
     for check in [
-        storing::written_bytes_are_read,
-        storing::zeroes_are_where_they_were_asked_for,
-        storing::deallocated_bytes_are_zero_where_that_is_promised,
-        storing::reads_never_show_what_was_in_the_buffer,
-        limits::ranges_outside_or_askew_are_refused,
-        limits::nothing_is_done_at_once,
-        many::everything_taken_comes_back_once,
-        many::a_dropped_reactor_gives_its_buffers_back,
-        limits::a_disk_is_closed_when_it_is_idle,
+        storing::written_data_are_read,
+        storing::write_zeroes_zeroes_exactly_the_range,
+        storing::deallocated_bytes_read_as_zero_if_reported,
+        storing::reads_overwrite_whole_buffer,
+        limits::ranges_outside_or_misaligned_are_refused,
+        limits::empty_ranges_complete,
+        many::accepted_requests_complete_once,
+        many::dropped_reactor_returns_buffers,
+        limits::store_is_closed_only_when_idle,
     ] {
         check(&mut bench());
     }
-    many::reactors_see_the_same_bytes(&mut bench(), &mut bench());
+    many::reactors_read_same_data(&mut bench(), &mut bench());
 }
 
-/// Runs the checks for a disk that may only be read.
+/// Runs the checks for a read-only backing store.
 pub fn readonly(claim: &Claim, wrap: Wrap) {
-    limits::nothing_can_be_changed(&mut Bench::new(claim, Keeps::Bytes, wrap));
+    limits::read_only_store_refuses_changes(&mut Bench::new(claim, Keeps::Bytes, wrap));
 }

@@ -1,11 +1,11 @@
-//! What is refused, and how.
+//! Requests that are refused, and their errors.
 
 use nix::errno::Errno;
 use nvmeof_backend::{CloseError, IoErrorKind, Op, Request, Why};
 
 use crate::bench::Bench;
 
-pub(crate) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
+pub(crate) fn ranges_outside_or_misaligned_are_refused(bench: &mut Bench) {
     let (block, size) = (bench.block as u64, bench.size);
     bench.fill(size - block, bench.block, 3, false);
     for (offset, len) in [
@@ -48,7 +48,7 @@ pub(crate) fn ranges_outside_or_askew_are_refused(bench: &mut Bench) {
     bench.expect(size - block, bench.block, 3);
 }
 
-pub(crate) fn nothing_is_done_at_once(bench: &mut Bench) {
+pub(crate) fn empty_ranges_complete(bench: &mut Bench) {
     bench.fill(0, bench.block, 4, false);
     for offset in [0, bench.size] {
         let buf = bench.buf(0, 0);
@@ -67,7 +67,7 @@ pub(crate) fn nothing_is_done_at_once(bench: &mut Bench) {
     bench.expect(0, bench.block, 4);
 }
 
-pub(crate) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
+pub(crate) fn store_is_closed_only_when_idle(bench: &mut Bench) {
     let (buf, offset, tag) = (bench.buf(bench.block, 0), 0, 1);
     let op = Op::Read { offset, buf };
     let taken = bench.disks.submit(bench.disk, Request { tag, op });
@@ -75,7 +75,7 @@ pub(crate) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
     while done.is_empty() {
         match bench.disks.close(bench.disk) {
             Err(CloseError::Busy(1)) => bench.turn(&mut done),
-            other => panic!("closed before the read was done: {other:?}"),
+            other => panic!("closed before the read completed: {other:?}"),
         }
     }
     assert_eq!((done.len(), &done[0].result), (1, &Ok(())));
@@ -88,7 +88,7 @@ pub(crate) fn a_disk_is_closed_when_it_is_idle(bench: &mut Bench) {
     assert!(bench.disks.geometry(bench.disk).is_none());
 }
 
-pub(crate) fn nothing_can_be_changed(bench: &mut Bench) {
+pub(crate) fn read_only_store_refuses_changes(bench: &mut Bench) {
     let (offset, block) = (0, bench.block);
     let before = bench.read(offset, block);
     let len = block as u64;

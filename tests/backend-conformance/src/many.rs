@@ -1,10 +1,10 @@
-//! Many requests at once, and several reactors.
+//! Many concurrent requests, and several reactors.
 
 use nvmeof_backend::{Done, Op, Request, Why};
 
 use crate::bench::{BUFFERS, Bench, IN_FLIGHT};
 
-/// Submits until the disk is full or all buffers are out; tells how many.
+/// Submits until the ring is full or all buffers are in use; returns the number.
 fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
     for tag in 0..BUFFERS as u64 {
         let byte = tag as u8 + 1;
@@ -16,7 +16,7 @@ fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
             Err(refused) => {
                 assert_eq!((refused.why, refused.back.tag), (Why::Full, tag));
                 let buf = refused.back.op.into_buf().unwrap();
-                assert!(buf.iter().all(|it| *it == byte), "it is as it was");
+                assert!(buf.iter().all(|it| *it == byte), "the buffer is unchanged");
                 return tag;
             }
         }
@@ -24,11 +24,11 @@ fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
     BUFFERS as u64
 }
 
-pub(crate) fn everything_taken_comes_back_once(bench: &mut Bench) {
+pub(crate) fn accepted_requests_complete_once(bench: &mut Bench) {
     for _ in 0..3 {
         let mut done = Vec::new();
         let taken = flood(bench, &mut done);
-        assert!(taken >= u64::from(IN_FLIGHT), "only {taken} were taken");
+        assert!(taken >= u64::from(IN_FLIGHT), "only {taken} were accepted");
         while (done.len() as u64) < taken {
             bench.turn(&mut done);
         }
@@ -45,7 +45,7 @@ pub(crate) fn everything_taken_comes_back_once(bench: &mut Bench) {
     }
 }
 
-pub(crate) fn a_dropped_reactor_gives_its_buffers_back(bench: &mut Bench) {
+pub(crate) fn dropped_reactor_returns_buffers(bench: &mut Bench) {
     flood(bench, &mut Vec::new());
     bench.disks.kick().unwrap();
     let config = nvmeof_uring::RingConfig::default();
@@ -54,7 +54,7 @@ pub(crate) fn a_dropped_reactor_gives_its_buffers_back(bench: &mut Bench) {
     assert_eq!(bench.pool.available(), BUFFERS);
 }
 
-pub(crate) fn reactors_see_the_same_bytes(one: &mut Bench, other: &mut Bench) {
+pub(crate) fn reactors_read_same_data(one: &mut Bench, other: &mut Bench) {
     for byte in 1..5 {
         let offset = u64::from(byte) * one.block as u64;
         one.fill(offset, one.block, byte, false);

@@ -1,10 +1,10 @@
-//! Bytes are where they were put.
+//! Written data are returned by reads.
 
 use nvmeof_backend::Op;
 
 use crate::bench::{BUFFER, Bench};
 
-pub(crate) fn written_bytes_are_read(bench: &mut Bench) {
+pub(crate) fn written_data_are_read(bench: &mut Bench) {
     let block = bench.block;
     let last = bench.size - block as u64;
     for (n, fua) in [(1, false), (2, true)] {
@@ -19,9 +19,9 @@ pub(crate) fn written_bytes_are_read(bench: &mut Bench) {
     }
 }
 
-pub(crate) fn zeroes_are_where_they_were_asked_for(bench: &mut Bench) {
+pub(crate) fn write_zeroes_zeroes_exactly_the_range(bench: &mut Bench) {
     let block = bench.block;
-    // Longer than any piece zeroes are written in, and starting off them.
+    // Longer than a buffer of zeroes, and not aligned to it.
     let len = (1 << 20) + 3 * block;
     let start = block as u64;
     for (may_deallocate, fua) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -42,7 +42,7 @@ pub(crate) fn zeroes_are_where_they_were_asked_for(bench: &mut Bench) {
     }
 }
 
-pub(crate) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Bench) {
+pub(crate) fn deallocated_bytes_read_as_zero_if_reported(bench: &mut Bench) {
     let block = bench.block;
     bench.fill(0, BUFFER, 6, false);
     let (offset, len) = (block as u64, (BUFFER - 2 * block) as u64);
@@ -60,7 +60,7 @@ pub(crate) fn deallocated_bytes_are_zero_where_that_is_promised(bench: &mut Benc
     assert!(bytes.iter().all(fine));
 }
 
-pub(crate) fn reads_never_show_what_was_in_the_buffer(bench: &mut Bench) {
+pub(crate) fn reads_overwrite_whole_buffer(bench: &mut Bench) {
     let block = bench.block as u64;
     let offset = 1 << 20;
     bench.ok(Op::WriteZeroes {

@@ -1,4 +1,4 @@
-//! The side that asks, over any medium: keeps operations in flight, and
+//! The initiator side of yardsticks over any medium: keeps operations in flight, and
 //! measures them.
 
 use std::io;
@@ -9,33 +9,33 @@ use serde_json::Value;
 use crate::tally::Tally;
 use crate::tcp::Shape;
 
-/// Polls without progress after which others get the core.
+/// Polls without progress before the thread yields the core.
 const SPINS: u32 = 64;
-/// The same where both sides have one core: the other one could have used each of them.
+/// The same if both sides share a core.
 const SPINS_TOGETHER: u32 = 1;
 
-/// What operations go through.
+/// The medium of operations.
 pub(crate) trait Medium {
-    /// Asks for operation `slot`, now or with the next turn.
+    /// Sends operation `slot`, immediately or with the next poll.
     fn push(&mut self, slot: u16);
 
-    /// Sends what there is and adds to `whole` what was answered. Returns
-    /// whether there was anything.
+    /// Sends pending operations, and adds completed ones to `completed`. Returns whether
+    /// there was progress.
     ///
     /// # Errors
     /// When the other side is gone.
-    fn turn(&mut self, whole: &mut Vec<u16>) -> io::Result<bool>;
+    fn turn(&mut self, completed: &mut Vec<u16>) -> io::Result<bool>;
 }
 
-/// Measures for as long as said; what is in flight then still counts.
+/// Measures for `runtime`; operations in flight at its end count as well.
 pub(crate) fn measure(
     medium: &mut impl Medium,
     shape: Shape,
     runtime: Duration,
 ) -> io::Result<Value> {
-    let mut begun = vec![Duration::ZERO; usize::from(shape.depth)];
+    let mut started = vec![Duration::ZERO; usize::from(shape.depth)];
     let mut idle: Vec<u16> = (0..shape.depth).collect();
-    let mut whole = Vec::with_capacity(begun.len());
+    let mut completed = Vec::with_capacity(started.len());
     let mut tally = Tally::default();
     let mut spins = Spins::new(shape);
     let start = Instant::now();
@@ -44,18 +44,18 @@ pub(crate) fn measure(
         if now < runtime {
             for slot in idle.drain(..) {
                 medium.push(slot);
-                if let Some(begun) = begun.get_mut(usize::from(slot)) {
-                    *begun = now;
+                if let Some(started) = started.get_mut(usize::from(slot)) {
+                    *started = now;
                 }
             }
-        } else if idle.len() == begun.len() {
+        } else if idle.len() == started.len() {
             break;
         }
-        let progress = medium.turn(&mut whole)?;
+        let progress = medium.turn(&mut completed)?;
         now = start.elapsed();
-        for slot in whole.drain(..) {
-            let begun = begun.get(usize::from(slot)).copied().unwrap_or(now);
-            tally.record(now.saturating_sub(begun));
+        for slot in completed.drain(..) {
+            let started = started.get(usize::from(slot)).copied().unwrap_or(now);
+            tally.record(now.saturating_sub(started));
             idle.push(slot);
         }
         spins.turn(progress);
@@ -63,7 +63,7 @@ pub(crate) fn measure(
     Ok(tally.report(shape.bytes, now))
 }
 
-/// Counts polls that brought nothing.
+/// Counts polls without progress.
 #[derive(Debug)]
 pub(crate) struct Spins {
     count: u32,
@@ -82,13 +82,13 @@ impl Spins {
             return;
         }
         self.count = self.count.wrapping_add(1);
-        if self.gives_way() {
+        if self.yields() {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
     }
 
-    fn gives_way(&self) -> bool {
+    fn yields(&self) -> bool {
         self.count.is_multiple_of(self.most)
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     use crate::tcp::Direction;
 
     #[test]
-    fn on_one_core_the_other_side_gets_it_at_once() {
+    fn shared_core_is_yielded_after_each_poll() {
         let shape = |block| Shape {
             direction: Direction::Read,
             bytes: 4096,
@@ -107,18 +107,18 @@ mod tests {
             block,
             zerocopy: false,
         };
-        let turns_until_it_gives_way = |block| {
+        let polls_until_it_yields = |block| {
             let mut spins = Spins::new(shape(block));
             let mut turns = 0;
             loop {
                 spins.turn(false);
                 turns += 1;
-                if spins.gives_way() {
+                if spins.yields() {
                     return turns;
                 }
             }
         };
-        assert_eq!(turns_until_it_gives_way(true), 1);
-        assert_eq!(turns_until_it_gives_way(false), SPINS);
+        assert_eq!(polls_until_it_yields(true), 1);
+        assert_eq!(polls_until_it_yields(false), SPINS);
     }
 }

@@ -1,5 +1,5 @@
-//! The works named `hostile-...`: what hostile peers leave to an honest host, how
-//! that is measured, and its table.
+//! The workloads `hostile-...`: throughput and latency of an honest host beside hostile
+//! peers, and their table.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -17,18 +17,18 @@ use crate::stage::Stage;
 use crate::work::{About, Disk, Placement, Work, size};
 use crate::{Trouble, scene};
 
-/// Hostile peers of each work.
+/// Numbers of hostile peers.
 const PEERS: [u16; 4] = [1, 4, 16, 64];
-/// Bytes of each operation, operations of the honest host in flight, and for how long
-/// it is measured beside hostile peers, in milliseconds. The simulation that holds
-/// the target to its promise has the same (`tests/world/tests/crowd.rs`).
+/// Bytes of each operation, operations of the honest host in flight, and milliseconds of
+/// the measurement beside hostile peers. The simulation that tests the bounds has the
+/// same values (`tests/world/tests/crowd.rs`).
 const SHAPES: [(u32, u16, u64); 3] = [(4 << 10, 8, 1500), (64 << 10, 4, 1500), (1 << 20, 2, 2500)];
-/// What hostile peers on addresses of their own leave of the throughput at least.
+/// The least part of the throughput that hostile peers with addresses of their own leave.
 const LEFT: f64 = 0.25;
-/// How long an operation takes at most.
+/// The maximum latency of an operation.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// All works, those with addresses of their own first.
+/// All workloads, those with addresses of their own first.
 pub(crate) fn works() -> Vec<Work> {
     let mut works = Vec::new();
     for about in [About::Hostile, About::HostileSame] {
@@ -48,7 +48,7 @@ pub(crate) fn works() -> Vec<Work> {
     works
 }
 
-/// How long the honest host of a work is measured beside hostile peers.
+/// Duration of the measurement beside hostile peers.
 pub(crate) fn time_beside(work: &Work) -> Duration {
     let shape = SHAPES.iter().find(|(bytes, ..)| *bytes == work.bytes);
     Duration::from_millis(shape.map_or(0, |(.., millis)| *millis))
@@ -74,9 +74,9 @@ impl Stage {
         }
         let log = self.perf.join("hostile.log");
         let _hostile = Server::start(&mut command, self.initiators_of(work), &log, "attacking")?;
-        honest.go_on()?;
+        honest.resume()?;
         let beside = honest.report().unwrap_or_else(|trouble| {
-            // That is a result, too.
+            // A failure is a result, too.
             eprintln!("bench: {}: {trouble}", work.name());
             FAILED
         });
@@ -84,7 +84,7 @@ impl Stage {
     }
 }
 
-/// Of an honest host whose command failed.
+/// The sample of an honest host whose command failed.
 const FAILED: Sample = Sample {
     iops: 0.0,
     bytes_per_s: 0.0,
@@ -107,7 +107,7 @@ impl Honest {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = cores::spawn(cores, &mut command)?;
         let reports = child.stdout.take();
-        let reports = reports.ok_or_else(|| failed("it has no output"))?;
+        let reports = reports.ok_or_else(|| failed("no standard output"))?;
         let reports = BufReader::new(reports);
         Ok(Self { child, reports })
     }
@@ -119,13 +119,13 @@ impl Honest {
         read.map_err(|error| failed(&error.to_string()))?;
         let report = serde_json::from_str::<Value>(&line).ok();
         let report = report.and_then(|report| sample(&report));
-        report.ok_or_else(|| failed("it made no report, see above"))
+        report.ok_or_else(|| failed("no report, see above"))
     }
 
-    /// Has it measure again.
-    fn go_on(&mut self) -> Result<(), Trouble> {
+    /// Starts its second measurement.
+    fn resume(&mut self) -> Result<(), Trouble> {
         let input = self.child.stdin.as_mut();
-        let input = input.ok_or_else(|| failed("it has no input"))?;
+        let input = input.ok_or_else(|| failed("no standard input"))?;
         let wrote = input.write_all(b"\n");
         wrote.map_err(|error| failed(&error.to_string()))
     }
@@ -143,7 +143,7 @@ fn failed(why: &str) -> Trouble {
     Trouble::Failed(format!("the honest host: {why}"))
 }
 
-/// What is above the lines of the table.
+/// The heading of the table.
 pub(crate) const HEAD: [&str; 8] = [
     "hostile peers",
     "addresses",
@@ -155,7 +155,7 @@ pub(crate) const HEAD: [&str; 8] = [
     "goal",
 ];
 
-/// A line for each work that was measured.
+/// A line for each measured workload.
 pub(crate) fn lines(results: &Results) -> Vec<[String; 8]> {
     results.rows.iter().filter_map(line).collect()
 }
@@ -201,7 +201,7 @@ fn line(row: &Row) -> Option<[String; 8]> {
     ])
 }
 
-/// With more digits than other works show: little may be left.
+/// With more digits than in the other table, because little may be left.
 fn rate(work: &Work, sample: &Sample) -> String {
     match work.bytes < 64 << 10 {
         true => format!("{:.1} k/s", sample.iops / 1e3),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_work_has_a_line() {
+    fn every_workload_has_a_line() {
         let lines = lines(&results(7.4));
         assert_eq!(lines.len(), 24);
         let cells = lines[0].each_ref().map(String::as_str);

@@ -25,7 +25,7 @@ pub struct Beside {
     pub bytes: u32,
     /// Operations in flight.
     pub depth: u16,
-    /// How long it measures while it is alone, and then beside others.
+    /// Duration of the measurement alone, and of that beside others.
     pub runtimes: [Duration; 2],
 }
 
@@ -33,7 +33,7 @@ pub struct Beside {
 /// measures again and prints the second report.
 ///
 /// # Errors
-/// When the target cannot be reached, or an operation fails.
+/// When connecting or an operation fails.
 pub fn measure(beside: &Beside) -> Result<(), Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| other(&error))?;
@@ -41,7 +41,7 @@ pub fn measure(beside: &Beside) -> Result<(), Error> {
         let controller = connect(beside).await?;
         let [alone, together] = beside.runtimes;
         round(beside, &controller, alone).await?;
-        // Waiting on a thread of its own: this one keeps the connection alive.
+        // Waits on another thread: this one keeps the connection alive.
         let line = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new()));
         let line = line.await.map_err(|error| other(&error))?;
         line.map_err(|error| other(&error))?;
@@ -57,12 +57,12 @@ async fn connect(beside: &Beside) -> Result<Controller, Error> {
     let mut config = config.with_buffers_for(beside.depth.into(), bytes);
     config.transport = Transport::Iwarp;
     let mut options = ConnectOptions::new(beside.addr, beside.subnqn);
-    // All data go by RDMA, so that short writes need buffers as well.
+    // All data are transferred by RDMA, so that short writes need buffers as well.
     options.in_capsule = 0;
     Host::new(config)?.connect(options).await
 }
 
-/// Measures for as long as said, and until what is in flight then is done.
+/// Measures for `time`, and until the operations in flight have completed.
 async fn round(beside: &Beside, controller: &Controller, time: Duration) -> Result<(), Error> {
     let namespace = controller.namespace(1).await?;
     let tally = Arc::new(Mutex::new(Tally::default()));
@@ -97,10 +97,10 @@ impl Lane {
     async fn run(mut self, begin: Instant, time: Duration) -> Result<(), Error> {
         let blocks = u64::try_from(self.buf.len()).unwrap_or(u64::MAX);
         let blocks = blocks / u64::from(self.namespace.block_size()).max(1);
-        let places = self.namespace.blocks() / blocks.max(1);
+        let positions = self.namespace.blocks() / blocks.max(1);
         let mut now = Instant::now();
         while now.duration_since(begin) < time {
-            let lba = self.dice.roll() % places.max(1) * blocks;
+            let lba = self.dice.roll() % positions.max(1) * blocks;
             let ended = match self.dice.roll().is_multiple_of(2) {
                 true => self.namespace.read(lba, self.buf).await,
                 false => {

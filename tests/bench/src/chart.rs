@@ -34,7 +34,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
-/// Colours that people with colour blindness tell apart (Okabe and Ito).
+/// Colours that people with colour blindness can distinguish (Okabe and Ito).
 const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 ];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_where_their_values_are() {
+    fn points_are_at_their_values() {
         let svg = chart(&[Some(0.0), None, Some(180.0)]).to_svg();
         // 0 at the bottom; of 200, which is the top, 180 are nine tenths.
         assert!(svg.contains("points=\"140.0,350.0 420.0,71.0\""), "{svg}");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_has_every_value_between_its_ends() {
+    fn logarithmic_axis_spans_all_values() {
         for (least, most, marks) in [
             (
                 0.2,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_yardstick_is_dashed_in_the_colour_of_what_is_compared_with_it() {
+    fn yardstick_is_dashed_in_the_colour_of_its_contestant() {
         let mut chart = chart(&[Some(1.0)]);
         let yardstick = Line {
             yardstick: true,

@@ -1,16 +1,16 @@
-//! Who is measured: the yardsticks, ours, peers.
+//! Contestants: the programs that are measured.
 
 use serde::Serialize;
 
 use crate::work::{About, Disk, Work};
 
-/// Who is measured.
+/// A program or set-up that is measured. "Ours" is this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Contestant {
     /// Yardstick: bare TCP.
     Tcp,
-    /// The same, payloads sent without a copy where the kernel can.
+    /// The same with MSG_ZEROCOPY.
     #[serde(rename = "tcp-zerocopy")]
     TcpZerocopy,
     /// Yardstick: fio on the file itself.
@@ -30,15 +30,15 @@ pub(crate) enum Contestant {
     UnixBare,
     /// Ours over software iWARP through a Unix socket.
     Unix,
-    /// Ours through shared memory, awaited.
+    /// Ours through shared memory, with the async interface.
     #[serde(rename = "shm-async")]
     ShmAsync,
     /// Ours through shared memory, with SQPOLL.
     #[serde(rename = "shm-sqpoll")]
     ShmSqpoll,
-    /// Ours with as many queue pairs as are busy.
+    /// Ours with the busy queue pairs alone.
     Alone,
-    /// Ours with many more that are not.
+    /// Ours with the busy queue pairs beside many idle ones.
     Crowd,
     /// Ours with one reactor.
     #[serde(rename = "1-reactor")]
@@ -46,25 +46,25 @@ pub(crate) enum Contestant {
     /// Ours with two.
     #[serde(rename = "2-reactors")]
     TwoReactors,
-    /// What an idle process may have at most.
+    /// The permitted CPU time of an idle process.
     Limit,
-    /// Our target with hosts that are idle.
+    /// Our target with idle hosts.
     Target,
-    /// Our initiator that is idle.
+    /// Our idle initiator.
     Initiator,
-    /// An honest host that is alone.
+    /// An honest host alone.
     Quiet,
     /// The same host beside hostile peers.
     Beside,
-    /// What `--peer` says: another initiator with our target.
+    /// `--peer`: another initiator with our target.
     Peer,
-    /// What `--peer-target` says: our initiator with another target.
+    /// `--peer-target`: our initiator with another target.
     #[serde(rename = "peer-target")]
     PeerTarget,
 }
 
 impl Contestant {
-    /// Who is measured: what the others are compared with, then these.
+    /// The contestants of a workload: first the yardstick.
     pub(crate) fn of(work: &Work) -> &'static [Self] {
         let file = work.disk == Disk::File;
         match work.about {
@@ -87,7 +87,7 @@ impl Contestant {
         }
     }
 
-    /// What the others are compared with.
+    /// The yardstick: the contestant that the others are compared with.
     pub(crate) fn yardstick(work: &Work) -> Self {
         Self::of(work).first().copied().unwrap_or(Self::Limit)
     }
@@ -97,8 +97,8 @@ impl Contestant {
         matches!(self, Self::Peer | Self::PeerTarget)
     }
 
-    /// Into how many parts a measurement of all of these is cut. A foreign
-    /// initiator is told whole seconds, so everybody has one then.
+    /// Number of slices of a measurement. With another initiator it is one, because that
+    /// receives its run time in whole seconds.
     pub(crate) fn slices(work: &Work, mut all: impl Iterator<Item = Self>) -> u32 {
         match all.any(|one| one == Self::Peer) {
             true => 1,
@@ -140,7 +140,7 @@ mod tests {
     use crate::work;
 
     #[test]
-    fn there_is_somebody_to_compare_with() {
+    fn every_workload_has_a_yardstick_and_contestants() {
         for work in work::all() {
             let all = Contestant::of(&work);
             assert!(all.len() > 1, "{}", work.name());

@@ -1,4 +1,4 @@
-//! Cores: which there are, and starting a process on one of them.
+//! Cores: the available ones, and starting a process on one of them.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -8,10 +8,10 @@ use nix::unistd::Pid;
 
 use crate::Trouble;
 
-/// Ours among all threads, for the kernel.
+/// The calling thread, for the kernel.
 const SELF: Pid = Pid::from_raw(0);
 
-/// The cores of the two sides; the same one on a machine that has no more.
+/// The cores of the two sides; equal on a machine with one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cores {
     pub(crate) target: usize,
@@ -19,10 +19,10 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// The first two that we may use.
+    /// The first two cores that this process may use.
     pub(crate) fn find() -> Result<Self, Trouble> {
         let mut allowed = allowed()?.into_iter();
-        let none = || Trouble::SetUp("the kernel lets us run on no core".to_owned());
+        let none = || Trouble::SetUp("this process may run on no core".to_owned());
         let target = allowed.next().ok_or_else(none)?;
         let initiator = allowed.next().unwrap_or(target);
         Ok(Self { target, initiator })
@@ -32,7 +32,7 @@ impl Cores {
         self.target != self.initiator
     }
 
-    /// The same with the sides changed.
+    /// The same with the sides exchanged.
     pub(crate) fn swapped(self) -> Self {
         Self {
             target: self.initiator,
@@ -41,9 +41,9 @@ impl Cores {
     }
 }
 
-/// All that we may use.
+/// All cores that this process may use.
 pub(crate) fn allowed() -> Result<Vec<usize>, Trouble> {
-    let set = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
+    let set = sched_getaffinity(SELF).map_err(|errno| trouble("read the CPU affinity", errno))?;
     let cores = 0..CpuSet::count();
     Ok(cores
         .filter(|core| set.is_set(*core).unwrap_or(false))
@@ -56,29 +56,28 @@ fn trouble(doing: &str, errno: nix::errno::Errno) -> Trouble {
 
 /// Starts a process that stays on `cores`, with all its threads.
 pub(crate) fn spawn(cores: &[usize], command: &mut Command) -> Result<Child, Trouble> {
-    let ours = sched_getaffinity(SELF).map_err(|errno| trouble("ask for our cores", errno))?;
+    let ours = sched_getaffinity(SELF).map_err(|errno| trouble("read the CPU affinity", errno))?;
     stay(SELF, cores)?;
     // A child starts where its parent's thread may run.
     let child = command.spawn();
-    sched_setaffinity(SELF, &ours).map_err(|errno| trouble("go back to our cores", errno))?;
+    sched_setaffinity(SELF, &ours).map_err(|errno| trouble("restore the CPU affinity", errno))?;
     child.map_err(|error| {
         let program = command.get_program().to_string_lossy();
         Trouble::SetUp(format!("cannot start `{program}`: {error}"))
     })
 }
 
-/// How the kernel names the threads that take a process's operations (SQPOLL).
-const TAKERS: &str = "iou-sqp-";
+/// Prefix of the names of SQPOLL kernel threads.
+const SQPOLL_THREADS: &str = "iou-sqp-";
 
-/// Has a process go on on `cores`, with all threads that it has now, but for those
-/// that take its operations.
+/// Moves a process to `cores`, with all threads that it has now, except SQPOLL threads.
 pub(crate) fn shift(process: u32, cores: &[usize]) -> Result<(), Trouble> {
     for (thread, name) in threads(process)? {
-        if name.starts_with(TAKERS) {
+        if name.starts_with(SQPOLL_THREADS) {
             continue;
         }
         match stay(thread, cores) {
-            // It is gone by now.
+            // The thread has ended.
             Err(_) if !fs::exists(format!("/proc/{thread}")).unwrap_or(false) => {}
             other => other?,
         }
@@ -94,7 +93,7 @@ fn threads(process: u32) -> Result<Vec<(Pid, String)>, Trouble> {
     let threads = all.filter_map(|entry| {
         let path = entry.ok()?.path();
         let number = path.file_name()?.to_str()?.parse().ok()?;
-        // Without a name it is gone by now.
+        // Without a name, the thread has ended.
         let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
         Some((Pid::from_raw(number), name))
     });
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_has_its_core_and_we_keep_ours() {
+    fn child_runs_on_its_core_and_affinity_is_restored() {
         let before = allowed().unwrap();
         let core = *before.last().unwrap();
         let mut command = Command::new("grep");
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_on_elsewhere() {
+    fn process_is_moved_to_another_core() {
         let Cores { target, initiator } = Cores::find().unwrap();
         let mut command = Command::new("sleep");
         let mut child = spawn(&[target], command.arg("60")).unwrap();
@@ -155,7 +154,7 @@ mod tests {
 
     /// A process with the name of such a thread.
     #[test]
-    fn threads_that_take_operations_stay_where_they_are() {
+    fn sqpoll_threads_are_not_moved() {
         let Cores { target, initiator } = Cores::find().unwrap();
         let mut command = Command::new("sh");
         let script = "echo iou-sqp-1 > /proc/$$/comm; echo named; read end";
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn program_that_is_not_there_is_named() {
+    fn missing_program_is_named() {
         let core = Cores::find().unwrap().target;
         let trouble = spawn(&[core], &mut Command::new("no-such-program")).unwrap_err();
         assert!(trouble.to_string().contains("no-such-program"), "{trouble}");

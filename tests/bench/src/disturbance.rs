@@ -1,4 +1,4 @@
-//! How much of our cores somebody else had during a measurement.
+//! Use of our cores by other processes during a measurement.
 
 use std::fs;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::cores::Cores;
 /// CPU time so far, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// All the time of our cores.
+    /// Total time of our cores.
     all: u64,
-    /// What processes had of it.
+    /// Time of all processes.
     busy: u64,
-    /// What our processes had.
+    /// Time of our processes.
     ours: u64,
 }
 
 impl Snapshot {
-    /// Of this moment. `servers` are our processes that still run; those that
-    /// ended are known as our children. What the kernel does not tell is 0.
+    /// Takes a snapshot. `servers` are our running processes; terminated ones are counted
+    /// as children of this one. Values that the kernel does not report are 0.
     pub(crate) fn take(cores: Cores, servers: &[u32]) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let (all, busy) = of_cores(&read("/proc/stat"), cores);
@@ -34,8 +34,8 @@ impl Snapshot {
         }
     }
 
-    /// What others had of our cores since `before`, in percent of one core's
-    /// time and at most 100 for each core.
+    /// Time of other processes on our cores since `before`, in percent of one core, at most
+    /// 100 for each core.
     #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
     pub(crate) fn others_since(&self, before: &Self, cores: Cores) -> f64 {
         let busy = self.busy.saturating_sub(before.busy);
@@ -46,9 +46,9 @@ impl Snapshot {
     }
 }
 
-/// Time that process `pid` had on CPUs so far; 0 if there is none. Not in
-/// ticks, of which a process that is all but idle has hardly one in ten seconds.
-pub(crate) fn processor_time(pid: u32) -> Duration {
+/// CPU time of process `pid`; 0 if it does not exist. Not in ticks: an almost idle
+/// process has hardly one in ten seconds.
+pub(crate) fn cpu_time(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten();
@@ -60,8 +60,8 @@ pub(crate) fn processor_time(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Time of our cores, and what processes had of it: user, nice and system of
-/// the lines `cpuN` (proc(5)). Interrupts are nobody's: many are our packets.
+/// Total time of our cores, and that of processes: user, nice and system of the lines
+/// `cpuN` (proc(5)). Interrupts are not counted: many are for our packets.
 fn of_cores(stat: &str, cores: Cores) -> (u64, u64) {
     let ours = [cores.target, cores.initiator].map(|core| format!("cpu{core}"));
     let (mut all, mut busy) = (0, 0);
@@ -74,14 +74,14 @@ fn of_cores(stat: &str, cores: Cores) -> (u64, u64) {
             continue;
         }
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        // Guests' time, behind the first eight, is in user time already.
+        // The time of guests, after the first eight, is part of user time.
         all += ticks.iter().take(8).sum::<u64>();
         busy += ticks.iter().take(3).sum::<u64>();
     }
     (all, busy)
 }
 
-/// Time of a process and of its children that ended: utime and stime, cutime
+/// Time of a process and of its terminated children: utime and stime, cutime
 /// and cstime (proc(5), fields 14 to 17).
 fn of_process(stat: &str) -> (u64, u64) {
     // The second field is a name in parentheses, which may have spaces.
@@ -106,7 +106,7 @@ mod tests {
     };
 
     #[test]
-    fn lines_of_the_kernel_are_understood() {
+    fn stat_lines_are_parsed() {
         let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 1 5 100 2 3 4 1 7 0\n\
                     cpu1 50 50 50 50 50 50 50 50 0 0\ncpu2 1 0 0 10 0 0 0 0 0 0\nintr 1\n";
         assert_eq!(of_cores(stat, CORES), (126 + 11, 16 + 1));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_theirs() {
+    fn time_of_others_excludes_our_processes() {
         let before = Snapshot::default();
         let after = |busy, ours| Snapshot {
             all: 400,
@@ -129,17 +129,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_used_grows() {
+    fn cpu_time_of_a_process_grows() {
         let own = std::process::id();
-        let before = processor_time(own);
+        let before = cpu_time(own);
         assert!(before > Duration::ZERO);
         let until = before + Duration::from_millis(2);
-        while processor_time(own) < until {}
-        assert_eq!(processor_time(u32::MAX), Duration::ZERO);
+        while cpu_time(own) < until {}
+        assert_eq!(cpu_time(u32::MAX), Duration::ZERO);
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn snapshot_of_this_machine_has_times() {
         let cores = Cores::find().unwrap();
         let before = Snapshot::take(cores, &[]);
         assert!(before.all > 0 && before.busy > 0, "{before:?}");

@@ -1,4 +1,4 @@
-//! The plots, and the part of `docs/performance.md` that is made here.
+//! The plots, and the generated parts of `docs/performance.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,18 +38,18 @@ pub(crate) fn refresh(results: &Results) -> Result<(), Trouble> {
     refresh_hostile(results)
 }
 
-/// Writes the table of the works with hostile peers into the document.
+/// Writes the table of the workloads with hostile peers into the document.
 pub(crate) fn refresh_hostile(results: &Results) -> Result<(), Trouble> {
     replace([BEGIN_HOSTILE, END_HOSTILE], &hostile_part(results))
 }
 
-/// Puts a part between its marks in the document.
+/// Replaces the part between two marks in the document.
 fn replace(marks: [&str; 2], part: &str) -> Result<(), Trouble> {
     let path = docs().join("performance.md");
     let old = fs::read_to_string(&path).map_err(|error| Trouble::file("read", &path, &error))?;
     let new = replaced(&old, marks, part).ok_or_else(|| {
         Trouble::SetUp(format!(
-            "{} lacks the lines between which the table goes; put them back:\n{}",
+            "{} lacks the lines that enclose the table; restore them:\n{}",
             path.display(),
             marks.concat()
         ))
@@ -98,12 +98,12 @@ fn part(results: &Results) -> String {
 /// A figure of a measurement.
 type Figure = fn(&Sample) -> f64;
 
-/// One question, and where its answer is drawn.
+/// A plot: the workloads, the axes and the file.
 struct Plot {
     file: &'static str,
     title: &'static str,
     y: &'static str,
-    /// Whose works are shown.
+    /// The comparison whose workloads are shown.
     about: About,
     takes: fn(&Work) -> bool,
     axis: &'static Axis,
@@ -120,11 +120,11 @@ const THROUGHPUT: &[(&str, Figure)] = &[("", |one| one.bytes_per_s / 1e9)];
 const COST: &[(&str, Figure)] = &[("", |one| 1e6 / one.iops)];
 const LATENCY: &[(&str, Figure)] = &[("p50", |one| one.p50_us), ("p99", |one| one.p99_us)];
 
-/// What all of the first have in common: operations a second over the depth.
+/// IOPS over the depth; the other plots are based on it.
 const IOPS: Plot = Plot {
     file: "iops.svg",
-    title: "4 KiB, null device: operations a second",
-    y: "thousands a second",
+    title: "4 KiB, null device: IOPS",
+    y: "thousand IOPS",
     about: About::Iwarp,
     takes: |work| work.bytes == BLOCK,
     axis: &DEPTH,
@@ -133,7 +133,7 @@ const IOPS: Plot = Plot {
     logarithmic: false,
 };
 
-/// The same of what is within few microseconds or many.
+/// Latency over the depth, on a logarithmic scale.
 const LATENCY_OF_READS: Plot = Plot {
     file: "latency.svg",
     title: "4 KiB reads, null device: latency",
@@ -182,7 +182,7 @@ const PLOTS: &[Plot] = &[
     },
     Plot {
         file: "shm-iops.svg",
-        title: "shared memory, 4 KiB, null device: operations a second",
+        title: "shared memory, 4 KiB, null device: IOPS",
         about: About::Shm,
         ..IOPS
     },
@@ -201,7 +201,7 @@ const PLOTS: &[Plot] = &[
     },
 ];
 
-/// What goes from left to right.
+/// The horizontal axis.
 struct Axis {
     title: &'static str,
     place: fn(&Work) -> u32,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_between_the_marks_changes() {
+    fn only_text_between_the_marks_changes() {
         let text = format!("before\n{BEGIN}old\n{END}after\n");
         let marks = [BEGIN, END];
         let new = replaced(&text, marks, "new\n").unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_work_gives_no_chart() {
+    fn single_workload_gives_no_chart() {
         let results = Results {
             rows: all().rows.into_iter().take(1).collect(),
             ..all()

@@ -1,5 +1,4 @@
-//! Connections that are held and do nothing: what a target has to bear, and what
-//! a host costs that waits.
+//! Idle connections: a load for targets, and a measure of the cost of an idle host.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use nvmeof_initiator::{
 };
 use tokio::runtime::Builder;
 
-/// What is held.
+/// The connections to hold.
 #[derive(Clone, Debug)]
 pub struct Hold {
     /// Where the target listens.
@@ -20,7 +19,7 @@ pub struct Hold {
     pub subnqn: Nqn,
     /// The RDMA provider.
     pub transport: Transport,
-    /// Where targets of this host listen for shared memory.
+    /// Folder where targets on this host listen for shared memory.
     pub shm_folder: Option<PathBuf>,
     /// Controllers.
     pub controllers: u16,
@@ -30,14 +29,13 @@ pub struct Hold {
     pub size: u16,
 }
 
-/// How often to look whether all are still there.
+/// Interval of checks that all connections are established.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Connects, tells how many queue pairs that are, and holds them until one is
-/// lost.
+/// Connects, reports the number of queue pairs, and holds them until one is lost.
 ///
 /// # Errors
-/// Why there is a connection less than there should be.
+/// The reason why a connection failed or is lost.
 pub fn hold(hold: &Hold, connected: impl FnOnce(usize)) -> Result<Infallible, Error> {
     raise_open_files(hold)?;
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -55,13 +53,13 @@ pub fn hold(hold: &Hold, connected: impl FnOnce(usize)) -> Result<Infallible, Er
     })
 }
 
-/// Descriptors of a queue pair: a socket, what is waited on, and the runtime's
-/// own name for that; one to spare.
+/// Descriptors of a queue pair: a socket, the descriptor to wait on, its duplicate of the
+/// runtime, and a spare one.
 const DESCRIPTORS: u64 = 4;
-/// Descriptors of everything else.
+/// Other descriptors.
 const OTHERS: u64 = 64;
 
-/// Takes what the hard limit on open files allows.
+/// Raises the soft limit on open files, up to the hard limit.
 fn raise_open_files(hold: &Hold) -> Result<(), Error> {
     let queue_pairs = u64::from(hold.controllers) * (1 + u64::from(hold.queues));
     let wanted = queue_pairs * DESCRIPTORS + OTHERS;
@@ -71,12 +69,15 @@ fn raise_open_files(hold: &Hold) -> Result<(), Error> {
     }
     if hard < wanted {
         return Err(other(&format!(
-            "{queue_pairs} queue pairs take {wanted} open files, and the limit is {hard}; raise \
-             it (ulimit -Hn {wanted}) or hold fewer"
+            "{queue_pairs} queue pairs require {wanted} open files, the hard limit is {hard}; \
+             raise it (ulimit -Hn {wanted}) or hold fewer"
         )));
     }
-    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
-        .map_err(|errno| other(&format!("the limit on open files stays {soft}: {errno}")))
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).map_err(|errno| {
+        other(&format!(
+            "cannot raise the limit on open files from {soft}: {errno}"
+        ))
+    })
 }
 
 async fn connect(hold: &Hold) -> Result<Vec<Controller>, Error> {
@@ -98,7 +99,7 @@ async fn connect(hold: &Hold) -> Result<Vec<Controller>, Error> {
         if granted < hold.queues {
             let wanted = hold.queues;
             return Err(other(&format!(
-                "{granted} I/O queues are granted, not {wanted}"
+                "the controller grants {granted} I/O queues, not {wanted}"
             )));
         }
         controllers.push(controller);
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_open_files_than_there_may_be_are_told() {
+    fn too_many_open_files_are_reported() {
         let hold = Hold {
             addr: Address::from(([127, 0, 0, 1], 1)),
             subnqn: Nqn::discovery(),

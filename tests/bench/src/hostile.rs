@@ -1,7 +1,7 @@
-//! Hostile peers over software iWARP: they send as many writes as their queues take,
-//! and never answer the RDMA Reads that fetch the data.
+//! Hostile peers over software iWARP: they fill their queues with writes, and never
+//! respond to the RDMA Reads that fetch the data.
 //!
-//! Their frames are made by hand: the initiator would answer.
+//! They build their frames without the initiator, which would respond.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub struct Hostile {
     pub addr: SocketAddr,
     /// Name of its subsystem.
     pub subnqn: Nqn,
-    /// How many there are.
+    /// Number of peers.
     pub peers: u16,
     /// Bytes of each write.
     pub bytes: u32,
@@ -40,28 +40,28 @@ const QUEUES: u16 = 16;
 const ENTRIES: u16 = 256;
 /// Entries of an admin queue.
 const ADMIN_ENTRIES: u16 = 32;
-/// How long the target may take to answer while a peer connects.
+/// Time-out for responses of the target while a peer connects.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A peer that is refused tries again after this.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long the first attack of all peers may take.
+/// Time-out for the first attack of all peers.
 const ARRIVAL: Duration = Duration::from_secs(3);
 
 /// Attacks until the process is killed. Calls `attacking` once each peer has sent
 /// its first writes, or was refused.
 pub fn attack(hostile: &Hostile, attacking: impl FnOnce(u32)) {
-    let begun = AtomicU32::new(0);
+    let started = AtomicU32::new(0);
     thread::scope(|scope| {
         for number in 0..hostile.peers {
-            let begun = &begun;
-            scope.spawn(move || Peer::new(hostile, number).attack_forever(begun));
+            let started = &started;
+            scope.spawn(move || Peer::new(hostile, number).attack_forever(started));
         }
         let start = Instant::now();
         let all = u32::from(hostile.peers);
-        while begun.load(Ordering::Relaxed) < all && start.elapsed() < ARRIVAL {
+        while started.load(Ordering::Relaxed) < all && start.elapsed() < ARRIVAL {
             thread::sleep(Duration::from_millis(5));
         }
-        attacking(begun.load(Ordering::Relaxed));
+        attacking(started.load(Ordering::Relaxed));
     });
 }
 
@@ -81,12 +81,12 @@ impl<'a> Peer<'a> {
         }
     }
 
-    fn attack_forever(mut self, begun: &AtomicU32) {
+    fn attack_forever(mut self, started: &AtomicU32) {
         loop {
             self.names += 1;
             let links = self.connect();
             if self.names == 1 {
-                begun.fetch_add(1, Ordering::Relaxed);
+                started.fetch_add(1, Ordering::Relaxed);
             }
             match links {
                 Ok(mut links) => wait_for_end(&mut links),

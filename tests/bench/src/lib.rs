@@ -1,9 +1,10 @@
-//! Yardsticks: what the media below the protocol can do on this machine.
+//! Yardsticks for benchmarks: minimal programs over the same media as the data path.
 //!
-//! Each does, with as little as possible around it, what the data path has to
-//! do in any case. What is measured against them is not in this library: the
-//! program `nvmeof-bench` runs both in turn. Hosts that hold what they have, hostile
-//! peers and the honest host beside them are here too: processes of their own as well.
+//! Each yardstick does only what every data path over its medium must do: `tcp`,
+//! `shm`. Also here are processes that `nvmeof-bench` runs beside a target: [`hold`]
+//! keeps idle connections, [`hostile`] are hostile peers, [`beside`] is the honest host
+//! beside them. The program `nvmeof-bench` measures and compares; this library does
+//! not.
 #![forbid(unsafe_code)]
 
 mod asking;

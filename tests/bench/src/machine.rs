@@ -1,10 +1,10 @@
-//! Where it was measured.
+//! The machine of a measurement.
 
 use std::process::Command;
 
 use serde::Serialize;
 
-/// What one has to know of a machine to read figures of it.
+/// Properties of the machine that explain its figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one. What it does not tell is left empty.
+    /// Reads the properties of this machine; unknown ones are empty.
     pub(crate) fn find() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let date = Command::new("date").args(["-u", "+%Y-%m-%d"]).output();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_known() {
+    fn properties_of_this_machine_are_read() {
         let machine = Machine::find();
         assert!(machine.cores > 0 && !machine.kernel.is_empty());
         assert_eq!(machine.date.len(), "2026-11-20".len());

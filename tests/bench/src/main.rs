@@ -1,11 +1,12 @@
-//! `nvmeof-bench`: runs yardsticks and ours in turn, and compares.
+//! `nvmeof-bench`: measures yardsticks and this project alternately, and compares.
 //!
-//! `cargo xtask bench` builds the programs and calls this one. Every contestant
-//! is a process on a core of its own, every round runs all contestants of a
-//! work one right after the other, and what counts is the ratio of their
-//! figures within a round: the machine may be faster or slower in the next.
+//! `cargo xtask bench` builds the programs and runs this one. Each contestant is a
+//! process on a core of its own. Each round runs all contestants of a workload one
+//! immediately after the other. Ratios are computed within a round, because the speed
+//! of the machine may change from round to round.
 //!
-//! This crate judges nothing but figures: it has no opinion on what ours does.
+//! It measures performance only; `tests/e2e` tests correctness. Names: "ours" is this
+//! project, a work is a workload, a contestant is a program that is measured.
 #![forbid(unsafe_code)]
 
 mod attack;
@@ -34,68 +35,70 @@ use clap::{Parser, ValueEnum};
 
 use crate::work::Work;
 
-/// Run yardsticks and ours in turn, and compare.
+/// Measure yardsticks and this project alternately, and compare.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "cargo xtask bench",
     after_help = "A peer is a shell command that runs once for each measurement and prints a\n\
-        report as `nvmeof bench -o json` or fio do. Its environment says what to\n\
-        measure: BENCH_RW, BENCH_BS, BENCH_IODEPTH, BENCH_RUNTIME (seconds), and where\n\
-        our target is: BENCH_TRADDR, BENCH_TRSVCID, BENCH_NQN, BENCH_NSID. It starts on\n\
-        the initiator's core; the target's is BENCH_TARGET_CORE. With it everybody is\n\
-        measured for whole seconds, in one piece.\n\n\
+        JSON report like `nvmeof bench -o json` or fio. Environment variables define\n\
+        the measurement: BENCH_RW, BENCH_BS, BENCH_IODEPTH, BENCH_RUNTIME (seconds).\n\
+        Others define the target: BENCH_TRADDR, BENCH_TRSVCID, BENCH_NQN, BENCH_NSID.\n\
+        The peer starts on the initiator's core; BENCH_TARGET_CORE is the target's.\n\
+        With a peer, all contestants are measured for whole seconds, in one piece.\n\n\
         A peer target is a shell command that serves NVMe over iWARP until it is killed\n\
-        (let it `exec`): at BENCH_TRADDR the subsystem BENCH_NQN, with a null device as\n\
+        (use `exec`): at BENCH_TRADDR the subsystem BENCH_NQN, with a null device as\n\
         namespace 1 and the file BENCH_FILE as namespace 2. It starts on the target's\n\
         core and prints a line with `ready` and ADDRESS:PORT when it listens.\n\n\
-        Exit status: 0 done, 1 a measurement failed, 2 wrong usage or set-up."
+        Exit status: 0 success, 1 a measurement failed, 2 usage or set-up error."
 )]
 struct Arguments {
-    /// Parts of names of works, see --list; all if nothing is named
-    #[arg(value_name = "WORK")]
+    /// Parts of names of workloads (see --list); default: all workloads
+    #[arg(value_name = "WORKLOAD")]
     works: Vec<String>,
-    /// List the works
+    /// List the workloads
     #[arg(long)]
     list: bool,
-    /// Times that everything is measured in turn
+    /// Number of rounds; each round measures all contestants
     #[arg(long, value_name = "N", default_value_t = ROUNDS,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Seconds of each measurement, for example 2 or 0.5
+    /// Duration of each measurement in seconds, for example 2 or 0.5
     #[arg(long, value_name = "S", default_value = SECONDS, value_parser = seconds)]
     seconds: Duration,
-    /// Only what has a figure to reach, 3 rounds
+    /// Measure only workloads with a goal, in 3 rounds
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Times that a measurement is tried until others have less than 10 % of a
-    /// core; the least disturbed counts
+    /// Attempts for a measurement while other processes use more than 10 % of a
+    /// core; the least disturbed one counts
     #[arg(long, value_name = "N", default_value_t = TRIES,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
-    /// A foreign initiator to measure in turn with ours, both with our target
+    /// Another initiator to measure alternately with this one, both with this
+    /// target
     #[arg(long, value_name = "CMD")]
     peer: Option<String>,
-    /// A foreign target to measure in turn with ours, both with our initiator
+    /// Another target to measure alternately with this one, both with this
+    /// initiator
     #[arg(long, value_name = "CMD")]
     peer_target: Option<String>,
-    /// Say where the time goes, by perf(1), of what does not reach its figure;
-    /// what refreshes docs/performance.md does so unasked
+    /// Profile the workloads that miss their goal with perf(1); a run that
+    /// updates docs/performance.md always does so
     #[arg(long)]
     profile: bool,
-    /// Leave docs/performance.md as it is. Only a run of all works refreshes it,
-    /// measured as it is without options
+    /// Do not update docs/performance.md. Only a run of all workloads with the
+    /// default options updates it
     #[arg(long)]
     no_refresh: bool,
-    /// Measure also what needs more CPU cores than there are
+    /// Also measure workloads that require more CPU cores than there are
     #[arg(long)]
     force: bool,
-    /// How the result is printed
+    /// Output format of the result
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output_format: Format,
-    /// Take nvmeof-target and nvmeof from this folder
+    /// Folder of the programs nvmeof-target and nvmeof
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,
-    /// Where files go: disk image, logs, result.json, plots
+    /// Folder for files: backing stores, logs, result.json, plots
     #[arg(
         long,
         value_name = "FOLDER",
@@ -103,22 +106,23 @@ struct Arguments {
         default_value = "build/bench"
     )]
     folder: PathBuf,
-    /// Size of the file behind the works named file-..., in MiB
+    /// Size of the backing store of the workloads file-..., in MiB
     #[arg(long, value_name = "MIB", default_value_t = FILE_MIB,
           value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
     file_mib: u64,
 }
 
-/// What `docs/performance.md` shows is measured so, see [`Arguments::refreshes`].
+/// Defaults. `docs/performance.md` has results with these only, see
+/// [`Arguments::refreshes`].
 const ROUNDS: u32 = 5;
 const SECONDS: &str = "0.6";
 const TRIES: u32 = 3;
 const FILE_MIB: u64 = 1024;
 
 impl Arguments {
-    /// What of the documents gets what comes out: all, or the part that has a table
-    /// of its own, measured by the rule and with what was built here. Less would
-    /// replace a table by a worse one.
+    /// The part of the documents that this run updates: all, or the table of workloads
+    /// with hostile peers. Only runs with the default options and with the programs of
+    /// this build update a table, so that no table gets worse.
     fn refreshes(&self) -> Option<Refreshed> {
         let what = match self.works.as_slice() {
             _ if self.quick => return None,
@@ -134,7 +138,7 @@ impl Arguments {
         (usual && ours && !self.force && !self.no_refresh).then_some(what)
     }
 
-    /// The works to measure: with a peer those that it takes part in.
+    /// The workloads to measure: with a peer, those that support peers.
     fn chosen(&self) -> Result<Vec<Work>, Trouble> {
         let mut works = work::select(&self.works)?;
         if self.quick {
@@ -146,34 +150,34 @@ impl Arguments {
             let left_out = all - works.len();
             if works.is_empty() {
                 return Err(Trouble::SetUp(
-                    "no peer takes part in these works, only in those whose names begin with \
-                     null- or file-, over software iWARP; name some of them, or no peer"
+                    "these workloads do not support peers, only null-... and file-... do, over \
+                     software iWARP; name some of these, or omit the peer"
                         .to_owned(),
                 ));
             }
             if left_out > 0 {
-                eprintln!("bench: {left_out} works are left out, in which no peer takes part");
+                eprintln!("bench: skipping {left_out} workloads that do not support peers");
             }
         }
         Ok(works)
     }
 
-    /// Whether it is to be said where the time goes: in the documents always.
+    /// Whether to profile: always for the documents.
     fn profiles(&self) -> bool {
         self.profile || self.refreshes() == Some(Refreshed::All)
     }
 }
 
-/// What of the documents a run refreshes.
+/// The part of the documents that a run updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refreshed {
     All,
-    /// The table of the works with hostile peers.
+    /// The table of the workloads with hostile peers.
     Hostile,
 }
 
 impl Refreshed {
-    /// The word that chooses those works.
+    /// The argument that selects those workloads.
     const HOSTILE: &str = "hostile";
 }
 
@@ -186,21 +190,21 @@ enum Format {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.1 to 600 is expected".to_owned()),
+        _ => Err("must be a number of seconds from 0.1 to 600".to_owned()),
     }
 }
 
 /// Why the benchmark stops.
 #[derive(Debug)]
 enum Trouble {
-    /// Wrong usage, or something on this machine: status 2.
+    /// Usage error, or a problem of this machine: status 2.
     SetUp(String),
-    /// Status 1.
+    /// A measurement failed: status 1.
     Failed(String),
 }
 
 impl Trouble {
-    /// A file operation that did not work.
+    /// A failed file operation.
     fn file(doing: &str, path: &Path, error: &std::io::Error) -> Self {
         Self::SetUp(format!("cannot {doing} {}: {error}", path.display()))
     }
@@ -234,7 +238,7 @@ fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
         }
         return Ok(());
     }
-    // Targets take no other path for their sockets.
+    // Targets require an absolute path for their sockets.
     let folder = std::path::absolute(&arguments.folder);
     arguments.folder = folder.map_err(|e| Trouble::file("find", &arguments.folder, &e))?;
     let results = run::run(&arguments, works)?;
@@ -248,17 +252,17 @@ fn dispatch(mut arguments: Arguments) -> Result<(), Trouble> {
     match arguments.refreshes() {
         Some(Refreshed::All) => {
             document::refresh(&results)?;
-            eprintln!("bench: docs/performance.md and its plots are refreshed");
+            eprintln!("bench: updated docs/performance.md and its plots");
         }
         Some(Refreshed::Hostile) => {
             document::refresh_hostile(&results)?;
-            eprintln!("bench: the table of hostile peers in docs/performance.md is refreshed");
+            eprintln!("bench: updated the table of hostile peers in docs/performance.md");
         }
         None => {
             document::plots(&results, &arguments.folder)?;
             eprintln!(
-                "bench: result.json and plots are in {}; only a run of all works without \
-                 options refreshes the documents",
+                "bench: result.json and plots are in {}; only a run of all workloads without \
+                 options updates the documents",
                 arguments.folder.display()
             );
         }
@@ -273,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
 
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_run_as_it_comes_refreshes_the_documents() {
+    fn only_a_full_run_with_defaults_updates_documents() {
         let parse = |line: &str| Arguments::parse_from(line.split(' '));
         for line in ["bench", "bench --profile", "bench -o json --folder /a"] {
             let arguments = parse(line);
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_run_has_few_works_with_hostile_peers() {
+    fn quick_run_has_few_workloads_with_hostile_peers() {
         let works = Arguments::parse_from(["bench", "--quick"]).chosen();
         let names: Vec<String> = works.unwrap().iter().map(Work::name).collect();
         let hostile = names.iter().filter(|name| name.starts_with("hostile"));
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_peer_only_works_are_measured_that_it_takes_part_in() {
+    fn peer_limits_run_to_workloads_that_support_peers() {
         let chosen = |line: &str| Arguments::parse_from(line.split(' ')).chosen();
         for peer in ["--peer x", "--peer-target x"] {
             let names = |line: &str| -> Vec<String> {
@@ -347,7 +351,7 @@ mod tests {
             let trouble = chosen(&format!("bench {peer} shm-")).unwrap_err();
             let words = trouble.to_string();
             assert!(
-                words.contains("no peer takes part in these works"),
+                words.contains("these workloads do not support peers"),
                 "{words}"
             );
         }
@@ -355,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_work_is_refused_and_the_way_out_named() {
+    fn unknown_workload_is_refused_with_a_remedy() {
         let arguments = Arguments::parse_from(["bench", "--list", "no-such-work"]);
         let trouble = dispatch(arguments).unwrap_err();
         assert!(matches!(trouble, Trouble::SetUp(_)));

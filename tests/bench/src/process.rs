@@ -1,5 +1,4 @@
-//! The servers that run from beginning to end: our target, the yardstick's
-//! other side.
+//! Servers that run during a whole scene: targets, and the other side of yardsticks.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::Trouble;
 use crate::cores::{self, Cores};
 
-/// How long a server may take until it says where it listens.
+/// Time-out for the line with the address of a server.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -20,13 +19,13 @@ pub(crate) struct Server {
     child: Child,
     cores: Vec<usize>,
     log: PathBuf,
-    /// What it said when it was ready.
+    /// The line that it printed when it was ready.
     line: String,
 }
 
 impl Server {
-    /// Starts `command` on `cores`, with its output in `log`, and waits until
-    /// there is a line that contains `words`.
+    /// Starts `command` on `cores` with its output in `log`, and waits for a line that
+    /// contains `words`.
     pub(crate) fn start(
         command: &mut Command,
         cores: &[usize],
@@ -48,10 +47,10 @@ impl Server {
         Ok(server)
     }
 
-    /// The first address that it named in that line.
+    /// The first address in that line.
     pub(crate) fn addr(&self) -> Result<SocketAddr, Trouble> {
         let line = &self.line;
-        address(line).ok_or_else(|| Trouble::SetUp(format!("a server names no address: {line}")))
+        address(line).ok_or_else(|| Trouble::SetUp(format!("a server printed no address: {line}")))
     }
 
     fn wait(&mut self, words: &str) -> Result<String, Trouble> {
@@ -60,7 +59,7 @@ impl Server {
             let text = fs::read(&self.log);
             let text = text.map_err(|error| Trouble::file("read", &self.log, &error))?;
             let text = String::from_utf8_lossy(&text);
-            // The last line may still be half of one.
+            // The last line may be incomplete.
             let mut whole = text
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
@@ -69,13 +68,13 @@ impl Server {
             }
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(Trouble::SetUp(format!(
-                    "a server ended by itself, {status}; it said:\n{text}"
+                    "a server terminated, {status}; its output:\n{text}"
                 )));
             }
             std::thread::sleep(PAUSE);
         }
         Err(Trouble::SetUp(format!(
-            "a server did not say where it listens within {} s; see {}",
+            "a server printed no address within {} s; see {}",
             PATIENCE.as_secs(),
             self.log.display()
         )))
@@ -85,7 +84,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Whoever had the core of one side has that of the other from now on.
+    /// Moves the process to the core of the other side.
     pub(crate) fn swap(&mut self, sides: Cores) -> Result<(), Trouble> {
         for core in &mut self.cores {
             *core = match *core {
@@ -96,25 +95,25 @@ impl Server {
         cores::shift(self.id(), &self.cores)
     }
 
-    /// Goes on on these cores, but for threads of the kernel that take its operations.
-    pub(crate) fn go_on(&mut self, cores: &[usize]) -> Result<(), Trouble> {
+    /// Moves the process to these cores, except kernel threads for its SQPOLL rings.
+    pub(crate) fn move_to(&mut self, cores: &[usize]) -> Result<(), Trouble> {
         cores.clone_into(&mut self.cores);
         cores::shift(self.id(), cores)
     }
 
-    /// Fails when it ended.
+    /// Fails if it has terminated.
     pub(crate) fn must_run(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             ended => Err(Trouble::Failed(format!(
-                "a process that was to stay ended ({ended:?}); it said:\n{}",
-                self.said()
+                "a server terminated unexpectedly ({ended:?}); its output:\n{}",
+                self.output()
             ))),
         }
     }
 
-    /// What it printed, for a failure.
-    pub(crate) fn said(&self) -> String {
+    /// Its output, for errors.
+    pub(crate) fn output(&self) -> String {
         fs::read(&self.log)
             .map(|text| String::from_utf8_lossy(&text).into_owned())
             .unwrap_or_default()
@@ -123,7 +122,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Errors mean that it is gone.
+        // Errors mean that it has terminated.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_ends_is_quoted() {
+    fn output_of_terminated_server_is_quoted() {
         let trouble = shell("echo no room; exit 3", "b").unwrap_err();
         assert!(trouble.to_string().contains("no room"), "{trouble}");
     }

@@ -1,4 +1,4 @@
-//! Where the time goes: samples of perf(1), counted by what the code is there for.
+//! Profiles: samples of perf(1), counted by the purpose of the code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,25 +9,24 @@ use serde::Serialize;
 
 use crate::{Trouble, cores};
 
-/// What the code is there for in which a sample was taken.
+/// The purpose of the code of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Part {
-    /// System calls and what they bring about: sockets, disks, sleep, the clock.
+    /// System calls and interrupts: sockets, devices, sleep, the clock.
     Kernel,
-    /// What is done with each byte: copies, CRCs, zeros where nothing is behind a
-    /// namespace.
+    /// Work on each byte: copies, CRCs, zeroing by the null device.
     Bytes,
     /// The RDMA provider.
     Provider,
     /// NVMe: commands, queues, and the loop around them.
     Commands,
-    /// What is behind the namespace.
+    /// The backing store.
     Disk,
     Other,
 }
 
-/// Every part, as a table has them.
+/// All parts, in the order of tables.
 pub(crate) const PARTS: [Part; 6] = [
     Part::Kernel,
     Part::Bytes,
@@ -42,17 +41,17 @@ pub(crate) const PARTS: [Part; 6] = [
 pub(crate) struct Profile {
     pub(crate) samples: usize,
     pub(crate) parts: BTreeMap<Part, usize>,
-    /// The function with most of them, and how many these are.
+    /// The function with most samples, and their number.
     pub(crate) largest: Option<(String, usize)>,
 }
 
-/// Of a work, by side: target, initiator.
+/// The profiles of target and initiator.
 pub(crate) type Sides = [Profile; 2];
 
-/// Samples a second, of a CPU that is in use.
+/// Samples per second of a busy CPU.
 const FREQUENCY: &str = "1999";
 
-/// Samples a process for as long as said. The samples go to `file`.
+/// Samples a process for `time`. The samples go to `file`.
 pub(crate) fn watch(process: u32, time: Duration, file: &Path) -> Result<Child, Trouble> {
     let mut record = record(file);
     record.arg("-p").arg(process.to_string());
@@ -80,12 +79,12 @@ fn ended_with(status: ExitStatus) -> Result<(), Trouble> {
         return Ok(());
     }
     Err(Trouble::SetUp(format!(
-        "perf failed, {status}; it may not be allowed: run as root, \
+        "perf failed, {status}; if it is not permitted, run as root, \
          `sysctl kernel.perf_event_paranoid=-1`, or {WITHOUT}"
     )))
 }
 
-/// What is in `file`.
+/// Reads the samples of `file`.
 pub(crate) fn read(file: &Path) -> Result<Profile, Trouble> {
     let mut script = Command::new("perf");
     script.arg("script").arg("-i").arg(file);
@@ -94,8 +93,8 @@ pub(crate) fn read(file: &Path) -> Result<Profile, Trouble> {
     Ok(Profile::of(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// That perf is there and allowed: asked before anything is measured. Its samples go
-/// to `file`.
+/// Checks that perf is installed and permitted, before the first measurement. Its samples
+/// go to `file`.
 pub(crate) fn must_have_perf(file: &Path) -> Result<(), Trouble> {
     let mut record = record(file);
     record.args(["--", "true"]).stdin(Stdio::null());
@@ -105,14 +104,13 @@ pub(crate) fn must_have_perf(file: &Path) -> Result<(), Trouble> {
 
 fn missing(error: &std::io::Error) -> Trouble {
     Trouble::SetUp(format!(
-        "cannot start perf, which says where the time goes: {error}; install the package \
+        "cannot start perf for profiles: {error}; install the package \
          `linux-perf` (cargo xtask setup does), or {WITHOUT}"
     ))
 }
 
-/// How to do without it.
-const WITHOUT: &str =
-    "leave out --profile and leave docs/performance.md as it is with --no-refresh";
+/// How to run without perf.
+const WITHOUT: &str = "omit --profile and do not update docs/performance.md (--no-refresh)";
 
 fn record(file: &Path) -> Command {
     let mut perf = Command::new("perf");
@@ -122,7 +120,7 @@ fn record(file: &Path) -> Command {
 }
 
 impl Profile {
-    /// Of what `perf script -F ip,sym,dso` prints: a line for each sample.
+    /// The profile of the output of `perf script -F ip,sym,dso`: a line for each sample.
     fn of(text: &str) -> Self {
         let mut profile = Self::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -159,8 +157,8 @@ fn sampled(line: &str) -> Option<(&str, &str)> {
     Some((function.trim(), file.strip_suffix(')')?))
 }
 
-/// Ours, by words in the names of functions, first come first served: a function of
-/// one crate may have a type of another in its name.
+/// Parts by words in the names of functions. The first match counts: the name of a
+/// function may contain a type of another crate.
 const OURS: [(&str, Part); 6] = [
     ("nvmeof_rdma", Part::Provider),
     ("nvmeof_backend", Part::Disk),
@@ -170,7 +168,7 @@ const OURS: [(&str, Part); 6] = [
     ("nvmeof::", Part::Commands),
 ];
 
-/// In names of functions that do something with each byte.
+/// Words in the names of functions that process each byte.
 const BYTES: [&str; 4] = ["memcpy", "memmove", "memset", "crc32"];
 
 fn part(function: &str, file: &str) -> Part {
@@ -185,7 +183,7 @@ fn part(function: &str, file: &str) -> Part {
     if file.contains("/libc.so") {
         return Part::Kernel;
     }
-    // Where the crate is that has the function, not one of its types.
+    // The crate of the function, not of one of its types.
     let path = function.trim_start_matches('<');
     let begins = |word: &str| path.starts_with(word);
     let mut ours = OURS.iter();
@@ -194,7 +192,7 @@ fn part(function: &str, file: &str) -> Part {
     found.map_or(Part::Other, |(_, part)| *part)
 }
 
-/// A name for a table: without the paths of types and without what is generic.
+/// A short name for a table, without paths and generic parameters.
 fn short(function: &str) -> String {
     let mut depth = 0_usize;
     let plain: String = function
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_belongs_to_the_crate_that_has_it() {
+    fn function_counts_for_its_own_crate() {
         let part = |function| part(function, "/a/nvmeof");
         let own = "nvmeof_initiator::polled::transfer::<impl nvmeof_rdma::Conn>::submit";
         assert_eq!(part(own), Part::Commands);

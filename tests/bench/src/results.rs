@@ -190,8 +190,8 @@ impl Row {
 }
 
 impl Results {
-    /// A sentence about measurements that others disturbed, of works with hostile peers
-    /// or of all others; empty without any.
+    /// A sentence about measurements that other processes disturbed, of workloads with
+    /// hostile peers or of all others; empty without any.
     pub(crate) fn disturbed(&self, hostile: bool) -> String {
         let rows = self.rows.iter();
         let rows = rows.filter(|row| row.work.hostile().is_some() == hostile);
@@ -204,14 +204,15 @@ impl Results {
         match disturbed.count() {
             0 => String::new(),
             count => format!(
-                "{count} of {} measurements were disturbed: others had up to {:.0} % of a core.",
+                "{count} of {} measurements were disturbed: other processes used up to {:.0} % of \
+                 a core.",
                 others.len(),
                 Spread::of(others).max
             ),
         }
     }
 
-    /// For programs.
+    /// The result as JSON.
     pub(crate) fn to_json(&self) -> Result<String, Trouble> {
         let value = json!({
             "machine": self.machine,
@@ -220,7 +221,7 @@ impl Results {
             "works": self.rows.iter().map(Row::to_value).collect::<Vec<_>>(),
         });
         serde_json::to_string_pretty(&value)
-            .map_err(|error| Trouble::Failed(format!("the result as JSON: {error}")))
+            .map_err(|error| Trouble::Failed(format!("cannot write the result as JSON: {error}")))
     }
 }
 
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_measurements_are_told() {
+    fn disturbed_measurements_are_reported() {
         let mut results = Results {
             machine: Machine::default(),
             rounds: 3,
@@ -295,8 +296,9 @@ mod tests {
         };
         assert_eq!(results.disturbed(false), "");
         results.rows[0].samples[1].1[2].others = 42.0;
-        let told = "1 of 6 measurements were disturbed: others had up to 42 % of a core.";
-        assert_eq!(results.disturbed(false), told);
+        let expected =
+            "1 of 6 measurements were disturbed: other processes used up to 42 % of a core.";
+        assert_eq!(results.disturbed(false), expected);
         assert_eq!(results.disturbed(true), "");
     }
 

@@ -1,4 +1,4 @@
-//! A whole run: the scenes, the rounds, the progress shown.
+//! A whole run: scenes, rounds and progress.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _};
@@ -17,10 +17,10 @@ use crate::scene::{Kind, Programs, Scene, Setting};
 use crate::work::{Disk, IDLE_SECONDS, Work};
 use crate::{Arguments, Trouble, attack};
 
-/// Rounds where it is to be quick.
+/// Rounds with `--quick`.
 const QUICK_ROUNDS: u32 = 3;
 
-/// Measures the works.
+/// Measures the workloads.
 pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Trouble> {
     let rounds = if arguments.quick {
         QUICK_ROUNDS
@@ -51,8 +51,8 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
             measured = measured.and_then(|()| profile(&scene, &mut rows));
         }
         measured.map_err(|trouble| {
-            let said = scene.said();
-            Trouble::Failed(format!("{trouble}\nour processes said:\n{said}"))
+            let output = scene.output();
+            Trouble::Failed(format!("{trouble}\noutput of the processes:\n{output}"))
         })?;
     }
     bar.finish_and_clear();
@@ -64,8 +64,9 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
     })
 }
 
-/// How long everybody is measured in a round. A foreign initiator is told whole
-/// seconds, and who is measured for longer has the calmer figure.
+/// The time of each contestant in a round. Another initiator receives its run time in
+/// whole seconds; all contestants get the same time, because longer measurements vary
+/// less.
 fn time(arguments: &Arguments) -> Duration {
     match arguments.peer {
         Some(_) => Duration::from_secs_f64(arguments.seconds.as_secs_f64().ceil()),
@@ -73,7 +74,7 @@ fn time(arguments: &Arguments) -> Duration {
     }
 }
 
-/// A row for a work, without contestants where there are too few cores.
+/// A row for a workload, without contestants if there are too few cores.
 fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
     let fits = work.cores() <= available;
     let mut contestants = Vec::new();
@@ -90,13 +91,13 @@ fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
     row
 }
 
-/// What has to be there before anything is measured.
+/// Checks requirements and creates files before the first measurement.
 fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
     let measured = || rows.iter().filter(|row| !row.samples.is_empty());
     if measured().next().is_none() {
         return Err(Trouble::SetUp(
-            "there is nothing to measure: these works need more CPU cores than there \
-             are; --force measures them all the same"
+            "nothing to measure: these workloads require more CPU cores than there are; \
+             --force measures them anyway"
                 .to_owned(),
         ));
     }
@@ -116,7 +117,7 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The scenes that are needed, in order.
+/// The required scenes, in order.
 fn kinds(rows: &[Row]) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for row in rows.iter().filter(|row| !row.samples.is_empty()) {
@@ -141,13 +142,13 @@ fn measure(
         if bar.is_hidden() {
             let work = rows.first().map(|row| row.work.name());
             let first = work.unwrap_or_default();
-            eprintln!("bench: round {round} of {rounds}, from {first} on");
+            eprintln!("bench: round {round} of {rounds}, first workload {first}");
         }
         for row in &mut *rows {
             let work = row.work;
             bar.set_message(work.name());
             let contestants: Vec<Contestant> = row.contestants().collect();
-            // Whoever is first may find the machine otherwise than the second.
+            // The order may affect the result, so it alternates.
             let backwards = round.is_multiple_of(2);
             let samples = scene.stage.round(&work, &contestants, backwards)?;
             scene.check()?;
@@ -160,7 +161,7 @@ fn measure(
     Ok(())
 }
 
-/// Says where the time goes of what does not reach its figure.
+/// Profiles the workloads that miss their goal.
 fn profile(scene: &Scene, rows: &mut [&mut Row]) -> Result<(), Trouble> {
     let profiled = |row: &&mut &mut Row| !row.work.is_idle() && row.work.hostile().is_none();
     for row in rows.iter_mut().filter(profiled) {
@@ -175,22 +176,22 @@ fn must_have_fio() -> Result<(), Trouble> {
     match Command::new("fio").arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
         _ => Err(Trouble::SetUp(
-            "works on files need fio as their yardstick: install the package `fio` \
-             (cargo xtask setup does), or name works that begin with null-"
+            "workloads on files require fio as their yardstick: install the package `fio` \
+             (cargo xtask setup does), or name workloads that begin with null-"
                 .to_owned(),
         )),
     }
 }
 
-/// A file of `len` bytes that are really on the disk: reads of holes do not
-/// reach it. One from an earlier run is as good.
+/// Fills a file with `len` bytes, so that it has no holes: reads of holes do not reach
+/// the device. A file from an earlier run is kept.
 fn fill(path: &Path, len: u64) -> Result<(), Trouble> {
     if fs::metadata(path).is_ok_and(|found| found.len() == len) {
         return Ok(());
     }
     eprintln!("bench: writing {} MiB to {}", len >> 20, path.display());
     let write = || {
-        // Unfinished under another name, so that it is never taken for whole.
+        // Written under another name, so that a partial file is never used.
         let unfinished = path.with_extension("part");
         let mut file = File::create(&unfinished)?;
         io::copy(&mut File::open("/dev/urandom")?.take(len), &mut file)?;
@@ -200,7 +201,7 @@ fn fill(path: &Path, len: u64) -> Result<(), Trouble> {
     write().map_err(|error| Trouble::file("write", path, &error))
 }
 
-/// A bar on a terminal, nothing on a pipe.
+/// A progress bar on a terminal, nothing on a pipe.
 fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
     let (mut all, mut seconds) = (0, 0.0);
     for row in rows {
@@ -236,9 +237,9 @@ fn progress(rows: &[Row], rounds: u32, time: Duration) -> ProgressBar {
     bar
 }
 
-/// Seconds that starting and connecting takes.
+/// Seconds for start and connection of a contestant.
 const STARTING: f64 = 0.05;
-/// The same of a target, an honest host and its hostile peers.
+/// The same for a target, an honest host and hostile peers.
 const ATTACKING: f64 = 0.6;
 
 #[cfg(test)]
@@ -249,7 +250,7 @@ mod tests {
     use crate::work;
 
     #[test]
-    fn works_for_which_there_are_too_few_cores_are_told_not_measured() {
+    fn workloads_without_enough_cores_are_reported_and_not_measured() {
         let plain = Arguments::parse_from(["bench"]);
         let force = Arguments::parse_from(["bench", "--force"]);
         for work in work::all() {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_foreign_initiator_everybody_has_the_same_time() {
+    fn foreign_initiator_gives_all_contestants_the_same_time() {
         let seconds = |line: &str| {
             let arguments = Arguments::parse_from(line.split(' '));
             (
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn works_of_a_kind_are_measured_together() {
+    fn workloads_of_a_kind_are_measured_together() {
         let arguments = Arguments::parse_from(["bench", "--peer-target", "x"]);
         let works = work::all().into_iter();
         let rows: Vec<Row> = works.map(|work| row(&arguments, work, 4)).collect();

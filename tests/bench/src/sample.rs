@@ -1,4 +1,4 @@
-//! The figures of one measurement, and how reports say them.
+//! The figures of one measurement, read from reports.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -13,16 +13,16 @@ pub(crate) struct Sample {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p99_9_us: f64,
-    /// The longest latency, where that is asked.
+    /// The longest latency, if measured.
     pub(crate) longest_ms: f64,
-    /// What the process itself had, in percent of a core, where that is asked.
+    /// CPU time of the process in percent of a core, if measured.
     pub(crate) busy: f64,
-    /// What others had of our cores meanwhile, in percent of a core.
+    /// Use of our cores by other processes, in percent of a core.
     pub(crate) others: f64,
 }
 
 impl Sample {
-    /// One of several slices: rates are those of all of them together.
+    /// Combines slices: the mean of the rates, the median of the latencies.
     pub(crate) fn of(slices: &[Self]) -> Self {
         let figures = |figure: fn(&Self) -> f64| slices.iter().map(figure).collect::<Vec<_>>();
         let mean = |figure| {
@@ -103,7 +103,7 @@ mod tests {
     };
 
     #[test]
-    fn both_kinds_of_reports_are_understood() {
+    fn reports_of_nvmeof_and_fio_are_parsed() {
         let ours = json!({
             "iops": 1000.0, "bytes_per_s": 4_096_000.0,
             "lat_ns": { "mean": 1.0, "p50": 10_000, "p99": 20_000, "p99_9": 30_000 },
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_put_together() {
+    fn slices_are_combined() {
         let slice = |iops: f64, p50_us| Sample {
             iops,
             p50_us,

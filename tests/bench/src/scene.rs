@@ -1,5 +1,5 @@
-//! The processes that works need all the time, each kind its own: targets, the
-//! other sides of yardsticks, hosts that are idle.
+//! Scenes: the processes that a kind of workload needs, such as targets, the other side
+//! of yardsticks, and idle hosts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::{Arguments, Trouble};
 /// The subsystem of our target.
 pub(crate) const NQN: &str = "nqn.2026-11.org.example:bench";
 
-/// The namespace with that disk behind it.
+/// The namespace with that backing store.
 pub(crate) fn nsid(disk: Disk) -> &'static str {
     match disk {
         Disk::Null => "1",
@@ -25,7 +25,7 @@ pub(crate) fn nsid(disk: Disk) -> &'static str {
     }
 }
 
-/// Works of the same kind are measured in the same rounds.
+/// The kind of scene. Workloads of one kind are measured in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A target and the other sides of the yardsticks.
@@ -38,7 +38,8 @@ pub(crate) enum Kind {
     Reactors,
     /// A target and idle hosts.
     Idle(About),
-    /// A target as it comes, for one work: hostile peers leave their mark on it.
+    /// A target with its default configuration, for one workload: hostile peers change its
+    /// state.
     Hostile(About, u32),
 }
 
@@ -62,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// Rounds of its works: of what is not compared, or takes long, one is enough.
+    /// Rounds of its workloads: one for those that are not compared or take long.
     pub(crate) fn rounds(self, rounds: u32) -> u32 {
         match self {
             Self::Idle(_) | Self::Hostile(..) => 1,
@@ -71,7 +72,7 @@ impl Kind {
     }
 }
 
-/// What all scenes have in common.
+/// Properties that all scenes share.
 #[derive(Debug)]
 pub(crate) struct Setting<'a> {
     pub(crate) arguments: &'a Arguments,
@@ -80,7 +81,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) time: Duration,
 }
 
-/// A scene: what measures, and the processes that end with it.
+/// A scene: the stage, and the processes that are killed with it.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
@@ -94,7 +95,7 @@ const ROOM: &str = "[limits]\nio_queues = 32\nhost_memory = 100\nport_memory = 1
 const IDLE_SIZE: u16 = 8;
 
 impl Setting<'_> {
-    /// Starts what works of that kind need.
+    /// Starts the processes for workloads of that kind.
     pub(crate) fn open(&self, kind: Kind, works: &[Work]) -> Result<Scene, Trouble> {
         match kind {
             Kind::Plain => self.plain(works),
@@ -109,7 +110,7 @@ impl Setting<'_> {
     fn plain(&self, works: &[Work]) -> Result<Scene, Trouble> {
         let disks: BTreeSet<&str> = works.iter().map(|work| nsid(work.disk)).collect();
         let core = self.cores.target;
-        // A path that is too long is no obstacle to other works.
+        // A path that is too long for a socket must not fail other workloads.
         let unix = works.iter().any(Work::is_unix);
         let port = format!("[[port]]\ntraddr = '{}'\n\n", self.unix("target"));
         let head = if unix { port.as_str() } else { "" };
@@ -142,13 +143,13 @@ impl Setting<'_> {
         let without = self.target("target", "", &disk, &[core])?;
         let mut all = cores::allowed()?.into_iter();
         let spare = all.find(|core| ![self.cores.target, self.cores.initiator].contains(core));
-        // By force, where there is none: with the initiator, and with the target once the
-        // sides have changed cores.
+        // With --force and without a spare core: the initiator's, which is the target's after
+        // the sides have exchanged cores.
         let spare = spare.unwrap_or(self.cores.initiator);
         let head = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{spare}]\n\n");
         let text = head + &target_toml(&disk, &self.second_file(), &self.shm_folder());
         let mut with = self.serve("target-sqpoll", &text, &[core, spare])?;
-        with.go_on(&[core])?;
+        with.move_to(&[core])?;
         let stage = self.stage(without.addr()?, with.addr()?);
         Ok(Scene::new(stage, vec![without, with]))
     }
@@ -165,7 +166,7 @@ impl Setting<'_> {
     fn reactors(&self) -> Result<Scene, Trouble> {
         let all = cores::allowed()?;
         let (own, rest) = all.split_at(all.len().min(2));
-        // Where there are too few, both sides have all there are.
+        // With too few cores, both sides use all of them.
         let initiators = if rest.len() < 2 { &all } else { rest };
         let null = BTreeSet::from([nsid(Disk::Null)]);
         let mut targets = Vec::new();
@@ -187,7 +188,7 @@ impl Setting<'_> {
         let target = self.target("target-idle", head, &null, &[self.cores.target])?;
         let addr = target.addr()?;
         let hosts = self.hosts(addr, provider, count)?;
-        // What came of connecting is over.
+        // Work that connecting caused is over after this.
         std::thread::sleep(Duration::from_millis(500));
         Ok(Scene::new(self.stage(addr, addr), vec![target, hosts]))
     }
@@ -199,7 +200,7 @@ impl Setting<'_> {
         Ok(Scene::new(self.stage(addr, addr), vec![target]))
     }
 
-    /// Controllers with I/O queues each that do nothing.
+    /// Idle controllers with I/O queues.
     fn hosts(
         &self,
         target: SocketAddr,
@@ -217,7 +218,7 @@ impl Setting<'_> {
         Server::start(&mut hold, &[self.cores.initiator], &log, "holds")
     }
 
-    /// Our target, with its namespaces, on some of our cores.
+    /// Our target with these namespaces, on these cores.
     fn target(
         &self,
         name: &str,
@@ -240,7 +241,7 @@ impl Setting<'_> {
         Server::start(&mut serve, cores, &log, "ready: serving")
     }
 
-    /// A foreign target, which says where it listens when it is ready.
+    /// Another target, which prints its address when it is ready.
     fn peer_target(&self, script: &str) -> Result<Server, Trouble> {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(script);
@@ -282,24 +283,24 @@ impl Setting<'_> {
         format!("unix:{}", self.path(&format!("{name}.sock")).display())
     }
 
-    /// The file behind the works on a file.
+    /// The backing store of workloads on a file.
     pub(crate) fn file(&self) -> PathBuf {
         self.path("disk.img")
     }
 
-    /// Another one, for a second target: a file is locked by the first.
+    /// Another one for a second target, because the first target locks its file.
     pub(crate) fn second_file(&self) -> PathBuf {
         self.path("disk-2.img")
     }
 
-    /// Where our targets and our initiators meet.
+    /// Folder for shared memory of our targets and initiators.
     fn shm_folder(&self) -> PathBuf {
         self.path("shm")
     }
 }
 
-/// What idle hosts hold: a head of the target's configuration, the provider, and
-/// controllers with I/O queues each.
+/// The connections of idle hosts: a part of the target's configuration, the provider,
+/// controllers and I/O queues of each.
 fn held(about: About) -> (&'static str, &'static str, (u16, u16)) {
     match about {
         About::IdleCrowd => (ROOM, "iwarp", CROWD),
@@ -309,7 +310,7 @@ fn held(about: About) -> (&'static str, &'static str, (u16, u16)) {
     }
 }
 
-/// The address of what a scene does not have.
+/// The address of a server that a scene does not have.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Scene {
@@ -318,8 +319,8 @@ impl Scene {
         Self { stage, servers }
     }
 
-    /// Changes the cores of the two sides, where each has one: interrupts of a disk
-    /// or of a neighbour may come to one of them only.
+    /// Exchanges the cores of the two sides, if each has one: interrupts may be bound to
+    /// one of them.
     pub(crate) fn swap(&mut self) -> Result<(), Trouble> {
         let sides = self.stage.cores;
         if !sides.are_two() || self.stage.initiators != [sides.initiator] {
@@ -332,15 +333,15 @@ impl Scene {
         Ok(())
     }
 
-    /// That everybody is still there.
+    /// Checks that all servers are running.
     pub(crate) fn check(&mut self) -> Result<(), Trouble> {
         let mut servers = self.servers.iter_mut();
         servers.try_for_each(Server::must_run)
     }
 
-    /// What our processes printed, for a failure.
-    pub(crate) fn said(&self) -> String {
-        self.servers.iter().map(Server::said).collect()
+    /// The output of all servers, for errors.
+    pub(crate) fn output(&self) -> String {
+        self.servers.iter().map(Server::output).collect()
     }
 }
 
@@ -366,7 +367,7 @@ fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
     text
 }
 
-/// The programs that take part.
+/// Paths of the programs.
 #[derive(Debug)]
 pub(crate) struct Programs {
     pub(crate) target: PathBuf,
@@ -377,8 +378,9 @@ pub(crate) struct Programs {
 impl Programs {
     /// Finds them.
     pub(crate) fn find(folder: Option<&Path>) -> Result<Self, Trouble> {
-        let ours = std::env::current_exe()
-            .map_err(|error| Trouble::SetUp(format!("cannot find our own program: {error}")))?;
+        let ours = std::env::current_exe().map_err(|error| {
+            Trouble::SetUp(format!("cannot find the path of this program: {error}"))
+        })?;
         let beside = ours.parent().unwrap_or(Path::new("."));
         let find = |folder: &Path, name: &str| {
             let path = folder.join(name);
@@ -405,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_hosts_hold_what_the_name_says() {
+    fn idle_hosts_have_the_connections_of_the_workload() {
         for work in crate::work::all().iter().filter(|work| work.is_idle()) {
             let (_, provider, (controllers, queues)) = held(work.about);
             let (name, many) = (work.name(), controllers * (1 + queues) > 900);
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn target_serves_only_what_is_needed() {
+    fn target_serves_only_required_namespaces() {
         let file = Path::new("/a/disk.img");
         let shm = Path::new("/a/shm");
         let text = target_toml(&BTreeSet::from(["1"]), file, shm);

@@ -1,11 +1,11 @@
-//! Yardstick `shm`: what two processes that share memory can reach at best.
+//! Yardstick `shm`: upper bound of two processes that share memory.
 //!
-//! One memory for both, which the one who asks makes: a ring of commands of 64
-//! bytes, a ring of responses of 16, each with one who writes and one who reads,
-//! and a place for the payload of each operation in flight. The other side
-//! copies each payload once: for a read from memory of its own to that place,
-//! for a write from there. Nothing is checked, nobody sleeps, and the number of
-//! operations in flight keeps the rings from overflowing.
+//! The initiator side creates the memory: a ring of commands of 64 bytes, a ring of
+//! responses of 16 bytes, each with one writer and one reader, and a slot for the
+//! payload of each operation in flight. The other side copies each payload once: for a
+//! read from its own memory to that slot, for a write from the slot. It checks nothing
+//! and never sleeps. The number of operations in flight keeps the rings from
+//! overflowing.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,25 +24,24 @@ use crate::tcp::{Direction, HELLO, Shape};
 const COMMAND: usize = 64;
 const RESPONSE: usize = 16;
 const PAGE: usize = 4096;
-/// The words that say how many commands and how many responses there are, on
-/// cache lines that nothing else is near to.
+/// The counters of commands and responses, each on a cache line of its own.
 const COMMANDS: usize = 0;
 const RESPONSES: usize = 128;
-/// Turns without progress after which the server looks whether it is alone.
+/// Polls without progress after which the server checks the connection.
 const LOOKS: u32 = 1 << 14;
 
-/// What is measured.
+/// A measurement.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The socket of the other side.
     pub path: PathBuf,
-    /// What is exchanged.
+    /// Size, depth and direction.
     pub shape: Shape,
-    /// How long.
+    /// Run time.
     pub runtime: Duration,
 }
 
-/// The memory that both have, and how far each is.
+/// The shared memory, and the progress of this side.
 struct Rings {
     memory: Shared,
     shape: Shape,
@@ -50,10 +49,10 @@ struct Rings {
     responses: u64,
 }
 
-/// Measures for as long as said; what is in flight then still counts.
+/// Measures for the run time; operations in flight at its end count as well.
 ///
 /// # Errors
-/// When nothing listens there, or there is no memory.
+/// When nothing listens there, or memory is short.
 pub fn ask(ask: &Ask) -> io::Result<Value> {
     let shape = ask.shape;
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
@@ -68,10 +67,10 @@ pub fn ask(ask: &Ask) -> io::Result<Value> {
     asking::measure(&mut rings, shape, ask.runtime)
 }
 
-/// A socket at `path` for [`serve`]; a file that is there is replaced.
+/// A socket at `path` for [`serve`]; replaces an existing file.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn listen(path: &Path) -> io::Result<Socket> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -83,8 +82,8 @@ pub fn listen(path: &Path) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Serves one connection after the other, as many as said or without end. What
-/// goes wrong with one is printed and ends that one.
+/// Serves connections one after the other, up to a number or without end. An error is
+/// printed and closes its connection.
 ///
 /// # Errors
 /// When connections cannot be accepted.
@@ -92,7 +91,7 @@ pub fn serve(listener: &Socket, connections: Option<usize>) -> io::Result<()> {
     for _ in 0..connections.unwrap_or(usize::MAX) {
         let (socket, _) = listener.accept()?;
         if let Err(error) = answer(&socket) {
-            eprintln!("yardstick: a connection ended: {error}");
+            eprintln!("yardstick: connection closed: {error}");
         }
     }
     Ok(())
@@ -106,7 +105,7 @@ fn answer(socket: &Socket) -> io::Result<()> {
             other => break other?.1,
         }
     };
-    let fd = fd.ok_or_else(|| io::Error::other("no memory came"))?;
+    let fd = fd.ok_or_else(|| io::Error::other("the peer sent no shared memory"))?;
     let hello = hello.first_chunk().copied().unwrap_or_default();
     let shape = Shape::of_hello(hello)?;
     let memory = Shared::open(fd.as_fd(), total(&shape)).map_err(io::Error::other)?;
@@ -120,7 +119,7 @@ fn answer(socket: &Socket) -> io::Result<()> {
         spins.turn(progress);
         idle = if progress { 0 } else { idle.wrapping_add(1) };
         let end = &mut [0; 1];
-        // The other side says nothing more; what can be read is the end.
+        // The other side sends nothing more: readable means closed.
         if idle.is_multiple_of(LOOKS) && idle > 0 && receive_passed(socket.as_fd(), end).is_ok() {
             return Ok(());
         }
@@ -137,7 +136,7 @@ impl Rings {
         }
     }
 
-    /// Has every page of the places, before time counts.
+    /// Touches every page of the slots before the measurement.
     fn touch(&self) -> io::Result<()> {
         for slot in 0..self.shape.depth {
             let filling = vec![0xa5; bytes(&self.shape)];
@@ -152,19 +151,19 @@ impl Rings {
         Ok(word.load(Ordering::Acquire))
     }
 
-    fn tell(&self, word: usize, count: u64) -> io::Result<()> {
+    fn publish(&self, word: usize, count: u64) -> io::Result<()> {
         let word = self.memory.word(word).map_err(outside)?;
         word.store(count, Ordering::Release);
         Ok(())
     }
 
-    /// Where entry `number` of a ring lies.
+    /// Offset of entry `number` of a ring.
     fn entry(&self, ring: usize, len: usize, number: u64) -> usize {
         let at = number % u64::from(self.shape.depth).max(1);
         ring + usize::try_from(at).unwrap_or(0) * len
     }
 
-    /// Answers all that was asked. Returns whether anything was.
+    /// Completes all new commands. Returns whether there were any.
     fn answer(&mut self, places: &mut [Vec<u8>]) -> io::Result<bool> {
         let asked = self.count(COMMANDS)?;
         if asked == self.commands {
@@ -191,7 +190,7 @@ impl Rings {
             self.commands += 1;
             self.responses += 1;
         }
-        self.tell(RESPONSES, self.responses)?;
+        self.publish(RESPONSES, self.responses)?;
         Ok(true)
     }
 }
@@ -201,13 +200,13 @@ impl Medium for Rings {
         let mut command = [0; COMMAND];
         command[..2].copy_from_slice(&slot.to_le_bytes());
         let at = self.entry(PAGE, COMMAND, self.commands);
-        // It lies inside: the memory was made for as many.
+        // In bounds: the memory has this many slots.
         let _ = self.memory.copy_in(at, &command);
         self.commands += 1;
     }
 
     fn turn(&mut self, whole: &mut Vec<u16>) -> io::Result<bool> {
-        self.tell(COMMANDS, self.commands)?;
+        self.publish(COMMANDS, self.commands)?;
         let answered = self.count(RESPONSES)?;
         let progress = answered != self.responses;
         while self.responses < answered {
@@ -231,12 +230,12 @@ fn bytes(shape: &Shape) -> usize {
     usize::try_from(shape.bytes).unwrap_or(0)
 }
 
-/// Where the responses are.
+/// Offset of the responses.
 fn responses(shape: &Shape) -> usize {
     PAGE + usize::from(shape.depth) * COMMAND
 }
 
-/// Where the payload of an operation is.
+/// Offset of the payload of an operation.
 fn place(shape: &Shape, slot: u16) -> usize {
     let first = responses(shape) + usize::from(shape.depth) * RESPONSE;
     first.next_multiple_of(PAGE) + usize::from(slot) * bytes(shape).next_multiple_of(PAGE)
@@ -251,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shape_comes_to_its_end() {
+    fn every_shape_completes() {
         let path = std::env::temp_dir().join(format!("bench-{}-shm.sock", std::process::id()));
         let listener = listen(&path).unwrap();
         let shapes = [(4096, 1), (4096, 128), (512, 16), (131_072, 32)];

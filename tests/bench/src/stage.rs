@@ -1,4 +1,4 @@
-//! How each contestant is measured: which command, when, on which core.
+//! Measurement of a contestant: command, order and core.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
-use crate::disturbance::{Snapshot, processor_time};
+use crate::disturbance::{Snapshot, cpu_time};
 use crate::profile::{self, Sides};
 use crate::sample::{Sample, sample};
 use crate::work::{IDLE_PERCENT, Placement, Work};
 use crate::{Trouble, scene};
 
-/// Everything that the measurements of a scene share.
+/// Properties that all measurements of a scene share.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// The cores of works that have one for either side.
+    /// The cores of the two sides.
     pub(crate) cores: Cores,
     /// The cores of initiators.
     pub(crate) initiators: Vec<usize>,
@@ -37,36 +37,36 @@ pub(crate) struct Stage {
     pub(crate) unix: String,
     /// The same of the yardstick `unix-bare`.
     pub(crate) unix_bare: String,
-    /// Where our targets listen for shared memory.
+    /// Folder where our targets listen for shared memory.
     pub(crate) shm_folder: PathBuf,
-    /// The file behind the works on a file.
+    /// The backing store of workloads on a file.
     pub(crate) file: PathBuf,
-    /// Where samples of profiles go.
+    /// Folder for samples of profiles.
     pub(crate) perf: PathBuf,
     /// `nvmeof`.
     pub(crate) initiator: PathBuf,
     /// `nvmeof-yardstick`.
     pub(crate) yardstick: PathBuf,
     pub(crate) peer: Option<String>,
-    /// How long each contestant is measured in a round.
+    /// Time of each contestant in a round.
     pub(crate) time: Duration,
-    /// How long processes are watched that are idle.
+    /// Time for which idle processes are observed.
     pub(crate) idle_time: Duration,
-    /// Our processes that run all the time; in an idle scene first the target,
-    /// then the initiator.
+    /// Processes that run during the whole scene; in an idle scene first the target, then
+    /// the initiator.
     pub(crate) servers: Vec<u32>,
-    /// Times that a measurement is tried until nobody disturbs it.
+    /// Attempts for a measurement while other processes disturb it.
     pub(crate) tries: u32,
 }
 
-/// More than this, in percent of a core, and a measurement is disturbed.
+/// Use of a core by other processes, in percent, above which a measurement is disturbed.
 pub(crate) const DISTURBED: f64 = 10.0;
-/// How long samples are taken for a profile.
+/// Duration of a profile.
 const PROFILED: Duration = Duration::from_secs(1);
 
 impl Stage {
-    /// A round of a work: a sample of each contestant, taken in turn; the least
-    /// disturbed of several if need be.
+    /// A round of a workload: one sample of each contestant. Disturbed measurements are
+    /// repeated; the least disturbed attempt counts.
     pub(crate) fn round(
         &self,
         work: &Work,
@@ -80,7 +80,7 @@ impl Stage {
             let attack = self.beside_others(|| self.attack(work, peers));
             return attack.map(|(_, samples)| samples);
         }
-        // Peers may have processes that we know nothing of.
+        // Peers may have processes that are not known here.
         let foreign = contestants.iter().any(|one| one.is_foreign());
         let mut best: Option<(f64, Vec<Sample>)> = None;
         for _ in 0..self.tries {
@@ -97,10 +97,10 @@ impl Stage {
             }
         }
         let best = best.map(|(_, samples)| samples);
-        best.ok_or_else(|| Trouble::SetUp("a measurement takes at least one try".to_owned()))
+        best.ok_or_else(|| Trouble::SetUp("--tries: must be 1 or more".to_owned()))
     }
 
-    /// Takes samples, and what others had of our cores meanwhile.
+    /// Takes samples, with the use of our cores by other processes.
     fn beside_others(
         &self,
         take: impl FnOnce() -> Result<Vec<Sample>, Trouble>,
@@ -115,8 +115,8 @@ impl Stage {
         Ok((others, samples))
     }
 
-    /// Measures in slices, forwards and backwards in turn, so that nobody is
-    /// always first: A B B A A B B A.
+    /// Measures in slices with alternating order, so that no contestant is always first:
+    /// A B B A A B B A.
     fn slices(
         &self,
         work: &Work,
@@ -165,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// Where the time of ours goes: of our target's process and of our initiator's.
+    /// Profiles our target and our initiator.
     pub(crate) fn profile(&self, ours: Contestant, work: &Work) -> Result<Sides, Trouble> {
         let mut targets = self.servers.iter();
         let target = match ours {
@@ -192,14 +192,9 @@ impl Stage {
         }
     }
 
-    /// Lets time pass and looks who had the CPU.
+    /// Measures the CPU time of idle processes.
     fn idle(&self) -> Vec<Sample> {
-        let times = || {
-            self.servers
-                .iter()
-                .map(|pid| processor_time(*pid))
-                .collect()
-        };
+        let times = || self.servers.iter().map(|pid| cpu_time(*pid)).collect();
         let before: Vec<Duration> = times();
         let start = Instant::now();
         std::thread::sleep(self.idle_time);
@@ -229,15 +224,15 @@ impl Stage {
             Contestant::Unix => self.ours(work, &["-a", &self.unix], time),
             Contestant::ShmBare => self.yardstick(work, "shm-ask", &self.shm_bare, time),
             Contestant::IwarpCrc => with(ours(self.target), &["--crc"]),
-            // A crowd's busy queues have one thread: eight would be in each other's
-            // way on one core.
+            // The busy queues of a crowd have one thread: eight threads would contend for one
+            // core.
             Contestant::ShmAsync | Contestant::Alone => with(ours(self.target), AWAITED),
             Contestant::Crowd => with(ours(self.other), AWAITED),
             Contestant::ShmSqpoll | Contestant::TwoReactors | Contestant::PeerTarget => {
                 ours(self.other)
             }
             Contestant::Iwarp | Contestant::Shm | Contestant::OneReactor => ours(self.target),
-            // Those that are idle, or have hostile peers, are not started like this.
+            // Idle processes and hosts beside hostile peers are not started here.
             Contestant::Limit
             | Contestant::Target
             | Contestant::Initiator
@@ -320,19 +315,18 @@ impl Stage {
     }
 }
 
-/// Whether the contestants of a slice go in reverse: every second one, so that
-/// A B B A comes of A and B.
+/// Whether a slice has reverse order: every second one, so that A and B give A B B A.
 fn is_reversed(slice: u32, backwards: bool) -> bool {
     slice.is_multiple_of(2) == backwards
 }
 
-/// What is done: options of the yardsticks and of ours, and names of fio's.
+/// Options for size and depth, for the yardsticks, `nvmeof bench` and fio.
 fn shape(work: &Work) -> [String; 4] {
     let (bytes, depth) = (work.bytes.to_string(), work.depth.to_string());
     ["--bs".to_owned(), bytes, "--iodepth".to_owned(), depth]
 }
 
-/// Ours, through its async interface.
+/// Selects the async interface of `nvmeof bench`.
 const AWAITED: &[&str] = &["--interface", "async"];
 
 fn with(mut command: Command, options: &[&str]) -> Command {
@@ -376,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_told_what_to_measure() {
+    fn peer_environment_describes_the_measurement() {
         let script = r#"echo "{\"iops\": $BENCH_BS, \"bytes_per_s\": $BENCH_IODEPTH, \"lat_ns\":
             {\"p50\": ${BENCH_RUNTIME}000, \"p99\": ${BENCH_NSID}000, \"p99_9\": 0}}""#;
         let work = work::all()[0];
@@ -389,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_always_first() {
+    fn order_of_contestants_alternates() {
         let order = |backwards| [0, 1, 2, 3].map(|slice| is_reversed(slice, backwards));
         assert_eq!(order(false), [false, true, false, true]);
         assert_eq!(order(true), [true, false, true, false]);
     }
 
     #[test]
-    fn idle_processes_are_watched_not_started() {
+    fn idle_processes_are_observed_not_started() {
         let mut stage = stage("false");
         stage.servers = vec![std::process::id(); 2];
         let work = work::all().into_iter().find(Work::is_idle).unwrap();
@@ -434,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn fio_gets_its_options_in_one_word() {
+    fn fio_options_are_single_arguments() {
         let words = words_of_fio();
         for word in [
             "--bs=4096",
@@ -449,7 +443,7 @@ mod tests {
     /// What the yardstick `local` is said to be: without one of these it would be
     /// easier to reach.
     #[test]
-    fn the_yardstick_of_files_has_all_that_io_uring_offers() {
+    fn fio_yardstick_uses_registered_buffers_and_files() {
         let words = words_of_fio();
         for word in [
             "--ioengine=io_uring",

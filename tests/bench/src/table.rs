@@ -1,4 +1,4 @@
-//! The result as a table: for a terminal, and for a document.
+//! The result as a table, for a terminal and for a document.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::results::{Results, Row, Spread};
 use crate::sample::Sample;
 use crate::work::{Metric, Work};
 
-/// Sizes from which on bytes a second say more than operations.
+/// From this size on, tables show bytes per second instead of IOPS.
 const LARGE: u32 = 64 << 10;
 
 /// For a terminal of 80 columns.
@@ -46,7 +46,7 @@ pub(crate) fn text(results: &Results) -> String {
     }
     let profiles = profiles(results);
     if !profiles.is_empty() {
-        text.push_str("\nWhere the time goes, percent of the samples of a process:\n\n");
+        text.push_str("\nProfile, in percent of the samples of a process:\n\n");
         profile_text(&mut text, PROFILE_HEAD);
         for cells in &profiles {
             profile_text(&mut text, cells.each_ref().map(String::as_str));
@@ -55,8 +55,8 @@ pub(crate) fn text(results: &Results) -> String {
     text
 }
 
-/// Where the time goes of what does not reach its figure: a line for each side of a
-/// work, percent of the samples of its process. Nothing if that was not asked.
+/// Profiles of workloads that miss their goal: a line for each side, in percent of the
+/// samples of its process. Empty without `--profile`.
 pub(crate) fn profiles(results: &Results) -> Vec<[String; 9]> {
     let all = results.rows.iter();
     let profiled = all.filter_map(|row| Some((row.work.name(), row.profile.as_ref()?)));
@@ -76,7 +76,7 @@ fn profile_line(work: &str, side: &str, profile: &Profile) -> [String; 9] {
     [work.to_owned(), side.to_owned(), a, b, c, d, e, f, largest]
 }
 
-/// What is above them.
+/// The heading of [`profiles`].
 pub(crate) const PROFILE_HEAD: [&str; 9] = [
     "work",
     "side",
@@ -84,7 +84,7 @@ pub(crate) const PROFILE_HEAD: [&str; 9] = [
     "bytes",
     "provider",
     "commands",
-    "disk",
+    "store",
     "other",
     "largest function",
 ];
@@ -97,21 +97,21 @@ fn profile_text(text: &mut String, cells: [&str; 9]) {
         bytes,
         provider,
         commands,
-        disk,
+        store,
         other,
         _,
     ] = cells;
-    // The largest function has no place in 80 columns; documents have it.
+    // The largest function does not fit 80 columns; documents have it.
     let line = format!(
-        "{work:26} {side:9} {kernel:>6} {bytes:>5} {provider:>8} {commands:>8} {disk:>4} {other:>5}"
+        "{work:26} {side:9} {kernel:>6} {bytes:>5} {provider:>8} {commands:>8} {store:>5} {other:>5}"
     );
     let _ = writeln!(text, "{line}");
 }
 
 fn hostile_text(text: &mut String, cells: [&str; 8]) {
     let [peers, addresses, size, quiet, beside, ratio, longest, goal] = cells;
-    let who = format!("{peers:>4.7} {addresses:10} {size:>4}");
-    let line = format!("{who} {quiet:>9} {beside:>11} {ratio:>5} {longest:>12} {goal}");
+    let peers = format!("{peers:>4.7} {addresses:10} {size:>4}");
+    let line = format!("{peers} {quiet:>9} {beside:>11} {ratio:>5} {longest:>12} {goal}");
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
@@ -137,8 +137,8 @@ pub(crate) fn markdown(results: &Results) -> String {
     let profiles = profiles(results);
     if !profiles.is_empty() {
         text.push_str(
-            "\nWhere the time goes of what does not reach its figure, in percent of the \
-             samples of a process:\n\n",
+            "\nProfile of the workloads that miss their goal, in percent of the samples of a \
+             process:\n\n",
         );
         let _ = writeln!(text, "| {} |", PROFILE_HEAD.join(" | "));
         let _ = writeln!(text, "|{}", " --- |".repeat(PROFILE_HEAD.len()));
@@ -149,8 +149,8 @@ pub(crate) fn markdown(results: &Results) -> String {
     text
 }
 
-/// A line for each contestant but the yardstick; ours has the work's name. Where
-/// the slowest count as well, there is one more for them.
+/// A line for each contestant except the yardstick; this project's line has the name of
+/// the workload. A goal for the 99th percentile has a line of its own.
 fn rows(row: &Row) -> Vec<[String; 6]> {
     let work = &row.work;
     if work.hostile().is_some() && !row.samples.is_empty() {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_eighty_columns() {
+    fn table_fits_eighty_columns() {
         let text = text(&all());
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn every_work_is_a_row_of_the_document() {
+    fn every_workload_is_a_row_of_the_document() {
         let text = markdown(&all());
         assert!(
             text.lines().all(|line| line.matches('|').count() == 7),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_misses_its_figure_may_have_a_profile() {
+    fn workload_that_misses_its_goal_has_a_profile() {
         assert!(!text(&all()).contains("percent of"));
         let mut results = all();
         let side = Profile {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_cores_is_no_verdict() {
+    fn workload_without_enough_cores_has_no_verdict() {
         let works = work::all().into_iter();
         let reactors = works.filter(|work| work.cores() > 2);
         let rows = reactors.map(|work| {

@@ -1,14 +1,14 @@
-//! What one run measured, in the words of `nvmeof bench -o json`.
+//! The result of one run, in the format of `nvmeof bench -o json`.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Longest latency that is told apart from longer ones: ten minutes.
+/// Upper bound of the histogram: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
-/// Operations that are done, and how long each took.
+/// Completed operations and their latencies.
 #[derive(Debug)]
 pub struct Tally {
     latency_ns: Histogram<u64>,
@@ -26,7 +26,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// One operation is done.
+    /// Records a completed operation.
     pub fn record(&mut self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.latency_ns.saturating_record(nanos);

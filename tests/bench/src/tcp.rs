@@ -1,11 +1,11 @@
-//! Yardstick `tcp`: what any software RDMA over TCP can reach at best; and
-//! `unix-bare`, the same over a Unix socket.
+//! Yardstick `tcp`: upper bound of any software RDMA over TCP; and `unix-bare`, the same
+//! over a Unix socket.
 //!
-//! Two processes exchange the bytes of NVMe commands and nothing else: no
-//! protocol below, no checks above. For a read 64 bytes go out, and 16 + 8 bytes
-//! and the payload come back; for a write 64 + 8 bytes and the payload go out,
-//! and 16 bytes come back. Everything that is ready goes out in one call; small
-//! messages are received many at a time, the rest of a payload at its place.
+//! Two processes exchange the bytes of NVMe commands, without protocol and checks. For a
+//! read, 64 bytes are sent, and 16 + 8 bytes and the payload received. For a write, 64 +
+//! 8 bytes and the payload are sent, and 16 bytes received. One call sends all that is
+//! ready. One call receives many small messages; the rest of a payload is received in
+//! place.
 
 mod ask;
 mod frame;
@@ -25,7 +25,7 @@ pub use frame::Direction;
 pub(crate) use frame::HELLO;
 pub use serve::serve;
 
-/// What is known of a connection on both sides of it.
+/// Parameters that both sides of a connection know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Where the payload goes.
@@ -34,14 +34,14 @@ pub struct Shape {
     pub bytes: u32,
     /// Operations in flight.
     pub depth: u16,
-    /// Whether to sleep in the socket call instead of polling it, and to give the
-    /// core away at once where memory is polled: better when both sides are on one.
+    /// Whether to sleep in the socket call instead of polling, and to yield the core after
+    /// each poll of memory: for two sides on one core.
     pub block: bool,
-    /// Whether payloads are sent without copying them (MSG_ZEROCOPY).
+    /// Whether payloads are sent with MSG_ZEROCOPY.
     pub zerocopy: bool,
 }
 
-/// Send and receive buffer of a socket, as the iWARP provider has it.
+/// Send and receive buffer of a socket, as in the iWARP provider.
 const SOCKET_BUFFER: usize = 1 << 20;
 
 /// Payloads up to this length are received together with others and copied to
@@ -55,7 +55,7 @@ fn prepare(stream: &Socket, shape: &Shape) -> io::Result<()> {
     if stream.domain()? != Domain::UNIX {
         stream.set_tcp_nodelay(true)?;
     }
-    // The kernel gives what it allows; less is not a reason to stop.
+    // The kernel may set less, which is no error.
     let _ = setsockopt(&stream.as_fd(), sockopt::SndBuf, &SOCKET_BUFFER);
     let _ = setsockopt(&stream.as_fd(), sockopt::RcvBuf, &SOCKET_BUFFER);
     if shape.zerocopy {
@@ -64,10 +64,10 @@ fn prepare(stream: &Socket, shape: &Shape) -> io::Result<()> {
     stream.set_nonblocking(!shape.block)
 }
 
-/// Says what came of sending without copies, where that was asked.
-fn tell(outbox: &outbox::Outbox) {
+/// Reports copies of MSG_ZEROCOPY sends, if it was used.
+fn report_copies(outbox: &outbox::Outbox) {
     if let Some((all, copied)) = outbox.sends().filter(|(all, _)| *all > 0) {
-        eprintln!("yardstick: {all} sends without a copy, the kernel copied {copied} all the same");
+        eprintln!("yardstick: {all} sends with MSG_ZEROCOPY, the kernel copied {copied} of them");
     }
 }
 
@@ -77,7 +77,7 @@ fn places(shape: &Shape) -> Vec<Vec<u8>> {
     vec![vec![0xa5; bytes]; usize::from(shape.depth)]
 }
 
-/// What a call on a socket that does not block gave, `None` for nothing.
+/// The result of a call on a non-blocking socket; `None`: it would block.
 fn polled(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(count) => Ok(Some(count)),
@@ -87,7 +87,7 @@ fn polled(result: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Something came that the other side never sends.
+/// A protocol error of the other side.
 fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_carries_the_same() {
+    fn unix_socket_transfers_the_same() {
         let path = std::env::temp_dir().join(format!("yardstick-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let addr = UnixPath::new(&path).unwrap().into();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_comes_to_its_end() {
+    fn every_shape_completes() {
         for direction in [Direction::Read, Direction::Write] {
             for (bytes, depth) in [(4096, 1), (4096, 128), (512, 16), (131_072, 32)] {
                 for (block, zerocopy) in [(false, false), (true, false), (false, true)] {

@@ -1,4 +1,4 @@
-//! What is measured: the works, and the figures to reach.
+//! The workloads and their goals.
 
 use nvmeof_bench::tcp::Direction;
 use serde::Serialize;
@@ -6,27 +6,27 @@ use serde::Serialize;
 use crate::contestant::Contestant;
 use crate::{Trouble, attack};
 
-/// What is behind the namespace.
+/// The backing store of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Disk {
-    /// Nothing: what the protocol costs.
+    /// A null device: shows the cost of the protocol.
     Null,
-    /// A file, read and written past the page cache.
+    /// A file with direct I/O.
     File,
 }
 
-/// Where the two sides run.
+/// The placement of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Placement {
-    /// On a core each.
+    /// Each on a core of its own.
     Apart,
-    /// Both on one.
+    /// Both on one core.
     Together,
 }
 
-/// What the question is about: who is compared with whom.
+/// The comparison of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum About {
@@ -45,11 +45,10 @@ pub(crate) enum About {
     Zerocopy,
     /// Our async interface with the polled one, through shared memory.
     Async,
-    /// A file whose operations a thread of the kernel takes (SQPOLL), with the same
-    /// without, through shared memory.
+    /// A file with SQPOLL, with the same file without, through shared memory.
     Sqpoll,
-    /// Busy queue pairs among many idle ones, with the same ones alone, over
-    /// software iWARP.
+    /// Busy queue pairs beside many idle ones, with the busy ones alone, over software
+    /// iWARP.
     Crowd,
     /// The same through shared memory.
     CrowdShm,
@@ -57,7 +56,7 @@ pub(crate) enum About {
     Reactors,
     /// Two reactors with one, through shared memory.
     ReactorsShm,
-    /// What a connection over software iWARP costs that nobody uses.
+    /// The CPU time of an idle connection over software iWARP.
     Idle,
     /// The same through shared memory.
     IdleShm,
@@ -65,25 +64,25 @@ pub(crate) enum About {
     IdleCrowd,
     /// The same of many through shared memory.
     IdleCrowdShm,
-    /// An honest host beside so many hostile peers on addresses of their own, with
-    /// the same host alone, over software iWARP.
+    /// An honest host beside this number of hostile peers with addresses of their own,
+    /// with the same host alone, over software iWARP.
     Hostile(u16),
-    /// The same with all on one address.
+    /// The same with one address for all.
     #[serde(rename = "hostile-same")]
     HostileSame(u16),
 }
 
-/// Queue pairs where there are many: controllers, and I/O queues of each; with an
-/// admin queue each and [`BUSY`] others, 1,000.
+/// Idle queue pairs of a crowd: controllers, and I/O queues of each. With the admin
+/// queues and [`BUSY`] others, 1,000.
 pub(crate) const CROWD: (u16, u16) = (31, 31);
-/// Queue pairs that are busy where it says so.
+/// Busy queue pairs of a crowd, and with several reactors.
 pub(crate) const BUSY: u16 = 8;
-/// How much of a core an idle process may have, in percent.
+/// Permitted CPU time of an idle process, in percent of a core.
 pub(crate) const IDLE_PERCENT: f64 = 0.5;
-/// How long that is measured.
+/// Duration of that measurement.
 pub(crate) const IDLE_SECONDS: u64 = 10;
 
-/// Which figure is compared.
+/// The figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Metric {
@@ -95,7 +94,7 @@ pub(crate) enum Metric {
     Cpu,
 }
 
-/// One thing to measure.
+/// One workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
     pub(crate) about: About,
@@ -106,16 +105,15 @@ pub(crate) struct Work {
     /// Operations in flight.
     pub(crate) depth: u16,
     pub(crate) placement: Placement,
-    /// The ratio to the yardstick to reach: for a latency at most, for a rate
-    /// at least.
+    /// The goal of the ratio to the yardstick: a maximum for a latency, a minimum for a
+    /// rate.
     pub(crate) goal: Option<f64>,
-    /// The same for the 99th percentile of the latency, where there is one: at
-    /// most.
+    /// The maximum for the 99th percentile of the latency, if it has a goal.
     pub(crate) tail_goal: Option<f64>,
 }
 
 const KIB: u32 = 1024;
-/// From this size on operations go one after the other, not at random.
+/// From this size on, operations are sequential, not random.
 const SEQUENTIAL: u32 = 128 * KIB;
 /// The depth at which block sizes are compared.
 pub(crate) const SIZES_DEPTH: u16 = 32;
@@ -154,7 +152,7 @@ impl Work {
         }
     }
 
-    /// Whether somebody goes through a Unix socket.
+    /// Whether a contestant uses a Unix socket.
     pub(crate) fn is_unix(&self) -> bool {
         matches!(self.about, About::Unix | About::UnixTcp)
     }
@@ -175,21 +173,21 @@ impl Work {
         }
     }
 
-    /// Whether it is measured where only works with a goal are: of those with hostile
-    /// peers, which take long, the ones with most of them.
+    /// Whether `--quick` includes it: workloads with a goal; with hostile peers, which take
+    /// long, only those with most peers.
     pub(crate) fn is_quick(&self) -> bool {
         self.goal.is_some() && self.hostile().is_none_or(|peers| peers >= 64)
     }
 
-    /// Whether foreign initiators and targets can be measured as well.
+    /// Whether other initiators and targets can be measured as well.
     pub(crate) fn takes_peers(&self) -> bool {
         self.about == About::Iwarp
     }
 
-    /// CPU cores that it takes.
+    /// CPU cores that it requires.
     pub(crate) fn cores(&self) -> usize {
         match (self.about, self.placement) {
-            // Two for either side.
+            // Two for each side.
             (About::Reactors | About::ReactorsShm, _) => 4,
             // One for each side, and one for the kernel's thread.
             (About::Sqpoll, _) => 3,
@@ -198,7 +196,7 @@ impl Work {
         }
     }
 
-    /// The RDMA provider of ours.
+    /// The RDMA provider of this project.
     pub(crate) fn provider(&self) -> &'static str {
         match self.about {
             About::Shm
@@ -222,7 +220,7 @@ impl Work {
         }
     }
 
-    /// Queue pairs that are busy, with as many operations in flight each.
+    /// Busy queue pairs, each with `depth` operations in flight.
     pub(crate) fn queues(&self) -> u16 {
         match self.about {
             About::Crowd | About::CrowdShm | About::Reactors | About::ReactorsShm => BUSY,
@@ -230,11 +228,10 @@ impl Work {
         }
     }
 
-    /// Into how many parts a measurement is cut, each with a connection of its
-    /// own. Over TCP the speed jumps from one measurement to the next, for ours and
-    /// for the yardstick: between two values at a depth of 16, of which one is
-    /// half the other. Of a few long measurements the median is one of the two;
-    /// many short ones tell what is to be expected.
+    /// Number of slices of a measurement, each with a connection of its own. Over TCP the
+    /// rate changes abruptly between measurements, for ours and for the yardstick: at a
+    /// depth of 16 between two values, one twice the other. The median of a few long
+    /// measurements would be one of the two; many short ones give the expected rate.
     pub(crate) fn slices(&self) -> u32 {
         match (self.metric(), self.disk) {
             _ if self.hostile().is_some() => 1,
@@ -243,7 +240,7 @@ impl Work {
         }
     }
 
-    /// What is done, as fio and `nvmeof bench` call it.
+    /// The kind of I/O, as fio and `nvmeof bench` name it.
     pub(crate) fn kind(&self) -> &'static str {
         match (self.direction, self.bytes >= SEQUENTIAL) {
             _ if self.hostile().is_some() => "randrw",
@@ -276,7 +273,7 @@ impl Work {
         self.tail_goal.map(|goal| ratio <= goal)
     }
 
-    /// The goal with the side on which it may be missed.
+    /// The goal with its direction.
     pub(crate) fn goal_text(&self) -> String {
         let sign = match self.metric() {
             Metric::Latency | Metric::Cpu => '≤',
@@ -291,7 +288,7 @@ impl Work {
         let yardstick = Contestant::yardstick(self).name();
         let what = match self.metric() {
             Metric::Latency => "latency",
-            Metric::Rate => "operations a second",
+            Metric::Rate => "IOPS",
             Metric::Cpu => "CPU time",
         };
         let summary = format!("{what}, yardstick {yardstick} {}", self.goal_text());
@@ -300,16 +297,16 @@ impl Work {
             summary.push_str(&format!(", p99 ≤{tail:.2}"));
         }
         if self.hostile().is_some() {
-            summary.push_str(", none longer than 1 s");
+            summary.push_str(", latency at most 1 s");
         }
         if self.cores() > 2 {
-            summary.push_str(&format!(", needs {} cores", self.cores()));
+            summary.push_str(&format!(", requires {} cores", self.cores()));
         }
         summary
     }
 }
 
-/// A number of bytes in few characters.
+/// A short form of a number of bytes.
 pub(crate) fn size(bytes: u32) -> String {
     if bytes.is_multiple_of(KIB * KIB) {
         format!("{}m", bytes / KIB / KIB)
@@ -320,7 +317,7 @@ pub(crate) fn size(bytes: u32) -> String {
     }
 }
 
-/// Every work, reads before writes.
+/// All workloads, reads before writes.
 pub(crate) fn all() -> Vec<Work> {
     let mut works = Vec::new();
     let both = |about, disk, bytes, depth, placement, goal| {
@@ -411,7 +408,7 @@ pub(crate) fn all() -> Vec<Work> {
         one(About::Reactors, 32, 1.60),
         one(About::ReactorsShm, 32, 1.60),
     ]);
-    // Of what an idle process may have at most.
+    // Ratio to the CPU time that an idle process may use.
     let idle = [
         About::Idle,
         About::IdleShm,
@@ -423,8 +420,8 @@ pub(crate) fn all() -> Vec<Work> {
     works
 }
 
-/// The works that have one of these names, or one of these parts in their name
-/// where it is not the name of one; all if there are none.
+/// The workloads with one of these names. A part that is no whole name selects all names
+/// that contain it. Without parts: all.
 pub(crate) fn select(parts: &[String]) -> Result<Vec<Work>, Trouble> {
     let mut works = all();
     let names: Vec<String> = works.iter().map(Work::name).collect();
@@ -436,7 +433,7 @@ pub(crate) fn select(parts: &[String]) -> Result<Vec<Work>, Trouble> {
         .find(|part| !names.iter().any(|name| fits(name, part)))
     {
         return Err(Trouble::SetUp(format!(
-            "no work has `{part}` in its name; `cargo xtask bench --list` names them"
+            "no workload has `{part}` in its name; `cargo xtask bench --list` lists all"
         )));
     }
     let chosen = |name: &String| parts.is_empty() || parts.iter().any(|part| fits(name, part));
@@ -470,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crowd_is_a_thousand() {
+    fn crowd_has_a_thousand_queue_pairs() {
         let (controllers, queues) = CROWD;
         // And the admin queue of those that are busy.
         assert!(controllers * (1 + queues) + BUSY >= 1000);
@@ -489,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_compared_with_whom() {
+    fn summary_names_yardstick_and_goals() {
         let summary = |name: &str| {
             let work = all().into_iter().find(|work| work.name() == name);
             work.unwrap().summary()
@@ -501,19 +498,16 @@ mod tests {
             ("unix-tcp-randread-4k-qd16", "iwarp ≥1.60"),
             ("shm-null-randread-4k-qd128", "shm-bare ≥0.70"),
             ("shm-file-randread-4k-qd32", "local ≥0.95, p99 ≤1.15"),
-            ("sqpoll-file-randwrite-4k-qd32", "shm, needs 3 cores"),
+            ("sqpoll-file-randwrite-4k-qd32", "shm, requires 3 cores"),
             ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
             ("crowd-shm-4k-qd16", "alone ≥0.90"),
-            ("reactors-shm-4k-qd32", "1-reactor ≥1.60, needs 4 cores"),
+            ("reactors-shm-4k-qd32", "1-reactor ≥1.60, requires 4 cores"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
-            ("hostile-4-1m", "quiet ≥0.25, none longer than 1 s"),
-            ("hostile-4-1m-same", "quiet, none longer than 1 s"),
+            ("hostile-4-1m", "quiet ≥0.25, latency at most 1 s"),
+            ("hostile-4-1m-same", "quiet, latency at most 1 s"),
         ];
         for (name, words) in summaries {
-            assert_eq!(
-                summary(name),
-                format!("operations a second, yardstick {words}")
-            );
+            assert_eq!(summary(name), format!("IOPS, yardstick {words}"));
         }
     }
 

@@ -1,10 +1,10 @@
-//! A target that is managed over its control socket.
+//! A target with a control socket.
 
 use serde_json::Value;
 
 use crate::{Run, Setup, target_command};
 
-/// A configuration with a control socket and a place for changes.
+/// A configuration with a control socket and a state file.
 #[must_use]
 pub fn managed() -> Setup {
     let setup = Setup::new();
@@ -16,7 +16,7 @@ pub fn managed() -> Setup {
     setup.head(&head)
 }
 
-/// `nvmeof-target ctl` with these words.
+/// `nvmeof-target ctl` with the arguments in `line`.
 #[must_use]
 pub fn ctl(setup: &Setup, line: &str) -> Run {
     let mut command = target_command();
@@ -26,7 +26,7 @@ pub fn ctl(setup: &Setup, line: &str) -> Run {
     Run::new(command).args(line)
 }
 
-/// The same, which prints JSON.
+/// The JSON output of `ctl`.
 #[track_caller]
 #[must_use]
 pub fn ask(setup: &Setup, line: &str) -> Value {

@@ -22,8 +22,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// `sections` with `global` for all; what fio leaves behind goes to the
-    /// folder of `setup`.
+    /// `sections` with `global` for all; fio writes its files to the folder of `setup`.
     #[must_use]
     pub fn new(setup: &Setup, target: &Target, global: &str, sections: &str) -> Self {
         let (engine, address) = (engine(), target.place());
@@ -53,7 +52,7 @@ impl Jobs {
         Run::new(fio)
     }
 
-    /// Runs them all without an error; fio's report of each.
+    /// Runs all jobs, which must succeed; returns the report of each.
     #[track_caller]
     #[must_use]
     pub fn ok(&self) -> Vec<Value> {
@@ -66,13 +65,13 @@ impl Jobs {
         jobs
     }
 
-    /// Runs them; must fail and say all of `words`.
+    /// Runs the jobs, which must fail with a message that contains all of `words`.
     #[track_caller]
     pub fn fails(&self, words: &[&str]) -> Ended {
         self.fio().fails(1, words)
     }
 
-    /// fio's report of each job.
+    /// The report of each job.
     #[must_use]
     pub fn report(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.join("report.json")).unwrap();

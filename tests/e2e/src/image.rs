@@ -1,9 +1,9 @@
-//! Data that tells where it belongs.
+//! Data that encode their offset.
 
 use std::fs;
 use std::path::Path;
 
-/// `len` bytes, each 8 of which say where they are and which `seed` made them.
+/// `len` bytes, each 8 of which encode their offset and `seed`.
 #[must_use]
 pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
@@ -30,6 +30,6 @@ pub fn same_bytes(left: &[u8], right: &[u8]) {
         .iter()
         .zip(right)
         .position(|(left, right)| left != right);
-    assert_eq!(differ, None, "the bytes differ at this place");
+    assert_eq!(differ, None, "the bytes differ at this offset");
     assert_eq!(left.len(), right.len(), "the lengths differ");
 }

@@ -1,11 +1,11 @@
-//! End-to-end tests with real processes: the stage they play on.
+//! End-to-end tests with real processes: their test harness.
 //!
-//! [`Setup`] writes a configuration and starts a [`Target`]; [`Run`] is one
-//! call of the `nvmeof` program; [`Peer`] speaks to the target byte by byte.
-//! Every wait has a deadline, and no process outlives its test.
+//! [`Setup`] writes a configuration and starts a [`Target`]; [`Run`] is one call of the
+//! `nvmeof` program; [`Peer`] exchanges raw bytes with the target. Every wait has a
+//! deadline, and no process outlives its test.
 //!
-//! The programs are looked for in the folder that `NVMEOF_BIN_DIR` names,
-//! `build/release` if it names none. This crate links nothing of theirs.
+//! The programs are those in the folder `NVMEOF_BIN_DIR`, or `build/release` by default.
+//! This crate does not link them.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "a test that cannot go on has failed; some calls only check"
+    reason = "a test that cannot continue has failed; some calls only check"
 )]
 
 mod control;
@@ -34,11 +34,11 @@ pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use metrics::{exchange, over_socket, sample};
 pub use observe::{
-    cpu_seconds, fds, is_root, own_kib, processor_time, reactors_on_one_cpu, rss_kib, usable_cpus,
+    cpu_seconds, cpu_time, fds, is_root, own_kib, reactors_on_one_cpu, rss_kib, usable_cpus,
 };
 pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary, copy_of, is_debug_build, runner};
 pub use setup::{HOST, NQN, Setup, free_port, own_ip, target_command};
 pub use target::Target;
-pub use work::{at_work, blocks, goes_on, nsids, works};
+pub use work::{assert_io_continues, blocks, nsids, start_io, wait_for_io};

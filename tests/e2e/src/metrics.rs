@@ -1,11 +1,11 @@
-//! What a target tells of itself at `/metrics`.
+//! Metrics of a target (`/metrics`).
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::{PATIENCE, Setup};
 
-/// The head, in small letters, and the body of what comes back.
+/// The head, in lower case, and the body of the response.
 #[must_use]
 pub fn exchange(mut stream: impl Read + Write, path: &str) -> (String, String) {
     let request = format!("GET {path} HTTP/1.1\r\nhost: target\r\nconnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! What the kernel says about a process.
+//! Resources of a process, from the kernel.
 
 use std::fs;
 use std::time::Duration;
@@ -39,9 +39,8 @@ pub fn rss_kib(pid: u32) -> u64 {
     number.parse().unwrap()
 }
 
-/// Memory of its own that a process uses, in KiB: anonymous, and its share of
-/// what it shares with other processes. Programs and files are not counted, nor
-/// what the kernel has for it.
+/// Memory of a process in KiB: anonymous memory, and its proportional share of shared memory.
+/// Programs, files and memory of the kernel are not counted.
 #[must_use]
 pub fn own_kib(pid: u32) -> u64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
@@ -55,8 +54,8 @@ pub fn own_kib(pid: u32) -> u64 {
 #[must_use]
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The name in parentheses may hold anything. After it come the fields from
-    // number 3 on; utime and stime are 14 and 15.
+    // The name in parentheses may contain any character. The fields after it begin with
+    // number 3; utime and stime are 14 and 15.
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let ticks = fields.split(' ').skip(11).take(2);
     let ticks: f64 = ticks.map(|field| field.parse::<f64>().unwrap()).sum();
@@ -64,10 +63,10 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Time that the threads of a process had on CPUs so far. Not in ticks, of
-/// which a process that is all but idle has hardly one in ten seconds.
+/// CPU time of the threads of a process so far, in nanoseconds. Ticks are too coarse: an idle
+/// process has hardly one in ten seconds.
 #[must_use]
-pub fn processor_time(pid: u32) -> Duration {
+pub fn cpu_time(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let nanos = threads.map(|thread| {
         let text = fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
@@ -77,7 +76,7 @@ pub fn processor_time(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Whether the tests may do what only the superuser may.
+/// Whether the tests run as root.
 #[must_use]
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()

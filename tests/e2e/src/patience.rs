@@ -1,13 +1,13 @@
-//! Waiting: never longer than a test may take.
+//! Waiting with a time limit.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long anything may take, on a machine that is busy with other things.
+/// Time limit of each wait, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Asks until there is an answer; `None` when patience ends first.
+/// Calls `ask` until it returns a value; `None` after [`PATIENCE`].
 pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! A peer that says whatever a test wants, byte by byte. The frames are made
-//! here by hand, so that a mistake in the engine does not hide itself.
+//! A peer that sends any bytes. It encodes frames itself, so that it does not share errors of
+//! the engine.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use crate::{HOST, NQN};
 #[derive(Debug)]
 pub struct Peer {
     stream: TcpStream,
-    /// Messages sent on the queue of Sends.
+    /// Number of Send messages.
     sent: u32,
 }
 
@@ -33,10 +33,10 @@ pub fn request(private_data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Entries of a queue, unless said otherwise.
+/// Default number of entries of a queue.
 const SIZE: u16 = 32;
 
-/// A Connect command of queue `qid` and its data, as they should be.
+/// A valid Connect command of queue `qid`, and its data.
 #[must_use]
 pub fn connect(qid: u16, cntlid: u16) -> (Connect, ConnectData) {
     connect_sized(qid, SIZE, cntlid)
@@ -58,22 +58,22 @@ pub fn connect_capsule((connect, data): &(Connect, ConnectData)) -> Vec<u8> {
 }
 
 impl Peer {
-    /// Waits for somebody to connect to us.
+    /// Accepts a connection.
     #[must_use]
     pub fn accept(listener: &TcpListener) -> Self {
         Self::of_stream(listener.accept().unwrap().0).unwrap()
     }
 
-    /// Connects and says nothing.
+    /// Connects without sending anything.
     #[must_use]
     pub fn connect(address: SocketAddr) -> Self {
         Self::try_connect(address).unwrap()
     }
 
-    /// Connects, if the target lets us.
+    /// Connects.
     ///
     /// # Errors
-    /// When it does not.
+    /// When the target refuses the connection.
     pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
         Self::of_stream(TcpStream::connect_timeout(&address, PATIENCE)?)
     }
@@ -85,7 +85,7 @@ impl Peer {
         Ok(Self { stream, sent: 0 })
     }
 
-    /// Connects and asks for queue `qid` as NVMe hosts do.
+    /// Connects and requests queue `qid` as NVMe hosts do.
     #[must_use]
     pub fn queue(address: SocketAddr, qid: u16) -> Self {
         Self::queue_sized(address, qid, SIZE)
@@ -110,8 +110,8 @@ impl Peer {
         (reply[16] & 0x20 == 0).then_some(peer)
     }
 
-    /// Connects queue `qid` of controller `cntlid`, 0xffff for a new one;
-    /// returns which it is.
+    /// Connects queue `qid` of controller `cntlid`, 0xffff for a new one; returns the
+    /// controller ID.
     #[track_caller]
     #[must_use]
     pub fn connected(address: SocketAddr, qid: u16, cntlid: u16) -> (Self, u16) {
@@ -138,17 +138,17 @@ impl Peer {
         assert!(self.response().status().is_success());
     }
 
-    /// Our address.
+    /// The local address.
     #[must_use]
     pub fn own_address(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 
-    /// Sends bytes; a target that does not want them any more is no failure.
+    /// Sends bytes; a closed connection is not an error.
     pub fn say(&mut self, bytes: &[u8]) {
         match self.stream.write_all(bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                panic!("the target takes nothing: {error}")
+                panic!("the target does not receive: {error}")
             }
             _ => {}
         }
@@ -163,14 +163,14 @@ impl Peer {
         bytes
     }
 
-    /// Ends our half of the stream.
+    /// Closes the sending half of the stream.
     pub fn shut_down(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Everything until the target ends the connection, which it must.
+    /// Receives until the target closes the connection, which it must.
     #[track_caller]
-    pub fn hear_out(&mut self) -> Vec<u8> {
+    pub fn receive_all(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut piece = [0; 4096];
         loop {
@@ -178,7 +178,7 @@ impl Peer {
                 Ok(0) => return bytes,
                 Ok(count) => bytes.extend(&piece[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    panic!("the target neither answers nor ends the connection")
+                    panic!("the target neither sends nor closes the connection")
                 }
                 Err(_reset) => return bytes,
             }

@@ -1,4 +1,4 @@
-//! One run of the `nvmeof` program, or of any other.
+//! Running the `nvmeof` program, or another one.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::patience::{PATIENCE, eventually};
 
-/// Where a program is.
+/// The path of a program.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
     built(name, "cargo build --release")
@@ -27,7 +27,7 @@ pub fn is_debug_build() -> bool {
         .is_some_and(|folder| folder.ends_with("debug"))
 }
 
-/// The runner of the benchmarks; yardsticks are beside it.
+/// The path of the benchmark runner; yardsticks are beside it.
 #[must_use]
 pub fn runner() -> PathBuf {
     let command = "cargo build --release -p nvmeof-bench";
@@ -35,12 +35,12 @@ pub fn runner() -> PathBuf {
     built("nvmeof-bench", command)
 }
 
-/// Copies a program of the project into `folder`, where users other than root
-/// reach it; returns where it is then.
+/// Copies a program of the project to `folder`, where users other than root have access;
+/// returns the path of the copy.
 ///
-/// A process of its own writes the copy. Were this one to do it, a process that
-/// another test starts in that moment would inherit the open file, and the copy
-/// could not be run before that one closes it: `ETXTBSY`, execve(2).
+/// Another process writes the copy. If this one did, a process that another test starts at
+/// that moment would inherit the open file, and running the copy would fail until that
+/// process closes it: `ETXTBSY`, execve(2).
 #[must_use]
 pub fn copy_of(name: &str, folder: &Path) -> PathBuf {
     let copy = folder.join(name);
@@ -50,7 +50,7 @@ pub fn copy_of(name: &str, folder: &Path) -> PathBuf {
     copy
 }
 
-/// Where something is that `command` builds.
+/// The path of a file that `command` builds.
 pub(crate) fn built(name: &str, command: &str) -> PathBuf {
     let folder = match std::env::var_os("NVMEOF_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
@@ -59,20 +59,20 @@ pub(crate) fn built(name: &str, command: &str) -> PathBuf {
     let path = folder.join(name);
     assert!(
         path.is_file(),
-        "{} is not there: run `{command}`, or set NVMEOF_BIN_DIR",
+        "{} is missing: run `{command}`, or set NVMEOF_BIN_DIR",
         path.display()
     );
     path
 }
 
-/// A program that will run.
+/// A program to run.
 #[derive(Debug)]
 pub struct Run {
     command: Command,
     stdin: Vec<u8>,
 }
 
-/// A program that runs; killed when dropped.
+/// A running program; killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -83,7 +83,7 @@ pub struct Running {
     said: Arc<Mutex<Vec<u8>>>,
 }
 
-/// How it ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
     line: String,
@@ -154,7 +154,7 @@ impl Run {
         let mut pipe = child.stdin.take().unwrap();
         let input = self.stdin;
         let stdin = std::thread::spawn(move || {
-            // Whoever does not read it all has a reason.
+            // A program need not read all of its input.
             let _ = pipe.write_all(&input);
         });
         let said = Arc::default();
@@ -174,7 +174,7 @@ impl Run {
         self.start().end()
     }
 
-    /// Runs it; exit status 0 is a must.
+    /// Runs it; the exit status must be 0.
     #[track_caller]
     pub fn ok(self) -> Ended {
         let ended = self.end();
@@ -182,8 +182,8 @@ impl Run {
         ended
     }
 
-    /// Runs it; must end with exit status `status` and words of help that
-    /// contain all of `words`, and without a word on standard output.
+    /// Runs it; the exit status must be `status`, the message must contain all of `words`, and
+    /// standard output must be empty.
     #[track_caller]
     pub fn fails(self, status: i32, words: &[&str]) -> Ended {
         let ended = self.end();
@@ -196,7 +196,7 @@ impl Run {
             .collect::<Vec<_>>()
             .join(" ");
         for word in words {
-            assert!(text.contains(word), "`{word}` is not said: {ended}");
+            assert!(text.contains(word), "`{word}` is missing: {ended}");
         }
         assert!(!text.contains("panicked"), "{ended}");
         ended
@@ -219,7 +219,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Keeps what comes through `pipe` where others may look at it meanwhile.
+/// Collects the output of `pipe`, which can be read meanwhile.
 fn keep(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut piece = [0; 4096];
@@ -232,7 +232,7 @@ fn keep(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> Join
 }
 
 impl Running {
-    /// What it has written to standard error so far.
+    /// Its standard error so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
@@ -244,7 +244,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Whether it still runs.
+    /// Whether it is running.
     #[must_use]
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
@@ -256,7 +256,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for its end, which comes before patience ends.
+    /// Waits for its end within [`PATIENCE`].
     #[must_use]
     pub fn end(mut self) -> Ended {
         let status = eventually(|| self.child.try_wait().unwrap());
@@ -272,7 +272,7 @@ impl Running {
             stderr: self.stderr(),
         };
         let _ = self.stdin.take().unwrap().join();
-        assert!(status.is_some(), "no end within {PATIENCE:?}: {ended}");
+        assert!(status.is_some(), "not ended within {PATIENCE:?}: {ended}");
         ended
     }
 }

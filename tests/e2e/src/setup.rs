@@ -1,4 +1,4 @@
-//! A folder, a configuration, and the target it makes.
+//! A folder with a configuration, and a target with it.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -16,11 +16,10 @@ pub const NQN: &str = "nqn.2026-11.org.example:e2e";
 /// The host that connects.
 pub const HOST: &str = "nqn.2026-11.org.example:host";
 
-/// A configuration with one port and one subsystem, and a folder for its files
-/// that is gone in the end.
+/// A configuration with one port and one subsystem, and a temporary folder for its files.
 #[derive(Debug)]
 pub struct Setup {
-    /// Shared with its targets, whose logs are there.
+    /// Shared with its targets, which log there.
     folder: Arc<TempDir>,
     ip: IpAddr,
     port: u16,
@@ -41,10 +40,10 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Nothing but a port.
+    /// A configuration with a port only.
     ///
-    /// Its folder is on the disk that the tests were built on: the system's
-    /// temporary one is memory on many machines, and behaves otherwise.
+    /// Its folder is on the disk of the build folder: the temporary folder of the system is
+    /// tmpfs on many machines, which behaves differently.
     #[must_use]
     pub fn new() -> Self {
         let program = std::env::current_exe().unwrap();
@@ -148,13 +147,13 @@ impl Setup {
         self
     }
 
-    /// Where its target and other processes of this user meet.
+    /// The folder for sockets of shared memory.
     #[must_use]
     pub fn shm_folder(&self) -> PathBuf {
         self.path("shm")
     }
 
-    /// Where the file of a namespace is.
+    /// The path of the file of a namespace.
     #[must_use]
     pub fn image_path(&self, nsid: u32) -> PathBuf {
         self.path(&format!("disk{nsid}.img"))
@@ -184,7 +183,7 @@ impl Setup {
         )
     }
 
-    /// Writes the configuration; returns where it is.
+    /// Writes the configuration; returns its path.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         let path = self.path("target.toml");
@@ -206,7 +205,7 @@ impl Setup {
         self.start_as(&mut self.command())
     }
 
-    /// Starts a target that may have to wait for something to serve.
+    /// Starts a target that may not become ready.
     #[must_use]
     pub fn start_anyhow(&self) -> Target {
         self.start_anyhow_as(&mut self.command())
@@ -225,22 +224,21 @@ impl Setup {
     }
 }
 
-/// An address of this machine that no other process listens on or calls from: a port
-/// of it that was free once stays free.
+/// A loopback address that no other process uses, so that a free port of it stays free.
 #[must_use]
 pub fn own_ip() -> IpAddr {
     let own = 0x7f80_0000 | std::process::id() & 0x7f_ffff;
     Ipv4Addr::from_bits(own).into()
 }
 
-/// A port of 127.0.0.1 that nobody has at the moment, and that no connection gets as
-/// its own: those have ports from 32768 on (`net.ipv4.ip_local_port_range`).
+/// A port of 127.0.0.1 that is free at the moment and outside of the ephemeral ports, which
+/// begin at 32768 (`net.ipv4.ip_local_port_range`).
 #[must_use]
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut ports = std::iter::repeat_with(|| {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Another process begins elsewhere.
+        // Each process begins at another port.
         let at = std::process::id().wrapping_mul(97).wrapping_add(next);
         u16::try_from(10_000 + at % 20_000).unwrap()
     });
@@ -248,7 +246,7 @@ pub fn free_port() -> u16 {
     ports.find(free).unwrap()
 }
 
-/// `nvmeof-target`, its log level not taken from whoever runs the tests.
+/// `nvmeof-target`, without the log level in the environment of the tests.
 #[must_use]
 pub fn target_command() -> Command {
     let mut command = Command::new(binary("nvmeof-target"));

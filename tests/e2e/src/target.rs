@@ -21,7 +21,7 @@ const OUT: &str = "target.out";
 #[derive(Debug)]
 pub struct Target {
     child: Child,
-    /// Where its output goes.
+    /// The folder of its output.
     folder: Arc<TempDir>,
     address: Address,
 }
@@ -37,8 +37,7 @@ impl Target {
         target
     }
 
-    /// Starts `command`, whatever comes of it, with logs in `folder`. Its address is not
-    /// known.
+    /// Starts `command` with logs in `folder`, without waiting for it. Its address is unknown.
     #[must_use]
     pub fn start_anyhow(command: &mut Command, folder: Arc<TempDir>) -> Self {
         let create = |name| File::create(folder.path().join(name)).unwrap();
@@ -62,7 +61,7 @@ impl Target {
         self.address.socket_addr().unwrap()
     }
 
-    /// The same, or the Unix socket, as programs are told.
+    /// The address or the Unix socket, as an option of a program.
     #[must_use]
     pub fn place(&self) -> String {
         self.address.to_string()
@@ -112,7 +111,7 @@ impl Target {
             Some(Ok(line)) => line,
             Some(Err(status)) => panic!("the target ended, {status}:\n{}", self.log()),
             None => panic!(
-                "`{words}` is not logged within {PATIENCE:?}:\n{}",
+                "`{words}` was not logged within {PATIENCE:?}:\n{}",
                 self.log()
             ),
         }
@@ -164,14 +163,14 @@ impl Target {
         kill(pid, signal).unwrap();
     }
 
-    /// Waits until it ended by itself.
+    /// Waits until it ends by itself.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         eventually(|| self.child.try_wait().unwrap())
-            .unwrap_or_else(|| panic!("it still runs after {PATIENCE:?}:\n{}", self.log()))
+            .unwrap_or_else(|| panic!("the target still runs after {PATIENCE:?}:\n{}", self.log()))
     }
 
-    /// Ends it with SIGTERM; exit status 0 is a must.
+    /// Ends it with SIGTERM; the exit status must be 0.
     #[track_caller]
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
@@ -185,9 +184,9 @@ impl Target {
         let _ = self.child.wait();
     }
 
-    /// Fails unless it runs and did not complain about itself.
+    /// Asserts that it is running and logged no internal error.
     #[track_caller]
-    pub fn must_be_well(&mut self) {
+    pub fn assert_healthy(&mut self) {
         let log = self.log();
         assert_eq!(self.child.try_wait().unwrap(), None, "it ended:\n{log}");
         for word in ["panicked", "internal error", "work was refused"] {

@@ -1,19 +1,19 @@
-//! A host at work while something is changed, and what it sees of that.
+//! I/O of a host while the configuration changes, and the namespaces that it sees.
 
 use crate::{Run, Running, Target, eventually};
 
-/// A host that reads and writes namespace 1 until it is told to end.
-pub fn at_work(target: &Target) -> Running {
+/// Starts a host that reads and writes namespace 1 until it is stopped.
+pub fn start_io(target: &Target) -> Running {
     let bench = target.on(1, "bench");
     let mut bench = bench
         .args("--rw randrw --bs 4k --iodepth 16 --runtime 3600")
         .start();
-    goes_on(target, &mut bench);
+    assert_io_continues(target, &mut bench);
     bench
 }
 
-/// The host is at work and goes on.
-pub fn goes_on(target: &Target, bench: &mut Running) {
+/// Asserts that the host completes more I/O.
+pub fn assert_io_continues(target: &Target, bench: &mut Running) {
     let written = || {
         let json = target.nvmeof("smart-log").json();
         json["host_write_commands"].as_u64().unwrap()
@@ -23,9 +23,9 @@ pub fn goes_on(target: &Target, bench: &mut Running) {
     assert!(bench.runs(), "{}", target.log());
 }
 
-/// Waits until the host has read or written something more, as `smart_log` tells it.
+/// Waits until `smart_log` shows more reads or writes of the host.
 #[track_caller]
-pub fn works(smart_log: impl Fn() -> Run, bench: &mut Running) {
+pub fn wait_for_io(smart_log: impl Fn() -> Run, bench: &mut Running) {
     let done = || {
         let json = smart_log().json();
         let of = |name: &str| json[name].as_u64().unwrap();
@@ -33,7 +33,7 @@ pub fn works(smart_log: impl Fn() -> Run, bench: &mut Running) {
     };
     let first = done();
     let more = eventually(|| (done() > first || !bench.runs()).then_some(()));
-    assert!(more.is_some() && bench.runs(), "no work is done");
+    assert!(more.is_some() && bench.runs(), "no I/O is done");
 }
 
 /// Numbers of the active namespaces.

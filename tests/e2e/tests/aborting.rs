@@ -1,5 +1,5 @@
-//! Abort from a foreign host: its commands, byte by byte, as SPDK's `abort` example
-//! sends them over a queue of depth 20, an Abort right behind.
+//! Abort from a foreign host: raw commands as the `abort` example of SPDK sends them, over a
+//! queue of depth 20, each followed by an Abort.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,18 +16,18 @@ use zerocopy::IntoBytes;
 
 const MIB: usize = 1 << 20;
 const DEPTH: u16 = 20;
-/// Bytes of each write: more than fit a capsule.
+/// Bytes of each write: more than a capsule contains.
 const LEN: usize = 64 << 10;
-/// RDMA Reads that the host takes at a time (IRD of RFC 6581).
+/// Maximum number of concurrent RDMA Reads of the host (IRD of RFC 6581).
 const READS: u16 = 4;
 
-/// What the target sends on a queue.
+/// A message of the target on a queue.
 enum Said {
     Read(Read),
     Response(Cqe),
 }
 
-/// An RDMA Read Request (RFC 5040, 4.4), as far as its answer needs it.
+/// An RDMA Read Request (RFC 5040, 4.4), the fields that its response requires.
 struct Read {
     sink_key: [u8; 4],
     sink_addr: u64,
@@ -69,7 +69,7 @@ fn answer(peer: &mut Peer, read: &Read) {
 }
 
 /// A Write as SPDK builds it (`nvme_rdma_build_sgl_request`): a keyed data block, whose
-/// key is not to be invalidated. Its key, its identifier and its place are the same number.
+/// key is not to be invalidated. Its key, identifier and offset are the same number.
 fn write(cid: u16) -> [u8; 64] {
     let blocks = u32::try_from(LEN / 512).unwrap();
     let mut sqe = [0; 64];
@@ -117,7 +117,7 @@ fn connected(target: &Target) -> (Peer, Peer) {
 /// Base 2.1, 5.1.1: bit 0 of dword 0 is 0 when the command was aborted, which then ends
 /// with Command Abort Requested (07h) and without any of its data written.
 #[test]
-fn queued_writes_of_a_foreign_host_are_aborted_and_those_begun_are_not() {
+fn queued_writes_are_aborted_and_executing_ones_are_not() {
     let setup = Setup::new().namespace("ram:4M", "");
     let mut target = setup.start();
     let (mut admin, mut queue) = connected(&target);
@@ -130,14 +130,14 @@ fn queued_writes_of_a_foreign_host_are_aborted_and_those_begun_are_not() {
         assert!(response.status().is_success(), "{response:?}");
         response.dw0() & 1 == 0
     };
-    // Its data were asked for.
+    // The target has read its data.
     let Said::Read(first) = hear(&mut queue) else {
         panic!("a response before the data")
     };
     assert_eq!(first.key, 1);
     assert!(!is_aborted(1), "it has begun");
-    // The others wait behind as many as the host lets us read at a time. They may not
-    // have come when the Abort comes, which is another connection.
+    // The others wait, because the number of concurrent RDMA Reads is limited. They may arrive
+    // after the Abort, which uses another connection.
     let aborted = [DEPTH, DEPTH - 1, DEPTH - 2];
     for cid in aborted {
         let done = eventually(|| is_aborted(cid).then_some(()));
@@ -171,6 +171,6 @@ fn queued_writes_of_a_foreign_host_are_aborted_and_those_begun_are_not() {
         assert!(data.iter().all(|one| *one == byte), "command {cid}");
     }
     assert!(blocks * 512 <= 4 * MIB);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

@@ -1,4 +1,4 @@
-//! Commands that look: discovery, identify, logs, in both outputs.
+//! Read-only commands: discovery, identify, logs, in both output formats.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -28,7 +28,7 @@ fn stage() -> Stage {
     Stage { setup, target }
 }
 
-/// What a person sees fits a terminal.
+/// Text output fits a terminal.
 fn for_people(run: Run) -> String {
     let ended = run.ok();
     assert!(ended.stderr.is_empty(), "{ended}");
@@ -57,12 +57,12 @@ fn discover() {
 }
 
 #[test]
-fn discover_tells_of_the_discovery_subsystem_and_of_others() {
+fn discover_lists_discovery_subsystem_and_referrals() {
     let head = "[discovery]\nnqn = \"nqn.2026-11.org.example:finder\"\n\
                 [[referral]]\ntraddr = \"192.0.2.7\"\nport_id = 9";
     let target = Setup::new().head(head).file(MIB).start();
     let json = target.fabrics("discover").json();
-    let told: Vec<_> = json["records"]
+    let listed: Vec<_> = json["records"]
         .as_array()
         .unwrap()
         .iter()
@@ -92,12 +92,12 @@ fn discover_tells_of_the_discovery_subsystem_and_of_others() {
             "4420",
         ],
     ];
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
     assert_eq!(json["records"][2]["portid"], 9);
 }
 
 #[test]
-fn discover_shows_a_host_what_it_may_use() {
+fn discover_lists_subsystems_that_allow_the_host() {
     let friend = "nqn.2026-11.org.example:friend";
     let setup = Setup::new()
         .access(&format!("allowed_hosts = [\"{friend}\"]"))
@@ -157,10 +157,10 @@ fn logs() {
     assert!(json["host_read_commands"].as_u64().unwrap() > 0, "{json}");
     assert!(json["data_units_read"].as_u64().unwrap() > 0, "{json}");
 
-    // The log is the controller's own, and each run connects to a new one.
+    // The log belongs to the controller, and each run connects to a new one.
     for_people(target.nvmeof("error-log"));
     let json = target.nvmeof("error-log").json();
-    // As nvme-cli, programs get unused entries too.
+    // As in nvme-cli, JSON contains unused entries too.
     let errors = json["errors"].as_array().unwrap();
     assert_eq!(errors.len(), 64, "{json}");
     assert!(errors.iter().all(|one| one["error_count"] == 0), "{json}");

@@ -1,4 +1,4 @@
-//! The benchmark: that it measures, not what.
+//! `nvmeof bench`: its output, not its figures.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,14 +11,14 @@ use nvmeof_e2e::Setup;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn every_kind_reports_what_the_contract_names() {
+fn each_workload_reports_documented_fields() {
     let target = Setup::new().file(16 * MIB).start();
     for (rw, more) in [
         ("read", "--bs 64k --iodepth 4"),
         ("write", "--bs 512 --iodepth 1"),
         ("randread", "--bs 4k --iodepth 32"),
         ("randwrite", "--bs 16k --iodepth 32 --nr-io-queues 2"),
-        // Larger than the target takes in one command.
+        // Larger than the limit of one command (MDTS).
         ("randrw", "--bs 2m --iodepth 2 --rwmixread 70"),
         ("randrw", "--interface async --bs 2m --iodepth 2"),
         (
@@ -49,9 +49,9 @@ fn every_kind_reports_what_the_contract_names() {
     target.stop();
 }
 
-/// What the target counts: bytes for each command.
+/// Bytes per command, from the counters of the target.
 #[test]
-fn a_mebibyte_goes_in_one_command() {
+fn one_command_transfers_one_mebibyte() {
     let setup = Setup::new().provider("[\"iwarp\", \"shm\"]").file(16 * MIB);
     let target = setup.start();
     let folder = setup.shm_folder().display().to_string();
@@ -113,7 +113,7 @@ fn reading_does_not_write() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_options_are_refused() {
     let target = Setup::new().file(MIB).start();
     for line in [
         "--rw sideways",

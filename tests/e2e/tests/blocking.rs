@@ -1,4 +1,5 @@
-//! Storage whose server hangs: a file on FUSE. It holds its own commands and nothing else.
+//! A backing store whose server does not respond: a file on FUSE. It delays its own commands
+//! and nothing else.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,20 +17,20 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_e2e::{
-    NQN, PATIENCE, Run, Running, Setup, Target, at_work, ctl, eventually, goes_on, image, managed,
-    pattern, reactors_on_one_cpu, same_bytes, target_command,
+    NQN, PATIENCE, Run, Running, Setup, Target, assert_io_continues, ctl, eventually, image,
+    managed, pattern, reactors_on_one_cpu, same_bytes, start_io, target_command,
 };
 
 const MIB: usize = 1 << 20;
 
-/// A folder seen through bindfs, a file system in user space. Its server ends with this.
+/// A folder mounted with bindfs, a FUSE file system. Dropping it ends its server.
 struct Fuse {
     server: Child,
     mount: PathBuf,
 }
 
 impl Fuse {
-    /// `None`, which is said, where this machine or this user has no FUSE.
+    /// `None`, with a message, if this machine or user has no FUSE.
     fn mount(setup: &Setup) -> Option<Self> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         if let Err(error) = device {
@@ -71,7 +72,7 @@ impl Fuse {
         self.mount.join("disk.img")
     }
 
-    /// The file as its server has it.
+    /// The file below the server.
     fn behind(&self) -> PathBuf {
         self.mount.with_file_name("real").join("disk.img")
     }
@@ -92,8 +93,8 @@ impl Drop for Fuse {
     }
 }
 
-/// A target with one reactor: namespace 1 is a file, namespace 2 one on FUSE, on which
-/// hosts have more work than the kernel has worker threads by default.
+/// A target with one reactor: namespace 1 is a file, namespace 2 one on FUSE, with more
+/// outstanding operations than the default number of worker threads of the kernel.
 fn at_work_on_fuse() -> Option<(Setup, Fuse, Target, Vec<Running>)> {
     let reactor = reactors_on_one_cpu(1) + "drain_s = 2\n";
     let setup = managed().head(&reactor).file(4 * MIB);
@@ -111,8 +112,8 @@ fn at_work_on_fuse() -> Option<(Setup, Fuse, Target, Vec<Running>)> {
     Some((setup, fuse, target, busy))
 }
 
-/// `nvmeof COMMAND` on namespace 2 by a host of its own: what another host wrote and did
-/// not flush does not hold up a shutdown.
+/// `nvmeof COMMAND` on namespace 2 by a separate host: writes of another host that were not
+/// flushed do not delay its shutdown.
 fn other(target: &Target, command: &str) -> Run {
     let at = target.address();
     let (ip, port) = (at.ip(), at.port());
@@ -142,15 +143,15 @@ fn hung_file_system_stalls_only_its_own_namespace() {
     let Some((setup, fuse, mut target, mut busy)) = at_work_on_fuse() else {
         return;
     };
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     fuse.signal(Signal::SIGSTOP);
-    goes_on(&target, &mut bench);
+    assert_io_continues(&target, &mut bench);
     let zeroes = other(&target, "write-zeroes");
     let zeroes = zeroes.args("--start-block 0 --block-count 8").start();
-    // Who flushes needs a worker thread of the kernel, of which the other file has many.
+    // A flush needs a worker thread of the kernel, of which the other file occupies many.
     target.on(1, "flush").ok();
     assert_eq!(target.read(1, 0, Some(8)).len(), 4096);
-    // New hosts connect, and what is served can be asked for and changed.
+    // New hosts connect, and the configuration can be queried and changed.
     target.nvmeof("id-ctrl").ok();
     ctl(&setup, "status").ok();
     let third = setup.path("third.img");
@@ -163,29 +164,28 @@ fn hung_file_system_stalls_only_its_own_namespace() {
     same_bytes(&target.read(3, 0, None), &pattern(3, MIB));
     waits_for(&target, &["backing store unresponsive", "disk.img"]);
     assert_eq!(target.lines(&["backing store unresponsive"]).len(), 1);
-    goes_on(&target, &mut bench);
+    assert_io_continues(&target, &mut bench);
     bench.kill();
     assert!(busy.iter_mut().all(Running::runs), "{}", target.log());
-    // It goes on as if nothing had been.
+    // I/O continues normally.
     fuse.signal(Signal::SIGCONT);
     waits_for(&target, &["backing store recovered", "disk.img"]);
     let before = reads_and_writes(&target);
     let moved = || (reads_and_writes(&target) > before + 100).then_some(());
     assert!(eventually(moved).is_some(), "{}", target.log());
     drop((busy, zeroes));
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// Neither program waits for a file system that hangs, and nothing else that is waited for
-/// does.
+/// Neither program blocks on a file system that does not respond, nor do other retries.
 #[test]
 fn hung_file_system_at_the_start_is_waited_for() {
     let setup = managed().file(MIB);
     let Some(fuse) = Fuse::mount(&setup) else {
         return;
     };
-    // The kernel knows nothing of that file yet, so even looking at it hangs.
+    // The kernel has no inode of that file yet, so even stat(2) blocks.
     fuse.signal(Signal::SIGSTOP);
     image(&fuse.behind(), 2, MIB);
     let third = setup.path("third.img");
@@ -196,7 +196,7 @@ fn hung_file_system_at_the_start_is_waited_for() {
     let mut check = target_command();
     check.arg("check-config").arg(setup.config());
     let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
-    for words in ["no answer within", "no such file"] {
+    for words in ["no response within", "no such file"] {
         let line = said.lines().find(|line| line.contains(words));
         assert!(
             line.is_some_and(|line| line.contains("would wait")),
@@ -220,7 +220,7 @@ fn hung_file_system_at_the_start_is_waited_for() {
 }
 
 #[test]
-fn target_stops_in_time_while_a_file_system_hangs() {
+fn target_stops_in_time_with_unresponsive_file_system() {
     let Some((_setup, fuse, mut target, busy)) = at_work_on_fuse() else {
         return;
     };
@@ -230,7 +230,7 @@ fn target_stops_in_time_while_a_file_system_hangs() {
     let line = target.wait_for_log("did not end in time");
     let named = format!(" on {}", fuse.file().display());
     assert!(line.contains(&named), "{line}");
-    // The rest is closed by then; what the kernel holds ends when the server does.
+    // Other files are closed by then; the operations in the kernel end with the server.
     assert!(TcpStream::connect(target.address()).is_err());
     drop(fuse);
     assert_eq!(target.wait().code(), Some(1), "{}", target.log());

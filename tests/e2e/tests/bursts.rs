@@ -1,4 +1,4 @@
-//! Many changes at the same time, as a volume driver makes them.
+//! Many concurrent changes, as a volume driver makes them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
 
 use nvmeof_e2e::{ask, ctl, managed};
 
-/// Clients at the same time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 40;
 const MIB: usize = 1 << 20;
 
@@ -17,7 +17,7 @@ fn volume(number: usize) -> String {
 }
 
 #[test]
-fn forty_clients_at_once_add_a_subsystem_and_a_namespace_each() {
+fn concurrent_clients_add_subsystems_and_namespaces() {
     let setup = managed().file(4 * MIB);
     let target = setup.start();
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn forty_clients_at_once_add_a_subsystem_and_a_namespace_each() {
 }
 
 #[test]
-fn a_subsystem_comes_with_its_namespaces_or_not_at_all() {
+fn subsystem_is_added_with_all_namespaces_or_not_at_all() {
     let setup = managed().file(4 * MIB);
     let target = setup.start();
     let nqn = volume(1);
@@ -70,7 +70,7 @@ fn a_subsystem_comes_with_its_namespaces_or_not_at_all() {
     assert_eq!(its["namespaces"][0]["nsid"], 1, "{its}");
     assert_eq!(its["namespaces"][0]["block_size"], 4096, "{its}");
     assert_eq!(its["namespaces"][1]["nsid"], 7, "{its}");
-    // A driver whose answer was lost asks again.
+    // A driver that lost the response repeats its request.
     let again = ask(&setup, &whole);
     assert_eq!(again["changes"].as_array().unwrap().len(), 0, "{again}");
     let said = ctl(&setup, &whole).ok().text();

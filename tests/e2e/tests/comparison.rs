@@ -1,5 +1,5 @@
-//! The runner of `cargo xtask bench`: that it compares, writes down and draws, and
-//! that others take part; not what it finds.
+//! The runner of `cargo xtask bench`: comparisons, reports and charts, and external peers; not
+//! its figures.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,7 +15,7 @@ use nvmeof_e2e::{Ended, Run, engine, free_port, target_command};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A run of works with rounds as short as they may be.
+/// A run of workloads with the shortest rounds.
 struct Bench {
     folder: TempDir,
     run: Run,
@@ -41,7 +41,7 @@ impl Bench {
         self
     }
 
-    /// Runs it to its good end; what it printed, and a row for each work.
+    /// Runs it, which must succeed; returns its output and a row for each workload.
     fn rows(self) -> (Ended, Vec<Value>, TempDir) {
         let ended = self.run.ok();
         let result = fs::read(self.folder.path().join("result.json")).unwrap();
@@ -55,8 +55,8 @@ impl Bench {
     }
 }
 
-/// Fails unless everybody was measured in every round, and all but the yardstick
-/// compared with it. Returns who they were.
+/// Asserts that each participant was measured in each round, and compared with the yardstick.
+/// Returns their names.
 #[track_caller]
 fn contestants(row: &Value, rounds: usize) -> Vec<String> {
     let measured = row["contestants"].as_object().unwrap();
@@ -70,7 +70,7 @@ fn contestants(row: &Value, rounds: usize) -> Vec<String> {
         let samples = one["rounds"].as_array().unwrap();
         assert_eq!(samples.len(), rounds, "{row}");
         let figures = samples.iter().map(|sample| sample[metric].as_f64());
-        // What is idle may be too short at work for the clock of the kernel.
+        // CPU time of an idle process may be below the resolution of the kernel.
         let least = if metric == "busy" { -1.0 } else { 0.0 };
         assert!(figures.into_iter().all(|it| it > Some(least)), "{row}");
         let compared = one["ratio"]["median"].as_f64().is_some();
@@ -144,7 +144,7 @@ fn files_are_compared_with_fio() {
         "sqpoll-file-randread-4k-qd32",
     ]);
     let bench = bench.with("--rounds", "1");
-    // The last takes more cores than there may be.
+    // The last one requires more cores than this machine may have.
     let (_, rows, folder) = Bench {
         run: bench.run.arg("--force"),
         ..bench
@@ -153,7 +153,7 @@ fn files_are_compared_with_fio() {
     assert_eq!(contestants(&rows[0], 1), ["iwarp", "local"]);
     assert_eq!(contestants(&rows[1], 1), ["local", "shm"]);
     assert!(rows[1]["contestants"]["shm"]["p99_ratio"].is_object());
-    // Ours with SQPOLL, with ours without.
+    // The target with SQPOLL, compared with the target without it.
     assert_eq!(contestants(&rows[2], 1), ["shm", "shm-sqpoll"]);
     assert_eq!(rows[2]["yardstick"], "shm");
     let sqpoll = |name: &str| {
@@ -163,8 +163,8 @@ fn files_are_compared_with_fio() {
     assert!(sqpoll("target-sqpoll.toml") && !sqpoll("target.toml"));
 }
 
-/// What has processes of its own: many connections, two reactors (by force, where
-/// there are too few cores), nothing to do, hostile peers.
+/// Scenes with processes of their own: many connections, two reactors (also with too few
+/// cores), an idle target, hostile peers.
 #[test]
 fn scenes_with_other_processes_are_measured() {
     let works = [
@@ -191,10 +191,10 @@ fn scenes_with_other_processes_are_measured() {
     }
 }
 
-/// Works that peers take part in.
+/// Workloads that external peers support.
 const SHARED: [&str; 2] = ["null-randread-4k-qd1", "null-randwrite-4k-qd16"];
 
-/// Scripts that let others take part.
+/// Scripts that start external peers.
 fn peers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers")
 }
@@ -203,14 +203,14 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display())
 }
 
-/// fio in the place of our initiator, and in the place of our target another one of
-/// ours, which stands for one that is not.
+/// fio instead of the initiator, and a second target of this project as a stand-in for an
+/// external one.
 #[test]
-fn peers_take_part_on_either_side() {
+fn external_peers_are_measured_on_both_sides() {
     let bench = Bench::of(&SHARED).with("--rounds", "2");
     let config = bench.folder.path().join("peer.toml");
     let program = target_command().get_program().to_owned();
-    // The name of the subsystem is what the environment says, as is the address.
+    // The environment contains the NQN of the subsystem and the address.
     let serve = format!(
         "cat > {config} <<END\n\
          [[port]]\ntraddr = \"$BENCH_TRADDR\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
@@ -237,10 +237,10 @@ fn peers_take_part_on_either_side() {
     }
 }
 
-/// The script for SPDK, with programs that stand for SPDK's: it asks for what a
-/// target needs, in an order that can be, and says when it is ready.
+/// The script for SPDK, with stand-ins for the programs of SPDK: it configures a target in a
+/// valid order, and reports when it is ready.
 #[test]
-fn the_script_for_spdk_starts_and_configures_it() {
+fn spdk_script_starts_and_configures_spdk() {
     let bench = Bench::of(&SHARED[..1]).with("--rounds", "1");
     let spdk = bench.folder.path().join("spdk");
     let asked = bench.folder.path().join("asked");
@@ -253,7 +253,7 @@ fn the_script_for_spdk_starts_and_configures_it() {
         quoted(Path::new(&program)),
         asked = quoted(&asked)
     );
-    // By the time that it is done the target listens.
+    // When it ends, the target is listening.
     let rpc = format!(
         "shift 4; echo \"$*\" >> {asked}\n\
          for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n",
@@ -274,7 +274,7 @@ fn the_script_for_spdk_starts_and_configures_it() {
     let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
     let first_words = |line: &str| line.split(' ').next().unwrap().to_owned();
     let mut asked: Vec<String> = asked.lines().map(first_words).collect();
-    // It comes at any time.
+    // The signal may arrive at any time.
     asked.retain(|word| word != "nvmf_tgt");
     let wanted = [
         "framework_wait_init",
@@ -287,8 +287,8 @@ fn the_script_for_spdk_starts_and_configures_it() {
     assert_eq!(asked, wanted);
 }
 
-/// Another process writes it, since nobody may run a file that is open for writing in
-/// a child of ours.
+/// Another process writes it: a file that a child of this process has open for writing cannot
+/// be executed.
 fn executable(path: &Path, script: &str) {
     let write = format!("cat > {0} && chmod +x {0}", quoted(path));
     let mut shell = Command::new("sh");
@@ -298,7 +298,7 @@ fn executable(path: &Path, script: &str) {
 }
 
 #[test]
-fn a_peer_that_fails_is_quoted() {
+fn error_of_failed_peer_is_quoted() {
     let bench = Bench::of(&SHARED[..1]);
     let peer = "echo it has no network >&2; exit 3";
     let words = ["peer", "null-randread-4k-qd1", "it has no network"];
@@ -311,13 +311,13 @@ fn a_peer_that_fails_is_quoted() {
         .fails(2, &["it has no memory"]);
 }
 
-/// Without perf(1) the documents could not say where the time goes: nothing is
-/// measured then, and nothing of them replaced.
+/// A complete run requires perf(1) for the breakdown of CPU time: without it nothing is
+/// measured, and documents do not change.
 #[test]
-fn a_whole_run_without_perf_is_refused() {
+fn complete_run_without_perf_is_refused() {
     let folder = TempDir::new().unwrap();
     let mut command = Command::new(nvmeof_e2e::runner());
-    // No program is there.
+    // No program exists.
     command.env("PATH", folder.path());
     let run = Run::new(command).arg("--folder").arg(folder.path());
     run.fails(2, &["`linux-perf`", "--no-refresh"]);

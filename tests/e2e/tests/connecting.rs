@@ -1,5 +1,4 @@
-//! Connect commands that cannot succeed: status and field of each; and hosts
-//! that fall silent.
+//! Connect commands that fail, with status and field of each; and hosts that stop sending.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,7 +20,7 @@ fn ask(peer: &mut Peer, what: &(Connect, ConnectData)) -> Cqe {
 /// A Connect of queue `qid` that is refused because of `field`.
 #[track_caller]
 fn refused(setup: &Setup, qid: u16, what: &(Connect, ConnectData), field: InvalidParameter) {
-    // One target for each: it does not log more than a few in a second.
+    // One target for each, because the log is rate-limited.
     let target = setup.start();
     let mut peer = Peer::queue(target.address(), qid);
     let answer = ask(&mut peer, what);
@@ -91,7 +90,7 @@ fn every_refusal_names_its_field() {
 }
 
 #[test]
-fn a_queue_is_connected_once() {
+fn second_connect_of_queue_is_refused() {
     let target = Setup::new().file(MIB).start();
     let (_admin, cntlid) = Peer::connected(target.address(), 0, 0xffff);
     // The controller is not enabled yet.
@@ -106,7 +105,7 @@ fn a_queue_is_connected_once() {
 }
 
 #[test]
-fn a_host_that_falls_silent_is_given_up() {
+fn silent_host_is_disconnected() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     let before = fds(target.pid());
@@ -114,22 +113,22 @@ fn a_host_that_falls_silent_is_given_up() {
     let (mut command, data) = connect(0, 0xffff);
     command.kato = 1000.into();
     assert!(ask(&mut peer, &(command, data)).status().is_success());
-    peer.hear_out();
+    peer.receive_all();
     let line = target.wait_for_log("keep-alive");
     assert!(line.contains(&peer.own_address().to_string()), "{line}");
     assert!(eventually(|| (fds(target.pid()) <= before).then_some(())).is_some());
-    target.must_be_well();
+    target.assert_healthy();
 }
 
 #[test]
-fn a_connection_without_connect_is_closed() {
+fn connection_without_connect_is_closed() {
     let setup = Setup::new()
         .head("[limits]\nconnect_timeout_s = 1")
         .file(MIB);
     let mut target = setup.start();
     let mut peer = Peer::queue(target.address(), 0);
-    peer.hear_out();
+    peer.receive_all();
     let line = target.wait_for_log("no Connect");
     assert!(line.contains(&peer.own_address().to_string()), "{line}");
-    target.must_be_well();
+    target.assert_healthy();
 }

@@ -1,4 +1,4 @@
-//! The target is changed over its control socket while hosts are at work.
+//! Changes over the control socket under I/O of hosts.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    HOST, NQN, Run, ask, at_work, blocks, ctl, eventually, goes_on, managed, nsids, pattern,
-    same_bytes, target_command,
+    HOST, NQN, Run, ask, assert_io_continues, blocks, ctl, eventually, managed, nsids, pattern,
+    same_bytes, start_io, target_command,
 };
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_host_at_work_sees_namespaces_come_grow_and_go() {
+fn busy_host_sees_namespaces_added_resized_and_removed() {
     let setup = managed().file(16 * MIB);
     let file = setup.config();
     let written = fs::read(&file).unwrap();
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let image = setup.path("second.img");
     fs::write(&image, pattern(5, 4 * MIB)).unwrap();
     let added = ask(&setup, &format!("namespace add {}", image.display()));
@@ -43,15 +43,15 @@ fn a_host_at_work_sees_namespaces_come_grow_and_go() {
     ctl(&setup, "namespace resize 2 4M").fails(2, &["shrink"]);
     ctl(&setup, "namespace resize 2 4M --shrink").ok();
     assert_eq!(size(), 4 << 11);
-    goes_on(&target, &mut bench);
+    assert_io_continues(&target, &mut bench);
     let said = ctl(&setup, "namespace remove 2").ok();
     assert!(
         String::from_utf8_lossy(&said.stdout).contains("namespace 2 is removed"),
         "{said}"
     );
     assert_eq!(nsids(&target), [1]);
-    goes_on(&target, &mut bench);
-    target.must_be_well();
+    assert_io_continues(&target, &mut bench);
+    target.assert_healthy();
     bench.kill();
     target.stop();
     assert_eq!(
@@ -63,11 +63,11 @@ fn a_host_at_work_sees_namespaces_come_grow_and_go() {
 }
 
 #[test]
-fn a_host_is_denied_disconnected_and_let_go() {
+fn host_is_denied_and_disconnected() {
     let friend = "nqn.2026-11.org.example:friend";
     let setup = managed().file(4 * MIB);
     let mut target = setup.start();
-    let bench = at_work(&target);
+    let bench = start_io(&target);
     let status = ask(&setup, "status");
     let mine = status["controllers"].as_array().unwrap().iter();
     assert!(
@@ -80,15 +80,15 @@ fn a_host_is_denied_disconnected_and_let_go() {
         "{lost}"
     );
     assert_eq!(bench.end().status, Some(1));
-    // It may come back, until it is denied.
-    let bench = at_work(&target);
+    // It may reconnect, until it is denied.
+    let bench = start_io(&target);
     let denied = ask(&setup, &format!("host allow --only {friend}"));
     assert_eq!(denied["disconnected"][0]["host"], HOST, "{denied}");
     assert_eq!(bench.end().status, Some(1));
     target.nvmeof("id-ctrl").fails(1, &["not allowed"]);
     ctl(&setup, &format!("host deny {friend}")).ok();
     ctl(&setup, &format!("host allow {HOST}")).ok();
-    let bench = at_work(&target);
+    let bench = start_io(&target);
     let drained = ctl(&setup, "drain").ok();
     assert!(
         String::from_utf8_lossy(&drained.stdout).contains("drained"),
@@ -97,19 +97,19 @@ fn a_host_is_denied_disconnected_and_let_go() {
     assert_eq!(bench.end().status, Some(1));
     target.nvmeof("id-ctrl").fails(1, &[]);
     ctl(&setup, "namespace add ram:1M").fails(1, &["ctl resume"]);
-    // What is refused cuts nothing.
+    // A refused change truncates nothing.
     let size = || fs::metadata(setup.image_path(1)).unwrap().len();
     let before = size();
     ctl(&setup, "namespace resize 1 4K --shrink").fails(1, &["ctl resume"]);
     assert_eq!(size(), before);
     ctl(&setup, "resume").ok();
     assert_eq!(nsids(&target), [1]);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_namespace_is_switched_off_and_its_group_becomes_inaccessible() {
+fn namespace_is_disabled_and_ana_group_becomes_inaccessible() {
     let setup = managed().file(MIB).file(MIB);
     let target = setup.start();
     ctl(&setup, "namespace disable 2").ok();
@@ -133,7 +133,7 @@ fn a_namespace_is_switched_off_and_its_group_becomes_inaccessible() {
 }
 
 #[test]
-fn whatever_was_acknowledged_is_there_after_kill() {
+fn acknowledged_changes_survive_a_kill() {
     let setup = managed().file(MIB);
     let mut known = 1;
     for round in 0..6_u64 {
@@ -157,7 +157,7 @@ fn whatever_was_acknowledged_is_there_after_kill() {
     }
     let target = setup.start();
     assert!(nsids(&target).len() >= known);
-    // One may have been made of which nobody was told.
+    // The last change may have been applied without a response.
     assert!(nsids(&target).len() <= known + 6);
     target.stop();
     fs::write(setup.path("state.json"), "{").unwrap();
@@ -169,26 +169,26 @@ fn whatever_was_acknowledged_is_there_after_kill() {
 }
 
 #[test]
-fn a_host_at_work_finds_no_block_that_is_cut_off() {
+fn busy_host_reads_no_truncated_block() {
     let setup = managed().file(16 * MIB);
     let mut target = setup.start();
     for _ in 0..3 {
-        let bench = at_work(&target);
+        let bench = start_io(&target);
         ctl(&setup, "namespace resize 1 4M --shrink").ok();
         assert_eq!(fs::metadata(setup.image_path(1)).unwrap().len(), 4 << 20);
-        // It asks for blocks that are not there any more, and hears just that.
+        // It reads blocks beyond the new end, and gets the error for that.
         let ended = bench.end();
         assert_eq!(ended.status, Some(1), "{ended}");
         assert!(ended.stderr.contains("LBA Out of Range"), "{ended}");
         ctl(&setup, "namespace resize 1 16M").ok();
         assert_eq!(blocks(&target, 1), 16 << 11);
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_refused_command_says_why_and_what_to_do() {
+fn refused_command_reports_cause_and_remedy() {
     let setup = managed().file(MIB).namespace("ram:1M", "");
     let target = setup.start();
     let missing = setup.path("missing").display().to_string();
@@ -247,14 +247,14 @@ fn a_refused_command_says_why_and_what_to_do() {
             &["none at 10.0.0.9:4420"],
         ),
         ("disconnect no\u{7}name", 2, &["host: ", "no\\u{7}name"]),
-        ("forget 1", 2, &["no change 1", "ctl changes"]),
+        ("forget 1", 2, &["change 1 does not exist", "ctl changes"]),
     ] {
         ctl(&setup, line).fails(status, words);
         assert_eq!(nsids(&target), [1, 2], "{line}");
     }
     let nobody = ctl(&setup, "disconnect nqn.2026-11.org.example:nobody").ok();
     assert!(String::from_utf8_lossy(&nobody.stdout).contains("was not connected"));
-    // What is disabled, or in effect, or refused while nobody is served.
+    // Disabled, effective and refused objects.
     ctl(&setup, "namespace disable 1").ok();
     ctl(&setup, "namespace resize 1 2M").fails(1, &["disabled", "enable it first"]);
     ctl(&setup, "forget 1").fails(2, &["namespace disable 1", "is not deferred"]);
@@ -281,7 +281,7 @@ fn a_refused_command_says_why_and_what_to_do() {
         let said = ctl(&setup, &format!("{verb} {}", other.display())).ok();
         let said = String::from_utf8_lossy(&said.stdout).replace("\n  ", " ");
         assert!(
-            said.contains("warning: limits.io_queues stays as"),
+            said.contains("warning: limits.io_queues is ignored"),
             "{said}"
         );
     }
@@ -289,7 +289,7 @@ fn a_refused_command_says_why_and_what_to_do() {
 }
 
 #[test]
-fn a_document_is_planned_and_applied_as_a_whole() {
+fn document_is_planned_and_applied_atomically() {
     let setup = managed().file(MIB);
     let target = setup.start();
     let other = setup.path("other.toml");
@@ -323,7 +323,7 @@ fn a_document_is_planned_and_applied_as_a_whole() {
 }
 
 #[test]
-fn the_socket_is_for_the_group_and_answers_nonsense_with_errors() {
+fn socket_is_for_the_group_and_rejects_bad_requests() {
     let setup = managed().file(MIB);
     let mut target = setup.start();
     let path = setup.path("control.sock");
@@ -372,13 +372,13 @@ fn the_socket_is_for_the_group_and_answers_nonsense_with_errors() {
     }
     let described = says("GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n");
     assert!(described.contains("\"/v1/edits\""));
-    // Somebody who says nothing holds nobody up.
+    // A silent client does not block others.
     let _silent: Vec<_> = (0..100)
         .map(|_| UnixStream::connect(&path).unwrap())
         .collect();
     assert_eq!(ask(&setup, "status")["subsystems"][0]["nqn"], NQN);
     ctl(&setup, "host deny nobody").fails(2, &["allow_any_host"]);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
     ctl(&setup, "status").fails(1, &["does the target run?"]);
 }

@@ -1,5 +1,4 @@
-//! Every verb of `nvmeof-target ctl`: what it prints for people and for programs, and
-//! what it says where it cannot be done.
+//! Each verb of `nvmeof-target ctl`: its output as text and JSON, and its errors.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -50,12 +49,12 @@ fn documented() -> BTreeSet<String> {
     found
 }
 
-/// Whether it is no argument: those are in capitals there.
+/// Whether it is not an argument, which is in upper case there.
 fn is_verb(word: &str) -> bool {
     word.starts_with(char::is_lowercase)
 }
 
-/// People read lines of 80 columns; only a name that is longer by itself is not cut.
+/// Text output has at most 80 columns, except for longer names, which are not cut.
 #[track_caller]
 fn is_for_people(text: &str) {
     for line in text.lines() {
@@ -65,14 +64,14 @@ fn is_for_people(text: &str) {
     assert!(!text.trim().is_empty(), "nothing was printed");
 }
 
-/// Runs both lines, the second for programs; returns what each printed.
+/// Runs both lines, the second with JSON output; returns both outputs.
 #[track_caller]
 fn both(setup: &Setup, people: &str, programs: &str) -> (String, Value) {
     let text = ctl(setup, people).ok().text();
     match people {
-        // The document is as its author wrote it.
+        // A document is printed unchanged.
         "show" => {}
-        // The last column holds names, which are not cut.
+        // The last column contains names, which are not cut.
         list if list.ends_with(" list") => {
             let without = |line: &str| {
                 line.rsplit_once(' ')
@@ -89,7 +88,7 @@ fn both(setup: &Setup, people: &str, programs: &str) -> (String, Value) {
     (text, json)
 }
 
-/// Two changes that are deferred, since the file has those namespaces by now.
+/// Two deferred changes: the configuration file contains the same namespaces now.
 fn defer_two(setup: &Setup) {
     for nsid in [21, 22] {
         ctl(setup, &format!("namespace add null:1M --nsid {nsid}")).ok();
@@ -103,7 +102,7 @@ fn defer_two(setup: &Setup) {
 }
 
 #[test]
-fn every_verb_is_done_for_people_and_for_programs() {
+fn every_verb_works_as_text_and_json() {
     let setup = managed().file(4 << 20);
     let target = setup.start();
     let path = |name: &str| setup.path(name).display().to_string();
@@ -191,7 +190,7 @@ fn every_verb_is_done_for_people_and_for_programs() {
     }
     assert_eq!(json["deferred"].as_array().unwrap().len(), 2, "{json}");
     let numbers = numbers_of_deferred(&json);
-    // The first is gone before the second is asked for.
+    // The first is removed before the second is queried.
     let lines = numbers.map(|number| format!("forget {number}"));
     both(&setup, &lines[0], &lines[1]);
     done.insert("forget".to_owned());
@@ -210,7 +209,7 @@ fn two(people: &str, programs: &str) -> (String, String) {
     (people.to_owned(), programs.to_owned())
 }
 
-/// The words of a line that are no arguments, as in the documentation.
+/// The words of a line that are not arguments, as in the documentation.
 fn verb(line: &str) -> String {
     let words: Vec<_> = line.split(' ').collect();
     let nouns = ["namespace", "host", "port", "subsystem", "ana", "referral"];
@@ -218,8 +217,8 @@ fn verb(line: &str) -> String {
     words[..len].join(" ")
 }
 
-/// The numbers of the two changes that are deferred; that of the second once the
-/// first is gone.
+/// The numbers of the two deferred changes; that of the second one after the first is
+/// removed.
 fn numbers_of_deferred(document: &Value) -> [usize; 2] {
     let deferred = document["deferred"].as_array().unwrap();
     let edits = document["edits"].as_array().unwrap().iter();
@@ -230,14 +229,14 @@ fn numbers_of_deferred(document: &Value) -> [usize; 2] {
     [numbers[0], numbers[1] - 1]
 }
 
-/// What is not there is named, with what shows those that are.
+/// The error names the missing object and the command that lists the existing ones.
 #[test]
-fn who_names_what_is_not_there_is_told_where_to_look() {
+fn unknown_object_is_reported_with_a_remedy() {
     let friend = "nqn.2026-11.org.example:friend";
     let access = format!("allowed_hosts = ['{HOST}']");
     let setup = managed().access(&access).file(1 << 20);
     let target = setup.start();
-    let (status, show) = ("`ctl status` shows", "`ctl show` has");
+    let (status, show) = ("`ctl status` shows", "`ctl show` prints");
     let nqn = "nqn.2026-11.org.example:no";
     let strange = setup.path("strange.toml");
     fs::write(&strange, setup.text() + "colour = 'blue'\n").unwrap();
@@ -260,17 +259,14 @@ fn who_names_what_is_not_there_is_told_where_to_look() {
         ),
         (
             &format!("host deny {friend}"),
-            ["may not connect anyway", status],
+            ["is not allowed anyway", status],
         ),
         (&format!("subsystem remove {nqn}"), ["no subsystem", status]),
         (
             &format!("subsystem add {NQN}"),
             ["already", "remove it first"],
         ),
-        (
-            "namespace add ram:1M --nsid 1",
-            ["already", "leave --nsid out"],
-        ),
+        ("namespace add ram:1M --nsid 1", ["already", "omit nsid"]),
         ("port remove 9", ["no port 9", show]),
         ("port set 9 queue_depth=64", ["no port 9", show]),
         ("namespace set 7 ana_group=2", ["no namespace 7", status]),
@@ -329,7 +325,7 @@ fn is_refused_for_programs(setup: &Setup, line: &str, words: &[&str]) {
     }
 }
 
-/// The namespaces that the target says it serves.
+/// The namespaces in the status of the target.
 fn status_of(setup: &Setup, target: &Target) -> Vec<u64> {
     let json = ask(setup, "status");
     let all = json["subsystems"][0]["namespaces"].as_array();
@@ -339,7 +335,7 @@ fn status_of(setup: &Setup, target: &Target) -> Vec<u64> {
         .collect()
 }
 
-/// What would change is told, and nothing does.
+/// A plan is printed, and nothing changes.
 #[test]
 fn each_change_can_be_planned() {
     let friend = "nqn.2026-11.org.example:friend";
@@ -368,16 +364,16 @@ fn each_change_can_be_planned() {
         assert!(!json["changes"].as_array().unwrap().is_empty(), "{json}");
         assert_eq!(ask(&setup, "status"), before, "{line}");
     }
-    // As it would be refused, and where there is no plan.
+    // Plans of refused changes, and commands without a plan.
     ctl(&setup, "namespace remove 7 --plan").fails(2, &["no namespace 7"]);
     ctl(&setup, "namespace resize 1 2M --plan").fails(2, &["--plan"]);
     assert_eq!(fs::metadata(setup.image_path(1)).unwrap().len(), 1 << 20);
     target.stop();
 }
 
-/// Where it stands is a part of the answer of its own.
+/// The position is a separate field of the response.
 #[test]
-fn a_document_that_cannot_be_served_is_told_with_its_place_for_programs() {
+fn document_errors_have_positions_in_json() {
     let setup = managed().file(1 << 20);
     let target = setup.start();
     let other = setup.path("other.toml");

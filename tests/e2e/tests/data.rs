@@ -1,4 +1,4 @@
-//! Data: what is written is on the disk, what is on the disk is read.
+//! Data: writes reach the backing store, reads return its data.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +22,7 @@ fn started(setup: Setup) -> (Setup, Target) {
 }
 
 #[test]
-fn the_whole_namespace_to_a_file_and_back() {
+fn whole_namespace_is_copied_to_a_file_and_back() {
     // Not a multiple of a transfer.
     let len = 20 * MIB + 512 * 3;
     let (setup, target) = started(Setup::new().file(len).file(len));
@@ -32,7 +32,7 @@ fn the_whole_namespace_to_a_file_and_back() {
         .args("--start-block 0 --data")
         .arg(&copy)
         .ok();
-    // There is no terminal to show progress on.
+    // Without a terminal no progress is shown.
     assert!(
         ended.stdout.is_empty() && ended.stderr.is_empty(),
         "{ended}"
@@ -67,7 +67,7 @@ fn pipes() {
 }
 
 #[test]
-fn parts_and_block_sizes() {
+fn partial_ranges_and_block_sizes() {
     let setup = Setup::new()
         .file_with(2 * MIB, "block_size = 512")
         .file_with(2 * MIB, "block_size = 4096");
@@ -75,8 +75,8 @@ fn parts_and_block_sizes() {
     for (nsid, block) in [(1, 512), (2, 4096)] {
         let mut expected = disk(&setup, nsid);
         let blocks = 2 * MIB / block;
-        // The first block, the last, some at odd places and more than one
-        // command takes.
+        // The first block, the last one, some at odd offsets, and more than one command
+        // transfers.
         for (start, count) in [(0, 1), (blocks - 1, 1), (7, 9), (1, blocks - 2), (3, 128)] {
             let range = start * block..(start + count) * block;
             let (lba, count) = (u64::try_from(start).unwrap(), u64::try_from(count).unwrap());
@@ -93,7 +93,7 @@ fn parts_and_block_sizes() {
 }
 
 #[test]
-fn memory_and_nothing() {
+fn ram_and_null_namespaces_are_served() {
     let setup = Setup::new()
         .namespace("ram:4M", "")
         .namespace("null:16G", "block_size = 4096");
@@ -111,7 +111,7 @@ fn memory_and_nothing() {
 }
 
 #[test]
-fn read_only_is_read_only() {
+fn writes_to_read_only_namespace_fail() {
     let setup = Setup::new().file_with(MIB, "readonly = true");
     let (setup, target) = started(setup);
     let before = disk(&setup, 1);
@@ -151,7 +151,7 @@ fn zeroes_and_trims() {
     expected[1024 * 512..3072 * 512].fill(0);
     same_bytes(&disk(&setup, 1), &expected);
 
-    // What is deallocated reads as zeroes; the file keeps its length.
+    // Deallocated blocks read as zeroes; the file keeps its length.
     target
         .on(1, "dsm")
         .args("--ad --start-block 4096,6000 --block-count 1024,16")
@@ -164,7 +164,7 @@ fn zeroes_and_trims() {
 }
 
 #[test]
-fn compare_tells() {
+fn compare_reports_differences() {
     let (setup, target) = started(Setup::new().file(4 * MIB));
     let mut data = disk(&setup, 1);
     target.on(1, "compare").args("--data -").stdin(&data).ok();
@@ -183,7 +183,7 @@ fn compare_tells() {
 }
 
 #[test]
-fn ranges_that_are_not_there() {
+fn ranges_beyond_the_end_are_refused() {
     let (setup, target) = started(Setup::new().file(MIB));
     let before = disk(&setup, 1);
     target
@@ -239,7 +239,7 @@ fn several_queues_and_small_ones() {
 }
 
 #[test]
-fn two_hosts_at_once() {
+fn two_hosts_access_one_namespace() {
     let setup = Setup::new().file(8 * MIB).file(8 * MIB);
     let (setup, target) = started(setup);
     let data = [1, 2].map(|nsid| pattern(nsid + 40, 8 * MIB));
@@ -266,13 +266,13 @@ fn two_hosts_at_once() {
 }
 
 #[test]
-fn many_clients_at_once() {
+fn many_clients_access_one_namespace() {
     // Room for the queues of 32 hosts at once: 160 capsules of 8 KiB each, in
     // half of the memory.
     let setup = Setup::new().head("[reactor]\nbuffer_memory = \"128M\"");
     let setup = setup.file(4 * MIB).file(8 * MIB);
     let (setup, target) = started(setup);
-    // Each writes a part of its own, and some read what nobody writes.
+    // Each writes a range of its own, and some read a range that is not written.
     let part = MIB / 2;
     let clients: Vec<_> = (0..16_u32)
         .map(|number| {

@@ -1,4 +1,4 @@
-//! The configurations and the commands that the documents show.
+//! The configurations and commands in documents.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -52,7 +52,7 @@ const NULL_DISK: &str = "\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"
 
 const LOCAL_PORT: &str = "\n[[port]]\ntraddr = \"127.0.0.1\"\n";
 
-/// Documents that would say little without a configuration.
+/// Documents that must contain a configuration.
 const SHOW_CONFIGURATIONS: [&str; 7] = [
     "README.md",
     "docs/configuration.md",
@@ -63,9 +63,9 @@ const SHOW_CONFIGURATIONS: [&str; 7] = [
     "target/daemon/manual/nvmeof-target.toml.5.md",
 ];
 
-/// Each document is looked at, and what the package installs.
+/// Checks each document, and the files of the package.
 #[test]
-fn every_configuration_shown_is_good() {
+fn documented_configurations_are_valid() {
     let mut shown = all_documents();
     shown.push("systemd/debian/target.toml".into());
     for document in shown {
@@ -76,13 +76,13 @@ fn every_configuration_shown_is_good() {
             let setup = Setup::new();
             let disk = setup.path("disk.img");
             image(&disk, 1, 1 << 20);
-            // Only where things are differs from machine to machine.
+            // Only paths differ between machines.
             let mut text = block;
             for shown in ["/tmp/disk.img", "/srv/disk.img", "/var/lib/nvmeof/disk.img"] {
                 text = text.replace(shown, &disk.display().to_string());
             }
-            // What shows ports alone has nothing to serve, and what shows one
-            // table alone has no port either. All others have to be whole.
+            // An example of ports has no namespace, and an example of one table has no
+            // port either. All others must be complete.
             let shows = |table: &str| text.lines().any(|line| line.starts_with(table));
             if !shows("[[subsystem]]") {
                 let port = if shows("[[port]]") { "" } else { LOCAL_PORT };
@@ -116,10 +116,10 @@ fn commands(document: &str, prompt: &str) -> Vec<String> {
     commands.map(str::to_owned).collect()
 }
 
-/// What a user types, one line after the other in one shell, in a folder of its
-/// own. What makes the packages is a test of the lab.
+/// The commands of a user, one after the other in one shell, in a folder of its own. A
+/// scenario of the lab tests the commands that build packages.
 #[test]
-fn the_commands_of_users_work() {
+fn documented_user_commands_work() {
     for document in WITH_COMMANDS {
         let commands = commands(document, "$ ");
         let setup = Setup::new();
@@ -145,10 +145,10 @@ fn the_commands_of_users_work() {
     }
 }
 
-/// fio keeps what it verified in a file of the folder that it is started in, unless
-/// told otherwise: nobody expects that of an example.
+/// By default fio writes its verification state to a file in the current folder, which is
+/// unexpected for an example.
 #[test]
-fn what_is_shown_of_fio_leaves_no_file_behind() {
+fn documented_fio_commands_leave_no_files() {
     let mut shown = 0;
     for document in all_documents() {
         let text = read(&document).replace("\\\n", " ");
@@ -162,9 +162,9 @@ fn what_is_shown_of_fio_leaves_no_file_behind() {
     assert!(shown > 0, "no document shows how fio verifies");
 }
 
-/// What makes the table of figures is the command without options.
+/// The command without options writes the table of figures.
 #[test]
-fn the_command_that_makes_the_table_is_shown() {
+fn command_that_writes_the_table_is_documented() {
     let shown = commands("README.md", "$ ");
     let whole = shown.iter().any(|line| {
         let line = line.split('#').next().unwrap_or_default();
@@ -173,7 +173,7 @@ fn the_command_that_makes_the_table_is_shown() {
     assert!(whole, "{shown:?}");
 }
 
-/// A shell that finds our programs, and runs `script`.
+/// A shell with the programs in its `PATH`, which runs `script`.
 fn shell(script: &str) -> Command {
     let folder = binary("nvmeof").parent().unwrap().canonicalize().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
@@ -182,7 +182,7 @@ fn shell(script: &str) -> Command {
     shell
 }
 
-/// Waits until the target answers: a person reads meanwhile.
+/// Waits until the target responds.
 fn ready(port: u16) -> String {
     format!(
         "for try in $(seq 600); do nvmeof discover -t rdma -a 127.0.0.1 -s {port} \
@@ -190,10 +190,10 @@ fn ready(port: u16) -> String {
     )
 }
 
-/// What root types changes a machine: the lab does it, in a scenario that
-/// follows each document that has such lines.
+/// Commands as root change the machine: a scenario of the lab runs them, for each document
+/// with such lines.
 #[test]
-fn the_commands_of_root_are_run_in_the_lab() {
+fn documented_root_commands_are_run_in_the_lab() {
     let scenario = read("tests/lab/scenarios/documents.sh");
     for document in documents() {
         let of_root = commands(&document, "# ").len();
@@ -254,7 +254,7 @@ fn indented(document: &str) -> Vec<String> {
     lines.filter(programs).map(str::to_owned).collect()
 }
 
-/// What an indented line that is a command begins with.
+/// The first words of indented lines that are commands.
 const PROGRAMS: [&str; 7] = [
     "nvmeof",
     "nvmeof-target",
@@ -265,13 +265,12 @@ const PROGRAMS: [&str; 7] = [
     "systemctl",
 ];
 
-/// Those of them that ask or change a target that runs.
+/// Those that query or change a running target.
 const FOR_A_TARGET: [&str; 3] = ["nvmeof-target ctl ", "nvmeof-target top", "curl "];
 
-/// The commands shown in documents about a target that runs do what they say
-/// there, one after the other.
+/// Documented commands for a running target work, one after the other.
 #[test]
-fn the_commands_for_a_target_that_runs_work() {
+fn documented_commands_for_a_running_target_work() {
     for document in documents() {
         let commands = indented(&document).into_iter();
         let commands: Vec<_> = commands
@@ -283,13 +282,13 @@ fn the_commands_for_a_target_that_runs_work() {
     }
 }
 
-/// Stands in for the program that comes with Prometheus where that is not
-/// installed: looks whether it would be given metrics.
+/// A stand-in for the program of Prometheus if that is not installed: checks that it would get
+/// metrics.
 const PROMTOOL: &str = "command -v promtool >/dev/null || \
                         promtool() { grep nvmeof_target_info; }\n";
 
-/// Types commands of a document to a target that runs, in one shell. What takes
-/// a terminal has one, and is ended there with `q`.
+/// Runs commands of a document for a running target, in one shell. Programs that require a
+/// terminal get one, and are ended with `q`.
 fn types_to_a_target(document: &str, commands: &[String]) {
     let setup = Setup::new().file(1 << 20).access(ONE_HOST);
     let (socket, second) = (setup.path("control.sock"), setup.path("second.img"));
@@ -325,5 +324,5 @@ fn types_to_a_target(document: &str, commands: &[String]) {
     target.stop();
 }
 
-/// Commands that let another host in find that not everybody is let in.
+/// For commands that allow another host, access must be restricted.
 const ONE_HOST: &str = "allowed_hosts = [\"nqn.2026-11.org.example:host\"]";

@@ -1,5 +1,5 @@
-//! The examples of the crate, which its documentation and the README show,
-//! against a target with blocks of either size.
+//! The examples of the crate, which its documentation and the README show, with both block
+//! sizes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Builds the examples, which a run of all tests has done before; returns their folder.
+/// Builds the examples, unless a run of all tests has; returns their folder.
 fn build() -> PathBuf {
     let status = Command::new(env!("CARGO"))
         .current_dir(root())
@@ -19,7 +19,7 @@ fn build() -> PathBuf {
         .arg("--all-targets")
         .status();
     assert!(status.unwrap().success());
-    // This program is in the folder `deps` beside theirs.
+    // This program is in the folder `deps` beside the one of examples.
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(2).unwrap().join("examples")
 }
@@ -33,7 +33,7 @@ fn example(folder: &Path, name: &str, arguments: &[&str]) -> Run {
 #[test]
 fn every_example_runs_against_a_target() {
     let examples = build();
-    // `.file` makes a namespace as the target does unless it is told otherwise.
+    // `.file` adds a namespace with the defaults of the target.
     for setup in [
         Setup::new().file(1 << 20),
         Setup::new().file_with(1 << 20, "block_size = 512"),
@@ -52,14 +52,14 @@ fn every_example_runs_against_a_target() {
         example(&examples, "copy_namespace", &copied).ok();
         let copy = std::fs::read(copy).unwrap();
         assert_eq!((copy.len(), &copy[..4096]), (1 << 20, &[0xa5; 4096][..]));
-        target.must_be_well();
+        target.assert_healthy();
         target.stop();
     }
 }
 
-/// The README shows a part of an example, so that it runs with it.
+/// The README shows a part of an example, which this test runs.
 #[test]
-fn rust_in_the_readme_is_part_of_an_example() {
+fn rust_code_in_readme_is_part_of_an_example() {
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let folder = root().join("initiator/client/examples");
     let examples = std::fs::read_dir(folder).unwrap();

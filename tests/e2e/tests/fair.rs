@@ -1,5 +1,4 @@
-//! What one host has leaves something for others, and the log says which limit
-//! it ran into.
+//! Limits of one host leave resources for others, and the log names the limit.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,13 +23,13 @@ fn as_another(target: &Target) -> Run {
     ))
 }
 
-fn told(target: &Target, words: &[&str]) {
+fn assert_logged(target: &Target, words: &[&str]) {
     let found = eventually(|| (!target.lines(words).is_empty()).then_some(()));
     assert!(found.is_some(), "{words:?}:\n{}", target.log());
 }
 
 #[test]
-fn one_host_has_so_many_controllers_and_queues() {
+fn controllers_and_queues_per_host_are_limited() {
     let setup = Setup::new()
         .head("[limits]\ncontrollers = 4\nhost_controllers = 1\nhost_queues = 2")
         .file(MIB);
@@ -40,20 +39,20 @@ fn one_host_has_so_many_controllers_and_queues() {
         target.on(1, "bench").args(&args)
     };
     bench(3).fails(1, &["limit"]);
-    told(&target, &["more than 2 I/O queues", "limits.host_queues"]);
+    assert_logged(&target, &["more than 2 I/O queues", "limits.host_queues"]);
     let mut busy = bench(2).start();
-    told(&target, &["queue 2 of controller 2", "connected"]);
+    assert_logged(&target, &["queue 2 of controller 2", "connected"]);
     target.nvmeof("id-ctrl").fails(1, &["limit"]);
-    told(&target, &["1 controllers", "limits.host_controllers"]);
+    assert_logged(&target, &["1 controllers", "limits.host_controllers"]);
     as_another(&target).ok();
     assert!(busy.runs());
     busy.kill();
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_port_has_so_many_commands() {
+fn commands_per_port_are_limited() {
     let setup = Setup::new()
         .head("[limits]\nqueue_depth = 64\nport_commands = 100")
         .file(MIB);
@@ -63,22 +62,21 @@ fn a_port_has_so_many_commands() {
         target.on(1, "bench").args(&args)
     };
     bench(2).fails(1, &["limit"]);
-    told(
+    assert_logged(
         &target,
         &["port 127.0.0.1:", "100 commands", "limits.port_commands"],
     );
     let mut busy = bench(1).start();
-    told(&target, &["queue 1 of controller 2", "connected"]);
+    assert_logged(&target, &["queue 1 of controller 2", "connected"]);
     assert!(busy.runs());
     busy.kill();
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// What two targets that serve one subsystem together need: no two controllers of it
-/// have the same identifier.
+/// Two targets that serve one subsystem must assign different controller IDs.
 #[test]
-fn two_targets_of_a_subsystem_give_different_identifiers() {
+fn targets_of_one_subsystem_assign_different_controller_ids() {
     let serving = |min: u16, max: u16| {
         let keys = format!("allow_any_host = true\ncntlid_min = {min}\ncntlid_max = {max}");
         Setup::new().access(&keys).file(MIB).start()
@@ -92,18 +90,18 @@ fn two_targets_of_a_subsystem_give_different_identifiers() {
     }
     let [few, many] = &targets;
     few.nvmeof("id-ctrl").fails(1, &["limit"]);
-    told(few, &["controller identifiers", "1 to 2", "cntlid_max"]);
+    assert_logged(few, &["controller identifiers", "1 to 2", "cntlid_max"]);
     let seen = many.nvmeof("id-ctrl").json();
     assert_eq!(seen["cntlid"], 1002);
     drop(peers);
     let free = eventually(|| (few.nvmeof("id-ctrl").end().status == Some(0)).then_some(()));
     assert!(free.is_some(), "{}", few.log());
-    targets.iter_mut().for_each(Target::must_be_well);
+    targets.iter_mut().for_each(Target::assert_healthy);
     targets.into_iter().for_each(Target::stop);
 }
 
 #[test]
-fn a_port_has_so_many_connections() {
+fn connections_per_port_are_limited() {
     let setup = Setup::new()
         .head("[limits]\nport_connections = 4")
         .file(MIB);
@@ -119,13 +117,10 @@ fn a_port_has_so_many_connections() {
         (ended.status != Some(0)).then_some(ended)
     });
     assert!(refused.is_some(), "{}", target.log());
-    told(
-        &target,
-        &["4 connections came by", "limits.port_connections"],
-    );
+    assert_logged(&target, &["has 4 connections", "limits.port_connections"]);
     drop(peers);
     let again = eventually(|| (target.nvmeof("id-ctrl").end().status == Some(0)).then_some(()));
     assert!(again.is_some(), "{}", target.log());
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

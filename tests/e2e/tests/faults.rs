@@ -1,4 +1,4 @@
-//! Storage that changes under hosts at work: it grows, shrinks, goes, comes back.
+//! Backing stores that change under I/O: they grow, shrink, disappear and return.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,7 +9,9 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Setup, Target, at_work, blocks, eventually, goes_on, image, pattern, same_bytes};
+use nvmeof_e2e::{
+    Setup, Target, assert_io_continues, blocks, eventually, image, pattern, same_bytes, start_io,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -27,33 +29,33 @@ fn set_len(setup: &Setup, nsid: u32, len: usize) {
 }
 
 #[test]
-fn another_size_is_noticed_without_being_told() {
+fn changed_size_is_detected_without_a_command() {
     let setup = Setup::new().file(4 * MIB).file(4 * MIB);
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     assert_eq!(blocks(&target, 2), 8192);
     set_len(&setup, 2, 6 * MIB);
     becomes(&target, 2, 12288);
     let data = pattern(9, MIB);
     target.write(2, 8192, &data);
     same_bytes(&target.read(2, 8192, Some(2048)), &data);
-    // What is cut off is gone, and whoever wants it is told so.
+    // Reads beyond the new end fail.
     set_len(&setup, 2, 2 * MIB);
     becomes(&target, 2, 4096);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB)[..2 * MIB]);
     assert_eq!(target.lines(&["detected: ", "namespace 2"]).len(), 2);
-    goes_on(&target, &mut bench);
-    target.must_be_well();
+    assert_io_continues(&target, &mut bench);
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
+fn lost_store_affects_no_other_and_recovers() {
     let setup = Setup::new().file(4 * MIB).file(4 * MIB);
     let _ = setup.config();
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let mut other = target
         .on(2, "bench")
         .args("--rw randread --bs 4k --iodepth 16 --runtime 3600")
@@ -71,9 +73,9 @@ fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
         .fails(1, &["Not Ready"]);
     let warning = target.nvmeof("smart-log").json()["critical_warning"].clone();
     assert_eq!(warning, 4, "reliability is degraded");
-    // It is there as ever, but for that.
+    // The namespace keeps its size.
     assert_eq!(blocks(&target, 2), 8192);
-    goes_on(&target, &mut bench);
+    assert_io_continues(&target, &mut bench);
     target.signal(Signal::SIGHUP);
     let line = target.wait_for_log("still faulted");
     assert!(line.contains("0 bytes"), "{line}");
@@ -84,19 +86,19 @@ fn storage_that_is_gone_hurts_nobody_else_and_comes_back() {
     assert_eq!(warning, 0);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
     assert_eq!(target.lines(&["ERROR", "is faulted: "]).len(), 1);
-    goes_on(&target, &mut bench);
-    target.must_be_well();
+    assert_io_continues(&target, &mut bench);
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn a_namespace_is_switched_off_and_on() {
+fn namespace_is_disabled_and_enabled() {
     let setup = Setup::new().file(4 * MIB).file(MIB);
     let on = setup.text();
     let off = format!("{on}enabled = false\n");
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let active = || {
         let json = target.nvmeof("list-ns").json();
         json["nsid_list"].as_array().unwrap().len()
@@ -105,12 +107,12 @@ fn a_namespace_is_switched_off_and_on() {
         fs::write(setup.path("target.toml"), text).unwrap();
         target.signal(Signal::SIGHUP);
         assert!(eventually(|| (active() == count).then_some(())).is_some());
-        goes_on(&target, &mut bench);
+        assert_io_continues(&target, &mut bench);
     }
     assert_eq!(target.lines(&["namespace 2 is disabled"]).len(), 1);
     assert_eq!(target.lines(&["namespace 2 is enabled"]).len(), 1);
     same_bytes(&target.read(2, 0, None), &pattern(2, MIB));
-    target.must_be_well();
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }

@@ -1,4 +1,4 @@
-//! fio drives a target through the engine of this project.
+//! fio with the engine of this project.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ fn total(job: &Value, operation: &str) -> u64 {
     job[operation]["total_ios"].as_u64().unwrap()
 }
 
-/// fio has been seen to report success for jobs that checked nothing.
+/// fio may report success for jobs that verified nothing.
 fn wrote_and_verified(jobs: &[Value]) {
     for job in jobs {
         assert!(total(job, "write") > 0, "{job}");
@@ -34,7 +34,7 @@ fn wrote_and_verified(jobs: &[Value]) {
 
 #[test]
 fn every_size_and_depth_is_verified() {
-    // Shorter queues than one of the jobs is deep.
+    // Queues that are shorter than the depth of one of the jobs.
     let setup = Setup::new()
         .file(64 * MIB)
         .head("[limits]\nqueue_depth = 64");
@@ -51,8 +51,8 @@ fn every_size_and_depth_is_verified() {
     let jobs = Jobs::new(&setup, &target, global, sections).ok();
     assert_eq!(jobs.len(), 11);
     wrote_and_verified(&jobs);
-    target.must_be_well();
-    // One job, one controller; two queues where two are wanted.
+    target.assert_healthy();
+    // One controller per job; two queues if configured.
     let controllers = target.lines(&["queue 1 of controller", "connected"]);
     assert_eq!(controllers.len(), 11);
     let second = target.lines(&["queue 2 of controller", "connected"]);
@@ -60,11 +60,11 @@ fn every_size_and_depth_is_verified() {
     target.stop();
 }
 
-/// What the next two do, with jobs that are threads and such that are processes.
+/// The next two tests, with jobs as threads and as processes.
 const LOCALLY: &str = "rw=randwrite\nverify=crc32c\nverify_fatal=1\nstonewall\nnumjobs=2\n\
                        offset_increment=4m\nsize=4m";
 
-/// A target whose sockets are in a folder of its own: found there and nowhere else.
+/// A target with a separate folder for its sockets.
 #[test]
 fn jobs_and_threads_share_memory_with_the_target() {
     let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
@@ -93,21 +93,21 @@ fn jobs_and_threads_share_memory_with_the_target() {
     let section = "[elsewhere]\nrw=read\nprovider=shm\n";
     let words = ["cannot connect through shared memory", "shm_folder="];
     Jobs::new(&setup, &target, "", section).fails(&words);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// An error and a status, and no signal.
+/// Fails with an error and a status, not by a signal.
 #[test]
-fn a_job_without_the_memory_it_wants_fails_with_an_error() {
+fn job_with_unavailable_memory_type_fails() {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
     let aligned = "[aligned]\nrw=randwrite\nbs=4k\niomem_align=64k\n";
-    Jobs::new(&setup, &target, "", aligned).fails(&["iomem_align=65536", "leave it out"]);
+    Jobs::new(&setup, &target, "", aligned).fails(&["iomem_align=65536", "remove it"]);
     // Longer than a buffer can be.
     let large = "[large]\nrw=randwrite\nbsrange=4k-8g\nsize=1m\n";
     Jobs::new(&setup, &target, "", large).fails(&["lower iodepth= or bs="]);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
@@ -125,13 +125,13 @@ fn jobs_and_threads_go_through_a_unix_socket() {
     let jobs = Jobs::new(&setup, &target, LOCALLY, sections).ok();
     assert_eq!(jobs.len(), 6);
     wrote_and_verified(&jobs);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// RFC 5044, section 7.1: bit C of the frame that a connection begins with.
+/// RFC 5044, section 7.1: bit C of the first frame of a connection.
 #[test]
-fn a_crc_is_asked_for_when_the_job_says_so() {
+fn crc_is_requested_by_the_job_option() {
     let setup = Setup::new().namespace("null:1M", "");
     let target = setup.start();
     for (lines, asked) in [("", 0), ("crc=0\n", 0), ("crc=1\n", 0x40)] {
@@ -153,7 +153,7 @@ fn a_crc_is_asked_for_when_the_job_says_so() {
 }
 
 #[test]
-fn the_namespace_has_what_fio_wrote() {
+fn namespace_contains_data_of_fio() {
     let setup = Setup::new().file(8 * MIB);
     let target = setup.start();
     let sections = "[write]\nrw=write\nbs=64k\nsize=4m\noffset=2m\nverify_pattern=0x5a\n\
@@ -169,8 +169,8 @@ fn the_namespace_has_what_fio_wrote() {
 }
 
 #[test]
-fn reads_see_what_is_there() {
-    // An image of zeroes alone: verifying another pattern has to fail.
+fn fio_reads_existing_data() {
+    // An image of zeroes: verifying another pattern must fail.
     let setup = Setup::new();
     let disk = setup.path("zeroes.img");
     fs::write(&disk, vec![0; 4 * MIB]).unwrap();
@@ -211,7 +211,7 @@ fn trims_deallocate() {
 }
 
 #[test]
-fn jobs_that_mix_pause_and_keep_to_a_time() {
+fn mixed_jobs_with_pauses_and_time_limits_work() {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
     let sections = "\
@@ -228,11 +228,11 @@ fn jobs_that_mix_pause_and_keep_to_a_time() {
     }
     assert!(total(&jobs[2], "trim") > 0);
     assert_eq!(total(&jobs[3], "read"), 20);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// Runs two jobs, does something to the target, and expects a clear end.
+/// Runs two jobs, disturbs the target, and expects an error of the jobs.
 fn fails_when(happens: impl Fn(&mut Target), error: u64, words: &str) {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
@@ -253,7 +253,7 @@ fn fails_when(happens: impl Fn(&mut Target), error: u64, words: &str) {
     assert!(eventually(begun).is_some(), "no work is done");
     happens(&mut target);
     let ended = fio.end();
-    // How many of the jobs failed.
+    // The number of failed jobs.
     assert_eq!(ended.status, Some(2), "{ended}");
     assert!(ended.stderr.contains("nvmeof: "), "{ended}");
     assert!(ended.stderr.contains(words), "`{words}`: {ended}");
@@ -268,7 +268,7 @@ const ECONNRESET: u64 = 104;
 const ETIMEDOUT: u64 = 110;
 
 #[test]
-fn a_target_that_is_killed_ends_the_jobs() {
+fn killed_target_ends_fio_jobs() {
     fails_when(
         |target| target.signal(Signal::SIGKILL),
         ECONNRESET,
@@ -277,8 +277,8 @@ fn a_target_that_is_killed_ends_the_jobs() {
 }
 
 #[test]
-fn a_target_that_hangs_ends_the_jobs() {
-    // The keep-alive notices long before a command times out.
+fn stalled_target_ends_fio_jobs() {
+    // The Keep Alive timer expires long before a command times out.
     fails_when(
         |target| target.signal(Signal::SIGSTOP),
         ETIMEDOUT,
@@ -287,7 +287,7 @@ fn a_target_that_hangs_ends_the_jobs() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn fio_errors_contain_remedies() {
     let setup = Setup::new().file_with(4 * MIB, "block_size = 4096");
     let mut target = setup.start();
     for (lines, words) in [
@@ -309,12 +309,12 @@ fn refusals_say_what_to_do() {
         let section = format!("[job]\nrw=randread\n{lines}\n");
         Jobs::new(&setup, &target, "", &section).fails(words);
     }
-    // A size that only turns out to be wrong on the way.
+    // A size whose error is detected only during the job.
     let section = "[job]\nrw=randread\nbsrange=4k-8k\nbs_unaligned\n";
     Jobs::new(&setup, &target, "", section).fails(&["whole blocks of 4096 bytes"]);
     let section = "[job]\nrw=randread\nbs=4k\niomem_align=4k\nnumber_ios=4\n";
     assert_eq!(Jobs::new(&setup, &target, "", section).ok().len(), 1);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
@@ -328,11 +328,10 @@ fn job_files(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Jobs of one run, which has to end before patience does.
+/// Number of jobs of one run, which must end in time.
 const TOGETHER: usize = 6;
 
-/// All of them, through the engine. `run` has them in an order of its own,
-/// which none may be missing in.
+/// All jobs, with the engine. The order of `run` must contain each of them.
 #[test]
 fn every_job_file_of_the_project_runs() {
     let setup = Setup::new().file(64 * MIB);
@@ -359,12 +358,12 @@ fn every_job_file_of_the_project_runs() {
             assert_eq!(job["status"], expected, "{job}: {ended}");
         }
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// `--provider` and `--shm-folder` reach both programs that `run` starts; `--crc` does,
-/// where it means nothing.
+/// `run` passes `--provider` and `--shm-folder` to both programs, and `--crc` as well, which has
+/// no effect there.
 #[test]
 fn the_jobs_run_through_shared_memory() {
     let setup = Setup::new().provider("\"shm\"").file(64 * MIB);

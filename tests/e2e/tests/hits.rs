@@ -1,4 +1,4 @@
-//! Hosts run into one limit after the other, and each is counted where operators look.
+//! Each limit that a host reaches is counted in the metrics.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ const MIB: usize = 1 << 20;
 /// What a host made up.
 const OTHER: &str = "nqn.2026-11.org.example:other";
 
-/// So little of everything that a few connections are too many.
+/// Limits so low that a few connections reach them.
 const LITTLE: &str = "[limits]
 queue_depth = 32
 io_queues = 4
@@ -44,7 +44,7 @@ fn limited(limits: &str) -> Setup {
     setup.head(&format!("{limits}{control}")).file(MIB)
 }
 
-/// How often each limit was hit, as `/metrics` tells it.
+/// The counter of each limit in `/metrics`.
 fn hits(setup: &Setup) -> BTreeMap<String, u64> {
     let (_, text) = over_socket(setup, "/metrics");
     let each = text.lines().filter_map(|line| {
@@ -55,7 +55,7 @@ fn hits(setup: &Setup) -> BTreeMap<String, u64> {
     each.collect()
 }
 
-/// A queue of that many entries asks for a controller.
+/// A queue of that many entries requests a controller.
 fn ask(
     target: &Target,
     host: &str,
@@ -138,7 +138,7 @@ fn each_limit_that_is_hit_is_counted() {
         kept.push(peer);
     }
     *expected.entry("limits.discovery_controllers").or_default() += 3;
-    // Each is open before the next comes.
+    // Each is open before the next one connects.
     for _ in 0..9 {
         kept.push(Peer::queue(target.address(), 0));
     }
@@ -158,24 +158,24 @@ fn each_limit_that_is_hit_is_counted() {
         hits(&setup),
         target.log()
     );
-    target.must_be_well();
+    target.assert_healthy();
     drop(kept);
     target.stop();
 }
 
-/// What one port may have, and what all connections together have room for.
+/// Limits of a port, and of all connections together.
 #[test]
-fn connections_that_find_no_room_are_counted() {
+fn connections_beyond_the_limit_are_counted() {
     let little = "[limits]\nport_connections = 4\n";
     let setup = limited(little);
     let mut target = setup.start();
     let _peers: Vec<_> = (0..4).map(|_| Peer::queue(target.address(), 0)).collect();
     let mut more = Peer::connect(target.address());
     more.say(&request(Request::new(0, 32).as_bytes()));
-    let _ = more.hear_out();
+    let _ = more.receive_all();
     let counted = || (hits(&setup)["limits.port_connections"] == 1).then_some(());
     assert!(eventually(counted).is_some(), "{:?}", hits(&setup));
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
@@ -197,18 +197,18 @@ fn is_refused(setup: &Setup, address: SocketAddr, host: &str, place: (u16, u16),
 }
 
 #[test]
-fn identifiers_that_are_used_up_are_counted() {
+fn exhausted_controller_identifiers_are_counted() {
     let keys = "allow_any_host = true\ncntlid_min = 1\ncntlid_max = 2\n";
     let setup = limited("").access(keys);
     let mut target = setup.start();
     let _two = [HOST, OTHER].map(|host| controller(&target, host));
     let key = "subsystem.cntlid_max";
     is_refused(&setup, target.address(), OTHER, (0, 0xffff), key);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// What every host may have: a controller, and the first of its I/O queues.
+/// The guaranteed resources of each host: a controller and its first I/O queue.
 fn one_queue(target: &Target) -> (Peer, Peer, u16) {
     let (admin, cntlid) = controller(target, HOST);
     let (first, status, _) = ask(target, HOST, NQN, (1, cntlid), 32);
@@ -216,20 +216,20 @@ fn one_queue(target: &Target) -> (Peer, Peer, u16) {
     (admin, first, cntlid)
 }
 
-/// A host has others beside it, and would have more of a reactor's buffers than its part.
+/// A host beside others requests more buffers of a reactor than its share.
 #[test]
-fn memory_that_a_host_may_not_have_is_counted() {
+fn buffers_denied_to_a_host_are_counted() {
     let setup = limited("[limits]\nhost_memory = 1\n");
     let mut target = setup.start();
     let (_other, _) = controller(&target, OTHER);
     let (_admin, _first, cntlid) = one_queue(&target);
     let key = "limits.host_memory";
     is_refused(&setup, target.address(), HOST, (2, cntlid), key);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// A port before the one that there always is, and the address of that one.
+/// A port before the default one, and the address of that one.
 fn two_ports(limits: &str) -> (Setup, SocketAddr) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = free.local_addr().unwrap();
@@ -239,13 +239,13 @@ fn two_ports(limits: &str) -> (Setup, SocketAddr) {
 }
 
 #[test]
-fn what_one_port_may_not_have_beside_others_is_counted() {
+fn resources_denied_to_a_port_are_counted() {
     let (setup, _) = two_ports("port_controllers = 1\n");
     let mut target = setup.start();
     let _first = controller(&target, HOST);
     let key = "limits.port_controllers";
     is_refused(&setup, target.address(), OTHER, (0, 0xffff), key);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 
     let (setup, other) = two_ports("port_memory = 1\n");
@@ -256,7 +256,7 @@ fn what_one_port_may_not_have_beside_others_is_counted() {
     let (_admin, _first, cntlid) = one_queue(&target);
     let key = "limits.port_memory";
     is_refused(&setup, target.address(), HOST, (2, cntlid), key);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
@@ -271,19 +271,19 @@ fn connections_without_a_buffer_for_a_capsule_are_counted() {
     while hit(&setup).is_empty() && peers.len() < 1024 {
         let mut peer = Peer::connect(target.address());
         peer.say(&request(Request::new(1, 32).as_bytes()));
-        // The answer's fixed part, whichever it is.
+        // The fixed part of the reply.
         let _ = peer.hear(20);
         peers.push(peer);
     }
     assert_eq!(hit(&setup), full, "{} connections", peers.len());
     let _admin = controller(&target, HOST);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// What follows from other keys is shown before anything is served.
+/// Limits that derive from other keys are shown before the target serves.
 #[test]
-fn parts_that_nobody_gave_are_shown() {
+fn unassigned_shares_are_reported() {
     let setup = limited("[limits]\ncontrollers = 8\nio_queues = 2\nqueue_depth = 32\n");
     let check = || {
         let mut command = target_command();

@@ -1,5 +1,5 @@
-//! Bytes that no honest host sends. Each ends its own connection, is told in
-//! the log with peer and cause, and disturbs nobody else.
+//! Invalid bytes of hostile hosts. Each closes its own connection, is logged with peer and
+//! cause, and affects no other host.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,11 +15,10 @@ use zerocopy::IntoBytes;
 
 const MIB: usize = 1 << 20;
 
-/// Waits until the target has a line about `peer` with all of `words`, and no
-/// second complaint. A target says no more than ten such things in a second, so
-/// tests do not bring it more.
+/// Waits until the log has a line about `peer` with all of `words`, and asserts that it is the
+/// only warning. Such lines are limited to ten per second, so tests cause no more.
 #[track_caller]
-fn told(target: &Target, peer: &Peer, words: &[&str]) {
+fn assert_logged(target: &Target, peer: &Peer, words: &[&str]) {
     let address = peer.own_address().to_string();
     let words = [&[address.as_str()], words].concat();
     let found = eventually(|| (!target.lines(&words).is_empty()).then_some(()));
@@ -39,7 +38,7 @@ fn ask(peer: &mut Peer, sqe: &Sqe, data: &[u8]) -> Cqe {
 }
 
 #[test]
-fn garbage_before_the_first_frame() {
+fn garbage_before_first_frame_is_refused() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     for garbage in [
@@ -53,16 +52,16 @@ fn garbage_before_the_first_frame() {
     ] {
         let mut peer = Peer::connect(target.address());
         peer.say(garbage);
-        peer.hear_out();
-        told(&target, &peer, &["MPA"]);
+        peer.receive_all();
+        assert_logged(&target, &peer, &["MPA"]);
     }
-    target.must_be_well();
+    target.assert_healthy();
     same_bytes(&target.read(1, 0, None), &nvmeof_e2e::pattern(1, MIB));
     target.stop();
 }
 
 #[test]
-fn half_a_request() {
+fn truncated_mpa_request_is_refused() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     let whole = request(Request::new(0, 32).as_bytes());
@@ -70,21 +69,21 @@ fn half_a_request() {
         let mut peer = Peer::connect(target.address());
         peer.say(&whole[..len]);
         peer.shut_down();
-        peer.hear_out();
-        told(&target, &peer, &[]);
+        peer.receive_all();
+        assert_logged(&target, &peer, &[]);
     }
-    target.must_be_well();
+    target.assert_healthy();
     let _ = target.read(1, 0, Some(1));
 }
 
 #[test]
-fn private_data_that_is_no_request() {
+fn invalid_private_data_is_refused() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     let refused = |private_data: &[u8], status: u16, words: &[&str]| {
         let mut peer = Peer::connect(target.address());
         peer.say(&request(private_data));
-        let said = peer.hear_out();
+        let said = peer.receive_all();
         assert_eq!(said[..16], *b"MPA ID Rep Frame");
         assert_ne!(said[16] & 0x20, 0, "not rejected: {said:02x?}");
         // IRD and ORD, record format 0, the status.
@@ -93,7 +92,7 @@ fn private_data_that_is_no_request() {
             [0, 0, status.to_le_bytes()[0], 0],
             "{said:02x?}"
         );
-        told(&target, &peer, words);
+        assert_logged(&target, &peer, words);
     };
     let with = |at: usize, bytes: &[u8]| {
         let mut data = Request::new(0, 32).as_bytes().to_vec();
@@ -107,14 +106,14 @@ fn private_data_that_is_no_request() {
     refused(&with(6, &[0, 0]), 4, &["HSQSIZE"]);
     refused(&with(6, &[0xff, 0xff]), 4, &["HSQSIZE"]);
     refused(&with(4, &[0, 0]), 5, &["HRQSIZE"]);
-    target.must_be_well();
+    target.assert_healthy();
 }
 
 #[test]
 fn frames_that_break_the_rules() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
-    // What comes after a good request, and the Terminate's layer, type and code.
+    // Bytes after a valid request, and layer, type and code of the Terminate.
     let long = [&0x43_u8.to_be_bytes()[..], &[0; 70]].concat();
     let frames: [(&str, Vec<u8>, [u8; 2]); 7] = [
         (
@@ -152,31 +151,31 @@ fn frames_that_break_the_rules() {
     for (what, bytes, code) in frames {
         let mut peer = Peer::queue(target.address(), 0);
         peer.say(&bytes);
-        let said = peer.hear_out();
+        let said = peer.receive_all();
         // MPA length, DDP and RDMAP control, ..., then the code.
         assert!(
             said.len() >= 24 && said[3] == 0x47,
             "{what}: no Terminate: {said:02x?}"
         );
         assert_eq!(said[20..22], code, "{what}: {said:02x?}");
-        told(&target, &peer, &[]);
+        assert_logged(&target, &peer, &[]);
     }
-    target.must_be_well();
+    target.assert_healthy();
     same_bytes(&target.read(1, 0, None), &nvmeof_e2e::pattern(1, MIB));
 }
 
 #[test]
-fn nonsense_instead_of_frames() {
+fn invalid_frames_close_the_connection() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     for len in [1_usize, 2, 3, 17, 88, 1000, 70_000] {
         let mut peer = Peer::queue(target.address(), 0);
         peer.say(&nvmeof_e2e::pattern(0xfeed_f00d, len));
         peer.shut_down();
-        peer.hear_out();
-        told(&target, &peer, &[]);
+        peer.receive_all();
+        assert_logged(&target, &peer, &[]);
     }
-    target.must_be_well();
+    target.assert_healthy();
     same_bytes(&target.read(1, 0, None), &nvmeof_e2e::pattern(1, MIB));
 }
 
@@ -204,17 +203,17 @@ fn write_frame(stag: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn capsules_that_make_no_sense() {
+fn invalid_capsules_are_refused() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
 
     // Shorter than a command.
     let mut peer = Peer::queue(target.address(), 0);
     peer.capsule(&[0x7f; 63]);
-    peer.hear_out();
-    told(&target, &peer, &["63"]);
+    peer.receive_all();
+    assert_logged(&target, &peer, &["63"]);
 
-    // Anything but Connect first.
+    // Commands before Connect.
     let mut peer = Peer::queue(target.address(), 0);
     let mut identify = Sqe::new(Opcode(6));
     identify.dptr = keyed(4096);
@@ -230,7 +229,7 @@ fn capsules_that_make_no_sense() {
         let mut sqe = Sqe::new(Opcode(opcode));
         sqe.nsid = 0x55.into();
         sqe.cdw10 = 0xffff_ffff.into();
-        // No data pointer, or one that is not for RDMA.
+        // No data pointer, or one of another transport.
         sqe.dptr.identifier = 0xe0;
         sqe.cid = u16::from(opcode).into();
         let answer = ask(&mut admin, &sqe, &[]);
@@ -257,7 +256,7 @@ fn capsules_that_make_no_sense() {
     assert_eq!(status(&mut queue, &read), Status::LBA_OUT_OF_RANGE);
     read.cdw10 = 0.into();
     read.cdw11 = 0.into();
-    // More blocks than the descriptor has room for, or than one command moves.
+    // More blocks than the descriptor or one command allows.
     read.cdw12 = 7.into();
     assert!(!status(&mut queue, &read).is_success());
     read.cdw12 = 0xffff.into();
@@ -270,7 +269,7 @@ fn capsules_that_make_no_sense() {
         write.dptr = Sgl::InCapsule { offset, len }.to_descriptor();
         assert!(!status(&mut queue, &write).is_success(), "{offset} {len}");
     }
-    // The queue still works.
+    // The queue still accepts commands.
     write.dptr = Sgl::InCapsule {
         offset: 0,
         len: 512,
@@ -278,7 +277,7 @@ fn capsules_that_make_no_sense() {
     .to_descriptor();
     assert!(ask(&mut queue, &write, &[0x5a; 512]).status().is_success());
     assert_eq!(target.read(1, 0, Some(1)), [0x5a; 512]);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
@@ -287,7 +286,7 @@ fn keyed(len: u32) -> nvmeof_wire::SglDescriptor {
 }
 
 #[test]
-fn a_host_that_does_not_answer_reads() {
+fn host_that_ignores_rdma_reads_is_disconnected() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     let (_admin, cntlid) = admin(&target);
@@ -296,20 +295,20 @@ fn a_host_that_does_not_answer_reads() {
     write.nsid = 1.into();
     write.dptr = keyed(512);
     queue.capsule(&write.to_bytes());
-    // An RDMA Read Request comes; its answer goes to a key that is not the one.
+    // The response to an RDMA Read Request has a wrong key.
     let read = queue.hear(2);
     assert!(u16::from_be_bytes([read[0], read[1]]) >= 46);
     let mut answer = write_frame(0x1234_5678, &[0xee; 512]);
     answer[3] = 0x42;
     queue.say(&answer);
-    queue.hear_out();
-    told(&target, &queue, &[]);
-    target.must_be_well();
+    queue.receive_all();
+    assert_logged(&target, &queue, &[]);
+    target.assert_healthy();
     same_bytes(&target.read(1, 0, None), &nvmeof_e2e::pattern(1, MIB));
 }
 
 #[test]
-fn thousands_of_strangers_cost_nothing() {
+fn thousands_of_unconnected_peers_use_bounded_memory() {
     let setup = Setup::new().file(4 * MIB);
     let mut target = setup.start();
     let strangers = |count: usize| {
@@ -337,7 +336,7 @@ fn thousands_of_strangers_cost_nothing() {
     settled(before);
     let grown = rss_kib(target.pid()).saturating_sub(memory);
     assert!(grown < 4 << 10, "memory grew by {grown} KiB");
-    // Others are served all the while.
+    // Other hosts are served meanwhile.
     let clients = [(); 2].map(|()| target.on(1, "read").args("--data -").start());
     strangers(1000);
     for client in clients {
@@ -346,21 +345,21 @@ fn thousands_of_strangers_cost_nothing() {
         same_bytes(&ended.stdout, &nvmeof_e2e::pattern(1, 4 * MIB));
     }
     settled(before);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn silent_strangers_do_not_keep_others_out() {
+fn silent_connections_do_not_block_others() {
     let setup = Setup::new().file(MIB);
     let mut target = setup.start();
     let before = fds(target.pid());
-    // More than may be pending; the oldest give way.
+    // More than may be pending: the oldest are closed.
     let silent: Vec<_> = (0..200).map(|_| Peer::connect(target.address())).collect();
     same_bytes(&target.read(1, 0, None), &nvmeof_e2e::pattern(1, MIB));
     assert!(fds(target.pid()) < before + 150, "{}", fds(target.pid()));
     drop(silent);
     let gone = eventually(|| (fds(target.pid()) <= before).then_some(()));
     assert!(gone.is_some(), "{} fds are left", fds(target.pid()));
-    target.must_be_well();
+    target.assert_healthy();
 }

@@ -1,5 +1,5 @@
-//! Who uses the control socket, or the port of metrics, badly: each gets a proper
-//! answer or none, and nobody is held up.
+//! Misuse of the control socket and the metrics port: each client gets a proper response or
+//! none, and delays no other client.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use nvmeof_e2e::{PATIENCE, Setup, Target, at_work, binary, goes_on, pattern, same_bytes};
+use nvmeof_e2e::{
+    PATIENCE, Setup, Target, assert_io_continues, binary, pattern, same_bytes, start_io,
+};
 
 const MIB: usize = 1 << 20;
 
-/// One of both places at which HTTP is spoken.
+/// One of both HTTP listeners.
 #[derive(Clone, Debug)]
 enum Door {
     Control(PathBuf),
@@ -39,10 +41,10 @@ impl Door {
         }
     }
 
-    /// What is answered to `bytes`, to the end.
+    /// The complete response to `bytes`.
     fn says(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
-        // Who is not listened to any more may be told so in the middle.
+        // The target may close the connection while the client still sends.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -73,7 +75,7 @@ fn configured() -> Setup {
 }
 
 fn doors(setup: &Setup, target: &mut Target) -> [Door; 2] {
-    let line = target.wait_for_log("metrics at http://");
+    let line = target.wait_for_log("metrics listening on http://");
     let (_, rest) = line.split_once("http://").unwrap();
     let address = rest.split('/').next().unwrap().parse().unwrap();
     [
@@ -89,7 +91,7 @@ fn request(first: &str, lines: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_wrong_is_answered_with_its_status() {
+fn http_errors_have_their_status() {
     let (_setup, mut target, doors) = served();
     let long = format!("x: {}\r\n", "y".repeat(300 << 10));
     let one = "content-length: 1\r\n";
@@ -140,18 +142,18 @@ fn what_is_wrong_is_answered_with_its_status() {
         }
         door.must_answer();
     }
-    // What changes something is answered at one door alone.
+    // Only the control socket accepts changes.
     let [_, metrics] = &doors;
     for path in ["POST /v1/drain", "GET /v1/status", "GET /openapi.json"] {
         let answer = metrics.says(&request(path, "", b""));
         assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn bodies_are_bounded() {
+fn request_bodies_are_bounded() {
     let (_setup, mut target, doors) = served();
     for door in &doors {
         let (first, len) = match door {
@@ -161,7 +163,7 @@ fn bodies_are_bounded() {
         let head = format!("content-length: {len}\r\n");
         let answer = door.says(&request(first, &head, &vec![b'x'; len]));
         assert!(answer.starts_with("HTTP/1.1 413 "), "{door:?}: {answer}");
-        // One that never ends does.
+        // An endless one is refused.
         let mut stream = door.connect();
         let head = "transfer-encoding: chunked\r\n";
         let _ = stream.write_all(&request(first, head, b""));
@@ -170,12 +172,12 @@ fn bodies_are_bounded() {
         assert!(taken.count() < 4096, "{door:?} takes everything");
         door.must_answer();
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn one_answer_is_given_to_requests_that_come_together() {
+fn pipelined_requests_get_one_response() {
     let (_setup, target, doors) = served();
     for door in &doors {
         let one = request("GET /healthz", "connection: keep-alive\r\n", b"");
@@ -191,12 +193,12 @@ fn one_answer_is_given_to_requests_that_come_together() {
 }
 
 #[test]
-fn many_who_are_slow_hold_nobody_up() {
+fn slow_clients_do_not_block_others() {
     let (_setup, mut target, doors) = served();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     for door in &doors {
         let mut slow: Vec<_> = (0..150).map(|_| door.connect()).collect();
-        // A byte now and then, of a head or of a body.
+        // Single bytes of a head or a body, slowly.
         let head = request("POST /v1/apply", "content-length: 100\r\n", b"");
         for (at, stream) in slow.iter_mut().enumerate() {
             let part = head.get(..head.len().min(at)).unwrap();
@@ -208,10 +210,10 @@ fn many_who_are_slow_hold_nobody_up() {
             }
             if byte == &b'\n' {
                 door.must_answer();
-                goes_on(&target, &mut bench);
+                assert_io_continues(&target, &mut bench);
             }
         }
-        // Who asks and does not listen is in nobody's way either.
+        // A client that does not read its response does not block others either.
         let mut deaf: Vec<_> = (0..20).map(|_| door.connect()).collect();
         for stream in &mut deaf {
             let _ = stream.write_all(&request("GET /metrics", "", b""));
@@ -220,12 +222,12 @@ fn many_who_are_slow_hold_nobody_up() {
         std::thread::sleep(Duration::from_millis(10));
     }
     bench.kill();
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn of_few_descriptors_hosts_and_disks_keep_theirs() {
+fn http_clients_leave_descriptors_for_hosts_and_stores() {
     let setup = configured();
     let mut command = Command::new("prlimit");
     command.arg("--nofile=64:64").arg(binary("nvmeof-target"));
@@ -243,6 +245,6 @@ fn of_few_descriptors_hosts_and_disks_keep_theirs() {
     doors.iter().for_each(Door::must_answer);
     same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
     assert!(target.lines(&["EMFILE"]).is_empty(), "{}", target.log());
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

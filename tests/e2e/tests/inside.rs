@@ -1,5 +1,4 @@
-//! What the target does with blocks that stay there: Verify, Copy, fused Compare
-//! and Write.
+//! Commands without data transfer: Verify, Copy, fused Compare and Write.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,8 +13,8 @@ use nvmeof_e2e::{Setup, pattern, same_bytes};
 const MIB: usize = 1 << 20;
 
 #[test]
-fn blocks_are_verified_up_to_the_end() {
-    // More than one command takes (VSL is 32 MiB).
+fn verify_covers_range_up_to_the_end() {
+    // More than the limit of one command (VSL is 32 MiB).
     let setup = Setup::new().file_with(80 * MIB, "block_size = 4096");
     let target = setup.start();
     for range in ["", "--start-block 5", "--start-block 20479 --block-count 1"] {
@@ -27,7 +26,7 @@ fn blocks_are_verified_up_to_the_end() {
     }
     let beyond = "--start-block 20479 --block-count 2";
     target.on(1, "verify").args(beyond).fails(1, &["20480"]);
-    // Nor do zeroes go beyond what one command takes (WZSL).
+    // Write Zeroes is split at its limit as well (WZSL).
     let zeroes = "--start-block 0 --block-count 20480";
     target.on(1, "write-zeroes").args(zeroes).ok();
     same_bytes(&target.read(1, 0, Some(256)), &vec![0; MIB]);
@@ -38,7 +37,7 @@ fn blocks_are_copied_within_a_namespace() {
     let setup = Setup::new().file(8 * MIB).file_with(MIB, "readonly = true");
     let target = setup.start();
     let before = pattern(1, 8 * MIB);
-    // Three ranges to one place, of which one has a single block.
+    // Three ranges to one destination, one of them a single block.
     target
         .on(1, "copy")
         .args("--slbs 0,4000,7 --blocks 2000,1,1000 --to 8192 --force-unit-access")
@@ -71,7 +70,7 @@ fn blocks_are_copied_within_a_namespace() {
 }
 
 #[test]
-fn long_copies_are_cut_to_what_one_command_takes() {
+fn long_copies_are_split_into_commands() {
     // One range is longer than MSSRL (65,535 blocks), all are longer than MCL
     // (64 MiB), and there are more than MSRC says (128).
     let setup = Setup::new().file(160 * MIB);
@@ -97,7 +96,7 @@ fn long_copies_are_cut_to_what_one_command_takes() {
 }
 
 #[test]
-fn compare_and_write_is_one_or_nothing() {
+fn compare_and_write_is_atomic() {
     let setup = Setup::new().file_with(MIB, "block_size = 512");
     let target = setup.start();
     let before = pattern(1, MIB);
@@ -116,8 +115,8 @@ fn compare_and_write_is_one_or_nothing() {
     let mut expected = before;
     expected[8 * 512..16 * 512].fill(0x5a);
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
-    // Now they hold something else than what is expected.
-    exchange().fails(1, &["Compare", "is not the data given"]);
+    // Now their content differs from the expected one.
+    exchange().fails(1, &["Compare", "differ from the data given"]);
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
 
     target
@@ -135,9 +134,9 @@ fn compare_and_write_is_one_or_nothing() {
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
 }
 
-/// Many processes count in one block: each adds one as often as it takes.
+/// Many processes increment a counter in one block, with retries.
 #[test]
-fn compare_and_write_counts_right_with_many() {
+fn concurrent_compare_and_write_counts_correctly() {
     let setup = Setup::new().namespace("ram:1M", "block_size = 512");
     let target = setup.start();
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());

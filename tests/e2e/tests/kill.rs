@@ -1,4 +1,4 @@
-//! Processes that die in the middle of work.
+//! Processes that are killed under I/O.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -10,14 +10,16 @@ use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Running, Setup, Target, eventually, fds, own_ip, pattern, same_bytes, works};
+use nvmeof_e2e::{
+    Running, Setup, Target, eventually, fds, own_ip, pattern, same_bytes, wait_for_io,
+};
 
 const MIB: usize = 1 << 20;
 
-/// Waits until the target has done something for it.
+/// Waits for I/O of the client.
 #[track_caller]
-fn at_work(target: &Target, bench: &mut Running) {
-    works(|| target.nvmeof("smart-log"), bench);
+fn await_io(target: &Target, bench: &mut Running) {
+    wait_for_io(|| target.nvmeof("smart-log"), bench);
 }
 
 #[track_caller]
@@ -32,7 +34,7 @@ fn fds_are_back(target: &Target, before: usize) {
 }
 
 #[test]
-fn an_initiator_that_is_killed_leaves_nothing() {
+fn killed_initiator_leaks_nothing() {
     let setup = Setup::new().file(16 * MIB).file(4 * MIB);
     let mut target = setup.start();
     let _ = target.read(1, 0, Some(1));
@@ -44,19 +46,19 @@ fn an_initiator_that_is_killed_leaves_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = bench.start();
-        at_work(&target, &mut bench);
+        await_io(&target, &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         fds_are_back(&target, idle);
         same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
     }
-    target.must_be_well();
-    // All its controllers are gone: there is room for as many as ever.
+    target.assert_healthy();
+    // All its controllers are removed, so none counts towards limits.
     target.stop();
 }
 
 #[test]
-fn clients_of_a_target_that_is_killed_fail_clearly() {
+fn clients_of_killed_target_report_connection_loss() {
     let setup = Setup::new().file(16 * MIB);
     for line in [
         "--rw randread --bs 4k",
@@ -68,7 +70,7 @@ fn clients_of_a_target_that_is_killed_fail_clearly() {
             .args(line)
             .args("--iodepth 32 --runtime 60")
             .start();
-        at_work(&target, &mut bench);
+        await_io(&target, &mut bench);
         target.kill();
         let ended = bench.end();
         assert_eq!(ended.status, Some(1), "{ended}");
@@ -78,7 +80,7 @@ fn clients_of_a_target_that_is_killed_fail_clearly() {
 }
 
 #[test]
-fn a_copy_from_a_target_that_is_killed_fails_clearly() {
+fn copy_from_killed_target_reports_connection_loss() {
     // Larger than it can be read before the signal.
     let setup = Setup::new().namespace("null:1024G", "");
     let mut target = setup.start();
@@ -94,7 +96,7 @@ fn a_copy_from_a_target_that_is_killed_fails_clearly() {
         let of = |name: &str| json[name].as_u64().unwrap() > 0;
         (of("host_read_commands") && of("host_write_commands")).then_some(())
     };
-    assert!(eventually(begun).is_some(), "no work is done");
+    assert!(eventually(begun).is_some(), "no I/O is done");
     for client in &mut clients {
         assert!(client.runs());
     }
@@ -110,19 +112,19 @@ fn a_copy_from_a_target_that_is_killed_fails_clearly() {
 }
 
 #[test]
-fn a_target_that_hangs_is_given_up() {
+fn stalled_target_times_out() {
     let setup = Setup::new().file(16 * MIB);
     let target = setup.start();
     let mut bench = target
         .on(1, "bench")
         .args("--rw randread --runtime 60 --command-timeout 2")
         .start();
-    at_work(&target, &mut bench);
+    await_io(&target, &mut bench);
     target.signal(Signal::SIGSTOP);
     let ended = bench.end();
     target.signal(Signal::SIGCONT);
     assert_eq!(ended.status, Some(1), "{ended}");
-    // The target comes back to its senses.
+    // The target recovers.
     same_bytes(&target.read(1, 0, Some(1)), &pattern(1, 512));
 }
 
@@ -152,14 +154,14 @@ fn acknowledged_data_survives_a_kill() {
 }
 
 #[test]
-fn sigterm_lets_commands_end() {
+fn sigterm_completes_commands_in_flight() {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
     let mut bench = target
         .on(1, "bench")
         .args("--rw randwrite --bs 64k --iodepth 32 --runtime 60")
         .start();
-    at_work(&target, &mut bench);
+    await_io(&target, &mut bench);
     target.signal(Signal::SIGTERM);
     let status = target.wait();
     assert_eq!(status.code(), Some(0), "{}", target.log());
@@ -171,9 +173,9 @@ fn sigterm_lets_commands_end() {
 }
 
 #[test]
-fn sigterm_answers_what_is_in_work() {
-    // A write of one command, and SIGTERM as early as may be: either the write
-    // is done and acknowledged, or it failed and says so.
+fn sigterm_completes_outstanding_commands() {
+    // A write of one command, and SIGTERM at an early moment: the write either completes or
+    // fails with a message.
     let setup = Setup::new().file(4 * MIB);
     for round in 0..4_u32 {
         let mut target = setup.start();
@@ -192,12 +194,12 @@ fn sigterm_answers_what_is_in_work() {
 }
 
 #[test]
-fn a_killed_target_starts_again_at_once() {
+fn killed_target_restarts_immediately() {
     let setup = Setup::new().ip(own_ip()).file(MIB);
     let mut target = setup.start();
     let port = target.address().port();
     let mut bench = target.on(1, "bench").args("--runtime 60").start();
-    at_work(&target, &mut bench);
+    await_io(&target, &mut bench);
     target.kill();
     drop(bench);
     let setup = setup.port(port);

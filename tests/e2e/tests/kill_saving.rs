@@ -1,4 +1,4 @@
-//! A target that is killed while it saves what it was told to serve.
+//! A target that is killed while it saves its state file.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nvmeof_e2e::{Setup, Target};
 use serde_json::{Value, json};
 
-/// How often it is killed.
+/// Number of kills.
 const ROUNDS: u32 = 100;
-/// Namespaces of one document: with some of them it would be half of it.
+/// Number of namespaces of one document: a part of them shows a partial document.
 const NAMESPACES: u64 = 3;
-/// Within the time of so many saves it is killed, as long as one takes here.
+/// It is killed within the duration of this number of saves.
 const WITHIN: u32 = 4;
 
-/// Numbers that follow from one seed (xorshift64*, Vigna 2016).
+/// Pseudo-random numbers (xorshift64*, Vigna 2016).
 struct Dice(u64);
 
 impl Dice {
-    /// From `NVMEOF_SEED`, which repeats a run, or the clock. Says which.
+    /// Seeded by `NVMEOF_SEED`, which repeats a run, or the clock. Prints the seed.
     fn new() -> Self {
         let given = std::env::var("NVMEOF_SEED").ok();
         let given = given.map(|seed| seed.parse().unwrap());
@@ -52,7 +52,7 @@ impl Dice {
     }
 }
 
-/// A small target that keeps its changes in a folder of their own.
+/// A small target with its state file in a separate folder.
 fn managed() -> Setup {
     let setup = Setup::new();
     let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
@@ -65,7 +65,7 @@ fn managed() -> Setup {
     setup.head(&head)
 }
 
-/// One request and its whole answer; `None` when the target was killed meanwhile.
+/// One request and its complete response; `None` when the target was killed meanwhile.
 fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     let len = body.len();
@@ -79,7 +79,7 @@ fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<String> {
     whole.then(|| body.to_owned())
 }
 
-/// The document number `number`; 0 is the configuration file.
+/// Document `number`; 0 is the configuration file.
 fn document(setup: &Setup, number: u64) -> String {
     let mut text = setup.text();
     for nsid in nsids(number) {
@@ -97,7 +97,7 @@ fn nsids(number: u64) -> Vec<u64> {
     }
 }
 
-/// The number of the document that is served, of which nothing may be missing.
+/// The number of the document that is served, which must be complete.
 fn served(socket: &Path, target: &Target) -> u64 {
     let status = ask(socket, "GET", "/v1/status", "");
     let status = status.unwrap_or_else(|| panic!("no answer:\n{}", target.log()));
@@ -130,7 +130,7 @@ fn apply(setup: &Setup, socket: &Path, number: u64) -> bool {
     true
 }
 
-/// Applies one document after the other until the target is gone. Returns the last that
+/// Applies one document after the other until the target is killed. Returns the last one that
 /// was acknowledged.
 fn apply_until_killed(setup: &Setup, socket: &Path, mut number: u64) -> u64 {
     while apply(setup, socket, number + 1) {
@@ -140,12 +140,12 @@ fn apply_until_killed(setup: &Setup, socket: &Path, mut number: u64) -> u64 {
 }
 
 #[test]
-fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
+fn target_killed_at_any_time_starts_with_old_or_new_document() {
     let setup = managed();
     let (socket, kept) = (setup.path("control.sock"), setup.path("kept"));
     let mut dice = Dice::new();
     let (mut acknowledged, mut unfinished, mut round) = (0, 0, 0);
-    // How many kills come while a state is being saved is up to the machine.
+    // The number of kills during a save depends on the machine.
     while round < ROUNDS || unfinished == 0 && round < 20 * ROUNDS {
         round += 1;
         let mut target = setup.start();
@@ -155,7 +155,7 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
             was.contains(&number),
             "round {round}: {number}, not one of {was:?}"
         );
-        // What a writer left behind that was killed is taken away.
+        // Temporary files of a killed writer are removed.
         let mut files: Vec<_> = fs::read_dir(&kept).unwrap().map(|it| it.unwrap()).collect();
         files.retain(|file| file.file_name().to_string_lossy().contains(".new"));
         assert!(files.is_empty(), "round {round}: {files:?}");
@@ -186,13 +186,13 @@ fn whenever_it_is_killed_it_starts_with_the_old_document_or_the_new_one() {
     target.stop();
 }
 
-/// The system calls of a save, by which it is killed one after the other. Strace counts
-/// them by thread: write(2) has others that wake threads before.
+/// The system calls of a save, at which it is killed one after the other. Strace counts them
+/// for each thread; other calls of write(2) wake threads before.
 const CALLS: &[&str] = &["openat", "pwrite64", "fchmod", "fsync", "rename"];
 /// A save makes fewer of each.
 const MOST: u32 = 20;
 
-/// What a save does to its files, in order: the call, and what its line names.
+/// The steps of a save, in order: the call, and a word of its line.
 const STEPS: &[(&str, &str)] = &[
     ("openat(", "/.state.json.new-"),
     ("fchmod(", "/.state.json.new-"),
@@ -202,7 +202,7 @@ const STEPS: &[(&str, &str)] = &[
     ("openat(", "/kept\""),
     ("fsync(", "/kept>"),
 ];
-/// The new state is in its place from here on.
+/// From this step on the new state is effective.
 const RENAMED: usize = 5;
 
 /// Kills the target when one of its threads is about to make the `when`th such call
@@ -221,12 +221,12 @@ fn kill_at(target: &Target, call: &str, when: u32, trace: &Path) -> Child {
     let mut lines = BufReader::new(strace.stderr.take().unwrap()).lines();
     let said = lines.next().unwrap().unwrap();
     assert!(said.contains("attached"), "may it attach? {said}");
-    // Who reads no more would end it.
+    // A closed pipe would end it.
     std::thread::spawn(move || lines.for_each(drop));
     strace
 }
 
-/// The place in [`STEPS`] of the call that it was killed by, if it is one of a save.
+/// The index in [`STEPS`] of the call at which it was killed, if it is one of a save.
 fn step(trace: &str) -> Option<usize> {
     let began = |line: &&str| !line.contains(" resumed>");
     let ends = |line: &&str| line.ends_with("= ?") || line.ends_with("<unfinished ...>");
@@ -236,7 +236,7 @@ fn step(trace: &str) -> Option<usize> {
 }
 
 #[test]
-fn killed_at_each_system_call_of_a_save_it_has_the_old_document_or_the_new_one() {
+fn kill_at_any_system_call_of_a_save_leaves_old_or_new_document() {
     let setup = managed();
     let (socket, trace) = (setup.path("control.sock"), setup.path("trace"));
     let target = setup.start();

@@ -1,4 +1,4 @@
-//! Little memory that may be locked, no rights, no work.
+//! Low memlock limit, no privileges, no load.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,17 +12,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nvmeof_e2e::{
-    Setup, Target, binary, copy_of, ctl, is_root, managed, nsids, pattern, processor_time,
-    same_bytes,
+    Setup, Target, binary, copy_of, cpu_time, ctl, is_root, managed, nsids, pattern, same_bytes,
 };
 
 const MIB: usize = 1 << 20;
-/// Users that nobody is. What a user may lock is counted over all of the
-/// user's processes, so each test has its own.
+/// Unused user ids. The memlock limit applies to all processes of a user, so each test has its
+/// own user.
 const NOBODIES: u32 = 64_200;
 
-/// A folder that everybody may enter, and a copy of the target in it: root's
-/// own folders are closed to others.
+/// A folder with access for all users, and a copy of the target in it: folders of root are not
+/// accessible.
 fn open_to_all() -> Setup {
     let setup = Setup::in_folder(&std::env::temp_dir());
     let folder = setup.path("x");
@@ -33,7 +32,7 @@ fn open_to_all() -> Setup {
     setup
 }
 
-/// The target of `setup` as an ordinary user who may lock `memlock` bytes.
+/// The target of `setup` as an ordinary user with a limit of `memlock` bytes.
 fn ordinary(setup: &Setup, memlock: u32) -> Target {
     let mut command = Command::new("prlimit");
     command.arg(format!("--memlock={memlock}:{memlock}"));
@@ -50,9 +49,9 @@ fn ordinary(setup: &Setup, memlock: u32) -> Target {
 }
 
 #[test]
-fn an_ordinary_user_with_little_memory_to_lock() {
+fn target_with_low_memlock_limit_serves_and_warns() {
     let limits: [u32; 2] = [8 << 20, 64 << 10];
-    // Other tests lock memory of the same user, unless we can be another.
+    // Other tests lock memory of the same user, unless the user can be changed.
     let count = if is_root() { 2 } else { 1 };
     for memlock in limits.into_iter().take(count) {
         let setup = open_to_all().file(4 * MIB);
@@ -75,13 +74,13 @@ fn an_ordinary_user_with_little_memory_to_lock() {
                 .unwrap()
                 > 0.0
         );
-        target.must_be_well();
+        target.assert_healthy();
         target.stop();
     }
 }
 
 #[test]
-fn the_initiator_with_little_memory_to_lock() {
+fn initiator_with_low_memlock_limit_works() {
     let setup = Setup::new().file(4 * MIB);
     let target = setup.start();
     let mut command = Command::new("prlimit");
@@ -108,7 +107,7 @@ fn hugepages_are_not_needed() {
 }
 
 #[test]
-fn few_open_files() {
+fn low_descriptor_limit_is_reported() {
     let setup = Setup::new().file(MIB);
     let mut command = Command::new("prlimit");
     command.arg("--nofile=64:64").arg(binary("nvmeof-target"));
@@ -120,17 +119,17 @@ fn few_open_files() {
     std::thread::sleep(Duration::from_millis(300));
     drop(peers);
     same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
-    target.must_be_well();
+    target.assert_healthy();
 }
 
-/// The figure to reach: under 0.5 % of a core in 10 s.
+/// The goal: less than 0.5 % of a core in 10 s.
 #[test]
-fn an_idle_target_costs_almost_nothing() {
+fn idle_target_uses_almost_no_cpu() {
     costs_almost_nothing(Setup::new(), "--provider iwarp");
 }
 
 #[test]
-fn an_idle_target_costs_almost_nothing_through_shared_memory() {
+fn idle_target_with_shared_memory_uses_almost_no_cpu() {
     let setup = Setup::new().provider("\"shm\"");
     let folder = setup.shm_folder();
     costs_almost_nothing(
@@ -143,8 +142,8 @@ fn an_idle_target_costs_almost_nothing_through_shared_memory() {
 fn costs_almost_nothing(setup: Setup, over: &str) {
     let setup = setup.file(MIB);
     let target = setup.start();
-    // A host that is connected, keeps alive and asks for nothing: its output
-    // has nowhere to go.
+    // A host that is connected, sends Keep Alive and no other command: its output is
+    // blocked.
     let fifo = setup.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let writer = open_fifo(&fifo);
@@ -165,9 +164,9 @@ fn costs_almost_nothing(setup: Setup, over: &str) {
     // in every window, whatever else runs.
     let mut shares = Vec::new();
     let is_idle = nvmeof_e2e::eventually(|| {
-        let (from, start) = (processor_time(target.pid()), Instant::now());
+        let (from, start) = (cpu_time(target.pid()), Instant::now());
         std::thread::sleep(Duration::from_secs(10));
-        let used = processor_time(target.pid()) - from;
+        let used = cpu_time(target.pid()) - from;
         let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
         shares.push(share);
         // Where the kernel does not count, it is 0.
@@ -180,15 +179,15 @@ fn costs_almost_nothing(setup: Setup, over: &str) {
     target.stop();
 }
 
-/// Opens both ends, so that nobody waits for the other.
+/// Opens both ends, so that neither blocks.
 fn open_fifo(path: &Path) -> std::fs::File {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).open(path).unwrap()
 }
 
-/// The error says to restart: who does that is served.
+/// The error recommends a restart, after which the namespaces are served.
 #[test]
-fn more_files_than_a_running_target_has_room_for_are_served_after_a_restart() {
+fn namespaces_beyond_file_table_are_served_after_restart() {
     let mut setup = managed().file(512);
     let target = setup.start();
     for _ in 0..300 {

@@ -1,5 +1,4 @@
-//! What is served changes while hosts are at work: the file is edited, SIGHUP
-//! has it read again.
+//! Changes under I/O of hosts: the file is edited and reloaded with SIGHUP.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -13,17 +12,16 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
-    HOST, NQN, Run, Setup, Target, at_work, blocks, eventually, fds, goes_on, nsids, pattern,
-    same_bytes,
+    HOST, NQN, Run, Setup, Target, assert_io_continues, blocks, eventually, fds, nsids, pattern,
+    same_bytes, start_io,
 };
 
 const MIB: usize = 1 << 20;
 
-/// Writes `text` as the configuration and has it read. Returns what the log
-/// says of it.
+/// Writes `text` as the configuration and reloads it. Returns the log line about it.
 fn reload(setup: &Setup, target: &Target, text: &str) -> String {
     fs::write(setup.path("target.toml"), text).unwrap();
-    let told = || -> Vec<String> {
+    let logged = || -> Vec<String> {
         let log = target.log();
         let whole = log
             .split_inclusive('\n')
@@ -32,18 +30,18 @@ fn reload(setup: &Setup, target: &Target, text: &str) -> String {
             |line: &&str| line.contains("reloaded: ") || line.contains("reload refused");
         whole.filter(of_reload).map(str::to_owned).collect()
     };
-    let before = told().len();
+    let before = logged().len();
     target.signal(Signal::SIGHUP);
-    let line = eventually(|| told().get(before).cloned());
+    let line = eventually(|| logged().get(before).cloned());
     line.unwrap_or_else(|| panic!("the reload is not in the log:\n{}", target.log()))
 }
 
 #[test]
-fn a_host_at_work_does_not_notice_that_another_namespace_comes_and_goes() {
+fn adding_and_removing_namespace_does_not_disturb_io() {
     let setup = Setup::new().file(16 * MIB);
     let one = setup.text();
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let idle = fds(target.pid());
     let setup = setup.file(4 * MIB);
     let two = setup.text();
@@ -55,31 +53,31 @@ fn a_host_at_work_does_not_notice_that_another_namespace_comes_and_goes() {
         );
         assert_eq!(nsids(&target), [1, 2]);
         same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
-        goes_on(&target, &mut bench);
+        assert_io_continues(&target, &mut bench);
         reload(&setup, &target, &one);
         assert_eq!(nsids(&target), [1]);
         target
             .on(2, "read")
             .args("--data -")
             .fails(1, &["amespace"]);
-        goes_on(&target, &mut bench);
+        assert_io_continues(&target, &mut bench);
     }
-    // The file is closed, and anybody may have it.
+    // The file is closed and unlocked.
     let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
     assert!(back.is_some(), "{} of {idle}", fds(target.pid()));
     let file = fs::File::open(setup.image_path(2)).unwrap();
     assert!(file.try_lock().is_ok());
-    target.must_be_well();
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn a_change_that_is_refused_changes_nothing() {
+fn refused_reload_changes_nothing() {
     let setup = Setup::new().file(4 * MIB);
     let good = setup.text();
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let setup = setup.file(MIB).namespace("/no/such/file", "");
     let line_of =
         |text: &str, word: &str| text.lines().position(|line| line.contains(word)).unwrap() + 1;
@@ -96,51 +94,51 @@ fn a_change_that_is_refused_changes_nothing() {
             "{line}"
         );
         assert_eq!(nsids(&target), [1]);
-        goes_on(&target, &mut bench);
+        assert_io_continues(&target, &mut bench);
     }
     let line = reload(&setup, &target, "this is no TOML");
     assert!(line.contains("reload refused"), "{line}");
     let line = reload(&setup, &target, &good);
     assert!(line.contains("reloaded: 0 changes"), "{line}");
-    target.must_be_well();
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn a_file_that_grows_under_a_host_is_larger_for_it() {
+fn grown_file_is_visible_to_connected_host() {
     let setup = Setup::new().file(4 * MIB);
     let text = setup.text();
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let size = || blocks(&target, 1);
     let before = size();
     let file = fs::OpenOptions::new().write(true).open(setup.image_path(1));
     file.unwrap().set_len(8 << 20).unwrap();
     reload(&setup, &target, &text);
     assert_eq!(size(), 2 * before);
-    // By the reload, or a moment before it.
+    // Detected by the reload, or a moment before it.
     assert_eq!(
         target
             .lines(&["namespace 1 is resized from ", "bytes"])
             .len(),
         1
     );
-    goes_on(&target, &mut bench);
+    assert_io_continues(&target, &mut bench);
     target.write(1, before, &pattern(7, MIB));
     same_bytes(&target.read(1, before, Some(2048)), &pattern(7, MIB));
-    target.must_be_well();
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn a_host_that_may_not_connect_any_more_is_disconnected_and_named() {
+fn host_that_loses_access_is_disconnected_and_named() {
     let friend = "nqn.2026-11.org.example:friend";
     let setup = Setup::new().file(4 * MIB);
     let text = setup.text();
     let mut target = setup.start();
-    let bench = at_work(&target);
+    let bench = start_io(&target);
     let named = text.replace(
         "allow_any_host = true",
         &format!("allowed_hosts = [\"{friend}\"]"),
@@ -152,12 +150,12 @@ fn a_host_that_may_not_connect_any_more_is_disconnected_and_named() {
     let lost = target.lines(&["reload: disconnected", HOST, NQN, "may not connect"]);
     assert!(!lost.is_empty(), "{}", target.log());
     target.nvmeof("id-ctrl").fails(1, &["not allowed"]);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_port_comes_and_goes_with_those_who_came_by_it() {
+fn removed_port_disconnects_its_hosts() {
     let setup = Setup::new().file(4 * MIB);
     let one = setup.text();
     let door = setup.path("door.sock");
@@ -166,7 +164,7 @@ fn a_port_comes_and_goes_with_those_who_came_by_it() {
         &format!("[[port]]\ntraddr = \"unix:{}\"\n\n[shm]", door.display()),
     );
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     let line = reload(&setup, &target, &two);
     assert!(
         line.contains("reloaded: 1 changes, 0 controllers"),
@@ -192,14 +190,14 @@ fn a_port_comes_and_goes_with_those_who_came_by_it() {
             .is_empty()
     );
     assert!(!door.exists());
-    goes_on(&target, &mut bench);
-    target.must_be_well();
+    assert_io_continues(&target, &mut bench);
+    target.assert_healthy();
     bench.kill();
     target.stop();
 }
 
 #[test]
-fn the_service_manager_hears_of_a_reload() {
+fn service_manager_is_notified_of_reload() {
     let setup = Setup::new().file(MIB);
     let socket = setup.path("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
@@ -232,7 +230,7 @@ fn the_service_manager_hears_of_a_reload() {
 }
 
 #[test]
-fn a_target_without_subsystems_waits_for_some() {
+fn target_without_subsystems_gets_one_by_reload() {
     let setup = Setup::new().file(MIB);
     let whole = setup.text();
     let (none, _) = whole.split_once("[[subsystem]]").unwrap();
@@ -263,7 +261,7 @@ fn over(target: &Target, port: usize, host: &str, command: &str) -> Run {
         .args(&format!("-q {host} -n {NQN}"))
 }
 
-/// A port that reaches group 2 in that state, besides the one that there is.
+/// An additional port with that state of group 2.
 fn port_in(state: &str) -> String {
     format!(
         "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
@@ -272,7 +270,7 @@ fn port_in(state: &str) -> String {
 }
 
 #[test]
-fn a_state_of_a_port_is_another_while_a_host_works_over_the_other_port() {
+fn ana_state_changes_while_a_host_uses_the_other_port() {
     let setup = Setup::new()
         .head(&port_in("optimized"))
         .file(4 * MIB)
@@ -305,12 +303,12 @@ fn a_state_of_a_port_is_another_while_a_host_works_over_the_other_port() {
     }
     assert!(bench.runs(), "{}", target.log());
     bench.kill();
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_namespace_is_there_for_the_hosts_that_are_named() {
+fn namespace_is_visible_to_its_hosts_only() {
     let other = "nqn.2026-11.org.example:other";
     let named = Setup::new().file(4 * MIB).file(4 * MIB);
     let for_all = named.text();
@@ -333,6 +331,6 @@ fn a_namespace_is_there_for_the_hosts_that_are_named() {
         .fails(1, &["amespace"]);
     reload(&named, &target, &for_all);
     same_bytes(&target.read(2, 0, None), &pattern(2, 4 * MIB));
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

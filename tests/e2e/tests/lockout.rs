@@ -1,5 +1,5 @@
-//! A host that has all I/O queues it gets locks nobody out of a target with its default
-//! configuration: neither another host nor those who look for subsystems.
+//! With the default configuration, a host with all of its I/O queues blocks neither another
+//! host nor discovery.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use nvmeof_e2e::{NQN, Peer, Setup, Target, connect_capsule, pattern, same_bytes};
@@ -8,7 +8,7 @@ use nvmeof_wire::registers::Property;
 use nvmeof_wire::{Nqn, Status};
 
 const MIB: usize = 1 << 20;
-/// What the greedy host asks for.
+/// The resources that the greedy host requests.
 const CONTROLLERS: usize = 16;
 const QUEUES: u16 = 14;
 const ENTRIES: u16 = 256;
@@ -50,7 +50,7 @@ fn greedy(target: &Target) -> Vec<Peer> {
 }
 
 #[test]
-fn host_with_all_its_queues_locks_nobody_out() {
+fn host_with_all_queues_blocks_no_other_host() {
     let setup = Setup::new().file(4 * MIB);
     let mut target = setup.start();
     let mut peers = greedy(&target);
@@ -67,6 +67,6 @@ fn host_with_all_its_queues_locks_nobody_out() {
     let get = PropertyAccess::get(Property::CSTS, false);
     peers[0].capsule(&get.to_bytes());
     assert!(peers[0].response().status().is_success());
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

@@ -1,4 +1,4 @@
-//! Targets that lie, answer nonsense or nothing: the tool says so and ends.
+//! Targets that send invalid responses or none: the tool reports this and exits.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,19 +11,19 @@ use std::net::TcpListener;
 use nvmeof_e2e::{NQN, PATIENCE, Peer, Run};
 use nvmeof_wire::{Cqe, Status};
 
-/// Runs `nvmeof COMMAND` against a target that does what `play` does for each
-/// of its connections. The command must fail and say all of `words`.
+/// Runs `nvmeof COMMAND` against a target that calls `play` for each connection. The command
+/// must fail with a message that contains all of `words`.
 #[track_caller]
 fn against(command: &str, play: fn(&mut Peer), words: &[&str]) {
     against_within(PATIENCE.as_secs(), command, play, words);
 }
 
-/// The same where the target has so many seconds to answer.
+/// The same with a timeout in seconds.
 #[track_caller]
 fn against_within(seconds: u64, command: &str, play: fn(&mut Peer), words: &[&str]) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    // It serves for ever; the process ends with the tests.
+    // It never ends; the process ends with the tests.
     std::thread::spawn(move || {
         loop {
             let mut peer = Peer::accept(&listener);
@@ -38,7 +38,7 @@ fn id_ctrl(play: fn(&mut Peer), words: &[&str]) {
     against(&format!("id-ctrl -n {NQN}"), play, words);
 }
 
-/// Takes the request of 20 + 4 + 32 bytes; answers with `flags` and `private`.
+/// Receives the request of 20 + 4 + 32 bytes; replies with `flags` and `private`.
 fn reply(peer: &mut Peer, flags: u8, private: &[u8]) {
     let _ = peer.hear(56);
     let len = u16::try_from(4 + private.len()).unwrap();
@@ -56,14 +56,14 @@ fn accept(peer: &mut Peer) {
     reply(peer, 0x10, &private);
 }
 
-/// Takes the Connect command of 2 + 18 + 64 + 4 bytes.
+/// Receives the Connect command of 2 + 18 + 64 + 4 bytes.
 fn take_connect(peer: &mut Peer) {
     accept(peer);
     let _ = peer.hear(88);
 }
 
 #[test]
-fn nonsense_instead_of_a_reply() {
+fn invalid_reply_of_target_is_reported() {
     id_ctrl(
         |peer| peer.say(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
         &["MPA"],
@@ -74,12 +74,12 @@ fn nonsense_instead_of_a_reply() {
 }
 
 #[test]
-fn replies_that_refuse() {
+fn rejecting_replies_are_reported() {
     // Record format 0, no resources.
     id_ctrl(|peer| reply(peer, 0x30, &[0, 0, 6, 0]), &["resources"]);
     id_ctrl(|peer| reply(peer, 0x30, &[0, 0, 99, 0]), &["99"]);
     id_ctrl(|peer| reply(peer, 0x30, &[]), &["127.0.0.1"]);
-    // An accept that is none of NVMe's.
+    // An accept without the private data of NVMe.
     id_ctrl(|peer| reply(peer, 0x10, b"x"), &["NVMe"]);
     id_ctrl(|peer| reply(peer, 0x90, &[0; 32]), &["marker"]);
 }
@@ -90,31 +90,31 @@ fn frames_that_break_the_rules() {
         |peer| {
             take_connect(peer);
             peer.say(&[0xff; 4096]);
-            peer.hear_out();
+            peer.receive_all();
         },
         &["protocol"],
     );
-    // An RDMA Write to nowhere.
+    // An RDMA Write with an invalid key.
     id_ctrl(
         |peer| {
             take_connect(peer);
             let mut frame = vec![0, 22, 0xc1, 0x40, 1, 2, 3, 4];
             frame.extend([0; 20]);
             peer.say(&frame);
-            peer.hear_out();
+            peer.receive_all();
         },
         &["0x01020304"],
     );
 }
 
 #[test]
-fn responses_that_make_no_sense() {
+fn nonsensical_responses_are_refused() {
     // To a command that was not sent.
     id_ctrl(
         |peer| {
             take_connect(peer);
             peer.capsule(&Cqe::new(0x7777, 1, Status::SUCCESS, 1).to_bytes());
-            peer.hear_out();
+            peer.receive_all();
         },
         &["0x7777"],
     );
@@ -123,31 +123,31 @@ fn responses_that_make_no_sense() {
         |peer| {
             take_connect(peer);
             peer.capsule(&[0; 15]);
-            peer.hear_out();
+            peer.receive_all();
         },
         &["15"],
     );
-    // A head outside the queue.
+    // An SQ head outside of the queue.
     id_ctrl(
         |peer| {
             accept(peer);
             let connect = peer.hear(88);
             let cid = u16::from_le_bytes([connect[22], connect[23]]);
             peer.capsule(&Cqe::new(cid, 5000, Status::SUCCESS, 1).to_bytes());
-            peer.hear_out();
+            peer.receive_all();
         },
         &["5000"],
     );
 }
 
 #[test]
-fn silence_is_given_up() {
+fn silent_target_times_out() {
     against_within(
         1,
         &format!("id-ctrl -n {NQN}"),
         |peer| {
             take_connect(peer);
-            peer.hear_out();
+            peer.receive_all();
         },
         &["Connect"],
     );

@@ -1,4 +1,4 @@
-//! What idle connections cost in memory: what docs/memory.md says.
+//! Memory of idle connections, as in docs/memory.md.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,14 +17,13 @@ use nvmeof_e2e::{
 use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 
-/// Measured figures may be so much above or below what is documented: allocators
-/// take memory in steps.
+/// Tolerance of measured figures: allocators allocate memory in steps.
 const MARGIN: f64 = 1.25;
-/// And so many KiB, of small figures.
+/// Tolerance of small figures in KiB.
 const SLACK_KIB: f64 = 2.0;
 
-/// What the document says in the row that begins with `name`, in KiB, in the
-/// first column of figures or the second.
+/// The documented figure in the row that begins with `name`, in KiB, in the first or second
+/// column of figures.
 fn documented(name: &str, column: usize) -> f64 {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/memory.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -48,8 +47,8 @@ fn as_documented(name: &str, column: usize, kib: f64) {
     );
 }
 
-/// Whether the buffers of reactors have all their pages, ordinary ones, from the start:
-/// where io_uring may lock them and there are no hugepages for them.
+/// Whether all pages of the buffers of reactors are allocated at the start: io_uring can lock
+/// them, and they are no hugepages.
 fn buffers_are_in_use() -> bool {
     let (locked, _) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
@@ -60,8 +59,8 @@ fn buffers_are_in_use() -> bool {
     none && (is_root() || locked >= 1 << 30)
 }
 
-/// What reactors take, most of which are buffers: no more than documented, and as much
-/// where they are in use.
+/// Memory of reactors, mostly buffers: at most the documented figure, and equal to it where
+/// all pages are in use.
 #[track_caller]
 fn with_buffers(name: &str, kib: f64) {
     let said = documented(name, 0);
@@ -81,7 +80,7 @@ fn agrees(kib: f64, said: f64) -> bool {
 }
 
 #[test]
-fn a_figure_may_be_wrong_in_either_direction() {
+fn figures_are_checked_in_both_directions() {
     for (kib, said) in [(10.0, 10.0), (14.0, 10.0), (10.0, 14.0), (1.0, 3.0)] {
         assert!(agrees(kib, said), "{kib} {said}");
     }
@@ -100,7 +99,7 @@ fn in_use(target: &Target) -> u64 {
     settled(target.pid())
 }
 
-/// KiB of a process once they stay the same: what is measured may be on its way.
+/// KiB of a process as soon as they are stable.
 fn settled(pid: u32) -> u64 {
     let mut seen = [0; 4];
     let same = || {
@@ -119,20 +118,20 @@ fn start(cores: &[usize]) -> Target {
     Setup::new().head(&head).namespace("null:1G", "").start()
 }
 
-/// Processes that are started from here on get ordinary pages: with huge ones
-/// the first byte of anything takes 2 MiB.
+/// Disables transparent hugepages for processes that are started from now on: with them each
+/// allocation takes at least 2 MiB.
 fn ordinary_pages() {
     prctl::set_thp_disable(true).unwrap();
 }
 
 #[test]
-fn a_target_and_its_reactors() {
+fn memory_of_target_and_reactors_is_documented() {
     ordinary_pages();
     let cores = usable_cpus();
     let one = start(&cores[..1]);
     let alone = in_use(&one);
     with_buffers("target with one reactor", each(0, alone, 1));
-    // A core has one reactor at most.
+    // At most one reactor per core.
     if let Some(two) = cores.get(..2) {
         let more = each(alone, in_use(&start(two)), 1);
         with_buffers("each further reactor", more);
@@ -149,10 +148,10 @@ fn admin(target: &Target) -> (Peer, u16) {
 }
 
 #[test]
-fn connections_over_iwarp() {
+fn memory_of_iwarp_connections_is_documented() {
     ordinary_pages();
     let mut target = start(&usable_cpus()[..1]);
-    // What the first one touches stays in use for all.
+    // Pages that the first one uses remain allocated.
     let first = admin(&target);
     let _queue = Peer::connected(target.address(), 1, first.1);
     let mut before = in_use(&target);
@@ -175,16 +174,16 @@ fn connections_over_iwarp() {
         queues.extend((1..=count).map(queue));
         grown(&format!("I/O queue pair of {size} entries"), count);
     }
-    // What strangers had would have been used again.
+    // Memory of unconnected peers would be reused.
     drop(strangers);
-    target.must_be_well();
+    target.assert_healthy();
 }
 
-/// A host that is connected and waits for what comes out of a pipe.
+/// A host that is connected and waits for data of a pipe.
 fn waiting(target: &Target, setup: &Setup, medium: &str, queues: usize) -> (Running, File) {
     let fifo = setup.path(&format!("fifo{queues}"));
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Both ends, so that nobody waits for the other.
+    // Both ends, so that neither blocks.
     let writer = OpenOptions::new().read(true).write(true).open(&fifo);
     let options = format!("--provider {medium} -i {queues} -Q 128 --shm-folder");
     let before = target.lines(&["connected"]).len();
@@ -197,7 +196,7 @@ fn waiting(target: &Target, setup: &Setup, medium: &str, queues: usize) -> (Runn
 }
 
 #[test]
-fn both_sides_of_a_connection_for_each_medium() {
+fn memory_of_both_sides_is_documented_for_each_provider() {
     ordinary_pages();
     for (column, medium) in ["iwarp", "shm"].into_iter().enumerate() {
         let setup = Setup::new().namespace("null:1G", "");

@@ -1,5 +1,5 @@
-//! Names and addresses as they are in the wild: no form, no host name, characters that a
-//! terminal obeys, and ports on all addresses and on links.
+//! Unusual names and addresses: NQNs without a standard form, no host name, control characters,
+//! wildcard ports, link-local addresses.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,7 +20,7 @@ use nvmeof_wire::{Nqn, Status};
 
 const MIB: usize = 1 << 20;
 
-/// A target whose subsystem has another name, and is for these hosts.
+/// A target whose subsystem has another NQN, and allows these hosts.
 fn serving(setup: &Setup, name: &str, access: &str) -> Target {
     let text = setup.text().replace(NQN, name);
     let text = text.replace("allow_any_host = true", access);
@@ -29,7 +29,7 @@ fn serving(setup: &Setup, name: &str, access: &str) -> Target {
     setup.start_as(target_command().arg("serve").arg("--config").arg(path))
 }
 
-/// The status of a Connect whose data are changed so, sent byte by byte.
+/// The status of a Connect with modified data, sent as raw bytes.
 fn answered(address: SocketAddr, change: impl FnOnce(&mut ConnectData)) -> (Peer, Status) {
     let mut peer = Peer::queue(address, 0);
     let (command, mut data) = connect(0, 0xffff);
@@ -40,7 +40,7 @@ fn answered(address: SocketAddr, change: impl FnOnce(&mut ConnectData)) -> (Peer
 }
 
 #[test]
-fn names_of_linux_and_of_test_suites_are_served_as_they_are() {
+fn nonstandard_nqns_are_served() {
     for name in [
         "testnqn",
         "clvol",
@@ -64,7 +64,7 @@ fn names_of_linux_and_of_test_suites_are_served_as_they_are() {
 }
 
 #[test]
-fn names_do_not_reach_a_terminal_raw() {
+fn control_characters_in_names_are_escaped() {
     let evil = "host\u{202e}\u{2028}\u{200b}\u{feff}\u{2066}x";
     let shown = "host\\u202E\\u2028\\u200B\\uFEFF\\u2066x";
     let hidden = |text: &str| text.contains(['\u{202e}', '\u{2028}', '\u{200b}', '\u{feff}']);
@@ -128,7 +128,7 @@ fn empty_hostnqn_is_served_where_any_host_may_connect() {
     assert_eq!(status, Status::SUCCESS);
     let name = "nqn.2014-08.org.nvmexpress:uuid:5d5d5d5d-5d5d-5d5d-5d5d-5d5d5d5d5d5d";
     assert_eq!(ask(&setup, "status")["controllers"][0]["host"], name);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
     let target = serving(&setup, NQN, &format!("allowed_hosts = [\"{name}\"]"));
     let (_peer, status) = answered(target.address(), of_spdk);
@@ -138,8 +138,8 @@ fn empty_hostnqn_is_served_where_any_host_may_connect() {
     target.stop();
 }
 
-/// The addresses that a discovery controller tells, with their families.
-fn told(at: &str, port: u16) -> Vec<(String, String)> {
+/// The addresses of the discovery log, with their families.
+fn discovered(at: &str, port: u16) -> Vec<(String, String)> {
     let found = Run::nvmeof(&format!("discover -a {at} -s {port} --provider iwarp")).json();
     let records = found["records"].as_array().unwrap().clone();
     let text = |record: &serde_json::Value, key: &str| record[key].as_str().unwrap().to_owned();
@@ -149,7 +149,7 @@ fn told(at: &str, port: u16) -> Vec<(String, String)> {
 }
 
 #[test]
-fn ports_on_all_addresses_are_told_once_and_by_their_own_family() {
+fn wildcard_ports_are_listed_once_by_their_address_family() {
     let setup = Setup::new().ip("::".parse().unwrap()).file(MIB);
     let head = "[[port]]\ntraddr = \"0.0.0.0\"\ntrsvcid = 0\nprovider = \"iwarp\"";
     let setup = setup.head(head);
@@ -160,14 +160,14 @@ fn ports_on_all_addresses_are_told_once_and_by_their_own_family() {
     let v6 = only[0].split("port [::]:").nth(1).unwrap();
     let v6: u16 = v6.split(' ').next().unwrap().parse().unwrap();
     let one = |family: &str, ip: &str| vec![(family.to_owned(), ip.to_owned())];
-    assert_eq!(told("127.0.0.1", v4), one("ipv4", "127.0.0.1"));
-    assert_eq!(told("::1", v6), one("ipv6", "::1"));
+    assert_eq!(discovered("127.0.0.1", v4), one("ipv4", "127.0.0.1"));
+    assert_eq!(discovered("::1", v6), one("ipv6", "::1"));
     Run::nvmeof(&format!("discover -a 127.0.0.1 -s {v6} --provider iwarp")).fails(1, &["refused"]);
     target.stop();
 }
 
 #[test]
-fn addresses_that_no_machine_has_are_refused_with_what_to_write() {
+fn invalid_addresses_are_refused_with_remedy() {
     for (traddr, words) in [
         ("::ffff:127.0.0.1", "write 127.0.0.1"),
         ("224.0.0.1", "multicast address"),
@@ -188,7 +188,7 @@ fn addresses_that_no_machine_has_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named() {
+fn missing_interface_is_reported() {
     let setup = Setup::new();
     let text = setup
         .text()
@@ -199,8 +199,8 @@ fn an_interface_that_is_not_there_is_named() {
     command.arg("serve").arg("--config").arg(&config);
     command.stderr(fs::File::create(&said).unwrap());
     let mut child = command.spawn().unwrap();
-    let words = "the interface of fe80::1%nowhere0 is not there";
-    let told = eventually(|| {
+    let words = "the interface of fe80::1%nowhere0 does not exist";
+    let logged = eventually(|| {
         fs::read_to_string(&said)
             .unwrap()
             .contains(words)
@@ -209,12 +209,12 @@ fn an_interface_that_is_not_there_is_named() {
     let _ = child.kill();
     let _ = child.wait();
     let said = fs::read_to_string(&said).unwrap();
-    assert!(told.is_some() && !said.contains("os error"), "{said}");
+    assert!(logged.is_some() && !said.contains("os error"), "{said}");
 }
 
-/// In a network of its own, whose loopback interface gets a link-local address.
+/// Runs in a network namespace, whose loopback interface gets a link-local address.
 #[test]
-fn a_port_on_a_link_is_served_and_told_without_the_interface() {
+fn link_local_port_is_listed_without_interface() {
     if !is_root() {
         eprintln!("skipped: only root can make a network");
         return;

@@ -1,4 +1,4 @@
-//! Paths of files that do not begin at the root.
+//! Relative paths of files.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::fs;
@@ -19,7 +19,7 @@ fn ctl_in(folder: &Path, setup: &Setup, line: &str) -> Run {
 }
 
 #[test]
-fn a_path_is_relative_to_the_folder_of_the_client() {
+fn relative_path_is_resolved_by_the_client() {
     let setup = managed().file(4 * MIB);
     let target = setup.start();
     let folder = setup.path("of-the-client");
@@ -48,7 +48,7 @@ fn a_path_is_relative_to_the_folder_of_the_client() {
 }
 
 #[test]
-fn a_document_with_a_relative_path_is_not_applied() {
+fn document_with_relative_path_is_refused() {
     let setup = managed().file(4 * MIB);
     let target = setup.start();
     let other = setup.path("other.toml");

@@ -1,4 +1,4 @@
-//! What a host write protects, and a target that is killed at any moment.
+//! Write protection by hosts, and a target that is killed at any moment.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +17,7 @@ const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
 const NONE: WriteProtection = WriteProtection::NONE;
 const PROTECTED: WriteProtection = WriteProtection::PROTECTED;
 
-/// A target that keeps what hosts protect.
+/// A target that saves write protection.
 fn setup() -> Setup {
     let setup = Setup::new().file(1 << 20);
     let state = setup.path("state.json");
@@ -60,7 +60,7 @@ fn state(peer: &mut Peer) -> WriteProtection {
 }
 
 #[test]
-fn what_was_answered_is_so_after_a_kill() {
+fn acknowledged_protection_is_kept_after_kill() {
     let setup = setup();
     let mut target = setup.start();
     for to in [PROTECTED, NONE, PROTECTED, PROTECTED, NONE] {
@@ -73,16 +73,15 @@ fn what_was_answered_is_so_after_a_kill() {
     target.stop();
 }
 
-/// Of commands that are on their way either may come of each, but what was answered
-/// before they were sent is not undone by anything else.
+/// Outstanding commands may succeed or not, but acknowledged ones remain effective.
 #[test]
-fn a_kill_in_the_middle_loses_nothing_that_was_answered() {
+fn acknowledged_protections_survive_a_kill() {
     let setup = setup();
     let mut target = setup.start();
     for answers in 0..12 {
         let mut peer = admin(&target);
         let before = state(&mut peer);
-        // All of them want the same, so that any that is answered settles it.
+        // All of them request the same state, so any response decides it.
         let to = if before == NONE { PROTECTED } else { NONE };
         for cid in 0..12 {
             peer.capsule(&command(cid, to).to_bytes());
@@ -99,31 +98,31 @@ fn a_kill_in_the_middle_loses_nothing_that_was_answered() {
 }
 
 #[test]
-fn hosts_hear_that_it_cannot_be_kept_and_go_on() {
+fn hosts_get_error_if_protection_cannot_be_saved() {
     let setup = setup();
     let mut target = setup.start();
     let mut peer = admin(&target);
-    // Nothing takes the place of a folder.
+    // A folder cannot be replaced by a file.
     let book = setup.path("state.json.protected");
     std::fs::create_dir(&book).unwrap();
     let answer = ask(&mut peer, command(1, PROTECTED));
     assert_eq!(answer.status().without_more(), Status::INTERNAL_ERROR);
     assert_eq!(state(&mut peer), NONE);
     target.write(1, 0, &[7; 512]);
-    let told = eventually(|| {
+    let reported = eventually(|| {
         let words = ["cannot save write protection set by a host"];
         (!target.lines(&words).is_empty()).then_some(())
     });
-    assert!(told.is_some(), "{}", target.log());
+    assert!(reported.is_some(), "{}", target.log());
     std::fs::remove_dir(&book).unwrap();
     let answer = ask(&mut peer, command(2, PROTECTED));
     assert!(answer.status().is_success(), "{answer:?}");
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn without_a_place_to_keep_it_it_is_refused() {
+fn protection_without_state_file_is_refused() {
     let setup = Setup::new().file(1 << 20);
     let target = setup.start();
     let answer = ask(&mut admin(&target), command(1, PROTECTED));

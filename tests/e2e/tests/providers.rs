@@ -1,7 +1,7 @@
-//! Which RDMA provider serves: chosen by the address, or named.
+//! Selecting the RDMA provider: automatically by the address, or by configuration.
 //!
-//! No RDMA device serves 127.0.0.1, whatever devices a machine has, unless one
-//! was put on the loopback interface. A host reaches it over any device, though.
+//! No RDMA device serves 127.0.0.1, unless one was added to the loopback interface. A host
+//! reaches this address over any device, though.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,7 +16,7 @@ use nvmeof_e2e::{Run, Setup, own_ip, same_bytes, target_command};
 
 const MIB: usize = 1 << 20;
 
-/// The line of the configuration that names the provider.
+/// The line of the configuration with the provider.
 const PROVIDER_LINE: usize = 4;
 
 fn check(setup: &Setup) -> Run {
@@ -25,8 +25,8 @@ fn check(setup: &Setup) -> Run {
     Run::new(command)
 }
 
-/// Nothing is served with `value` as provider; the one message names file,
-/// line, key and all of `words`.
+/// Asserts that `value` is refused as provider; the only message contains file, line, key and
+/// all of `words`.
 #[track_caller]
 fn refused(value: &str, words: &[&str]) {
     let setup = Setup::new().provider(value).file(MIB);
@@ -35,13 +35,13 @@ fn refused(value: &str, words: &[&str]) {
     check(&setup).fails(2, &words);
     let ended = Run::new(setup.command()).fails(2, &words);
     assert!(!ended.stderr.contains("ready: "), "{ended}");
-    let told = ended.stderr.lines();
-    let told = told.filter(|line| line.starts_with("nvmeof-target: "));
-    assert_eq!(told.count(), 1, "{ended}");
+    let messages = ended.stderr.lines();
+    let messages = messages.filter(|line| line.starts_with("nvmeof-target: "));
+    assert_eq!(messages.count(), 1, "{ended}");
 }
 
 #[test]
-fn auto_is_software_where_there_is_no_device() {
+fn auto_without_device_is_software_iwarp() {
     for (provider, names) in [("\"auto\"", "(iwarp, shm)"), ("[\"iwarp\"]", "(iwarp)")] {
         let setup = Setup::new().provider(provider).file(MIB);
         let target = setup.start();
@@ -55,7 +55,7 @@ fn auto_is_software_where_there_is_no_device() {
         assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
         assert_eq!(records[0]["rdma_qptype"], "connected", "{json}");
         assert_eq!(records[0]["rdma_cms"], "rdma-cm", "{json}");
-        // The host finds the same way by itself, and when it is told.
+        // The host selects the same provider automatically and by option.
         let image = std::fs::read(setup.image_path(1)).unwrap();
         same_bytes(&target.read(1, 0, None), &image);
         let read = target.on(1, "read").args("--provider iwarp --data -").ok();
@@ -65,7 +65,7 @@ fn auto_is_software_where_there_is_no_device() {
 }
 
 #[test]
-fn all_addresses_are_served_and_told_one_by_one() {
+fn all_addresses_are_served_and_listed() {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let setup = Setup::new().ip(any).provider("\"auto\"").file(MIB);
     let target = setup.start();
@@ -79,7 +79,7 @@ fn all_addresses_are_served_and_told_one_by_one() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_waited_for() {
+fn missing_device_is_retried() {
     for provider in [
         "\"verbs\"",
         "[\"verbs\", \"iwarp\"]",
@@ -99,7 +99,7 @@ fn a_device_that_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn what_is_no_provider_is_named() {
+fn unknown_provider_is_reported() {
     refused("\"roce\"", &["roce", "auto", "iwarp", "verbs", "shm"]);
     refused("[]", &["empty"]);
     refused("[\"iwarp\", \"iwarp\"]", &["iwarp", "twice"]);
@@ -108,7 +108,7 @@ fn what_is_no_provider_is_named() {
 }
 
 #[test]
-fn the_command_line_names_providers_as_well() {
+fn provider_option_selects_provider() {
     let serve = |line: &str| {
         let mut command = target_command();
         let line = format!("serve --namespace ram:1M --listen 127.0.0.1:0 {line}");
@@ -120,7 +120,7 @@ fn the_command_line_names_providers_as_well() {
         ("--provider auto", "(iwarp, shm)"),
         ("--provider iwarp", "(iwarp)"),
     ] {
-        // Its sockets go where this user keeps such things.
+        // Its sockets are in the runtime folder of this user.
         let mut command = serve(line);
         command.env("XDG_RUNTIME_DIR", setup.path(""));
         let target = setup.start_as(&mut command);
@@ -139,7 +139,7 @@ fn the_command_line_names_providers_as_well() {
 }
 
 #[test]
-fn what_would_serve_is_shown_without_serving() {
+fn check_config_shows_providers() {
     let ip = own_ip();
     let setup = Setup::new().provider("\"auto\"").ip(ip).port(4420);
     let setup = setup.file(MIB);
@@ -156,7 +156,7 @@ fn what_would_serve_is_shown_without_serving() {
 }
 
 #[test]
-fn a_host_that_asks_for_a_device_is_told_what_it_lacks() {
+fn host_without_required_device_gets_remedy() {
     let target = Setup::new().file(MIB).start();
     target.fabrics("discover").args("--provider auto").ok();
     let devices = std::fs::read_dir("/sys/class/infiniband");
@@ -173,7 +173,7 @@ fn a_host_that_asks_for_a_device_is_told_what_it_lacks() {
     }
 }
 
-/// What is loaded when a device is asked for must not be needed to start.
+/// Libraries that are loaded for a device must not be required at the start.
 #[test]
 fn programs_start_without_rdma_core() {
     for program in ["nvmeof-target", "nvmeof"] {

@@ -1,4 +1,4 @@
-//! What cannot be is said in words, with a way out.
+//! Errors of the tool and their remedies.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -13,7 +13,7 @@ use nvmeof_e2e::{NQN, Run, Setup};
 const MIB: usize = 1 << 20;
 
 #[test]
-fn an_unknown_subsystem() {
+fn unknown_subsystem_is_reported() {
     let target = Setup::new().file(MIB).start();
     let other = "nqn.2026-11.org.example:other";
     let run = target.fabrics("id-ctrl").args(&format!("-n {other}"));
@@ -22,7 +22,7 @@ fn an_unknown_subsystem() {
 }
 
 #[test]
-fn a_host_that_is_not_allowed() {
+fn host_that_is_not_allowed_is_reported() {
     let friend = "nqn.2026-11.org.example:friend";
     let setup = Setup::new()
         .access(&format!("allowed_hosts = [\"{friend}\"]"))
@@ -46,10 +46,10 @@ fn a_host_that_is_not_allowed() {
 }
 
 #[test]
-fn a_queue_size_that_is_not_possible() {
+fn invalid_queue_size_is_reported() {
     let setup = Setup::new().head("[limits]\nqueue_depth = 16").file(MIB);
     let target = setup.start();
-    // Either the tool takes what there is, or it says what is wrong.
+    // The tool either uses fewer queues or reports the error.
     let ended = target
         .on(1, "read")
         .args("--queue-size 1000 --block-count 1 --data -")
@@ -66,7 +66,7 @@ fn a_queue_size_that_is_not_possible() {
 }
 
 #[test]
-fn nobody_there() {
+fn unreachable_target_is_reported() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -89,8 +89,8 @@ fn nobody_there() {
 }
 
 #[test]
-fn somebody_else_there() {
-    // A server that says something else, one that hangs up, one that is silent.
+fn foreign_server_is_reported() {
+    // Servers that send other data, close the connection, or are silent.
     for said in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b""] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -112,7 +112,7 @@ fn somebody_else_there() {
 }
 
 #[test]
-fn wrong_words() {
+fn usage_errors_are_reported() {
     let target = Setup::new().file(MIB).start();
     target
         .fabrics("id-ctrl")
@@ -145,7 +145,7 @@ fn wrong_words() {
 }
 
 #[test]
-fn too_many_hosts() {
+fn connection_limit_is_reported() {
     let setup = Setup::new().head("[limits]\ncontrollers = 1").file(MIB);
     let mut target = setup.start();
     let line = "--rw randread --runtime 20";
@@ -157,20 +157,20 @@ fn too_many_hosts() {
         "{ended}"
     );
     busy.kill();
-    // There is room again as soon as the target has seen its end.
+    // Resources are free as soon as the target has detected the disconnect.
     let again =
         nvmeof_e2e::eventually(|| (target.nvmeof("id-ctrl").end().status == Some(0)).then_some(()));
     assert!(again.is_some(), "{}", target.log());
 }
 
 #[test]
-fn more_queues_than_there_are() {
+fn queue_limit_is_reported() {
     let setup = Setup::new().head("[limits]\nio_queues = 2").file(MIB);
     let target = setup.start();
     target
         .on(1, "bench")
         .args("--nr-io-queues 3 --runtime 1")
-        .fails(1, &["grants 2 I/O queues, 3 were asked for"]);
+        .fails(1, &["grants 2 I/O queues, 3 were requested"]);
     target
         .on(1, "bench")
         .args("--nr-io-queues 2 --runtime 1")

@@ -1,5 +1,4 @@
-//! What is in use and removed: whoever does it is told who lost a controller by that, and
-//! why.
+//! Removing objects in use: the response names the hosts that lost a controller, and the cause.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,10 +8,10 @@
 
 use std::fs;
 
-use nvmeof_e2e::{HOST, NQN, Setup, Target, ask, at_work, ctl, managed, nsids};
+use nvmeof_e2e::{HOST, NQN, Setup, Target, ask, ctl, managed, nsids, start_io};
 use serde_json::json;
 
-/// A target by two ports, and a document in which nobody may connect.
+/// A target with two ports, and a document that allows no host.
 fn scene() -> (Setup, Target) {
     let setup = managed().file(4 << 20);
     let text = setup.text();
@@ -26,21 +25,27 @@ fn scene() -> (Setup, Target) {
 }
 
 #[test]
-fn who_removes_what_is_in_use_is_told_whom_that_disconnects() {
+fn removal_in_use_names_disconnected_hosts() {
     for (line, why) in [
         (
             &*format!("subsystem remove {NQN}"),
             "the subsystem was removed",
         ),
         ("port remove 1", "the port was removed"),
-        ("host deny any", "the host may not connect any more"),
-        ("apply nobody.toml", "the host may not connect any more"),
-        (&format!("disconnect {HOST}"), "the administrator wanted it"),
+        ("host deny any", "the host is no longer allowed to connect"),
+        (
+            "apply nobody.toml",
+            "the host is no longer allowed to connect",
+        ),
+        (
+            &format!("disconnect {HOST}"),
+            "an administrator disconnected the host",
+        ),
     ] {
         let (setup, target) = scene();
         let nobody = setup.path("nobody.toml").display().to_string();
         let line = line.replace("nobody.toml", &nobody);
-        let bench = at_work(&target);
+        let bench = start_io(&target);
         let answer = ask(&setup, &line);
         let lost = answer["disconnected"].as_array().unwrap();
         let mine = lost.iter().find(|one| one["host"] == HOST);
@@ -51,15 +56,15 @@ fn who_removes_what_is_in_use_is_told_whom_that_disconnects() {
         );
         assert_eq!(bench.end().status, Some(1), "{line}");
         target.stop();
-        // The same for people, whose lines are no longer than a terminal.
+        // The same as text, which fits a terminal.
         let (setup, target) = scene();
         let line = line.replace(&nobody, &setup.path("nobody.toml").display().to_string());
-        let bench = at_work(&target);
+        let bench = start_io(&target);
         let said = ctl(&setup, &line).ok().text();
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        let told = format!("of {NQN}, host {HOST}: {why}");
+        let entry = format!("of {NQN}, host {HOST}: {why}");
         assert!(
-            said.contains("disconnected: controller ") && said.contains(&told),
+            said.contains("disconnected: controller ") && said.contains(&entry),
             "{said}"
         );
         assert_eq!(bench.end().status, Some(1), "{line}");
@@ -67,19 +72,19 @@ fn who_removes_what_is_in_use_is_told_whom_that_disconnects() {
     }
 }
 
-/// A namespace that goes leaves its hosts connected: they hear of it.
+/// Removing a namespace leaves hosts connected: they get an event.
 #[test]
-fn who_removes_a_namespace_disconnects_nobody() {
+fn removal_of_a_namespace_disconnects_no_host() {
     let setup = managed().file(4 << 20).file(1 << 20);
     let mut target = setup.start();
-    let mut bench = at_work(&target);
+    let mut bench = start_io(&target);
     for line in ["namespace disable 2", "namespace remove 2"] {
         let answer = ask(&setup, line);
         assert_eq!(answer["disconnected"], json!([]), "{answer}");
-        nvmeof_e2e::goes_on(&target, &mut bench);
+        nvmeof_e2e::assert_io_continues(&target, &mut bench);
     }
     assert_eq!(nsids(&target), [1]);
     bench.kill();
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }

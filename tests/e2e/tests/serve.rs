@@ -37,7 +37,7 @@ fn refused(setup: &Setup, text: &str, place: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_good_configuration_is_good_and_serves_nothing() {
+fn check_config_accepts_valid_configuration_without_serving() {
     let setup = Setup::new().file(MIB);
     let mut check = target_command();
     check.arg("check-config").arg(setup.config());
@@ -47,14 +47,14 @@ fn a_good_configuration_is_good_and_serves_nothing() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_with_success() {
+fn sigterm_and_sigint_exit_with_success() {
     use nix::sys::signal::Signal;
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let setup = Setup::new().file(MIB);
         let mut target = setup.start();
         let _ = target.read(1, 0, Some(8));
         target.signal(signal);
-        // What `timeout` does: its group gets the signal as well.
+        // As `timeout` does: its process group gets the signal as well.
         std::thread::sleep(std::time::Duration::from_millis(5));
         target.signal(signal);
         assert_eq!(target.wait().code(), Some(0), "{}", target.log());
@@ -62,7 +62,7 @@ fn sigterm_and_sigint_end_it_with_success() {
 }
 
 #[test]
-fn without_a_file_the_lines_to_connect_are_printed() {
+fn serve_without_file_prints_connect_commands() {
     let setup = Setup::new();
     let path = setup.path("disk.img");
     image(&path, 1, MIB);
@@ -82,7 +82,7 @@ fn without_a_file_the_lines_to_connect_are_printed() {
         kernel.contains("-a 127.0.0.1") && kernel.contains(&port),
         "{kernel}"
     );
-    // Each line for our tool works as it stands.
+    // Each printed command of `nvmeof` works unchanged.
     let ours: Vec<_> = printed
         .lines()
         .filter(|line| line.starts_with("nvmeof "))
@@ -99,7 +99,7 @@ fn without_a_file_the_lines_to_connect_are_printed() {
 }
 
 #[test]
-fn the_derived_name_is_the_same_after_a_restart() {
+fn derived_names_are_stable_over_restart() {
     let setup = Setup::new();
     let path = setup.path("disk.img");
     image(&path, 1, MIB);
@@ -123,14 +123,14 @@ fn the_derived_name_is_the_same_after_a_restart() {
 }
 
 #[test]
-fn the_log_is_plain_text_in_a_file() {
+fn log_to_file_is_plain_text() {
     let target = Setup::new().file(MIB).start();
     let log = target.log();
     assert!(!log.contains('\x1b'), "{log:?}");
 }
 
 #[test]
-fn wrong_usage_is_status_2() {
+fn usage_error_exits_with_status_2() {
     for line in [
         "",
         "serve",
@@ -154,7 +154,7 @@ fn wrong_usage_is_status_2() {
 }
 
 #[test]
-fn no_program_hides_its_help() {
+fn every_program_prints_help() {
     for (line, word) in [
         ("--help", "serve"),
         ("serve --help", "--namespace"),
@@ -172,7 +172,7 @@ fn no_program_hides_its_help() {
 }
 
 #[test]
-fn mistakes_in_the_file_are_named() {
+fn configuration_errors_name_line_and_key() {
     let setup = Setup::new().file(MIB);
     let good = setup.text();
     let path = setup.image_path(1).display().to_string();
@@ -240,7 +240,7 @@ fn mistakes_in_the_file_are_named() {
 }
 
 #[test]
-fn what_is_there_twice_is_named() {
+fn duplicate_entries_are_reported() {
     let setup = Setup::new().file(MIB);
     let good = setup.text();
     let path = setup.image_path(1).display().to_string();
@@ -257,13 +257,13 @@ fn what_is_there_twice_is_named() {
         "# again",
         &["traddr"],
     );
-    // The same file as two namespaces would be written behind its own back.
+    // The same file must not be served as two namespaces.
     let twice = format!("{good}[[subsystem.namespace]]\nnsid = 2\npath = '{path}' # again\n");
     refused(&setup, &twice, "# again", &["path"]);
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_named() {
+fn unsuitable_sizes_are_reported() {
     let setup = Setup::new().file_with(1000, "");
     refused(&setup, &setup.text(), "path = '", &["path", "1000"]);
     let setup = Setup::new().file_with(4096 * 3 + 512, "block_size = 4096");
@@ -273,7 +273,7 @@ fn sizes_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn two_reactors_serve_as_one() {
+fn two_reactors_serve_one_namespace() {
     let mut cores = usable_cpus();
     cores.truncate(2);
     let setup = Setup::new()
@@ -298,7 +298,7 @@ fn two_reactors_serve_as_one() {
 }
 
 #[test]
-fn a_thread_of_the_kernel_may_take_disk_operations() {
+fn sqpoll_thread_may_submit_store_operations() {
     let setup = Setup::new()
         .head("[reactor]\ncount = 2\n[storage]\nsqpoll = true\nsqpoll_idle_ms = 1")
         .file(8 * MIB);
@@ -312,7 +312,7 @@ fn a_thread_of_the_kernel_may_take_disk_operations() {
 }
 
 #[test]
-fn ipv6_is_an_address_like_any_other() {
+fn ipv6_address_is_served() {
     let ip = std::net::Ipv6Addr::LOCALHOST;
     if let Err(error) = TcpListener::bind((ip, 0)) {
         eprintln!("skipped: this machine has no ::1: {error}");

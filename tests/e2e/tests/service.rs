@@ -1,4 +1,4 @@
-//! What a service manager hears, and what it is given to know the daemon by.
+//! Notifications to the service manager, and the unit files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::os::unix::net::UnixDatagram;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use nvmeof_e2e::{Run, Setup, target_command};
 
-/// Far longer than anything here takes.
+/// A timeout that is far longer than any step here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The next message of the daemon's that has `words`; others are skipped.
+/// The next notification of the daemon that contains `words`; others are skipped.
 #[track_caller]
 fn hear(manager: &UnixDatagram, words: &str) -> String {
     let mut bytes = [0; 4096];
@@ -26,7 +26,7 @@ fn hear(manager: &UnixDatagram, words: &str) -> String {
 }
 
 #[test]
-fn the_service_manager_hears_of_readiness_life_and_stopping() {
+fn service_manager_is_notified_of_ready_watchdog_and_stopping() {
     let setup = Setup::new().file(1 << 20);
     let socket = setup.path("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
@@ -34,7 +34,7 @@ fn the_service_manager_hears_of_readiness_life_and_stopping() {
     let mut command = target_command();
     command.arg("serve").arg("--config").arg(setup.config());
     command.env("NOTIFY_SOCKET", &socket);
-    // The daemon tells that it lives every 50 ms.
+    // The daemon sends watchdog notifications every 50 ms.
     command.env("WATCHDOG_USEC", "100000");
     let target = setup.start_as(&mut command);
     let ready = hear(&manager, "READY=1");
@@ -54,10 +54,10 @@ fn the_service_manager_hears_of_readiness_life_and_stopping() {
     assert!(stopping.contains("STATUS=stopping"), "{stopping}");
 }
 
-/// The unit's own time is for the default of `reactor.drain_s`. Whoever sets that
-/// higher must not have the target killed in the middle of it.
+/// The stop timeout of the unit is for the default of `reactor.drain_s`. With a higher value,
+/// the target must not be killed while it drains.
 #[test]
-fn the_service_manager_is_asked_to_wait_as_long_as_commands_may_take() {
+fn service_manager_timeout_covers_drain() {
     let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
     let limit = unit
         .lines()
@@ -77,14 +77,14 @@ fn the_service_manager_is_asked_to_wait_as_long_as_commands_may_take() {
             .find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
         let asked = asked.unwrap_or_else(|| panic!("{stopping}"));
         let asked = asked.parse::<u64>().unwrap() / 1_000_000;
-        // Commands, connections and disks have as long each.
+        // Commands, connections and backing stores each have this time.
         assert!(asked > 3 * drain_s, "{asked} s for {drain_s}");
         assert_eq!(asked <= limit, drain_s == 5, "{asked} s of {limit}");
     }
 }
 
 #[test]
-fn without_a_service_manager_nothing_is_told() {
+fn no_notification_without_service_manager() {
     let setup = Setup::new().file(1 << 20);
     let mut command = target_command();
     command.arg("serve").arg("--config").arg(setup.config());
@@ -95,7 +95,7 @@ fn without_a_service_manager_nothing_is_told() {
 }
 
 #[test]
-fn a_service_manager_that_is_not_there_is_told_of_in_the_log() {
+fn missing_service_manager_is_logged() {
     let setup = Setup::new().file(1 << 20);
     let mut command = target_command();
     command.arg("serve").arg("--config").arg(setup.config());
@@ -119,14 +119,14 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
+fn unit_is_valid_and_uses_existing_options() {
     let setup = Setup::new().file(1 << 20);
     let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
     let start = unit
         .lines()
         .find_map(|line| line.strip_prefix("ExecStart="))
         .unwrap();
-    // systemd wants the program to be there.
+    // systemd requires that the program exists.
     let ours = target_command().get_program().to_owned();
     let ours = std::fs::canonicalize(ours).unwrap();
     let program = start.split(' ').next().unwrap();
@@ -136,7 +136,7 @@ fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
     verify.args(["verify", "--man=no"]).arg(&copy);
     let ended = Run::new(verify).ok();
     assert_eq!(ended.stderr, "", "no complaint");
-    // The same words with another file are a daemon that serves.
+    // The same command line with another file starts a daemon.
     let mut command = target_command();
     let words = start.split(' ').skip(1);
     let config = setup.config();
@@ -147,7 +147,7 @@ fn the_unit_is_valid_and_starts_the_daemon_with_options_it_has() {
     setup.start_as(&mut command).stop();
 }
 
-/// A folder that has the unit, with a program that is there, and a drop-in.
+/// A folder with the unit, for an existing program, and a drop-in.
 fn unit_with(setup: &Setup, drop_in: &str) -> PathBuf {
     let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
     let ours = std::fs::canonicalize(target_command().get_program()).unwrap();
@@ -161,7 +161,7 @@ fn unit_with(setup: &Setup, drop_in: &str) -> PathBuf {
 }
 
 #[test]
-fn the_drop_ins_are_valid_and_expose_the_service_to_little_more() {
+fn drop_ins_are_valid_and_keep_exposure_low() {
     for drop_in in ["block-device.conf", "folder.conf"] {
         let setup = Setup::new().file(1 << 20);
         let unit = unit_with(&setup, drop_in);
@@ -176,9 +176,9 @@ fn the_drop_ins_are_valid_and_expose_the_service_to_little_more() {
     }
 }
 
-/// What an administrator relies on; the lab shows that it works.
+/// Settings that administrators rely on; the lab tests their effect.
 #[test]
-fn the_unit_has_what_a_service_has_to_have() {
+fn unit_has_the_required_settings() {
     let unit = std::fs::read_to_string(shipped("nvmeof-target.service")).unwrap();
     for setting in [
         "Type=notify",
@@ -202,7 +202,7 @@ fn the_unit_has_what_a_service_has_to_have() {
 }
 
 #[test]
-fn the_service_is_exposed_to_little() {
+fn systemd_exposure_is_low() {
     let mut analyze = Command::new("systemd-analyze");
     // In tenths: 2.5.
     analyze.args(["security", "--offline=true", "--threshold=25"]);
@@ -211,7 +211,7 @@ fn the_service_is_exposed_to_little() {
 }
 
 #[test]
-fn the_user_of_the_service_is_made() {
+fn service_user_is_created() {
     let setup = Setup::new();
     let root = setup.path("root");
     std::fs::create_dir_all(root.join("etc")).unwrap();
@@ -231,7 +231,7 @@ fn the_user_of_the_service_is_made() {
 }
 
 #[test]
-fn both_programs_make_their_manual_pages_and_completions() {
+fn programs_generate_manual_pages_and_completions() {
     let setup = Setup::new();
     let run = |name, line: &str| match name {
         "nvmeof" => Run::nvmeof(line),

@@ -17,24 +17,24 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
     HOST, NQN, Run, Setup, Target, binary, copy_of, ctl, eventually, fds, is_root, managed,
-    over_socket, pattern, reactors_on_one_cpu, same_bytes, sample, works,
+    over_socket, pattern, reactors_on_one_cpu, same_bytes, sample, wait_for_io,
 };
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
-/// Users that no machine has.
+/// User ids that no machine has.
 const STRANGER: u32 = 54_321;
 const FRIEND: u32 = 54_322;
 
-/// Has a run of `nvmeof` go through shared memory.
+/// Runs `nvmeof` over shared memory.
 fn over_shm(run: Run, setup: &Setup) -> Run {
     let run = run.args("--provider shm --shm-folder");
     run.arg(setup.shm_folder())
 }
 
-/// Nobody had it at the start; hosts of other ports do not notice.
+/// The provider is new to the target; hosts of other ports are not disturbed.
 #[test]
-fn a_port_through_shared_memory_comes_while_others_work() {
+fn shared_memory_port_is_added_at_run_time() {
     let head = reactors_on_one_cpu(2);
     let setup = managed().head(&head).provider("\"iwarp\"").file(16 * MIB);
     let mut target = setup.start();
@@ -53,9 +53,9 @@ fn a_port_through_shared_memory_comes_while_others_work() {
     same_bytes(&target.read(1, 0, Some(2048)), &data);
     let back = here("read --namespace-id 1 --start-block 0 --block-count 2048 --data -");
     same_bytes(&back.ok().stdout, &data);
-    // It counts there like one of the start.
-    let at_work = here("bench --namespace-id 1 --rw randread --bs 4k --iodepth 4");
-    let at_work = at_work.args("--runtime 3600").start();
+    // Its metrics are the same as those of an initial port.
+    let bench = here("bench --namespace-id 1 --rw randread --bs 4k --iodepth 4");
+    let bench = bench.args("--runtime 3600").start();
     let counted = || {
         let (_, text) = over_socket(&setup, "/metrics");
         let mut providers = ["iwarp", "shm"].iter();
@@ -64,8 +64,8 @@ fn a_port_through_shared_memory_comes_while_others_work() {
     };
     assert!(eventually(|| counted().then_some(())).is_some());
     ctl(&setup, "port remove 2").ok();
-    assert_eq!(at_work.end().status, Some(1));
-    target.must_be_well();
+    assert_eq!(bench.end().status, Some(1));
+    target.assert_healthy();
     other.kill();
     target.stop();
 }
@@ -87,12 +87,12 @@ fn socket(target: &Target, setup: &Setup) -> PathBuf {
 }
 
 #[test]
-fn every_command_does_its_work() {
+fn every_command_works() {
     let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
     let mut target = setup.start();
     let words = ["port 127.0.0.1:", "shm (this host"];
     assert_eq!(target.lines(&words).len(), 1, "{}", target.log());
-    // Nothing but the socket file leads there.
+    // There is no listener except the socket file.
     let refused = target.fabrics("discover").args("--provider iwarp");
     refused.fails(1, &["refused"]);
 
@@ -134,7 +134,7 @@ fn every_command_does_its_work() {
             .args("--runtime 1 --nr-io-queues 2 --rw");
         over_shm(bench.args(line), &setup).ok();
     }
-    target.must_be_well();
+    target.assert_healthy();
     let path = socket(&target, &setup);
     assert!(path.exists());
     target.stop();
@@ -142,7 +142,7 @@ fn every_command_does_its_work() {
 }
 
 #[test]
-fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
+fn auto_uses_shared_memory_on_port_shared_with_iwarp() {
     let setup = Setup::new().provider("\"auto\"").file(MIB);
     let setup = setup.head(&reactors_on_one_cpu(2));
     let target = setup.start();
@@ -153,7 +153,7 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     for line in ["--provider auto", "--provider iwarp", "--provider shm"] {
         same_bytes(&read(line), &pattern(1, MIB));
     }
-    // Which way it went is in the log.
+    // The log shows the provider.
     let path = |provider: &str, folder: &Path| {
         let mut command = Command::new(binary("nvmeof"));
         command.env("NVMEOF_LOG", "info").args(["discover", "-a"]);
@@ -166,18 +166,18 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     };
     let log = path("auto", &setup.shm_folder());
     assert!(log.contains("connecting over shared memory"), "{log}");
-    // Where nothing listens, it is something else without a complaint.
+    // Without a listener it is another provider, without a warning.
     let log = path("auto", &setup.path("elsewhere"));
     assert!(log.contains("connecting over software iWARP"), "{log}");
     assert!(!log.contains("WARN"), "{log}");
-    // Hosts are told of what all of them can use.
+    // The discovery log has only addresses that all hosts can use.
     let json = target.fabrics("discover").json();
     let records = json["records"].as_array().unwrap();
     assert_eq!(records.len(), 1, "{json}");
     assert_eq!(records[0]["rdma_prtype"], "iwarp", "{json}");
-    // A question that led to nothing is no reason for a line there.
+    // A failed attempt causes no warning of the target.
     assert_eq!(target.lines(&["WARN"]), [""; 0]);
-    // Work through the one leaves the other its turns.
+    // I/O over one provider does not block the other.
     let bench = target.on(1, "bench").args("--runtime 60 --iodepth 8");
     let mut bench = over_shm(bench, &setup).start();
     for _ in 0..3 {
@@ -188,8 +188,8 @@ fn hosts_of_two_kinds_share_a_port_and_auto_finds_the_short_way() {
     target.stop();
 }
 
-/// What one way wrote the other reads, to the byte, from a file; and each side
-/// says which way that was.
+/// Data that one mode writes are read in the other one, byte by byte, and each side logs its
+/// mode.
 #[test]
 fn buffers_are_used_in_place_unless_the_host_copies() {
     let setup = Setup::new().provider("\"shm\"").file(4 * MIB);
@@ -210,7 +210,7 @@ fn buffers_are_used_in_place_unless_the_host_copies() {
         }
         run("compare", copies, &data);
         let lines = target.lines(&[&in_place]);
-        // Who that is, the host says only then.
+        // The host identifies itself only later.
         let named = |line: &String| line.contains("peer=") && line.contains("queue=");
         assert!(!lines.is_empty() && lines.iter().all(named), "{lines:?}");
     }
@@ -218,7 +218,7 @@ fn buffers_are_used_in_place_unless_the_host_copies() {
 }
 
 #[test]
-fn all_addresses_are_served_and_the_one_that_was_meant_is_told() {
+fn wildcard_port_lists_address_of_connection() {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let setup = Setup::new().ip(any).provider("\"shm\"").file(MIB);
     let target = setup.start();
@@ -226,20 +226,20 @@ fn all_addresses_are_served_and_the_one_that_was_meant_is_told() {
     let discover = Run::nvmeof(&format!("discover -a 127.0.0.2 -s {port} -q {HOST}"));
     let json = over_shm(discover, &setup).json();
     assert_eq!(json["records"][0]["traddr"], "127.0.0.2", "{json}");
-    // No other host is meant by that.
+    // Another machine has no shared memory.
     let other = Run::nvmeof(&format!("discover -a 192.0.2.1 -s {port}"));
     over_shm(other, &setup).fails(1, &["192.0.2.1", "--shm-folder"]);
     target.stop();
 }
 
 #[test]
-fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
+fn killed_target_fails_hosts_and_restarts_immediately() {
     let setup = Setup::new().provider("\"shm\"").file(4 * MIB);
     let mut target = setup.start();
     let port = target.address().port();
     let bench = target.on(1, "bench").args("--runtime 60 --rw randwrite");
     let mut bench = over_shm(bench, &setup).start();
-    works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
+    wait_for_io(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
     let path = socket(&target, &setup);
     target.kill();
     let ended = bench.end();
@@ -258,7 +258,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     let data = pattern(9, 2 * MIB);
     write(&again, &setup, "", &data);
     same_bytes(&read(&again, &setup, "--block-count 4096"), &data);
-    // And a second one waits as long as it runs.
+    // A second target waits as long as the first one runs.
     let second = Setup::new().provider("\"shm\"").port(port);
     let second = second.shm(&format!("folder = {:?}", setup.shm_folder()));
     let mut second = second.namespace("null:1M", "").start_anyhow();
@@ -269,7 +269,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
 }
 
 #[test]
-fn hosts_that_are_killed_leave_nothing() {
+fn killed_hosts_leak_nothing() {
     let setup = Setup::new().provider("[\"shm\"]").file(16 * MIB);
     let mut target = setup.start();
     let _ = read(&target, &setup, "--block-count 1");
@@ -280,13 +280,13 @@ fn hosts_that_are_killed_leave_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = over_shm(bench.args("--iodepth 32"), &setup).start();
-        works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
+        wait_for_io(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
         assert!(back.is_some(), "{}", target.log());
     }
-    target.must_be_well();
+    target.assert_healthy();
     let _ = read(&target, &setup, "");
     target.stop();
 }
@@ -299,7 +299,7 @@ fn locked(target: &Target) -> u64 {
     words.unwrap_or("0").parse().unwrap()
 }
 
-/// What it is when it does not change any more.
+/// The value as soon as it does not change any more.
 fn settled(look: impl Fn() -> u64) -> u64 {
     let mut last = look();
     let same = || {
@@ -310,10 +310,10 @@ fn settled(look: impl Fn() -> u64) -> u64 {
     eventually(same).unwrap()
 }
 
-/// The disk works in the host's own memory, which the target has locked
-/// meanwhile, and no longer than the host is there.
+/// The backing store accesses the memory of the host, which the target locks only as long as
+/// the host is connected.
 #[test]
-fn memory_of_a_killed_host_is_let_go() {
+fn memory_of_killed_host_is_unmapped() {
     let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
     let mut target = setup.start();
     let idle = fds(target.pid());
@@ -321,11 +321,11 @@ fn memory_of_a_killed_host_is_let_go() {
     let gone = eventually(|| (fds(target.pid()) <= idle).then_some(()));
     assert!(gone.is_some(), "{}", target.log());
     let own = settled(|| locked(&target));
-    let told = !target.lines(&["not registered with io_uring"]).is_empty();
+    let is_unregistered = !target.lines(&["not registered with io_uring"]).is_empty();
     for line in ["--rw randwrite --bs 128k", "--rw randread --bs 4k"] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = over_shm(bench.args("--iodepth 32"), &setup).start();
-        if !told {
+        if !is_unregistered {
             let more = eventually(|| (locked(&target) > own).then_some(()));
             assert!(more.is_some(), "{own} KiB as before: {}", target.log());
         }
@@ -333,17 +333,17 @@ fn memory_of_a_killed_host_is_let_go() {
         let back = eventually(|| (locked(&target) <= own).then_some(()));
         assert!(back.is_some(), "{} of {own} KiB", locked(&target));
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn what_makes_shared_memory_impossible_is_told_at_the_start() {
+fn missing_requirements_of_shared_memory_are_reported_at_start() {
     let setup = Setup::new().provider("\"shm\"").file(MIB);
     fs::write(setup.shm_folder(), "not a folder").unwrap();
     let words = ["target.toml:4: provider: shm: ", "shm.folder"];
     Run::new(setup.command()).fails(2, &words);
-    // Nobody asked for it here.
+    // With `auto`, shared memory is optional.
     let setup = setup.provider("\"auto\"");
     let target = setup.start();
     let warned = target.lines(&["WARN", "without shared memory", "shm.folder"]);
@@ -353,7 +353,7 @@ fn what_makes_shared_memory_impossible_is_told_at_the_start() {
     target.stop();
 }
 
-/// A folder that every user reaches, with `nvmeof` in it.
+/// A folder with access for all users, with `nvmeof` in it.
 fn open_folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -371,7 +371,7 @@ fn cannot_be_others() -> bool {
 }
 
 #[test]
-fn processes_of_other_users_are_refused_unless_they_are_named() {
+fn other_users_are_refused_unless_configured() {
     if cannot_be_others() {
         return;
     }
@@ -389,16 +389,16 @@ fn processes_of_other_users_are_refused_unless_they_are_named() {
         command.args(["--provider", provider, "--shm-folder"]);
         Run::new(command).arg(&shm).user(STRANGER)
     };
-    // The kernel lets nobody else into the folder.
+    // The permissions of the folder exclude other users.
     let target = setup("").start();
     as_stranger(&target, "shm").fails(1, &["ermission denied"]);
     as_stranger(&target, "auto").ok();
     assert_eq!(target.lines(&["WARN"]), [""; 0]);
     target.stop();
-    // Once it is open for somebody, the target tells them apart.
+    // If it is open for one user, the target checks the user.
     fs::remove_dir_all(&shm).unwrap();
     let target = setup(&FRIEND.to_string()).start();
-    let words = ["user 54321", "not among those permitted"];
+    let words = ["user 54321", "not permitted to connect"];
     as_stranger(&target, "shm").fails(1, &words);
     let warned = target.lines(&["WARN", "user 54321", "shm.users"]);
     assert_eq!(warned.len(), 1, "{}", target.log());
@@ -410,7 +410,7 @@ fn processes_of_other_users_are_refused_unless_they_are_named() {
 }
 
 #[test]
-fn a_target_of_another_user_is_trusted_only_in_a_folder_that_was_named() {
+fn target_of_another_user_is_trusted_only_in_configured_folder() {
     if cannot_be_others() {
         return;
     }
@@ -430,7 +430,7 @@ fn a_target_of_another_user_is_trusted_only_in_a_folder_that_was_named() {
     let target = setup.start_as(&mut command);
     let named = target.fabrics("discover").args("--provider shm");
     named.arg("--shm-folder").arg(&shm).ok();
-    // Somebody put it where the user's own should be.
+    // Another user created a link in place of the folder of this user.
     let trap = folder.path().join("run");
     fs::create_dir(&trap).unwrap();
     symlink(&shm, trap.join("nvmeof")).unwrap();
@@ -438,36 +438,36 @@ fn a_target_of_another_user_is_trusted_only_in_a_folder_that_was_named() {
     command.args(["discover", "-a", "127.0.0.1", "--provider", "shm", "-s"]);
     command.arg(target.address().port().to_string());
     command.env("XDG_RUNTIME_DIR", &trap);
-    let words = ["user 54321", "not among those permitted"];
+    let words = ["user 54321", "not permitted to connect"];
     Run::new(command).user(FRIEND).fails(1, &words);
     target.stop();
 }
 
-/// Its disk may still write to the buffers of the client, which has to wait and says for
-/// whom. At one moment it may have had none of them; not each time.
+/// The backing store of a stalled target may still write to the buffers of the client, which
+/// waits and reports the target. With several attempts, at least one is at such a moment.
 #[test]
-fn a_target_that_hangs_with_memory_of_a_client_is_named() {
+fn stalled_target_with_client_memory_is_reported() {
     let setup = Setup::new().provider("\"shm\"").file(16 * MIB);
     let target = setup.start();
-    // Long ones, so that the disk nearly always has some of them.
+    // Long ones, so that the backing store accesses some of them most of the time.
     let line = "--rw randread --bs 1m --iodepth 32 --runtime 60 --command-timeout 2";
-    let hangs = || {
+    let waits = || {
         let mut bench = over_shm(target.on(1, "bench").args(line), &setup).start();
-        works(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
+        wait_for_io(|| over_shm(target.nvmeof("smart-log"), &setup), &mut bench);
         target.signal(Signal::SIGSTOP);
-        let told = format!("`kill -CONT {}`", target.pid());
-        // It may also say so just before it ends.
+        let remedy = format!("`kill -CONT {}`", target.pid());
+        // It may also report it just before it ends.
         let waited = eventually(|| match bench.runs() {
-            true => bench.stderr().contains(&told).then_some(true),
+            true => bench.stderr().contains(&remedy).then_some(true),
             false => Some(false),
         });
         target.signal(Signal::SIGCONT);
         let ended = bench.end();
         assert_eq!(ended.status, Some(1), "{ended}");
-        // Otherwise it neither ended nor said what it waits for.
-        assert_eq!(Some(ended.stderr.contains(&told)), waited, "{ended}");
+        // Otherwise it neither ended nor reported the target.
+        assert_eq!(Some(ended.stderr.contains(&remedy)), waited, "{ended}");
         waited == Some(true)
     };
-    assert!((0..4).any(|_| hangs()), "nobody ever waited for the target");
+    assert!((0..4).any(|_| waits()), "no client waited for the target");
     target.stop();
 }

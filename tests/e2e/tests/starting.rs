@@ -1,5 +1,4 @@
-//! What is not there yet when the target starts is waited for; what can never be is
-//! refused.
+//! Missing files and addresses at the start are retried; permanent errors are refused.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,7 +28,7 @@ fn check(setup: &Setup) -> Run {
     Run::new(check)
 }
 
-/// The file of namespace `nsid` appears as a whole.
+/// Creates the complete file of namespace `nsid` atomically.
 fn make(setup: &Setup, nsid: u32, len: usize) {
     let new = setup.path("new");
     image(&new, nsid, len);
@@ -47,13 +46,13 @@ fn metrics(setup: &Setup) -> String {
 }
 
 #[test]
-fn a_file_that_was_never_there_is_inactive_until_it_is() {
+fn missing_file_is_inactive_until_created() {
     let setup = managed().file(MIB);
     let path = setup.image_path(2).display().to_string();
     let setup = setup.namespace(&path, "");
     let checked = check(&setup).ok();
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-    for words in ["good", "would wait", "target.toml:", "no such file"] {
+    for words in ["valid", "would wait", "target.toml:", "no such file"] {
         assert!(said.contains(words), "{words}: {said}");
     }
     let mut target = setup.start();
@@ -80,7 +79,7 @@ fn a_file_that_was_never_there_is_inactive_until_it_is() {
 }
 
 #[test]
-fn a_namespace_that_was_served_keeps_its_size_and_is_inaccessible_until_it_opens() {
+fn waiting_namespace_keeps_its_size_and_is_inaccessible() {
     let setup = managed().file_with(2 * MIB, "block_size = 4096").file(MIB);
     setup.start().stop();
     let path = setup.image_path(1);
@@ -95,7 +94,7 @@ fn a_namespace_that_was_served_keeps_its_size_and_is_inaccessible_until_it_opens
     );
     let read = target.on(1, "read").args("--block-count 1 --data -");
     read.fails(1, &["Asymmetric Access Inaccessible"]);
-    // The other is served as ever, and may be changed.
+    // The other one is served, and can be changed.
     let _ = target.read(2, 0, Some(1));
     ctl(&setup, "namespace add ram:1M --nsid 3").ok();
     assert_eq!(active(&target), [1, 2, 3]);
@@ -107,7 +106,7 @@ fn a_namespace_that_was_served_keeps_its_size_and_is_inaccessible_until_it_opens
 }
 
 #[test]
-fn a_locked_file_is_served_when_its_lock_is_gone() {
+fn locked_file_is_served_after_unlock() {
     let setup = Setup::new().file(MIB);
     let mut first = setup.start();
     let path = setup.image_path(1).display().to_string();
@@ -122,9 +121,9 @@ fn a_locked_file_is_served_when_its_lock_is_gone() {
     second.stop();
 }
 
-/// Runs to be ready with nothing at all, as the service manager hears.
+/// The target notifies the service manager that it is ready without any listener.
 #[test]
-fn without_any_port_it_runs_and_waits() {
+fn target_without_listener_runs_and_retries() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let setup = Setup::new().file(MIB).port(port);
@@ -167,7 +166,7 @@ fn without_any_port_it_runs_and_waits() {
 }
 
 #[test]
-fn ports_that_conflict_with_each_other_are_the_configurations_own_fault() {
+fn conflicting_ports_are_configuration_error() {
     let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
@@ -184,7 +183,7 @@ fn ports_that_conflict_with_each_other_are_the_configurations_own_fault() {
 }
 
 #[test]
-fn what_can_never_be_is_refused_whatever_else_is_missing() {
+fn permanent_error_is_refused_despite_transient_ones() {
     let setup = Setup::new().namespace("/nonexistent/disk", "");
     let setup = setup.namespace("/proc", "");
     let words = ["path: ", "is a directory"];
@@ -192,13 +191,13 @@ fn what_can_never_be_is_refused_whatever_else_is_missing() {
     Run::new(setup.command()).fails(2, &words);
 }
 
-/// The control socket and the address of metrics, of a target before it.
+/// The control socket and the metrics address are in use by another target.
 #[test]
-fn listeners_that_somebody_else_has_are_waited_for() {
+fn listeners_in_use_are_retried() {
     let setup = managed().namespace("ram:1M", "");
     let text = setup.text();
     let mut first = setup.start();
-    // Another file of changes: that lock is waited for before anything is served.
+    // Another state file: its lock is awaited before anything is served.
     let text = text.replace("state.json", "other.json");
     let path = setup.path("second.toml");
     fs::write(&path, text).unwrap();
@@ -215,24 +214,24 @@ fn listeners_that_somebody_else_has_are_waited_for() {
 }
 
 #[test]
-fn a_file_of_changes_that_somebody_else_has_is_waited_for() {
+fn locked_state_file_is_retried() {
     let setup = managed().namespace("ram:1M", "");
     let mut first = setup.start();
     let other = Setup::new();
     let mut second = other.start_anyhow_as(&mut setup.command());
     let line = second.wait_for_log("waiting: ");
     assert!(
-        line.contains("another target keeps its changes in"),
+        line.contains("another target uses the state file"),
         "{line}"
     );
-    // It reads its file at each try, and a hangup is one more.
+    // It reads its file at each retry, and SIGHUP triggers one.
     second.signal(Signal::SIGHUP);
     // Not `check`, which writes the file that the target reads.
     let mut check = target_command();
     check.arg("check-config").arg(setup.path("target.toml"));
     let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
     for words in [
-        "control.state: another target keeps its changes in",
+        "control.state: another target uses the state file",
         "control.socket: another process listens there",
     ] {
         assert!(said.contains(words), "{words}: {said}");
@@ -243,14 +242,14 @@ fn a_file_of_changes_that_somebody_else_has_is_waited_for() {
 }
 
 #[test]
-fn check_config_lists_an_address_of_metrics_that_is_taken() {
+fn check_config_reports_metrics_address_in_use() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let taken = listener.local_addr().unwrap();
     for (address, words) in [
         (taken.to_string(), "is in use"),
         (
             "[fe80::1%nosuch0]:9400".to_owned(),
-            "the interface of [fe80::1%nosuch0]:9400 is not there",
+            "the interface of [fe80::1%nosuch0]:9400 does not exist",
         ),
     ] {
         let setup = Setup::new().head(&format!("[metrics]\nlisten = \"{address}\""));
@@ -264,7 +263,7 @@ fn check_config_lists_an_address_of_metrics_that_is_taken() {
     }
 }
 
-/// Given on the command line, it keeps its name until it is there.
+/// On the command line as well, the interface name is kept until the interface exists.
 #[test]
 fn absent_interface_is_waited_for_by_its_name() {
     let setup = Setup::new();
@@ -275,12 +274,12 @@ fn absent_interface_is_waited_for_by_its_name() {
     let line = target.wait_for_log("WARN waiting for port");
     let words = format!("port {listen}: ");
     assert!(line.contains(&words), "{line}");
-    assert!(line.contains("fe80::1%nosuch0 is not there"), "{line}");
+    assert!(line.contains("fe80::1%nosuch0 does not exist"), "{line}");
     target.stop();
 }
 
 #[test]
-fn there_may_be_more_files_than_the_soft_limit_of_descriptors() {
+fn soft_descriptor_limit_is_raised_for_many_files() {
     let mut setup = Setup::new();
     for nsid in 1..=300 {
         image(&setup.path(&format!("{nsid}")), 1, 4096);
@@ -306,7 +305,7 @@ fn there_may_be_more_files_than_the_soft_limit_of_descriptors() {
 }
 
 #[test]
-fn a_hangup_of_a_target_without_a_file_is_ignored() {
+fn sighup_without_configuration_file_is_ignored() {
     let setup = Setup::new();
     let mut command = target_command();
     command.args(["serve", "--namespace", "ram:1M", "--listen", "127.0.0.1:0"]);
@@ -318,7 +317,7 @@ fn a_hangup_of_a_target_without_a_file_is_ignored() {
 }
 
 #[test]
-fn a_log_level_that_is_none_is_refused_by_every_program() {
+fn invalid_log_level_is_refused_by_every_program() {
     let words = ["nonsense", "error, warn, info, debug, trace"];
     for line in ["check-config x", "ctl status", "serve --namespace ram:1M"] {
         let mut command = target_command();
@@ -339,7 +338,7 @@ fn a_log_level_that_is_none_is_refused_by_every_program() {
 
 /// <https://no-color.org>
 #[test]
-fn a_log_has_no_colors_where_nobody_wants_them() {
+fn log_has_no_colors_without_terminal() {
     let program = binary("nvmeof-target");
     let line = format!(
         "timeout 2 {} serve --namespace ram:1M --listen 127.0.0.1:0",
@@ -359,7 +358,7 @@ fn a_log_has_no_colors_where_nobody_wants_them() {
 }
 
 #[test]
-fn a_file_that_is_deleted_is_told_once() {
+fn deleted_file_is_reported_once() {
     let setup = managed().file(MIB);
     let mut target = setup.start();
     let unlinked = || sample(&metrics(&setup), "nvmeof_target_namespace_unlinked", &[]);
@@ -370,18 +369,18 @@ fn a_file_that_is_deleted_is_told_once() {
     assert_eq!(unlinked(), 1.0);
     let text = String::from_utf8(ctl(&setup, "status").ok().stdout).unwrap();
     assert!(text.contains("WARNING: "), "{text}");
-    // It is still served, and looked at again and again.
+    // It is still served, and checked repeatedly.
     let _ = target.read(1, 0, Some(1));
     std::thread::sleep(Duration::from_secs(5));
-    let told = target.lines(&["the file was deleted or renamed"]);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let logged = target.lines(&["the file was deleted or renamed"]);
+    assert_eq!(logged.len(), 1, "{logged:?}");
     fs::rename(setup.path("kept"), &path).unwrap();
     assert!(Path::new(&path).exists());
     nvmeof_e2e::eventually(|| (unlinked() == 0.0).then_some(())).unwrap();
     target.stop();
 }
 
-/// The warning says how its data are saved; who does that has them.
+/// The command in the warning saves the data of the file.
 #[test]
 fn deleted_file_is_saved_as_its_warning_says() {
     let setup = managed().file(MIB);
@@ -412,7 +411,7 @@ fn deleted_file_is_saved_as_its_warning_says() {
     target.stop();
 }
 
-/// Who checks a file that is served need not stop anything.
+/// Checking the configuration of a running target does not require stopping it.
 #[test]
 fn check_of_a_served_file_names_the_target_that_serves_it() {
     let setup = managed().file(MIB);
@@ -423,7 +422,7 @@ fn check_of_a_served_file_names_the_target_that_serves_it() {
         said.contains("a target runs with the control.socket"),
         "{said}"
     );
-    // What it says to do shows that nothing would change.
+    // The recommended command shows that nothing would change.
     let command = said.split('`').nth(1).unwrap();
     let plan = command.strip_prefix("nvmeof-target ctl ").unwrap();
     let planned = ctl(&setup, plan).ok().text();

@@ -1,4 +1,4 @@
-//! Disks that fail under the target.
+//! Backing stores that fail under the target.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,7 +14,7 @@ use nvmeof_e2e::{Setup, Target, binary, is_root, pattern, same_bytes};
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_file_that_was_cut_short() {
+fn truncated_file_is_reported() {
     let setup = Setup::new().file(4 * MIB);
     let mut target = setup.start();
     let file = OpenOptions::new()
@@ -22,25 +22,25 @@ fn a_file_that_was_cut_short() {
         .open(setup.image_path(1))
         .unwrap();
     file.set_len(MIB as u64).unwrap();
-    // What is there is read, what is not is an error and not zeroes.
+    // Data before the end are read; reads beyond it are errors, not zeroes.
     same_bytes(&target.read(1, 0, Some(2048)), &pattern(1, MIB));
     let missing = "--start-block 4096 --block-count 8 --data -";
     let words = ["Read", "4096"];
     target.on(1, "read").args(missing).fails(1, &words);
     let path = setup.image_path(1).display().to_string();
     let offset = (4096 * 512).to_string();
-    let told = target.lines(&[&path, &offset, "ERROR"]);
-    assert_eq!(told.len(), 1, "{}", target.log());
-    // The medium is well, as far as it is there.
+    let logged = target.lines(&[&path, &offset, "ERROR"]);
+    assert_eq!(logged.len(), 1, "{}", target.log());
+    // It is not a media error.
     let smart = target.nvmeof("smart-log").json();
     assert_eq!(smart["media_errors"], 0);
     assert!(smart["num_err_log_entries"].as_u64().unwrap() > 0);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// A way to a mount of our own that nobody else sees and that ends with us:
-/// root may, others if the machine lets them.
+/// A command in a mount namespace of its own: as root, or as a user if the machine allows
+/// user namespaces.
 fn unshare() -> Option<Command> {
     let mut command = Command::new("unshare");
     command.arg("--mount");
@@ -58,7 +58,7 @@ fn unshare() -> Option<Command> {
     allowed.then_some(command)
 }
 
-/// A target whose disk is a file on a full file system.
+/// A target with a backing file on a small file system.
 fn on_a_small_disk(setup: &Setup) -> Option<Target> {
     let mut command = unshare()?;
     let folder = setup.path("small");
@@ -74,12 +74,12 @@ fn on_a_small_disk(setup: &Setup) -> Option<Target> {
 }
 
 #[test]
-fn a_disk_that_is_full() {
+fn full_file_system_is_reported() {
     let setup = Setup::new();
     let path = setup.path("small/disk.img").display().to_string();
     let setup = setup.namespace(&path, "");
     let Some(mut target) = on_a_small_disk(&setup) else {
-        eprintln!("skipped: this machine does not let us mount a small tmpfs");
+        eprintln!("skipped: no permission to mount a tmpfs");
         return;
     };
     let data = pattern(3, MIB);
@@ -90,9 +90,9 @@ fn a_disk_that_is_full() {
         .args("--start-block 8192 --data -")
         .stdin(&more);
     run.fails(1, &["Capacity Exceeded", "full"]);
-    let told = target.lines(&[&path, "ERROR", "No space left"]);
-    assert!(!told.is_empty(), "{}", target.log());
-    // What was written is still there, and room makes writes possible again.
+    let logged = target.lines(&[&path, "ERROR", "No space left"]);
+    assert!(!logged.is_empty(), "{}", target.log());
+    // Written data are kept, and writes succeed again after a deallocation.
     same_bytes(&target.read(1, 0, Some(2048)), &data);
     target
         .on(1, "dsm")
@@ -100,12 +100,12 @@ fn a_disk_that_is_full() {
         .ok();
     target.write(1, 0, &data);
     same_bytes(&target.read(1, 0, Some(2048)), &data);
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_file_that_is_only_for_reading() {
+fn read_only_file_is_served_read_only() {
     let setup = Setup::new().file_with(MIB, "readonly = true");
     let mut mode = fs::metadata(setup.image_path(1)).unwrap().permissions();
     mode.set_readonly(true);
@@ -116,7 +116,7 @@ fn a_file_that_is_only_for_reading() {
 }
 
 #[test]
-fn a_file_of_any_name() {
+fn file_with_unusual_name_is_served() {
     let setup = Setup::new();
     let path = setup.path("disk mit Umlauten äöü and #.img");
     nvmeof_e2e::image(&path, 1, MIB);

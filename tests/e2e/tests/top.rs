@@ -1,4 +1,4 @@
-//! The live view on a terminal: what is seen, keys, sizes, and what is left of it.
+//! The live view on a terminal: content, keys, sizes, and restoring the terminal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::File;
@@ -17,12 +17,12 @@ use vt100::{Parser, Screen};
 
 const MIB: usize = 1 << 20;
 
-/// The view on a terminal of its own.
+/// The view on a pseudo-terminal.
 struct Terminal {
     keys: File,
-    /// What somebody in front of it sees.
+    /// The content of the screen.
     shown: Arc<Mutex<Parser>>,
-    /// The end that programs have.
+    /// The program side of the terminal.
     slave: File,
     before: Termios,
     top: Child,
@@ -41,7 +41,7 @@ impl Terminal {
         let before = tcgetattr(&slave).unwrap();
         let end = || slave.try_clone().unwrap();
         let program = target_command();
-        // So that it hears of other sizes.
+        // So that it gets SIGWINCH.
         let mut command = Command::new("setsid");
         command
             .args(["--ctty", "--wait"])
@@ -71,7 +71,7 @@ impl Terminal {
         what(self.shown.lock().unwrap().screen())
     }
 
-    /// Waits until the view's screen has these words.
+    /// Waits until the screen contains these words.
     fn shows(&self, words: &str) {
         let words = squeezed(words);
         let there = |screen: &Screen| screen.alternate_screen() && text(screen).contains(&words);
@@ -87,7 +87,7 @@ impl Terminal {
         self.keys.write_all(key).unwrap();
     }
 
-    /// What is seen from then on was drawn from then on.
+    /// Clears the screen, so that later content is new.
     fn resize(&self, columns: u16, rows: u16) {
         let mut shown = self.shown.lock().unwrap();
         shown.screen_mut().set_size(rows, columns);
@@ -101,7 +101,7 @@ impl Terminal {
         assert!(stty.status().unwrap().success());
     }
 
-    /// Ends by itself, and the terminal is what it was. Gives the exit status.
+    /// Waits for its end; the terminal must be restored. Returns the exit status.
     fn ends(&mut self) -> Option<i32> {
         let status = eventually(|| self.top.try_wait().unwrap());
         let status = status.unwrap_or_else(|| panic!("it goes on: {:?}", self.sees(text)));
@@ -119,7 +119,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Without spaces: words that a narrow screen cuts in two are whole.
+/// Removes spaces, so that words that a narrow screen wraps are complete.
 fn text(screen: &Screen) -> String {
     squeezed(&screen.contents())
 }
@@ -138,7 +138,7 @@ fn watched() -> (Setup, Target) {
 }
 
 #[test]
-fn the_view_is_there_until_a_key_ends_it() {
+fn view_stays_until_a_key_quits() {
     let (setup, target) = watched();
     for (key, size) in [
         (&b"q"[..], (80, 24)),
@@ -156,7 +156,7 @@ fn the_view_is_there_until_a_key_ends_it() {
 }
 
 #[test]
-fn another_size_is_filled_and_keys_go_on() {
+fn resized_terminal_is_filled_and_keys_work() {
     let (setup, target) = watched();
     let mut terminal = Terminal::start(&setup, 80, 24);
     terminal.shows("REACTOR");
@@ -172,11 +172,11 @@ fn another_size_is_filled_and_keys_go_on() {
 }
 
 #[test]
-fn a_key_beside_another_size_is_not_lost() {
+fn key_during_resize_is_not_lost() {
     let (setup, target) = watched();
     let mut terminal = Terminal::start(&setup, 80, 24);
     terminal.shows("REACTOR");
-    // The view waits for its answer, so that it finds both at once.
+    // The view waits for a response, so that it gets both at the same time.
     target.signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_secs(1));
     terminal.resize(100, 30);
@@ -187,12 +187,12 @@ fn a_key_beside_another_size_is_not_lost() {
 }
 
 #[test]
-fn a_signal_leaves_the_terminal_as_it_was() {
+fn signal_restores_the_terminal() {
     let (setup, target) = watched();
     for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
         let mut terminal = Terminal::start(&setup, 80, 24);
         terminal.shows("REACTOR");
-        // setsid(1) became it: it led no group.
+        // setsid(1) has executed it: it was no process group leader.
         let pid = Pid::from_raw(i32::try_from(terminal.top.id()).unwrap());
         kill(pid, signal).unwrap();
         assert_eq!(terminal.ends(), Some(status), "{signal}");
@@ -201,14 +201,14 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_target_that_goes_away_is_told_and_waited_for() {
+fn top_reports_lost_target_and_reconnects() {
     let (setup, target) = watched();
     let mut terminal = Terminal::start(&setup, 80, 24);
     terminal.shows("REACTOR");
     target.stop();
     terminal.shows("there is no such socket; does the target run?");
     let target = setup.start();
-    terminal.shows("the target was started again");
+    terminal.shows("the target was restarted");
     terminal.press(b"q");
     assert_eq!(terminal.ends(), Some(0));
     target.stop();

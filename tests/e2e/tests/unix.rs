@@ -15,7 +15,7 @@ use std::process::Command;
 
 use nvmeof_e2e::{
     NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, reactors_on_one_cpu,
-    same_bytes, target_command, works,
+    same_bytes, target_command, wait_for_io,
 };
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ const MIB: usize = 1 << 20;
 /// A user that no machine has.
 const STRANGER: u32 = 54_321;
 
-/// A folder for a socket whose name is short enough, and a port there.
+/// A folder with a short enough path for a socket, and a port there.
 fn served() -> (Setup, TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvmeof.sock");
@@ -31,7 +31,7 @@ fn served() -> (Setup, TempDir, PathBuf) {
 }
 
 #[test]
-fn every_command_does_its_work() {
+fn every_command_works() {
     let (setup, _folder, path) = served();
     // Beside the default: reactors that share the socket.
     let setup = setup.head(&reactors_on_one_cpu(2)).file(16 * MIB);
@@ -72,17 +72,17 @@ fn every_command_does_its_work() {
             .args("--runtime 1 --nr-io-queues 4 --rw");
         bench.args(line).ok();
     }
-    // Peers are known by process and user.
+    // Peers are identified by process and user.
     let uid = nix::unistd::geteuid();
     let known = target.lines(&["peer=process ", &format!("of user {uid}")]);
     assert!(!known.is_empty(), "{}", target.log());
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
     assert!(!path.exists(), "the socket goes with its target");
 }
 
 #[test]
-fn other_providers_and_ports_are_refused_with_the_reason() {
+fn other_providers_and_ports_are_refused_with_reason() {
     let (setup, _folder, path) = served();
     let target = setup.file(MIB).start();
     for provider in ["verbs", "shm"] {
@@ -93,19 +93,19 @@ fn other_providers_and_ports_are_refused_with_the_reason() {
     run.fails(2, &["no port", "(-s)"]);
     target.stop();
 
-    // Nobody there, in several ways.
+    // Without a listener, in several ways.
     let discover = |path: &str| Run::nvmeof("discover -a").arg(format!("unix:{path}"));
     let gone = path.display().to_string();
-    discover(&gone).fails(1, &[&gone, "is nvmeof-target running"]);
+    discover(&gone).fails(1, &[&gone, "check that nvmeof-target is running"]);
     fs::write(&path, "").unwrap();
-    discover(&gone).fails(1, &[&gone, "no socket"]);
+    discover(&gone).fails(1, &[&gone, "not a socket"]);
     discover("relative").fails(2, &["absolute"]);
     discover(&format!("/{}", "x".repeat(107))).fails(2, &["107 bytes", "108"]);
 }
 
-/// What is not there yet, and what somebody else has, is waited for.
+/// A missing folder and a socket in use are retried.
 #[test]
-fn a_socket_that_cannot_be_had_yet_is_waited_for() {
+fn unavailable_unix_socket_is_retried() {
     let (setup, folder, path) = served();
     let setup = setup.namespace("null:1M", "");
     let other = UnixListener::bind(&path).unwrap();
@@ -133,11 +133,11 @@ fn a_socket_that_cannot_be_had_yet_is_waited_for() {
 }
 
 #[test]
-fn a_port_that_cannot_be_is_refused_with_file_line_and_key() {
+fn invalid_unix_port_names_file_line_and_key() {
     let (setup, _folder, path) = served();
     let setup = setup.namespace("null:1M", "");
     fs::write(&path, "precious").unwrap();
-    let words = ["target.toml:2: traddr: ", "no socket"];
+    let words = ["target.toml:2: traddr: ", "not a socket"];
     Run::new(setup.command()).fails(2, &words);
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     fs::remove_file(&path).unwrap();
@@ -157,13 +157,13 @@ fn a_port_that_cannot_be_is_refused_with_file_line_and_key() {
 }
 
 #[test]
-fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
+fn killed_target_fails_hosts_and_restarts_immediately() {
     let (setup, _folder, path) = served();
     let setup = setup.file(4 * MIB);
     let mut target = setup.start();
     let bench = target.on(1, "bench").args("--runtime 60 --rw randwrite");
     let mut bench = bench.start();
-    works(|| target.nvmeof("smart-log"), &mut bench);
+    wait_for_io(|| target.nvmeof("smart-log"), &mut bench);
     target.kill();
     let ended = bench.end();
     assert_eq!(ended.status, Some(1), "{ended}");
@@ -171,7 +171,10 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
     assert!(!ended.stderr.contains("panicked"), "{ended}");
     assert!(path.exists(), "a killed target cannot tidy up");
     let nobody = target.fabrics("discover");
-    nobody.fails(1, &["nothing listens", "is nvmeof-target running"]);
+    nobody.fails(
+        1,
+        &["nothing listens", "check that nvmeof-target is running"],
+    );
     let again = setup.start();
     let data = pattern(9, 2 * MIB);
     again.write(1, 0, &data);
@@ -180,7 +183,7 @@ fn a_killed_target_fails_its_hosts_clearly_and_starts_again_at_once() {
 }
 
 #[test]
-fn hosts_that_are_killed_leave_nothing() {
+fn killed_hosts_leak_nothing() {
     let (setup, _folder, _path) = served();
     let mut target = setup.file(16 * MIB).start();
     let _ = target.read(1, 0, Some(1));
@@ -191,18 +194,18 @@ fn hosts_that_are_killed_leave_nothing() {
     ] {
         let bench = target.on(1, "bench").args(line).args("--runtime 60");
         let mut bench = bench.args("--iodepth 32").start();
-        works(|| target.nvmeof("smart-log"), &mut bench);
+        wait_for_io(|| target.nvmeof("smart-log"), &mut bench);
         assert!(fds(target.pid()) > idle);
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
         assert!(back.is_some(), "{}", target.log());
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn a_target_without_a_file_listens_where_the_option_says() {
+fn address_option_selects_unix_socket() {
     let (setup, _folder, path) = served();
     let mut command = target_command();
     command.args(["serve", "--namespace", "ram:1M", "--listen"]);
@@ -224,10 +227,10 @@ fn a_target_without_a_file_listens_where_the_option_says() {
     target.stop();
 }
 
-/// Who came by IP is told of ways by IP alone; who came through the socket is
-/// told of all.
+/// Hosts that connect by IP get IP addresses only; hosts that connect through the socket get
+/// all addresses.
 #[test]
-fn each_host_is_told_of_what_it_can_use() {
+fn discovery_lists_reachable_addresses_only() {
     let (setup, _folder, path) = served();
     let head = "[[port]]\ntraddr = \"0.0.0.0\"\ntrsvcid = 0\nprovider = \"iwarp\"";
     let target = setup.head(head).file(MIB).start();
@@ -248,7 +251,7 @@ fn each_host_is_told_of_what_it_can_use() {
 }
 
 #[test]
-fn users_that_may_not_write_the_socket_are_refused() {
+fn users_without_socket_permission_are_refused() {
     if !is_root() {
         eprintln!("skipped: only root can be other users");
         return;

@@ -1,5 +1,4 @@
-//! How the target is, as it tells: over its control socket, over TCP, in a
-//! terminal and in its log.
+//! Status of a target: over its control socket, over TCP, in a terminal and in its log.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -31,7 +30,7 @@ fn watched() -> Setup {
 }
 
 fn over_tcp(target: &mut Target, path: &str) -> (String, String) {
-    let line = target.wait_for_log("metrics at http://");
+    let line = target.wait_for_log("metrics listening on http://");
     let (_, rest) = line.split_once("http://").unwrap();
     let stream = TcpStream::connect(rest.split('/').next().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -39,7 +38,7 @@ fn over_tcp(target: &mut Target, path: &str) -> (String, String) {
 }
 
 #[test]
-fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
+fn metrics_of_a_host_are_served_over_socket_and_tcp() {
     let setup = watched();
     let mut target = setup.start();
     target.write(1, 0, &[7; 64 << 10]);
@@ -92,14 +91,14 @@ fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
         &["class=\"write\""],
     );
     assert!(times >= 1.0, "{times}");
-    // The same over TCP, and nothing else than that.
+    // The same over TCP, and no other path.
     let (head, by_tcp) = over_tcp(&mut target, "/metrics");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     let written = "nvmeof_target_namespace_written_bytes_total";
     assert!((sample(&by_tcp, written, &[]) - 65536.0).abs() < 0.5);
     let (head, body) = over_tcp(&mut target, "/v1/status");
     assert!(head.starts_with("http/1.1 404"), "{head}");
-    // Every path that the refusal names is here.
+    // Each path that the error lists exists.
     let error: Value = serde_json::from_str(&body).unwrap();
     let message = error["error"]["message"].as_str().unwrap();
     let (_, remedy) = message.split_once("; ").unwrap();
@@ -112,12 +111,12 @@ fn what_a_host_did_is_told_over_the_socket_and_over_tcp() {
         let (head, _) = over_tcp(&mut target, path);
         assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
     }
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn what_asks_for_plain_text_gets_the_older_format() {
+fn plain_text_request_gets_the_older_format() {
     let setup = watched();
     let target = setup.start();
     let ask = |accept: &str| {
@@ -148,14 +147,14 @@ fn what_asks_for_plain_text_gets_the_older_format() {
 }
 
 #[test]
-fn storage_that_is_gone_is_told_and_so_is_that_it_is_back() {
+fn lost_store_and_its_recovery_are_reported() {
     let setup = watched();
     let target = setup.start();
     let state = |state: &str, expected: f64| {
         let labels = ["nsid=\"1\"", &format!("state=\"{state}\"")];
         let name = "nvmeof_target_namespace_state";
-        let told = || sample(&over_socket(&setup, "/metrics").1, name, &labels);
-        let there = eventually(|| ((told() - expected).abs() < 0.5).then_some(()));
+        let value = || sample(&over_socket(&setup, "/metrics").1, name, &labels);
+        let there = eventually(|| ((value() - expected).abs() < 0.5).then_some(()));
         assert!(there.is_some(), "{state} is not {expected}");
     };
     state("ready", 1.0);
@@ -182,7 +181,7 @@ fn storage_that_is_gone_is_told_and_so_is_that_it_is_back() {
 }
 
 #[test]
-fn running_out_of_descriptors_makes_no_disk_faulted() {
+fn descriptor_shortage_faults_no_namespace() {
     let setup = watched();
     let mut target = setup.start();
     let pid = target.pid();
@@ -197,7 +196,7 @@ fn running_out_of_descriptors_makes_no_disk_faulted() {
     let limit = sample(&text, "nvmeof_target_file_descriptors", &["limit"]);
     let open = sample(&text, "nvmeof_target_file_descriptors", &["open"]);
     assert!(open >= 10.0 && open < limit, "{open} of {limit}");
-    // It has more: no descriptor that is free is below the limit.
+    // No free descriptor is below the limit.
     soft("5:");
     let image = std::fs::OpenOptions::new()
         .write(true)
@@ -213,12 +212,12 @@ fn running_out_of_descriptors_makes_no_disk_faulted() {
     };
     assert!(eventually(|| (size() > 33e6).then_some(())).is_some());
     assert!(target.lines(&["faulted"]).is_empty(), "{}", target.log());
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
 #[test]
-fn the_description_of_the_socket_is_printed_and_has_a_manual_page() {
+fn api_description_is_printed_and_has_manual_page() {
     let mut command = target_command();
     command.arg("openapi");
     let printed = Run::new(command).ok();
@@ -238,7 +237,7 @@ fn the_description_of_the_socket_is_printed_and_has_a_manual_page() {
 }
 
 #[test]
-fn a_healthy_target_says_so() {
+fn healthy_target_reports_health() {
     let setup = watched();
     let mut target = setup.start();
     for (head, body) in [
@@ -249,7 +248,7 @@ fn a_healthy_target_says_so() {
         let health: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(health["healthy"], true);
         assert_eq!(
-            (&health["reactors"], &health["hanging"]),
+            (&health["reactors"], &health["stalled"]),
             (&1.into(), &Value::Array(vec![]))
         );
     }
@@ -257,7 +256,7 @@ fn a_healthy_target_says_so() {
 }
 
 #[test]
-fn a_host_at_work_is_seen_and_so_is_that_it_left() {
+fn busy_host_is_listed_until_it_leaves() {
     let setup = watched();
     let mut target = setup.start();
     let bench = target.on(1, "bench");
@@ -296,7 +295,7 @@ fn a_host_at_work_is_seen_and_so_is_that_it_left() {
     bench.kill();
     let left = eventually(|| (snapshot()["hosts"][0]["connected"] == false).then_some(()));
     assert!(left.is_some());
-    // What a subsystem did stays when its namespace goes.
+    // Counters of a subsystem remain after its namespace is removed.
     let of_subsystem = |snapshot: &Value| {
         let one = &snapshot["subsystems"][0];
         assert_eq!(one["subsystem"], NQN);
@@ -309,11 +308,11 @@ fn a_host_at_work_is_seen_and_so_is_that_it_left() {
     ctl(&setup, "namespace remove 1").ok();
     let after = snapshot();
     assert_eq!(of_subsystem(&after), (0, before));
-    target.must_be_well();
+    target.assert_healthy();
     target.stop();
 }
 
-/// `nvmeof-target top` with these words.
+/// `nvmeof-target top` with these arguments.
 fn top(setup: &Setup, line: &str) -> Run {
     let mut command = target_command();
     command
@@ -324,18 +323,18 @@ fn top(setup: &Setup, line: &str) -> Run {
 }
 
 #[test]
-fn top_without_a_target_or_a_terminal_says_what_to_do() {
+fn top_without_target_or_terminal_reports_remedy() {
     let setup = Setup::new();
     top(&setup, "--once").fails(1, &["control.sock", "does the target run?"]);
-    top(&setup, "").fails(1, &["no terminal; use --once"]);
+    top(&setup, "").fails(1, &["not a terminal; use --once"]);
     top(&setup, "--once --interval 0").fails(2, &["must be 0.1 to 3600"]);
 }
 
 #[test]
-fn an_address_that_is_in_use_is_waited_for() {
+fn metrics_address_in_use_is_retried() {
     let setup = watched();
     let mut target = setup.start();
-    let line = target.wait_for_log("metrics at http://");
+    let line = target.wait_for_log("metrics listening on http://");
     let address = line
         .split_once("http://")
         .unwrap()
@@ -354,12 +353,12 @@ fn an_address_that_is_in_use_is_waited_for() {
     let line = second.wait_for_log("WARN waiting for listener metrics.listen");
     assert!(line.contains("is in use; choose another port"), "{line}");
     target.stop();
-    second.wait_for_log("metrics at http://");
+    second.wait_for_log("metrics listening on http://");
     second.stop();
 }
 
 #[test]
-fn lines_of_the_log_name_the_host_its_address_the_subsystem_and_the_queue() {
+fn log_lines_have_host_address_subsystem_and_queue() {
     let setup = watched();
     let target = setup.start();
     let _ = target.read(1, 0, Some(8));

@@ -1,6 +1,6 @@
-//! What several fuzz targets need: a script read from the input, a stream
-//! whose other end is the input, a target to talk to, and our side of a connection
-//! through shared memory.
+//! Shared parts of fuzz targets: a script that is read from the input, a stream whose other
+//! end is the input, an NVMe target, and the local side of a connection through shared
+//! memory.
 #![forbid(unsafe_code)]
 
 mod line;

@@ -9,18 +9,18 @@ use std::time::Duration;
 use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
-/// The only stream; connecting again means a new one.
+/// The only stream; a new connection replaces it.
 #[derive(Debug)]
 pub struct Line {
-    /// What the peer said and we did not take yet.
+    /// Data of the peer that were not received yet.
     pub inbound: VecDeque<u8>,
-    /// Whether the peer ends the stream after that.
+    /// Whether the peer closes the stream after that.
     pub ended: bool,
-    /// Most bytes of one receive, so that the stream is split anywhere.
+    /// Maximum bytes of one receive, to split the stream anywhere.
     pub step: usize,
     /// Bytes that may still be sent.
     pub room: usize,
-    /// The stream at hand; streams of smaller numbers are gone.
+    /// The current stream; streams with lower numbers are closed.
     current: u64,
     open: bool,
     said: Vec<StreamEvent>,
@@ -40,11 +40,11 @@ impl Default for Line {
     }
 }
 
-/// Where everybody is.
+/// The address of both sides.
 pub const ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4420);
 
 impl Line {
-    /// A peer connects to us.
+    /// A peer connects to this side.
     pub fn arrive(&mut self) {
         let stream = self.renew();
         self.said.push(StreamEvent::Incoming {
@@ -54,7 +54,7 @@ impl Line {
         });
     }
 
-    /// Whether our side has the stream open.
+    /// Whether this side has the stream open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
@@ -118,14 +118,14 @@ impl Streams for Line {
             left -= take;
             count += take;
         }
-        assert!(count > 0, "a receive into no memory");
+        assert!(count > 0, "a receive into an empty buffer");
         Ok(count)
     }
 
     fn send(&mut self, stream: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         self.check(stream)?;
         let offered: usize = bufs.iter().map(|buf| buf.len()).sum();
-        assert!(offered > 0, "a send of nothing");
+        assert!(offered > 0, "an empty send");
         let count = offered.min(self.room);
         self.room -= count;
         match count {

@@ -1,5 +1,5 @@
-//! An input read as a script: numbers and bytes, first to last. What is missing
-//! at the end reads as zero, so that every input is a whole script.
+//! An input as a script: numbers and bytes, from first to last. Missing bytes at the end read
+//! as zero, so that every input is a complete script.
 
 /// The rest of an input.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +33,13 @@ impl<'a> Script<'a> {
         bytes
     }
 
-    /// As many bytes as the next byte says.
+    /// A number of bytes that the next byte gives.
     pub fn short(&mut self) -> &'a [u8] {
         let len = self.byte();
         self.bytes(len.into())
     }
 
-    /// Everything that is left.
+    /// The remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -64,12 +64,12 @@ impl<'a> Script<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// One of `count` things.
+    /// An index below `count`.
     pub fn index(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count.max(1)
     }
 
-    /// Exactly `len` bytes; where the script has fewer they are repeated.
+    /// Exactly `len` bytes, repeated if the script has fewer.
     pub fn filled(&mut self, len: usize) -> Vec<u8> {
         let seed = self.bytes(len.min(64));
         let pattern = if seed.is_empty() { &[0] } else { seed };

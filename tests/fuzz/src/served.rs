@@ -1,5 +1,5 @@
-//! A target with one subsystem for everybody, one for a friend and the
-//! discovery subsystem.
+//! A target with one subsystem for any host, one for a permitted host, and the discovery
+//! subsystem.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
@@ -10,16 +10,16 @@ use nvmeof_target_core::{
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;
 
-/// The subsystem that everybody may use.
+/// The subsystem that any host may use.
 pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:disk";
 /// A host.
 pub const HOST: &str = "nqn.2026-11.org.example:host";
 
-/// Namespace and disk that only a friend of [`SUBSYSTEM`] may see.
+/// Namespace and disk of [`SUBSYSTEM`] that only a permitted host may access.
 pub const HIDDEN: u32 = 2;
-/// Namespace and disk that hosts reach only in what [`other`] makes of it.
+/// Namespace and disk that hosts can access only in the model of [`other`].
 pub const CLOSED: u32 = 4;
-/// Namespace and disk that nobody can write to.
+/// Namespace and disk that are read-only.
 pub const READ_ONLY: u32 = 3;
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -57,8 +57,8 @@ static CHANGED: LazyLock<Model> = LazyLock::new(|| {
     model(&groups, namespaces, false)
 });
 
-/// A port with groups in these states, a subsystem for everybody with these
-/// namespaces, and if asked for one for a friend.
+/// A port with groups in these states, a subsystem for any host with these namespaces, and
+/// optionally one for a permitted host.
 fn model(groups: &[(u32, AnaState)], namespaces: Vec<NamespaceSpec>, friends: bool) -> Model {
     let traddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut port = PortSpec::new(traddr, 4420, vec![Fabric::Iwarp.into()]);
@@ -85,7 +85,7 @@ fn model(groups: &[(u32, AnaState)], namespaces: Vec<NamespaceSpec>, friends: bo
         controllers: 3,
         ..Limits::default()
     };
-    Model::build(limits, &[port], &subsystems).expect("the description is right")
+    Model::build(limits, &[port], &subsystems).expect("the model is valid")
 }
 
 fn hidden() -> NamespaceSpec {
@@ -121,7 +121,7 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
     }
 }
 
-/// A target that nobody talked to.
+/// A target without connections.
 #[must_use]
 pub fn served() -> Target {
     let target = Target::new(MODEL.clone());
@@ -129,7 +129,7 @@ pub fn served() -> Target {
     target
 }
 
-/// Whoever has a target looks for himself what is to be kept.
+/// Wake-ups have no effect: fuzz targets check for data to save themselves.
 #[derive(Debug)]
 struct NobodyWakes;
 
@@ -137,14 +137,14 @@ impl KeepProtections for NobodyWakes {
     fn wake(&self) {}
 }
 
-/// What an administrator may turn it into, and back.
+/// A change by an administrator, and back.
 #[must_use]
 pub fn other(changed: bool) -> Model {
     let model: &Model = if changed { &CHANGED } else { &MODEL };
     model.clone()
 }
 
-/// The port by which hosts come.
+/// The port that hosts use.
 #[must_use]
 pub fn port() -> PortAddress {
     PortAddress {

@@ -1,9 +1,8 @@
-//! Our side of a connection through shared memory, and a peer that speaks
-//! messages of its own.
+//! The local side of a connection through shared memory, and a peer with its own messages.
 //!
-//! Whatever the peer does, every work request comes back once, exposed memory
-//! changes only where and if the peer may write, the connection ends when the
-//! peer is gone, and it ends last.
+//! Whatever the peer does, each work request completes once, exposed memory changes only
+//! where the peer has write permission, the connection ends when the peer is gone, and its
+//! end is the last event.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -31,11 +30,11 @@ pub const CONFIG: QpConfig = QpConfig {
 };
 const BUF: usize = 20_000;
 const BUFFERS: usize = 16;
-/// What lies in memory that a peer may not write to.
+/// Contents of memory that a peer may not write to.
 const FILL: u8 = 0xa5;
 
 thread_local! {
-    /// Memory for all inputs: to have it made anew takes longer than most.
+    /// Memory for all inputs: an allocation takes longer than most inputs.
     static POOL: Pool = {
         let layout = PoolLayout {
             count: BUFFERS,
@@ -46,13 +45,13 @@ thread_local! {
     };
 }
 
-/// Where both meet: one folder for the life of the process.
+/// The folder of sockets, one for the life of the process.
 #[must_use]
 pub fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("nvmeof-fuzz-{}", std::process::id()))
 }
 
-/// How our side behaves.
+/// Configuration of the local side.
 #[must_use]
 pub fn config() -> ShmConfig {
     ShmConfig {
@@ -63,7 +62,7 @@ pub fn config() -> ShmConfig {
     }
 }
 
-/// A socket that keeps messages apart, and the address of `port` there.
+/// A socket for messages (SEQPACKET), and the address of `port`.
 ///
 /// # Panics
 /// When the system has none.
@@ -74,7 +73,7 @@ pub fn socket(port: u16) -> (Socket, SockAddr) {
     (socket, SockAddr::unix(path).expect("a short path"))
 }
 
-/// The peer says something. What does not go out any more is not said.
+/// Sends a message of the peer; errors are ignored.
 pub fn say(peer: &Socket, bytes: &[u8], memory: Option<BorrowedFd<'_>>) {
     let numbers = memory.map(|fd| [fd.as_raw_fd()]);
     let control = numbers
@@ -85,31 +84,31 @@ pub fn say(peer: &Socket, bytes: &[u8], memory: Option<BorrowedFd<'_>>) {
     let _ = sendmsg::<()>(peer.as_raw_fd(), &pieces, control.as_slice(), flags, None);
 }
 
-/// Our side of one connection.
+/// The local side of one connection.
 #[derive(Debug)]
 pub struct Ours {
     /// The provider.
     pub shm: Shm,
-    /// What time it is.
+    /// The current time.
     pub now: Duration,
-    /// The connection, as soon as there is one.
+    /// The connection, once there is one.
     pub qp: Option<QpId>,
-    /// Memory that the peer may reach, and how.
+    /// Exposed memory, and its rights.
     pub window: Option<(RemoteSlice, Rights)>,
-    /// Whether it stands, or stood.
+    /// Whether it was established.
     pub established: bool,
     /// Whether it ended.
     pub closed: bool,
     pool: Pool,
-    /// Tags of work that is out.
+    /// Tags of outstanding work requests.
     out: BTreeSet<u64>,
     next_tag: u64,
-    /// The peer's memory that we have in use.
+    /// Mapped memory of the peer.
     mapped: Vec<Buf>,
 }
 
 impl Ours {
-    /// A provider to which nobody came.
+    /// A provider without connections.
     ///
     /// # Panics
     /// When the system has no room for it.
@@ -118,7 +117,7 @@ impl Ours {
         Self::that_gives(config().give)
     }
 
-    /// One that lets peers it calls work in its memory, or does not.
+    /// A provider that permits, or not, that peers access its memory in place.
     ///
     /// # Panics
     /// When the system has no room for it.
@@ -142,7 +141,7 @@ impl Ours {
         }
     }
 
-    /// Accepts, if there is a request, and has something of everything.
+    /// Accepts a request, if there is one, and posts work of all kinds.
     pub fn accept(&mut self, rights: Rights) {
         let Some(qp) = self.qp else { return };
         if self.shm.prepare(qp, &CONFIG).is_err() {
@@ -160,10 +159,10 @@ impl Ours {
         }
     }
 
-    /// Exposes memory, where the connection stands, and posts work of each kind.
+    /// Exposes memory, if the connection is established, and posts work of each kind.
     ///
     /// # Panics
-    /// When buffers got lost.
+    /// When buffers are lost.
     pub fn work(&mut self, rights: Rights) {
         let Some(qp) = self.qp else { return };
         if self.window.is_none() {
@@ -227,12 +226,12 @@ impl Ours {
         }
     }
 
-    /// Takes memory of the peer into use, if it granted that.
+    /// Maps memory of the peer, if it granted that.
     pub fn map(&mut self, remote: RemoteSlice, rights: Rights) {
         if let Some(qp) = self.qp
             && let Some(mut buf) = self.shm.map_remote(qp, remote, rights)
         {
-            assert_eq!(buf.len(), remote.len as usize, "as much as was asked for");
+            assert_eq!(buf.len(), remote.len as usize, "the requested length");
             if rights.contains(Rights::REMOTE_WRITE) {
                 buf.fill(1);
             }
@@ -240,15 +239,15 @@ impl Ours {
         }
     }
 
-    /// Is done with the peer's memory.
+    /// Unmaps the peer's memory.
     pub fn unmap(&mut self) {
         self.mapped.clear();
     }
 
-    /// Has the provider work, and checks what it says.
+    /// Polls the provider, and checks its events.
     ///
     /// # Panics
-    /// When that cannot be.
+    /// When an event is invalid.
     pub fn poll(&mut self) {
         let mut events = Vec::new();
         self.shm.submit(self.now);
@@ -257,7 +256,7 @@ impl Ours {
             assert!(!self.closed, "{event:?} after the last event");
             match event {
                 Event::ConnectRequest(request) => {
-                    assert!(self.qp.is_none(), "one peer asks once");
+                    assert!(self.qp.is_none(), "a second connection request");
                     self.qp = Some(request.qp);
                 }
                 Event::Received(one) => assert!(self.out.remove(&one.tag.0), "{one:?} twice"),
@@ -267,25 +266,29 @@ impl Ours {
                     assert!(!words.is_empty());
                     assert!(
                         !words.contains(char::is_control),
-                        "{words:?} moves a cursor"
+                        "{words:?} contains control characters"
                     );
-                    assert!(self.out.is_empty(), "work is lost: {:?}", self.out);
+                    assert!(
+                        self.out.is_empty(),
+                        "work requests are lost: {:?}",
+                        self.out
+                    );
                     self.closed = true;
                 }
                 Event::Established { .. } => {
                     assert!(!self.established, "established twice");
                     self.established = true;
                 }
-                Event::Rejected { .. } => assert!(!self.established, "rejected when it stood"),
-                Event::Ending { .. } => assert!(self.established, "it never stood"),
+                Event::Rejected { .. } => assert!(!self.established, "rejected when established"),
+                Event::Ending { .. } => assert!(self.established, "never established"),
             }
         }
     }
 
-    /// The peer is gone; so must the connection be, and all memory comes back.
+    /// The peer is gone: the connection must end, and all memory must be returned.
     ///
     /// # Panics
-    /// When it is not so.
+    /// Otherwise.
     pub fn finish(mut self) {
         self.unmap();
         for _ in 0..64 {
@@ -295,11 +298,17 @@ impl Ours {
                 break;
             }
         }
-        assert!(self.qp.is_none() || self.closed, "it does not end");
+        assert!(
+            self.qp.is_none() || self.closed,
+            "the connection does not end"
+        );
         if let Some((slice, rights)) = self.window.take() {
             let mut buf = self.shm.withdraw(slice.key).expect("memory");
             if !rights.contains(Rights::REMOTE_WRITE) {
-                assert!(buf.iter().all(|byte| *byte == FILL), "without the right to");
+                assert!(
+                    buf.iter().all(|byte| *byte == FILL),
+                    "written without permission"
+                );
             }
             buf.reset_view();
             let mut edges = buf[..64].iter().chain(&buf[BUF - 64..]);

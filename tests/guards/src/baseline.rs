@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 const HEAD: &str = "\
 # Instructions of one operation on the hot paths. `cargo xtask test instructions`
-# fails when a count is more than 3 % above or below. To move the counts of the
-# cases that are named:
+# fails if a count is more than 3 % above or below. To accept new counts of the
+# named cases:
 #     cargo run --release -p nvmeof-guards -- check --accept \"WHY\" CASE...
 #     cargo xtask docs
-# The reason goes into this file, and belongs into the commit as well.
+# The reason is recorded in this file, and belongs in the commit as well.
 ";
 const COMPILER: &str = "compiler";
 
-/// What was counted when it was last accepted.
+/// The accepted counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Baseline {
     compiler: String,
@@ -22,11 +22,11 @@ pub(crate) struct Baseline {
     counts: BTreeMap<String, (u64, String)>,
 }
 
-/// What a comparison gave.
+/// The result of a comparison.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) table: String,
-    /// Empty when all is well; otherwise what is wrong and what to do.
+    /// Empty on success; otherwise the failures with their remedy.
     pub(crate) failures: String,
 }
 
@@ -35,7 +35,7 @@ fn path() -> PathBuf {
 }
 
 impl Baseline {
-    /// Reads the file; one that is not there has no counts.
+    /// Reads the file; a missing one has no counts.
     pub(crate) fn read() -> Result<Self, String> {
         match std::fs::read_to_string(path()) {
             Ok(text) => Self::parse(&text),
@@ -51,7 +51,7 @@ impl Baseline {
     fn parse(text: &str) -> Result<Self, String> {
         let mut baseline = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let wrong = || format!("{}: what is this: {line}", path().display());
+            let wrong = || format!("{}: invalid line: {line}", path().display());
             let (name, rest) = line.split_once(' ').ok_or_else(wrong)?;
             let rest = rest.trim();
             if name == COMPILER {
@@ -75,10 +75,10 @@ impl Baseline {
         text
     }
 
-    /// Takes those of `counts` that differ.
+    /// Accepts those of `counts` that differ.
     ///
     /// # Errors
-    /// The others are of another compiler, and nothing of the two could be compared.
+    /// The other counts are of another compiler, and must not be mixed with these.
     pub(crate) fn accept(
         &mut self,
         counts: &BTreeMap<String, u64>,
@@ -88,7 +88,7 @@ impl Baseline {
         let others = self.counts.keys().any(|name| !counts.contains_key(name));
         if others && self.compiler != compiler {
             return Err(format!(
-                "the baseline is of {}, not {compiler}: accept all cases, none by name",
+                "the baseline is of {}, not {compiler}: accept all cases, without naming any",
                 self.compiler
             ));
         }
@@ -118,13 +118,13 @@ impl Baseline {
                 continue;
             };
             let word = if count * 100 > old * (100 + tolerance) {
-                failed.push(format!("{name} takes {count} instructions, not {old}"));
+                failed.push(format!("{name}: {count} instructions, baseline {old}"));
                 "MORE"
             } else if count * 100 < old * (100 - tolerance) {
-                // What was saved would be there to be spent without a word.
-                let text = "move its line, so that it stays";
+                // Otherwise a later change could use up the saving unnoticed.
+                let text = "accept the new count, to keep the saving";
                 failed.push(format!(
-                    "{name} takes only {count} instructions, not {old}: {text}"
+                    "{name}: only {count} instructions, baseline {old}: {text}"
                 ));
                 "less"
             } else {
@@ -136,15 +136,15 @@ impl Baseline {
         let mut failures = failed.join("\n");
         if !failed.is_empty() {
             failures.push_str(
-                "\nSee where they are with\n    \
+                "\nTo profile a case:\n    \
                  cargo run --release -p nvmeof-guards -- check --profile CASE\n\
-                 Say why of those that are as they should be:\n    \
+                 To accept correct counts:\n    \
                  cargo run --release -p nvmeof-guards -- check --accept \"WHY\" CASE...",
             );
             if self.compiler != compiler {
                 let _ = write!(
                     failures,
-                    "\nThe baseline is of another compiler, which may be the reason: {}, not \
+                    "\nThe baseline is of another compiler, which may be the cause: {}, not \
                      {compiler}",
                     self.compiler
                 );
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_read_as_it_was_written() {
+    fn written_file_is_read_back() {
         let baseline = baseline();
         assert_eq!(Baseline::parse(&baseline.text()), Ok(baseline));
         assert!(Baseline::parse("nonsense\n").is_err());
@@ -181,25 +181,25 @@ mod tests {
     }
 
     #[test]
-    fn three_percent_are_let_pass_either_way_and_more_are_not() {
+    fn counts_beyond_three_percent_fail() {
         let verdict = |count| baseline().compare(&counts(&[("one", count)]), "rustc 1", 3);
         for count in [970, 1000, 1030] {
             assert_eq!(verdict(count).failures, "", "{count}");
         }
         let failures = verdict(1031).failures;
         assert!(
-            failures.contains("one takes 1031 instructions, not 1000"),
+            failures.contains("one: 1031 instructions, baseline 1000"),
             "{failures}"
         );
         assert!(failures.contains("--accept \"WHY\" CASE"), "{failures}");
         assert!(!failures.contains("compiler"), "{failures}");
         let failures = verdict(969).failures;
-        let words = "one takes only 969 instructions, not 1000: move its line";
+        let words = "one: only 969 instructions, baseline 1000: accept the new count";
         assert!(failures.contains(words), "{failures}");
     }
 
     #[test]
-    fn another_compiler_is_told() {
+    fn another_compiler_is_reported() {
         let verdict = baseline().compare(&counts(&[("one", 9000)]), "rustc 2", 3);
         assert!(verdict.failures.contains("rustc 2"), "{}", verdict.failures);
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_gets_a_new_reason() {
+    fn only_changed_counts_get_a_new_reason() {
         let mut baseline = baseline();
         let both = counts(&[("one", 1000), ("two", 2100)]);
         baseline.accept(&both, "rustc 1", "checks more").unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_that_are_not_named_stay() {
+    fn unnamed_cases_are_unchanged() {
         let mut baseline = baseline();
         let one = counts(&[("one", 700)]);
         baseline.accept(&one, "rustc 1", "asks less").unwrap();

@@ -1,4 +1,4 @@
-//! The state of the pipes: buffers of fixed size, and who is told what.
+//! The state of the pipes: buffers of fixed size, and events of endpoints.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use nvmeof_rdma::{Address, ListenerId, Peer};
 use nvmeof_rdma_soft::{StreamEvent, StreamId};
 
-/// Bytes that one direction holds at most: as much as a socket.
+/// Maximum bytes in one direction: as in a socket.
 const ROOM: usize = 1 << 20;
-/// Events that an endpoint may have before it polls, without allocating.
+/// Capacity for events of an endpoint between polls, to avoid allocations.
 const NEWS: usize = 64;
 
 /// All pipes of one process.
@@ -17,7 +17,7 @@ const NEWS: usize = 64;
 pub(crate) struct Net {
     endpoints: Vec<VecDeque<StreamEvent>>,
     listeners: Vec<(Address, usize)>,
-    /// Their names are their places; closed ones stay.
+    /// Indexed by stream ID; closed ones stay.
     streams: Vec<Stream>,
 }
 
@@ -27,11 +27,11 @@ struct Stream {
     endpoint: usize,
     /// The other end; ends are made in pairs.
     peer: StreamId,
-    /// What was sent to this end is `bytes[start..end]`.
+    /// Data sent to this end: `bytes[start..end]`.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// `Ready` is said and not polled yet.
+    /// `Ready` was reported and not polled yet.
     reported: bool,
     wants_send: bool,
     ended: bool,
@@ -60,7 +60,7 @@ impl Net {
         ListenerId(self.listeners.len() as u64)
     }
 
-    /// Both ends of a new pipe; the other side is told.
+    /// Creates both ends of a new pipe, and notifies the other side.
     pub(crate) fn connect(&mut self, endpoint: usize, addr: Address) -> io::Result<StreamId> {
         let mut listeners = (1..).zip(&self.listeners);
         let found = listeners.find(|(_, (at, _))| *at == addr);
@@ -81,17 +81,17 @@ impl Net {
                 closed: false,
             });
         }
-        self.tell(endpoint, StreamEvent::Connected(ours));
+        self.notify(endpoint, StreamEvent::Connected(ours));
         let incoming = StreamEvent::Incoming {
             listener: ListenerId(listener),
             stream: theirs,
             peer: Peer::Ip(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1)),
         };
-        self.tell(other, incoming);
+        self.notify(other, incoming);
         Ok(ours)
     }
 
-    /// One call; how many bytes or events it moved.
+    /// Runs one call; returns the number of bytes or events.
     pub(crate) fn call(&mut self, call: Call<'_, '_>) -> io::Result<usize> {
         match call {
             Call::Poll(endpoint, events) => Ok(self.poll(endpoint, events)),
@@ -149,7 +149,7 @@ impl Net {
     fn send(&mut self, id: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let peer = at(&mut self.streams, id).ok_or_else(gone)?.peer;
         let stream = at(&mut self.streams, peer).ok_or(io::ErrorKind::BrokenPipe)?;
-        // What was not received moves to the front.
+        // Moves data that were not received to the front.
         stream.bytes.copy_within(stream.start..stream.end, 0);
         (stream.start, stream.end) = (0, stream.end - stream.start);
         let mut sent = 0;
@@ -181,7 +181,7 @@ impl Net {
         }
     }
 
-    /// The other end receives what was sent, and then the end.
+    /// The other end receives the sent data, and then the end of the stream.
     pub(crate) fn shut(&mut self, id: StreamId) {
         let Some(peer) = at(&mut self.streams, id).map(|stream| stream.peer) else {
             return;
@@ -205,11 +205,11 @@ impl Net {
         {
             stream.reported = true;
             let endpoint = stream.endpoint;
-            self.tell(endpoint, StreamEvent::Ready(id));
+            self.notify(endpoint, StreamEvent::Ready(id));
         }
     }
 
-    fn tell(&mut self, endpoint: usize, event: StreamEvent) {
+    fn notify(&mut self, endpoint: usize, event: StreamEvent) {
         if let Some(follow_ups) = self.endpoints.get_mut(endpoint) {
             follow_ups.push_back(event);
         }

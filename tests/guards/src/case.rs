@@ -1,9 +1,9 @@
-//! What is counted.
+//! The cases that are counted.
 
 use nvmeof_guards::{Direction, Engine, Long, Stage};
 use nvmeof_initiator::Operation;
 
-/// One path.
+/// A code path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     path: Path,
@@ -13,32 +13,32 @@ pub(crate) struct Case {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
-    /// Capsule to answer, null device.
+    /// From the capsule to the response, with a null device.
     Target(Operation),
-    /// The same with two hosts at work, who have parts of its memory, and, once it
-    /// began many commands in a turn, turns.
+    /// The same with two active hosts, which share its buffers; with many commands, also fair
+    /// queueing.
     TargetOfTwo(Operation),
-    /// A call to its result.
+    /// From a call to its result.
     Initiator(Operation),
-    /// The same two through shared memory, where the target works in the initiator's
-    /// buffers.
+    /// The same two through shared memory, where the target accesses the initiator's buffers
+    /// in place.
     ShmTarget(Operation),
     ShmInitiator(Operation),
-    /// The same two over TCP: with what the kernel is asked, without what it does.
+    /// The same two over TCP: with system calls, without the work of the kernel.
     TcpTarget(Operation),
     TcpInitiator(Operation),
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
-    /// 128 KiB, several frames: whoever writes or reads them.
+    /// 128 KiB in several frames: the side that writes or reads.
     Long(Direction),
-    /// And whose memory it is.
+    /// The same: the side that owns the memory.
     LongOwner(Direction),
 }
 
-/// Alone, and many in one turn.
+/// One operation, and many in one iteration.
 const DEPTHS: &[u16] = &[1, 16];
-/// One of each host, and more together than a turn begins at once.
+/// One operation of each host, and more than an iteration starts.
 const DEPTHS_OF_TWO: &[u16] = &[2, 128];
 
 /// Every case.
@@ -78,7 +78,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 impl Case {
     pub(crate) fn find(name: &str) -> Result<Self, String> {
         let found = all().find(|case| case.name() == name);
-        found.ok_or_else(|| format!("no case is called `{name}`"))
+        found.ok_or_else(|| format!("unknown case `{name}`"))
     }
 
     pub(crate) fn name(self) -> String {
@@ -115,7 +115,7 @@ impl Case {
         }
     }
 
-    /// What the program for sockets is told to run it; `None` where this one does.
+    /// The arguments for the program with sockets; `None` if this program runs the case.
     pub(crate) fn elsewhere(self) -> Option<[String; 2]> {
         match self.path {
             Path::TcpTarget(one) | Path::TcpInitiator(one) => {
@@ -125,10 +125,10 @@ impl Case {
         }
     }
 
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Errors
-    /// Another program does.
+    /// Another program runs it.
     pub(crate) fn run(self, rounds: u32) -> Result<(), String> {
         let depth = usize::from(self.depth);
         match self.path {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_has_a_name_and_runs() {
+    fn every_case_runs() {
         for case in all() {
             assert_eq!(Case::find(&case.name()), Ok(case));
             assert_eq!(case.run(2).is_ok(), case.elsewhere().is_none());

@@ -7,15 +7,15 @@ use crate::case::Case;
 
 /// Rounds of the shorter run.
 const ROUNDS: u32 = 200;
-/// Plain variants of glibc's memory functions, whatever the CPU can do.
+/// Generic variants of glibc's memory functions, independent of the CPU.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM";
-/// The program beside this one that has sockets.
+/// The program for cases with sockets.
 const OTHER: &str = "nvmeof-guards-sockets";
 /// Lines of a profile.
 const PROFILE_LINES: usize = 45;
 
-/// Builds the other program: `cargo run` builds the one that it runs, and no more.
+/// Builds the other program: `cargo run` builds only the program that it runs.
 pub(crate) fn build_other() -> Result<(), String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--locked", "--package", "nvmeof-guards"]);
@@ -35,7 +35,7 @@ pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
     let (short, long) = std::thread::scope(|scope| {
         let short = scope.spawn(|| instructions(case, ROUNDS, false));
         let long = instructions(case, 2 * ROUNDS, profile);
-        let broken = |_| Err("a thread of ours panicked".to_owned());
+        let broken = |_| Err("a thread panicked".to_owned());
         (short.join().unwrap_or_else(broken), long)
     });
     let (short, long) = (short?, long?);
@@ -43,7 +43,7 @@ pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
     match long.checked_sub(short) {
         Some(difference) if difference > 0 => Ok(difference / rounds),
         _ => Err(format!(
-            "{}: {long} instructions for twice the rounds of {short}: callgrind does not see {}",
+            "{}: {long} instructions for twice the rounds of {short}: callgrind did not find {}",
             case.name(),
             case.functions().join(" and ")
         )),
@@ -52,7 +52,8 @@ pub(crate) fn count(case: Case, profile: bool) -> Result<u64, String> {
 
 fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
     let file = Output::new(&case.name(), rounds);
-    let program = std::env::current_exe().map_err(|error| format!("our own program: {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("cannot find the path of this program: {error}"))?;
     let (program, mut arguments) = match case.elsewhere() {
         Some(words) => (program.with_file_name(OTHER), words.to_vec()),
         None => (program, vec!["run".to_owned(), case.name()]),
@@ -82,11 +83,11 @@ fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
         print_profile(case, &file.0)?;
     }
     let text = std::fs::read_to_string(&file.0)
-        .map_err(|error| format!("callgrind's output: {error}\n{said}"))?;
+        .map_err(|error| format!("cannot read callgrind's output: {error}\n{said}"))?;
     total(&text).ok_or_else(|| format!("callgrind's output has no total\n{said}"))
 }
 
-/// A file that is gone in the end.
+/// A file that is removed when this is dropped.
 struct Output(PathBuf);
 
 impl Output {
@@ -98,7 +99,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // If it is not there, so much the better.
+        // Fails if there is no file, which does not matter.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -126,7 +127,7 @@ fn print_profile(case: Case, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The compiler, as it names itself.
+/// The version string of the compiler.
 pub(crate) fn compiler() -> Result<String, String> {
     let output = Command::new("rustc").arg("-V").output();
     let output = output.map_err(|error| format!("cannot start rustc: {error}"))?;

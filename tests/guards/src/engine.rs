@@ -54,7 +54,7 @@ impl Engine {
     }
 }
 
-/// Who connected, and who listened.
+/// The side that connected, and the side that listened.
 pub(crate) fn connected(crc: bool) -> (End, End) {
     let pipes = Pipes::default();
     let config = SoftConfig {
@@ -122,7 +122,7 @@ impl End {
         self.provider.poll(NOW, &mut self.events);
     }
 
-    /// A turn, in which what was received into is posted again.
+    /// An iteration, in which used receive buffers are posted again.
     #[inline]
     pub(crate) fn receive(&mut self) -> usize {
         self.turn();
@@ -144,7 +144,7 @@ impl End {
     }
 }
 
-/// Posts `count` Sends, sends them off, takes completions.
+/// Posts `count` Sends, sends them, takes completions.
 #[inline(never)]
 fn sender_turn(end: &mut End, count: usize) {
     for _ in 0..count {
@@ -160,7 +160,7 @@ fn sender_turn(end: &mut End, count: usize) {
     end.events.clear();
 }
 
-/// Receives, and posts what was received into again. Returns how many came.
+/// Receives, and posts the buffers again. Returns the number of messages.
 #[inline(never)]
 fn receiver_turn(end: &mut End) -> usize {
     end.receive()

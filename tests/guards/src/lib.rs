@@ -1,17 +1,16 @@
-//! The hot paths without a network: one thread, both sides, bytes handed over
-//! in memory.
+//! The hot paths without a network: both sides in one thread, with data in memory.
 //!
-//! What is counted here, instructions by `nvmeof-guards` and allocations by a
-//! test, does not depend on how busy the machine is. It is the code that runs
-//! in production, but for the sockets where [`Pipes`] take their place. TCP
-//! ([`Medium::tcp`]), shared memory ([`Medium::Shm`]) and disks are as in production.
+//! `nvmeof-guards` counts instructions, and tests count allocations. Both are independent of
+//! the load of the machine; this crate measures no time. The code is that of production,
+//! except that [`Pipes`] replace sockets. TCP ([`Medium::tcp`]), shared memory
+//! ([`Medium::Shm`]) and backing stores are as in production.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,
-    reason = "a guard that cannot go on has failed"
+    reason = "a guard that cannot continue has failed"
 )]
 
 mod carry;

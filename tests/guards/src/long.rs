@@ -1,4 +1,4 @@
-//! Two software providers on pipes: payload of 128 KiB, which is several frames.
+//! Two software providers on pipes: payload of 128 KiB in several frames.
 
 use std::hint::black_box;
 
@@ -11,19 +11,19 @@ use crate::engine::{BYTES, End, connected};
 const LONG: usize = 128 << 10;
 /// Buffers of each side.
 const BUFS: usize = 16;
-/// The other side's memory is used from the first on, again and again.
+/// Maximum iterations of a round.
 const TURNS: u32 = 100_000;
 
-/// Which way the payload goes.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// RDMA Writes, each with a Send behind it: a read's data and its answer.
+    /// RDMA Writes, each followed by a Send: the data of a read and its response.
     Write,
-    /// RDMA Reads: a write's data.
+    /// RDMA Reads: the data of a write.
     Read,
 }
 
-/// One who works on the other's memory, connected.
+/// A side that accesses the memory of the other, connected.
 pub struct Long {
     direction: Direction,
     worker: End,
@@ -52,9 +52,9 @@ impl Long {
         }
     }
 
-    /// Moves `count` payloads at once, 16 at most.
+    /// Transfers `count` payloads at a time, at most 16.
     pub fn round(&mut self, count: usize) {
-        assert!(count <= BUFS, "as many as there are buffers");
+        assert!(count <= BUFS, "more payloads than buffers");
         let Self { worker, owner, .. } = self;
         worker_posts(worker, self.direction, &mut self.bufs, &self.remotes, count);
         let (mut done, mut heard) = (0, 0);
@@ -69,7 +69,7 @@ impl Long {
                 return;
             }
         }
-        panic!("{done} of {count} are done, and nothing happens");
+        panic!("only {done} of {count} completed, and there is no progress");
     }
 }
 
@@ -84,7 +84,7 @@ fn pool(end: &mut End) -> Pool {
     pool
 }
 
-/// Posts the work of a round; what it costs counts as the worker's.
+/// Posts the work of a round, which counts for the worker.
 #[inline(never)]
 fn worker_posts(
     end: &mut End,
@@ -112,7 +112,7 @@ fn worker_posts(
     }
 }
 
-/// Works, and takes back what is done. Returns how much that is.
+/// Polls, and takes completions. Returns their number.
 #[inline(never)]
 fn worker_turn(end: &mut End, bufs: &mut Vec<Buf>) -> usize {
     end.turn();
@@ -130,10 +130,10 @@ fn worker_turn(end: &mut End, bufs: &mut Vec<Buf>) -> usize {
     black_box(count)
 }
 
-/// Lets its memory be worked on. Returns how many messages came.
+/// Polls the owner of the memory. Returns the number of received messages.
 #[inline(never)]
 fn owner_turn(end: &mut End) -> usize {
-    // The compiler must not make one function of this and the receiver's.
+    // The compiler must not merge this function with the receiver's.
     black_box(Direction::Read);
     end.receive()
 }

@@ -29,23 +29,23 @@ use case::Case;
 enum Arguments {
     /// Compare with the baseline
     Check {
-        /// Make what is counted the new baseline where it differs, of the CASEs
-        /// that are named; the reason goes into the file
+        /// Accept the counts of the named CASEs as the new baseline, where they
+        /// differ; the reason is recorded in the file
         #[arg(long, value_name = "REASON")]
         accept: Option<String>,
-        /// Print the functions in which most instructions are
+        /// Print the functions with most instructions
         #[arg(long)]
         profile: bool,
-        /// Parts of the names of cases; all if nothing is named
+        /// Parts of the names of cases; default: all cases
         #[arg(value_name = "CASE")]
         cases: Vec<String>,
     },
-    /// Run one case, to be counted
+    /// Run one case under callgrind
     #[command(hide = true)]
     Run { case: String, rounds: u32 },
 }
 
-/// A count may be above or below its baseline by so many of a hundred.
+/// Tolerance of counts above and below the baseline, in percent.
 const TOLERANCE: u64 = 3;
 
 fn main() -> ExitCode {
@@ -68,14 +68,14 @@ fn main() -> ExitCode {
 
 fn check(accept: Option<&str>, profile: bool, parts: &[String]) -> Result<(), String> {
     if accept.is_some_and(|reason| reason.trim().is_empty()) {
-        return Err("a baseline moves for a reason: --accept \"WHY\"".to_owned());
+        return Err("--accept: no reason given: --accept \"WHY\"".to_owned());
     }
     let cases: Vec<Case> = case::all()
         .filter(|case| parts.is_empty() || parts.iter().any(|part| case.name().contains(part)))
         .collect();
     if cases.is_empty() {
         let names: Vec<String> = case::all().map(|case| case.name()).collect();
-        return Err(format!("no such case; there are {}", names.join(", ")));
+        return Err(format!("unknown case; the cases are {}", names.join(", ")));
     }
     if cases.iter().any(|case| case.elsewhere().is_some()) {
         count::build_other()?;

@@ -1,4 +1,4 @@
-//! Byte streams inside one thread, in the place of sockets.
+//! Byte streams inside one thread, instead of sockets.
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,20 +11,20 @@ use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 use crate::carry::{Call, Net};
 
-/// Pipes between endpoints of one process. Nothing in them allocates once a
-/// connection stands.
+/// Pipes between endpoints of one process. They do not allocate after a connection is
+/// established.
 #[derive(Clone, Debug, Default)]
 pub struct Pipes {
     net: Arc<Mutex<Net>>,
 }
 
-/// Whose calls an endpoint makes: those of each side are functions of their
-/// own, so that what they cost can be left out of what the side costs.
+/// The side of an endpoint. Calls of each side are separate functions, so that their cost
+/// can be excluded from the cost of the side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one who listens.
+    /// The side that listens.
     Target,
-    /// The one who connects.
+    /// The side that connects.
     Initiator,
 }
 
@@ -54,15 +54,15 @@ fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In the place of the target's system calls: not counted.
+/// Replaces the target's system calls: not counted.
 #[inline(never)]
 fn carry_for_target(net: &Mutex<Net>, call: Call<'_, '_>) -> io::Result<usize> {
-    // The compiler must not make one function of this and the next.
+    // The compiler must not merge this function with the next.
     black_box(Side::Target);
     lock(net).call(call)
 }
 
-/// In the place of the initiator's system calls: not counted.
+/// Replaces the initiator's system calls: not counted.
 #[inline(never)]
 fn carry_for_initiator(net: &Mutex<Net>, call: Call<'_, '_>) -> io::Result<usize> {
     black_box(Side::Initiator);
@@ -95,7 +95,7 @@ impl Streams for PipeStreams {
     }
 
     fn poll(&mut self, _now: Duration, events: &mut Vec<StreamEvent>) {
-        // Polling moves no bytes, so that there is nothing to fail.
+        // Polling transfers no bytes, so it cannot fail.
         let _ = self.carry(Call::Poll(self.endpoint, events));
     }
 

@@ -31,31 +31,30 @@ const BLOCK_SHIFT: u8 = 12;
 const BLOCKS: u64 = 1 << 20;
 /// Entries of the I/O queue.
 const QUEUE: u16 = 130;
-/// Turns after which whatever is to happen has happened, where nobody else has
-/// to do anything.
+/// Maximum iterations until an operation has completed, without other threads.
 const MOST_TURNS: u32 = 10_000;
-/// With a disk or a kernel that needs its time.
+/// The same with a disk or the kernel, which take time.
 const MOST_TURNS_OF_OTHERS: u32 = 100_000_000;
 
-/// What both sides are connected by.
+/// The medium between both sides.
 #[derive(Clone, Debug)]
 pub enum Medium {
     /// The software engine on pipes.
     Pipes(Pipes),
-    /// Any provider, made anew for each queue, and where the target listens. What is
-    /// counted has only what it needs: more would change what the compiler makes of it.
+    /// Any provider, created for each queue, and the target's address. Counted programs
+    /// contain only the code that they need: more would change the generated code.
     Other(fn() -> Box<dyn Provider>, Address),
-    /// Shared memory; sockets are in that folder. The initiator gives its
-    /// buffers, so that the target's disk works in them.
+    /// Shared memory, with sockets in that folder. The initiator shares its buffers, and the
+    /// target accesses them in place.
     Shm(PathBuf),
 }
 
-/// How calls are handed to the queue.
+/// How calls are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
     /// One by one.
     Each,
-    /// All of a round at once.
+    /// All of a round in one batch.
     Batch,
 }
 
@@ -71,7 +70,7 @@ pub struct Stage {
 
 /// An initiator.
 struct Host {
-    /// Keeps the controller.
+    /// Keeps the controller connected.
     _admin: AdminQueue,
     queue: IoQueue,
     submit: Submit,
@@ -81,10 +80,10 @@ struct Host {
     next: u64,
 }
 
-/// Milliseconds in which both sides do what they do once in a while.
+/// Milliseconds for periodic work of both sides.
 const SETTLING: u32 = 100;
 
-/// A call that does not change the next one.
+/// A call without effect on the next one.
 const STEP: Duration = Duration::from_nanos(100);
 
 impl Medium {
@@ -151,7 +150,7 @@ impl Stage {
     pub fn shm() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let medium = Medium::Shm(folder.path().join("meet"));
-        // Sockets are of no use once both are connected.
+        // The sockets are not used after both sides are connected.
         Self::on(&medium, &Self::null())
     }
 
@@ -179,7 +178,7 @@ impl Stage {
         }
     }
 
-    /// The same with one more host, of another name.
+    /// The same with another host, with another name.
     #[must_use]
     pub fn and_another(mut self) -> Self {
         let number = self.hosts.len();
@@ -188,27 +187,27 @@ impl Stage {
         self
     }
 
-    /// Hands calls to the queue as said from now on.
+    /// Sets how calls are submitted from now on.
     pub fn submits(&mut self, submit: Submit) {
         for host in &mut self.hosts {
             host.submit = submit;
         }
     }
 
-    /// What the target's disks asked of io_uring.
+    /// Counters of the target's io_uring.
     pub fn ring_counts(&mut self) -> RingCounts {
         self.reactor.storage_mut().ring().counts()
     }
 
-    /// Has the target sleep if it would, but not for long.
+    /// Lets the target sleep briefly, if it would.
     pub fn doze(&mut self) {
         if self.reactor.rest(self.now).unwrap() {
             sleep(&self.reactor, Some(Duration::ZERO));
         }
     }
 
-    /// Has each host do `depth` reads or writes of 4 KiB at once. `target` and
-    /// `initiator` are called with what one turn of that side does, and do it.
+    /// Runs `depth` reads or writes of 4 KiB at a time on each host. `target` and `initiator`
+    /// are called with the iterations of their side, and run them.
     pub fn round(
         &mut self,
         operation: Operation,
@@ -232,12 +231,12 @@ impl Stage {
             }
         }
         let done: Vec<usize> = at_work.iter().map(|host| host.done.len()).collect();
-        panic!("{done:?} of {depth} are done, and nothing happens");
+        panic!("only {done:?} of {depth} completed, and there is no progress");
     }
 }
 
 impl Host {
-    /// Connects one, with a queue and buffers for all its entries.
+    /// Connects a host, with a queue and buffers for all its entries.
     fn connect(
         medium: &Medium,
         reactor: &mut Reactor<Disks>,
@@ -277,7 +276,7 @@ impl Host {
         };
         let pool = Pool::new(layout, medium.pages()).unwrap();
         queue.register(pool.region()).unwrap();
-        // Time enough for the target to take the initiator's memory, where it does.
+        // Enough time for the target to map the initiator's memory.
         for _ in 0..SETTLING {
             *now += Duration::from_millis(1);
             turn(reactor, *now);
@@ -294,7 +293,7 @@ impl Host {
         }
     }
 
-    /// Whether `depth` calls have ended; then it has their buffers back.
+    /// Whether `depth` calls have completed and returned their buffers.
     fn has_done(&mut self, depth: usize) -> bool {
         if self.done.len() < depth {
             return false;
@@ -313,7 +312,7 @@ impl Default for Stage {
     }
 }
 
-/// What a caller of the polled interface does: submit what there is, poll.
+/// One iteration of a caller of the polled interface: submit, poll.
 #[inline(never)]
 fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Duration) {
     for _ in 0..submit {
@@ -346,7 +345,7 @@ fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Dur
     black_box(host.queue.poll(now, &mut host.done));
 }
 
-/// One turn of the target's loop.
+/// One iteration of the target's loop.
 #[inline(never)]
 fn target_turn(reactor: &mut Reactor<Disks>, now: Duration) {
     black_box(turn(reactor, now));
@@ -356,14 +355,14 @@ fn turn(reactor: &mut Reactor<Disks>, now: Duration) -> bool {
     reactor.turn(now).unwrap().did_work
 }
 
-/// Calls until there is an answer.
+/// Repeats a step until it returns a value.
 fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
     (0..MOST_TURNS_OF_OTHERS)
         .find_map(|_| step())
         .expect("both sides connect")
 }
 
-/// Of a host, by its number.
+/// The names of a host, by its number.
 fn names(number: usize) -> Names {
     let mut hostid = [1; 16];
     hostid[0] += u8::try_from(number).unwrap();

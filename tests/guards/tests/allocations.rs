@@ -1,5 +1,4 @@
-//! Nothing is allocated for a read or a write, on either side, once both are
-//! warm.
+//! Reads and writes allocate no memory on either side, after warm-up.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::File;
@@ -10,13 +9,13 @@ use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage, Submit};
 use nvmeof_initiator::Operation;
 
 const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
-/// Operations after which every queue and table has the size it needs: keys
-/// rest until 1024 others are free.
+/// Operations for warm-up, until all queues and tables have their final size: a key is not
+/// reused until 1024 others are free.
 const WARM: usize = 4096;
 /// Operations that are counted.
 const COUNTED: usize = 4096;
 
-/// Calls of the allocator in each side's turns: target, initiator.
+/// Calls of the allocator in the iterations of each side: target, initiator.
 fn calls(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
     let count = |info: AllocationInfo| info.count_total;
     let (mut target, mut initiator) = (0, 0);
@@ -34,7 +33,7 @@ fn calls(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts() {
     let info = measure(|| drop(std::hint::black_box(vec![1u8; 100])));
     assert_eq!(info.count_total, 1);
 }
@@ -52,7 +51,7 @@ fn reads_and_writes_allocate_nothing() {
     }
 }
 
-/// Reads and writes, handed over one by one and together.
+/// Reads and writes, submitted one by one and in batches.
 fn both_ways() -> impl Iterator<Item = (Operation, Submit)> {
     let ways = [Submit::Each, Submit::Batch];
     OPERATIONS
@@ -82,16 +81,15 @@ fn over_sockets_reads_and_writes_allocate_nothing() {
     }
 }
 
-/// Commands that came while all slots of their queue were taken wait in a list,
-/// which gets its room, for as many as the queue has entries at most, when that
-/// first happens: doubled seven times, however many operations there are.
+/// Commands that arrive while all slots of their queue are in use wait in a list. The list
+/// grows when that first happens, up to the entries of the queue: doubled seven times, for
+/// any number of operations.
 const OF_ROOM: u64 = 8;
 
-/// Through shared memory, from a null device and from a file: there io_uring
-/// reads into the initiator's own buffers and writes from them, which it has
-/// registered.
+/// Through shared memory, with a null device and with a file: io_uring reads into the
+/// initiator's buffers and writes from them, which are registered.
 #[test]
-fn in_place_nothing_is_allocated_or_pinned_for_each() {
+fn io_in_place_allocates_and_registers_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk.img");
     File::create(&path).unwrap().set_len(4 << 30).unwrap();
@@ -124,7 +122,7 @@ fn in_place_nothing_is_allocated_or_pinned_for_each() {
     }
 }
 
-/// With few commands at once a reactor may sleep before each.
+/// With few commands at a time, a reactor may sleep before each.
 #[test]
 fn sleeps_allocate_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The async interface allocates nothing for a read or a write either.
-//! Its runtime may, once in a while.
+//! The async interface allocates no memory for reads and writes either. Its runtime may, at
+//! intervals.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::path::Path;
@@ -14,11 +14,11 @@ use nvmeof_target_config::Config;
 use nvmeof_target_manage::Server;
 
 const NQN: &str = "nqn.2026-11.org.example:guards";
-/// Operations of each task, to warm up and to be counted: keys rest until 1024
+/// Operations of each task, for warm-up and for the count: a key is not reused until 1024
 /// others are free.
 const OPERATIONS: u64 = 2048;
-/// What the runtime allocates for itself, entering it being one of them: one
-/// or two were seen, however many operations there are.
+/// Allocations of the runtime itself, including entering it: one or two were observed, for
+/// any number of operations.
 const OF_RUNTIME: u64 = 8;
 
 /// A null device, with its reactor on a thread of its own. Sockets of shared memory
@@ -40,7 +40,7 @@ fn serve(provider: &str, folder: &Path) -> (Server, Address) {
 async fn connect(addr: Address, transport: Transport, folder: &Path) -> Controller {
     let identity = Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap());
     let mut options = ConnectOptions::new(addr, Nqn::new(NQN).unwrap());
-    // Every turn of its own would be counted: time is not what this is about.
+    // Polls would be counted: this test is not about time.
     options.keep_alive = std::time::Duration::ZERO;
     let config = HostConfig {
         transport,
@@ -88,7 +88,7 @@ fn allocate_nothing(provider: &str, transport: Transport) {
     for _ in 0..2 {
         let [a, b, c, d] = bufs.each_mut().map(|buf| buf.take().unwrap());
         let mut back = None;
-        // This thread alone is counted: the caller and the driver of the queue.
+        // Only this thread is counted: the caller and the driver of the queue.
         let info = measure(|| {
             back = Some(runtime.block_on(async {
                 let alone = work(&namespace, a).await;

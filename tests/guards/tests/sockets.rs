@@ -1,4 +1,4 @@
-//! What is counted in a program of its own runs there.
+//! The cases of the program with sockets run.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A host over an RDMA device that names memory by a key that opens nothing:
-//! `bad_host ADDR:PORT`. Ends with success when the target closes the queue.
+//! A host over an RDMA device that sends an invalid remote key: `bad_host ADDR:PORT`. Succeeds
+//! when the target closes the queue.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use nvmeof_wire::cm::Request;
 use nvmeof_wire::fabrics::Connect;
 use zerocopy::IntoBytes;
 
-/// How long each step may take.
+/// Time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RECEIVES: usize = 4;
 
@@ -55,7 +55,7 @@ impl Host {
         })
     }
 
-    /// Asks for an admin queue, as every host does.
+    /// Connects an admin queue.
     fn connect(&mut self, target: Address) -> Result<QpId, Box<dyn Error>> {
         let config = QpConfig {
             recvs: 4,
@@ -70,13 +70,13 @@ impl Host {
         while let Some(buf) = self.pool.take() {
             self.provider.post_recv(qp, Tag(0), buf)?;
         }
-        self.until("the connection stands", |event| {
+        self.until("the connection is established", |event| {
             matches!(event, Event::Established { .. }).then_some(())
         })?;
         Ok(qp)
     }
 
-    /// A Connect command whose data are behind a key that we never gave out.
+    /// Sends a Connect command whose data have an invalid key.
     fn send(&mut self, qp: QpId) -> Result<(), Box<dyn Error>> {
         let mut sqe = Connect::new(0, 32, 0).to_sqe();
         sqe.dptr = Sgl::keyed(0x1000, 1024, 0x5bad_c0de).to_descriptor();
@@ -115,6 +115,6 @@ impl Host {
             }
             events.clear();
         }
-        Err(format!("waited in vain until {what}").into())
+        Err(format!("timeout: waited until {what}").into())
     }
 }

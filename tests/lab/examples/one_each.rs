@@ -1,8 +1,8 @@
-//! One request of each size, one after the other, past the page cache:
-//! `one_each DEVICE MODEL BLOCK START SIZE...`. Each is written to the device
-//! and to MODEL, a file that shows how the device must look, and read back.
-//! Between two of them stay three blocks, so none begins where another did in
-//! its page. One program, because starting `dd` for each takes most of the time.
+//! One request of each size, one after the other, with direct I/O:
+//! `one_each DEVICE MODEL BLOCK START SIZE...`. Each is written to the device and to MODEL, a
+//! file with the expected content of the device, and read back. Three blocks remain between two
+//! of them, so that their offsets in a page differ. One program, because starting `dd` for each
+//! takes most of the time.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -39,13 +39,13 @@ fn one(device: &File, model: &File, at: u64, len: usize) -> Result<(), Box<dyn E
     let mut room = vec![0; len + PAGE];
     let begin = room.as_ptr().align_offset(PAGE);
     let buf = room.get_mut(begin..begin + len).ok_or("no such room")?;
-    // Every 8 bytes say where they are, and of which request.
+    // Each 8 bytes encode their offset and request.
     for (bytes, number) in buf.chunks_mut(8).zip(at..) {
         let word = (number ^ (len as u64) << 40).to_le_bytes();
         bytes.copy_from_slice(word.get(..bytes.len()).unwrap_or_default());
     }
     let written = buf.to_vec();
-    // One call each: what the kernel makes of it is what is to be seen.
+    // One system call each, which the kernel may split.
     if device.write_at(buf, at)? != len {
         return Err("a short write".into());
     }
@@ -55,7 +55,7 @@ fn one(device: &File, model: &File, at: u64, len: usize) -> Result<(), Box<dyn E
         return Err("a short read".into());
     }
     if *buf != *written {
-        return Err("comes back otherwise".into());
+        return Err("other data were read back".into());
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Puts the guest back to how it was before a scenario. Says on its output what
-# it could not put back, in one line, or nothing.
+# Restores the state of the guest before a scenario. Prints one line with what it could not
+# remove, or nothing.
 
 # Process groups: timeout(1) gives the scenario one and this program another.
 group() { ps -o pgid= "$1" | tr -d ' '; }
 first=$(group 1)
 ours=$(group $$)
 
-# All but the first program and us; kernel threads are children of number 2.
+# All except the first program and this one; kernel threads are children of process 2.
 processes() {
     ps -eo pid=,ppid=,pgid=,comm= | awk -v first="$first" -v ours="$ours" \
         '$1 != 2 && $2 != 2 && $3 != first && $3 != ours { print $1, $4 }'
@@ -21,7 +21,7 @@ stop() {
     done < <(processes)
 }
 
-# In the order in which one holds the other.
+# In the order of dependencies.
 stop '^(fio|dd|cp|tcpdump|sleep)$'
 cut -d' ' -f2 /proc/mounts | grep -vxFf <(cut -d' ' -f2 /run/lab/mounts) | tac |
     while read -r where; do umount "$where" || umount -l "$where"; done
@@ -32,19 +32,19 @@ stop '.*'
 nvmet=/sys/kernel/config/nvmet
 if [ -d $nvmet ]; then
     rm -f $nvmet/ports/*/subsystems/* $nvmet/subsystems/*/allowed_hosts/*
-    # Group 1 of a port goes with it.
+    # Group 1 of a port is removed with it.
     for folder in "$nvmet"/ports/*/{referrals/*,ana_groups/[!1]*} \
         "$nvmet"/subsystems/*/namespaces/* "$nvmet"/{subsystems,ports,hosts}/*; do
         [ ! -d "$folder" ] || rmdir "$folder"
     done
 fi
 [ -z "$(losetup -nl)" ] || losetup -D
-# Disks of null_blk that a scenario made, and the module with its own.
+# Devices of null_blk that a scenario created, and the module with its own.
 for folder in /sys/kernel/config/nullb/*/; do
     [ ! -d "$folder" ] || rmdir "$folder"
 done
 [ ! -d /sys/module/null_blk ] || modprobe -r null_blk
-# A scenario may have taken a device away.
+# A scenario may have removed a device.
 for device in rxe0:rxe:dm0 siw0:siw:dm1; do
     IFS=: read -r name kind interface <<<"$device"
     rdma link show "$name/1" >/dev/null 2>&1 ||
@@ -58,7 +58,7 @@ left() {
     compgen -G '/sys/class/nvme/nvme*' | sed 's|.*/|controller |'
     cut -d' ' -f2 /proc/mounts | grep -vxFf <(cut -d' ' -f2 /run/lab/mounts) | sed 's/^/mount /'
     for device in rxe0 siw0; do
-        # One queue pair of rxe0 is the kernel's own.
+        # One queue pair of rxe0 belongs to the kernel.
         rdma resource show qp link $device | grep -v 'type GSI' | sed 's/ state.*//; s/^/queue pair /'
     done
 }
@@ -73,7 +73,7 @@ done
 if [ -n "$found" ]; then
     echo "left behind: $(paste -sd, <<<"$found")"
 else
-    # Also what the cleaning up itself brought about.
+    # Including warnings that cleaning up caused.
     dmesg | awk '/lab: begin/ { found = "" } !found && /WARNING:|BUG:|Oops/ { found = $0 }
         END { if (found) print found }'
 fi

@@ -1,12 +1,12 @@
 #!/bin/bash
-# What a scenario has to work with. A scenario is a file in tests/lab/scenarios:
+# Functions for scenarios. A scenario is a file in tests/lab/scenarios:
 #
 #   #!/bin/bash
-#   # about: what it proves, one line                   (required)
+#   # about: what it proves, in one line                (required)
 #   # providers: iwarp verbs-rxe verbs-siw              (required, one or more)
 #   # timeout: 120                                      (seconds, default 120)
 #   # memory: 2048                                      (MiB, default 1024)
-#   # transport: yes                                    (--rotate leaves no provider out)
+#   # transport: yes                                    (--rotate runs all providers)
 #   # packages: yes                                     (needs /lab/packages)
 #   source /lab/guest/lib.sh
 #   config "$(disk d1 256M)"
@@ -18,17 +18,17 @@
 #   target_stop
 #
 # It runs once for each provider, with `set -Eeuo pipefail`: the first command
-# that fails ends it, and the line is named in the table. Afterwards the kernel
-# log must be free of warnings (`dmesg_expect` declares those that belong to
-# the scenario). Cleaning up needs no code: processes, mounts, controllers and
-# nvmet's configuration are removed after each scenario, and what cannot be
-# removed fails it.
+# that fails ends it, and the table shows its line. Afterwards the kernel log
+# must be free of warnings (`dmesg_expect` declares those that the scenario
+# causes). A scenario need not clean up: processes, mounts, controllers and the
+# configuration of nvmet are removed after each scenario. It fails if something
+# cannot be removed.
 #
 # Variables:
-#   PROVIDER   iwarp      software iWARP in our process, kernel host over siw0
+#   PROVIDER   iwarp      software iWARP in the process, kernel host over siw0
 #              verbs-rxe  libibverbs over rxe0 (RoCEv2)
 #              verbs-siw  libibverbs over siw0 (iWARP)
-#   ENGINE     iwarp or verbs: what our programs call the provider
+#   ENGINE     iwarp or verbs: name of the provider for target and initiator
 #   RDMA       rxe0 or siw0: the device of the kernel's host
 #   ADDRESS    address of that device; the target listens there
 #   PORT       4420
@@ -54,16 +54,16 @@ LOG=$OUT/target.log
 EXPECTED_DMESG='^$'
 export PROVIDER ENGINE RDMA ADDRESS PORT NQN WORK OUT CONFIG
 
-# --- saying how it went ------------------------------------------------------
+# --- results -----------------------------------------------------------------
 
-# reason TEXT : why the scenario fails; the first one counts.
+# reason TEXT : the cause of a failure; the first one counts.
 reason() {
     [ -s /run/lab/reason ] || printf '%s\n' "${1//$'\n'/ }" >/run/lab/reason
 }
 
 # fail TEXT : ends the scenario.
-# Of a subshell, such as "$(expect_fail ...)" among arguments, nobody sees the
-# status: the scenario fails all the same, when it ends.
+# The status of a subshell among arguments, such as "$(expect_fail ...)", is lost:
+# the scenario then fails at its end.
 fail() {
     reason "$*"
     [ -s /run/lab/failed ] || printf '%s\n' "${*//$'\n'/ }" >/run/lab/failed
@@ -76,13 +76,13 @@ record() {
     printf '%s\t%s\n' "$1" "$2" >>/run/lab/records
 }
 
-# compare WORK ROUND MEASURE THEIRS OURS : operations a second of the yardstick's
-# device and of ours, which `MEASURE DEVICE WORK` prints, taken one right after
-# the other. In every second round ours is first: whoever is first may find the
-# machine otherwise than the second.
+# compare WORK ROUND MEASURE THEIRS OURS : operations per second of the device of
+# the yardstick and of this project, which `MEASURE DEVICE WORK` prints, one
+# directly after the other. The order alternates between rounds, because it may
+# influence the result.
 compare() {
     local theirs ours
-    # Not in arguments, where a failure would go unnoticed.
+    # Not among arguments, where the status of a failure would be lost.
     if [ $(($2 % 2)) = 1 ]; then
         theirs=$("$3" "$4" "$1")
         ours=$("$3" "$5" "$1")
@@ -97,22 +97,22 @@ compare() {
 expect_eq() {
     [ "$2" = "$3" ] && return
     diff <(printf '%s\n' "$2") <(printf '%s\n' "$3") >&2 || true
-    fail "$1: wanted '$2', got '$3'"
+    fail "$1: expected '$2', got '$3'"
 }
 
 # expect_match WHAT REGULAR-EXPRESSION GOT
 expect_match() {
-    [[ $3 =~ $2 ]] || fail "$1: wanted a match of '$2', got '$3'"
+    [[ $3 =~ $2 ]] || fail "$1: expected a match of '$2', got '$3'"
 }
 
 # expect_ge WHAT LEAST GOT : whole numbers.
 expect_ge() {
-    [ "$3" -ge "$2" ] || fail "$1: wanted at least $2, got $3"
+    [ "$3" -ge "$2" ] || fail "$1: expected at least $2, got $3"
 }
 
-# expect_fail COMMAND... : the command must fail; prints what it says.
+# expect_fail COMMAND... : the command must fail; prints its output.
 expect_fail() {
-    ! "$@" 2>&1 || fail "succeeded, but must not: $*"
+    ! "$@" 2>&1 || fail "succeeded, expected failure: $*"
 }
 
 # field FILTER : the value of a jq filter over the JSON on standard input.
@@ -120,19 +120,19 @@ field() {
     jq -er "$1"
 }
 
-# wait_for SECONDS COMMAND... : until the command succeeds. On a machine that has other
-# work it may take a minute whatever it is.
+# wait_for SECONDS COMMAND... : until the command succeeds. The limit is a minute at least,
+# because this machine may be busy.
 wait_for() {
     local seconds=$(($1 > 60 ? $1 : 60))
     local until=$((SECONDS + seconds))
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -le "$until" ] || fail "not within $seconds s: $*"
+        [ "$SECONDS" -le "$until" ] || fail "not true within $seconds s: $*"
         sleep 0.1
     done
 }
 
-# --- our target --------------------------------------------------------------
+# --- target ------------------------------------------------------------------
 
 # disk NAME SIZE : an empty sparse file; prints its path.
 disk() {
@@ -166,7 +166,7 @@ namespace() {
     [ $# -lt 3 ] || printf '%s\n' "${@:3}" >>"$CONFIG"
 }
 
-# target_start : starts the target and waits until it serves.
+# target_start : starts the target and waits until it is ready.
 target_start() {
     local lines=0
     [ ! -f "$LOG" ] || lines=$(wc -l <"$LOG")
@@ -180,7 +180,7 @@ target_start() {
     fail "the target does not start: $(tail -n 1 "$LOG")"
 }
 
-# target_stop [SIGNAL] : ends the target, which must end with status 0.
+# target_stop [SIGNAL] : stops the target, which must exit with status 0.
 target_stop() {
     kill -s "${1:-TERM}" "$TARGET"
     local status=0
@@ -190,7 +190,7 @@ target_stop() {
     TARGET=
 }
 
-# target_kill : the target dies at once.
+# target_kill : kills the target with SIGKILL.
 target_kill() {
     kill -9 "$TARGET"
     wait "$TARGET" || true
@@ -202,9 +202,9 @@ target_logged() {
     grep -Eq "$1" "$LOG"
 }
 
-# --- the kernel's host -------------------------------------------------------
+# --- kernel host -------------------------------------------------------------
 
-# connect [ARGUMENT...] : of nvme connect; later ones replace ours. Sets CTRL.
+# connect [ARGUMENT...] : of nvme connect; they override the defaults. Sets CTRL.
 connect() {
     local answer
     answer=$(nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$NQN" -o json "$@")
@@ -248,7 +248,7 @@ checksum() {
     cat "$@" | sha256sum | cut -d' ' -f1
 }
 
-# --- our initiator, the kernel's target --------------------------------------
+# --- initiator, kernel target ------------------------------------------------
 
 # initiator COMMAND [ARGUMENT...] : nvmeof with address, provider, subsystem.
 initiator() {
@@ -257,7 +257,7 @@ initiator() {
     nvmeof "$1" -t rdma -a "$ADDRESS" -s "$PORT" --provider "$ENGINE" "${nqn[@]}" "${@:2}"
 }
 
-# nvmet_start DEVICE... : the kernel's target with a namespace for each device.
+# nvmet_start DEVICE... : the kernel target with a namespace for each device.
 nvmet_start() {
     local nvmet=/sys/kernel/config/nvmet nsid=0 device
     modprobe -a nvmet nvmet_rdma
@@ -280,7 +280,7 @@ nvmet_start() {
 
 # --- leaks -------------------------------------------------------------------
 
-# footprint : what the target holds now, as "descriptors objects kilobytes";
+# footprint : current resources of the target, "descriptors objects kilobytes";
 # objects are the RDMA device's queue pairs, completion queues and so on.
 footprint() {
     local descriptors resident objects
@@ -290,8 +290,8 @@ footprint() {
     echo "$descriptors $objects $resident"
 }
 
-# leaks_none BEFORE KILOBYTES : compares with an earlier footprint. Descriptors
-# and RDMA objects must come back to what they were; memory may grow a little.
+# leaks_none BEFORE KILOBYTES : compares with an earlier footprint. Descriptors and RDMA
+# objects must be the same again; memory may grow a little.
 leaks_none() {
     local before=$1 now
     for _ in {1..600}; do
@@ -307,13 +307,13 @@ leaks_none() {
 
 # --- the kernel log ----------------------------------------------------------
 
-# dmesg_expect REGULAR-EXPRESSION : such lines belong to this scenario.
+# dmesg_expect REGULAR-EXPRESSION : this scenario causes such lines.
 dmesg_expect() {
     EXPECTED_DMESG="$EXPECTED_DMESG|$1"
 }
 
-# since_begin : of the kernel log on standard input, what this scenario caused.
-# It reads everything: what ends early breaks the pipe of who writes to it.
+# since_begin : the part of the kernel log on standard input since the scenario began. It
+# reads all of it: an early end would break the pipe of the writer.
 since_begin() {
     awk '/lab: begin/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }'
 }
@@ -327,8 +327,8 @@ undisturbed() {
     fail "$1 lost its connections: ${lost%%$'\n'*}"
 }
 
-# check_dmesg : fails on errors, and on warnings that concern us, since the
-# beginning of the scenario. Runs by itself at the end.
+# check_dmesg : fails on errors and relevant warnings since the beginning of the
+# scenario. Runs automatically at the end.
 check_dmesg() {
     local bad
     bad=$(dmesg --decode --notime | since_begin |
@@ -340,7 +340,7 @@ check_dmesg() {
     fail "kernel log: ${bad#*:*: }"
 }
 
-# finish STATUS : called when the scenario ends, in whatever way.
+# finish STATUS : called when the scenario ends, for any cause.
 finish() {
     set +x
     trap - ERR EXIT
@@ -374,8 +374,8 @@ shape() {
         join(".")) \(getpath($path) | type)"] | unique[]'
 }
 
-# same_shape WHAT THEIRS OURS [OURS-ALONE...] : our JSON has every key that nvme-cli's has,
-# of the same type, and no other but those named.
+# same_shape WHAT THEIRS OURS [OURS-ONLY...] : the JSON of nvmeof has each key of that of
+# nvme-cli, of the same type, and no others except those named.
 same_shape() {
     local what=$1 theirs ours
     theirs=$(shape <<<"$2")
@@ -386,7 +386,7 @@ same_shape() {
 
 # --- fio ---------------------------------------------------------------------
 
-# fio_report FILE : fio's JSON without the messages that it puts around it.
+# fio_report FILE : the JSON of fio without the messages around it.
 fio_report() {
     sed -n '/^{/,/^}/p' "$1"
 }
@@ -399,11 +399,11 @@ fio_complaint() {
 }
 
 # run_jobs NAME JOBS ARGUMENT... : jobs of fio-configs in their short form, all
-# of which must pass. Records operations a second and the 99th percentile of the
-# latency, in a column NAME up to its hyphen. Reports stay in $OUT/NAME.
+# of which must pass. Records operations per second and the 99th percentile of the
+# latency, in a column named by NAME up to its hyphen. Reports are kept in $OUT/NAME.
 run_jobs() {
     local results status=0 wanted=${2//[^,]/} job operation figures
-    # ENGINE means something else to that script.
+    # ENGINE has another meaning for that script.
     results=$(env -u ENGINE RUNTIME=1 VERIFY_SIZE=2M /lab/fio-configs/run --short \
         --jobs "$2" -o json --keep "$OUT/$1" "${@:3}" 2>"$OUT/$1.log") || status=$?
     [ "$status" -le 1 ] || fail "fio-configs/run: $(tail -n 1 "$OUT/$1.log")"

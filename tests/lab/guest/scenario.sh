@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs one scenario file: every command is traced, a failing one is named.
+# Runs one scenario file: traces each command, and reports the one that fails.
 set -Eeuo pipefail
 SCENARIO=$1
 exec {trace}>"$OUT/trace"
@@ -9,8 +9,8 @@ source /lab/guest/lib.sh
 trap 'blame $? "$LINENO" "$BASH_COMMAND"' ERR
 trap 'finish $?' EXIT
 
-# blame STATUS LINE COMMAND : names the line of the scenario that failed, or
-# that called what failed.
+# blame STATUS LINE COMMAND : reports the line of the scenario that failed, or that called
+# the function that failed.
 blame() {
     local line=$2 frame
     for ((frame = 1; frame < ${#BASH_SOURCE[@]}; frame++)); do
@@ -20,7 +20,7 @@ blame() {
     reason "line $line: $3 (status $1)"
 }
 
-# When each command began, to see where the time goes.
+# Traces have the time of each command.
 PS4='+$EPOCHREALTIME '
 set -x
 # shellcheck disable=SC1090

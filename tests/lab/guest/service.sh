@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 CONF=/etc/nvmeof/target.toml
 
-# Images are made with this, so that nothing starts while they are.
+# It prevents services from starting while an image is built.
 rm -f /usr/sbin/policy-rc.d
 
 # systemd_start : systemd as the first process of namespaces of its own.
@@ -14,7 +14,7 @@ systemd_start() {
     wait_for 120 booted
 }
 
-# first_process : sets SYSTEMD to the process id of systemd out here.
+# first_process : sets SYSTEMD to the process id of systemd outside of its namespaces.
 first_process() {
     SYSTEMD=$(pgrep -P "$UNSHARE" -x systemd)
 }
@@ -25,7 +25,7 @@ in_it() {
         env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# Units of the guest itself may fail; they are not what is asked about.
+# Units of the guest itself may fail.
 booted() {
     [[ $(in_it systemctl is-system-running) =~ running|degraded ]]
 }
@@ -38,7 +38,7 @@ main_pid() {
     in_it systemctl show -P MainPID nvmeof-target
 }
 
-# systemd_stop : as if the machine went down.
+# systemd_stop : shuts systemd down.
 systemd_stop() {
     in_it systemctl --no-block poweroff || kill -9 "$SYSTEMD"
     wait_for 60 gone

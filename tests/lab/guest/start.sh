@@ -1,9 +1,9 @@
 #!/bin/bash
-# First program of the guest's own system: sets up the devices and does what
-# the kernel's command line says. The image only has packages in it; this and
-# everything else that the project owns comes on the disk of the run (/lab).
+# First program of the guest: sets up the devices and executes the task on the
+# kernel command line. The image contains only packages; this script and all
+# other files of the project are on the disk of the run (/lab).
 #
-#   lab=serve   runs scenarios as told on the second serial port
+#   lab=serve   runs scenarios, by commands on the second serial port
 #   lab=exec    runs /lab/script, its output goes to the second serial port
 #   lab=shell   a shell on the first serial port
 #
@@ -14,7 +14,7 @@ export HOME=/root LANG=C.UTF-8 TERM=${TERM:-linux}
 cd /root || exit
 hostname lab
 ulimit -l unlimited
-# What udev makes elsewhere.
+# Links that udev creates elsewhere.
 ln -s /proc/self/fd /dev/fd
 ln -s /proc/self/fd/0 /dev/stdin
 ln -s /proc/self/fd/1 /dev/stdout
@@ -34,8 +34,8 @@ power_off() {
     sleep 60
 }
 
-# The programs whose use a scenario proves something about leave a line in a
-# file; their stand-ins become them, so that a process id is the right one.
+# Wrappers log the use of programs whose use is a result of a scenario. They exec
+# the program, so that the process id is the same.
 stand_ins() {
     local name real
     mkdir -p /run/lab/bin
@@ -49,7 +49,7 @@ stand_ins() {
     export PATH=/run/lab/bin:$PATH
 }
 
-# run NAME PROVIDER SECONDS : one scenario and the tidying up after it.
+# run NAME PROVIDER SECONDS : one scenario, and cleaning up after it.
 run() {
     local name=$1 provider=$2 limit=$3 status=0 began=$EPOCHREALTIME
     local out=/out/$name@$provider
@@ -62,7 +62,7 @@ run() {
     local reason=
     [ ! -s /run/lab/reason ] || reason=$(head -n 1 /run/lab/reason)
     if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-        reason="not done after $limit s: ${reason:-$(sed -E 's/^(\++)[0-9.]+ /\1 /; /^\++ (set|blame|finish) /d' "$out/trace" | tail -n 1)}"
+        reason="timeout after $limit s: ${reason:-$(sed -E 's/^(\++)[0-9.]+ /\1 /; /^\++ (set|blame|finish) /d' "$out/trace" | tail -n 1)}"
     fi
     [ -z "$reason" ] || tell reason "$reason"
     rm -f /run/lab/reason /run/lab/failed
@@ -76,33 +76,33 @@ run() {
     tell end "$status" $(((${ended/./} - ${began/./}) / 1000)) "$(head -n 1 /run/lab/dirt)"
 }
 
-# clean FOLDER : tidies up; /run/lab/dirt says what is left. A program that
-# hangs in the kernel cannot be killed, so nobody waits for it.
+# clean FOLDER : cleans up; /run/lab/dirt lists what is left. A program that is blocked in
+# the kernel cannot be killed, so it is not waited for.
 clean() {
     local cleaner until=$((SECONDS + 70))
     timeout -k 5 60 bash /lab/guest/clean.sh >/run/lab/dirt 2>>"$1/log" ||
-        echo "cleaning up fails with status $?" >>/run/lab/dirt &
+        echo "cleanup failed with status $?" >>/run/lab/dirt &
     cleaner=$!
     while [ -d "/proc/$cleaner" ]; do
         if [ $SECONDS -ge $until ]; then
             blocked "$1"
-            echo "cleaning up hangs in the kernel" >>/run/lab/dirt
+            echo "cleanup is blocked in the kernel" >>/run/lab/dirt
             return
         fi
         sleep 0.1
     done
 }
 
-# blocked FOLDER : the kernel log, with the stacks of what hangs in the kernel.
+# blocked FOLDER : saves the kernel log, with the stacks of blocked tasks.
 blocked() {
     echo w >/proc/sysrq-trigger
     dmesg >"$1/dmesg"
 }
 
-# clock_is_right : whether a second is a second. The kernel measures how fast the
-# processor's counter runs in a few milliseconds of its boot, which goes wrong, by a factor
-# of ten at times, when the emulator gets no processor just then. It measures again for a
-# whole second, and says so where both agree; where they do not it goes on with the first.
+# clock_is_right : whether the clock has the right rate. The kernel measures the rate of the
+# TSC during a few milliseconds of its boot, which is wrong, sometimes by a factor of ten, if
+# the emulator is not scheduled in that time. It measures again for a second, and logs this if
+# both agree; otherwise it keeps the first result.
 clock_is_right() {
     dmesg | grep 'tsc: Refined TSC clocksource calibration' >/dev/null
 }
@@ -116,7 +116,7 @@ serve() {
     stand_ins
     cat /proc/mounts >/run/lab/mounts
     tell ready "$(uname -r)" "$(</proc/uptime)"
-    # A guest whose runner is gone must not stay.
+    # A guest must end if its runner has.
     while read -r -t 900 word name provider limit <&3; do
         [ "$word" = run ] && run "$name" "$provider" "$limit"
     done
@@ -134,7 +134,7 @@ case $(</proc/cmdline) in
     ;;
 *lab=shell*)
     echo "A guest of the lab. Programs: /lab/bin. Functions of scenarios (the first failure ends"
-    echo "the shell): PROVIDER=iwarp; source /lab/guest/lib.sh. The end: exit"
+    echo "the shell): PROVIDER=iwarp; source /lab/guest/lib.sh. To end: exit"
     cd /root && setsid --ctty --wait bash -i </dev/ttyS0 >/dev/ttyS0 2>&1
     ;;
 esac

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Becomes systemd, in namespaces of its own: systemd.sh ROOT. What comes with
-# `unshare` is empty or a copy; here it gets what systemd wants to find.
+# Becomes systemd, in namespaces of its own: systemd.sh ROOT. After `unshare` they are empty
+# or copies; this mounts the file systems that systemd requires.
 set -e
-# Those of the scenario lie in /run.
+# Wrappers of the scenario are in /run.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 hash -r
 mount --make-rprivate /
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 run /run
-# Read-only, so that it takes devices for somebody else's business.
+# Read-only, so that systemd does not manage devices.
 mount -t sysfs -o ro sysfs /sys
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs tmp /tmp

@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: a namespace that comes when a host is connected, the first one, of 4 KiB blocks, can be freed and zeroed
+# about: the first namespace, of 4 KiB blocks, is added while a host is connected, and can be deallocated and zeroed
 # providers: iwarp verbs-rxe
 source /lab/guest/lib.sh
 
-# Linux asks a controller once what it can do: what it says must not depend on the
-# namespaces of the moment.
+# Linux queries the capabilities of a controller once: they must not depend on its current
+# namespaces.
 config
 printf '\n[control]\nsocket = "%s"\n' "$WORK/control.sock" >>"$CONFIG"
 target_start

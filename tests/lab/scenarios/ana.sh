@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: a multipath device over two ports: ANA states change under fio and no I/O fails; namespaces for some hosts
+# about: a multipath device over two ports: ANA states change under fio without I/O errors; namespaces for some hosts only
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
 
-# For the moments in which no port reaches the group.
+# While no port has access to the group.
 dmesg_expect 'block nvme[0-9]+n[0-9]+: no usable path|nvme_ns_head_submit_bio: [0-9]+ callbacks suppressed'
 
 other=nqn.2026-11.org.example:other
@@ -38,7 +38,7 @@ has_reloads() {
     [ "$(reloads)" -ge "$1" ]
 }
 
-# reload STATE STATE [TOML-LINE...] : is served from now on.
+# reload STATE STATE [TOML-LINE...] : reloads with this configuration.
 reload() {
     local before
     before=$(reloads)
@@ -47,7 +47,7 @@ reload() {
     wait_for 10 has_reloads $((before + 1))
 }
 
-# path_is CONTROLLER NSID STATE : as the host knows it.
+# path_is CONTROLLER NSID STATE : the state in the host.
 path_is() {
     local path
     for path in "/sys/class/nvme/$1"/nvme*c*n*; do
@@ -59,8 +59,8 @@ path_is() {
     return 1
 }
 
-# both STATE STATE : changes states, and waits until the host knows them. The
-# time of the slowest is recorded.
+# both STATE STATE : changes states, and waits until the host has them. The longest
+# time is recorded.
 slowest=0
 both() {
     reload "$@"
@@ -69,12 +69,12 @@ both() {
     wait_for 5 path_is "$second" 2 "$2"
     local took=$(((${EPOCHREALTIME/./} - from) / 1000))
     [ "$took" -le "$slowest" ] || slowest=$took
-    # Other groups stay as they are.
+    # Other groups do not change.
     path_is "$first" 1 optimized || fail "namespace 1 is reached otherwise"
     sleep 1
 }
 
-# work DEVICE NAME : writes and verifies until it is told to end.
+# work DEVICE NAME : writes and verifies until it is stopped.
 work() {
     local rounds=0
     until [ -e "$WORK/stop" ]; do
@@ -100,7 +100,7 @@ expect_eq "paths of the subsystem" 2 "$(nvme list-subsys -o json |
     field "[.. | objects | select(.NQN? == \"$NQN\") | .Paths[]] | length")"
 expect_match "the log page" '"state" *: *"(optimized|1)"|optimized' "$(nvme ana-log "/dev/$first" -o json)"
 
-# A namespace for another host is not there, and there when it may be.
+# A namespace for another host is not accessible, until it is allowed.
 expect_fail device 3
 reload optimized non-optimized
 wait_for 5 device 3
@@ -121,7 +121,7 @@ both non-optimized change
 both change optimized
 both persistent-loss non-optimized
 both optimized optimized
-# Nobody reaches it, then the second port does.
+# No port has access to it, then the second one has.
 both inaccessible inaccessible
 both inaccessible optimized
 touch "$WORK/stop"
@@ -131,7 +131,7 @@ expect_ge "rounds of fio" 1 "$(cat "$WORK/rounds-two")"
 record "host knows after" "$slowest ms at most"
 cmp "$(device 2)" "$WORK/d2" || fail "the backing file has other data"
 
-# Whether the states decide by which path I/O goes.
+# Whether the states decide the path of I/O.
 counts() {
     for path in "/sys/class/nvme/$1"/nvme*c*n*; do
         [ "$(cat "$path/nsid")" != 2 ] || awk '{ print $1 + $5 }' "$path/stat"

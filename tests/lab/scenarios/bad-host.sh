@@ -1,11 +1,11 @@
 #!/bin/bash
-# about: a host's wrong key ends its queue alone, and the log says why
+# about: an invalid remote key of a host closes its queue only, and the log names the cause
 # providers: verbs-rxe verbs-siw
 # transport: yes
 # timeout: 150
 source /lab/guest/lib.sh
 
-# The devices tell what their peer told them.
+# The devices log errors of their peer.
 dmesg_expect 'got TERMINATE|non-flush error status'
 
 config "$(disk d1 16M)"
@@ -15,13 +15,13 @@ before=$(footprint)
 for _ in 1 2 3; do
     bad_host "$ADDRESS:$PORT"
 done
-# What the device said, in words. siw keeps what its peer told it to itself.
+# The error of the device. siw does not report the error of its peer.
 case $RDMA in
-rxe0) said='the peer says that its memory does not allow the access, vendor error' ;;
-siw0) said='not connected to a controller: closed by the peer' ;;
+rxe0) cause='the peer says that its memory does not allow the access, vendor error' ;;
+siw0) cause='not connected to a controller: closed by the peer' ;;
 esac
-target_logged "$said" || fail "the log does not say why: $(grep -m 1 WARN "$LOG")"
-# Nobody else is hurt, nothing is left.
+target_logged "$cause" || fail "the log does not name the cause: $(grep -m 1 WARN "$LOG")"
+# No other queue is affected, nothing is leaked.
 dd if="$(device 1)" of=/dev/null bs=64k count=8 iflag=direct status=none
 leaks_none "$before" 1024
 disconnect

@@ -1,14 +1,14 @@
 #!/bin/bash
-# about: the provider over libibverbs keeps the contract of all providers
+# about: the libibverbs provider passes the conformance suite of the providers
 # providers: verbs-rxe verbs-siw
 # transport: yes
 # timeout: 600
 source /lab/guest/lib.sh
 
-# The suite breaks rules, and the devices say so.
+# The suite violates rules, which the devices log.
 dmesg_expect '(rxe|siw)[0-9]*: '
 
-# A machine that does not answer: packets to it go nowhere.
+# An address that does not respond: packets to it are dropped.
 SILENT=${ADDRESS%.*}.99
 ip neighbour replace "$SILENT" lladdr 02:00:00:00:00:99 dev "$(ip -o route get "$SILENT" | sed 's/.* dev \([^ ]*\).*/\1/')"
 

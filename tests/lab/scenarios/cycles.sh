@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: 50 connections leave nothing behind: memory, descriptors, queue pairs
+# about: 50 connections leak no memory, descriptors or queue pairs
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: what the documents tell root to type, word for word, in order, with what they show as configuration
+# about: commands that the documents run as root, verbatim and in order, with the configuration that they show
 # providers: iwarp
 # timeout: 400
 # packages: yes
@@ -7,7 +7,7 @@ source /lab/guest/lib.sh
 source /lab/guest/service.sh
 dmesg_expect 'nvme_rdma|(siw|rxe)[0-9]*: '
 
-# Where root is: the project's folder, with the packages.
+# The working directory: the folder of the project, with the packages.
 TREE=$WORK/tree
 mkdir -p "$TREE/build/deb"
 cp /lab/packages/*.deb "$TREE/build/deb"
@@ -31,7 +31,7 @@ types() {
     ran=$((ran + 1))
 }
 
-# configured FILE : the administrator writes what a document shows.
+# configured FILE : writes the configuration that a document shows.
 configured() {
     sed -e "s/127\.0\.0\.1/$ADDRESS/; /^traddr/a provider = \"iwarp\"" \
         -e "s/^allowed_hosts = .*/allowed_hosts = [\"$(cat /etc/nvme/hostnqn)\"]/" "$1" >"$CONF"
@@ -55,11 +55,11 @@ follow() {
         esac
         if [ "$kind" = toml ] && [ "$line" != '```toml' ]; then echo "$line" >>"$WORK/shown.toml"; fi
     done 3<"/lab/project/$1"
-    [ $ran -gt "$before" ] || fail "$1: nothing to type was found there"
+    [ $ran -gt "$before" ] || fail "$1: no command was found"
     record "$1" "$((ran - before)) commands"
 }
 
-# Without packages, and gone again.
+# Without packages, and removed again.
 systemd_start
 follow systemd/README.md 'install |nvmeof|systemd-|systemctl '
 active || fail "not started: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
@@ -74,9 +74,9 @@ rm -r /etc/nvmeof /usr/share/man/man{8,5,1}/nvmeof* \
     /usr/lib/systemd/system/nvmeof-target.service /usr/bin/nvmeof*
 in_it systemctl daemon-reload
 
-# From nothing to a disk in use, and back to nothing.
+# From installation to a namespace in use, and back.
 follow docs/quick-start.md
-! active || fail "it runs, although it was removed"
+! active || fail "the service is active after removal"
 in_it dpkg -P nvmeof
 rm -r /var/lib/nvmeof
 systemd_stop

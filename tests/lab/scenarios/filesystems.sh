@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: ext4 and XFS: files survive a reconnect, the file systems are sound, freed space comes back
+# about: ext4 and XFS: files survive a reconnect, the file systems are consistent, freed space is deallocated
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 360
 source /lab/guest/lib.sh
@@ -7,7 +7,7 @@ source /lab/guest/lib.sh
 tree=/usr/lib/modules/$(uname -r)/kernel/drivers/net/ethernet
 mount=$WORK/mnt
 
-# kilobytes FILE : what the file takes on the disk that it is on.
+# kilobytes FILE : allocated space of the file.
 kilobytes() {
     sync "$1"
     du -k "$1" | cut -f1
@@ -21,7 +21,7 @@ fill() {
     umount "$mount"
 }
 
-# Is everything in namespace $2 as it was written?
+# Verifies that namespace $2 contains the written data.
 inspect() {
     case $1 in
     ext4) e2fsck -fn "$2" ;;
@@ -38,7 +38,7 @@ describe() {
     (cd "$1" && find . '(' -type f -o -type l ')' -printf '%p %m %s %l %T@\n' | sort | sha256sum)
 }
 
-# Does the space of deleted files come back in the backing file?
+# Verifies that fstrim deallocates the space of deleted files in the backing file.
 trim() {
     local before after
     before=$(kilobytes "$3")

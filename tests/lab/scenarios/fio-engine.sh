@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: the jobs of fio-configs over the kernel's device and, with fio's engine, over our initiator: the same data
+# about: the jobs of fio-configs over the kernel's block device and over the initiator as fio engine: the same data
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 1200
 # fio-engine: yes

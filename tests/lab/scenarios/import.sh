@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: a setup of the kernel's target is imported and serves the same: data, blocks, names, ANA states
+# about: a configuration of the kernel target (nvmet) is imported: the same data, block sizes, names and ANA states
 # providers: iwarp
 # timeout: 240
 source /lab/guest/lib.sh
@@ -21,7 +21,7 @@ dmesg_expect 'failed to connect queue: 0 ret=16772'
 dmesg_expect 'queue_size 128 > ctrl sqsize 64, clamping down'
 
 # steps : what makes the kernel's target what the file says, a line each: a folder, a
-# value and the file to write it to, or a link and where it leads. What nobody chose is empty.
+# value and the file to write it to, or a link and its target. Unset values are empty.
 steps() {
     jq -r '
         def write(at; group): at as $at | group as $group | .[$group] // {} | to_entries[] |
@@ -174,7 +174,7 @@ rmdir $NVMET/ports/*/referrals/*
 rmdir $NVMET/ports/*/ana_groups/2 $NVMET/ports/*
 nvmeof-target import "$SAVED" --output "$CONFIG" >"$OUT/import.log" 2>&1 ||
     fail "$(tail -n 1 "$OUT/import.log")"
-expect_eq "items that are not carried over" "" "$(grep 'not carried over' "$OUT/import.log" || true)"
+expect_eq "items that are not imported" "" "$(grep 'not imported' "$OUT/import.log" || true)"
 # Nobody said how many queues one of the two has: the kernel's target has 128.
 expect_match "note of the queues of a controller" \
     'note: .*attr\.qid_max: 128 I/O queues of a controller become 16;' \
@@ -187,7 +187,7 @@ target_start
 expect_eq "what hosts see" "$theirs" "$(seen)"
 expect_eq "referrals" "$their_referrals" "$(referrals)"
 
-# Who was refused is, and told why; who was not is not.
+# Refused hosts are refused as before, with the reason; others are not.
 refuse_stranger
 expect_ge "refusals by both" $((their_refusals + 1)) "$(refusals)"
 target_logged "host $STRANGER is not in allowed_hosts of $MAIL" ||

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: the kernel's host over our target and over the kernel's own, in turn, null devices behind both
+# about: the kernel host over this target and over the kernel target (nvmet), alternately, with null backing stores
 # providers: verbs-rxe verbs-siw iwarp
 # timeout: 900
 # figures: yes
@@ -15,8 +15,8 @@ iops() {
 }
 
 modprobe null_blk nr_devices=1 gb=1 bs=512 irqmode=0
-# Two subsystems, and both hosts' controllers all the time: what is not measured
-# sleeps.
+# Two subsystems, with the controllers of both targets connected all the time: the one that
+# is not measured is idle.
 NQN=$NQN-kernel
 nvmet_start /dev/nullb0
 connect

@@ -30,7 +30,7 @@ target_start
 connect
 wait_for 10 device 4000
 
-# What the host is told.
+# The properties in the host.
 while read -r nsid bytes block readonly; do
     disk=$(device "$nsid")
     expect_eq "bytes of namespace $nsid" "$bytes" "$(blockdev --getsize64 "$disk")"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: namespaces, ANA states, hosts and ports change under I/O; hosts see each within a second
+# about: namespaces, ANA states, hosts and ports change under I/O; hosts see each change within a second
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
 
-# What is taken away on purpose.
+# Messages about objects that the scenario removes.
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|[Rr]econnect|dying|resetting|creating|ANA group|rescanning)'
 dmesg_expect 'no usable path|callbacks suppressed|nvme_rdma|Connect for subsystem|(siw|rxe)[0-9]*: |capacity change'
 
@@ -21,7 +21,7 @@ echo mono >$trace/trace_clock
 for event in nvme/nvme_async_event syscalls/sys_enter_connect; do
     echo 1 >$trace/events/$event/enable
 done
-# Nothing is ever read from here: it is what a shell can wait for without a process.
+# No data arrive here: a shell can wait on it without another process.
 exec {never}<> <(:)
 # Namespace Attribute Changed and Asymmetric Namespace Access Change, each with its log
 # page, as the answer to an Asynchronous Event Request says it.
@@ -42,7 +42,7 @@ seen() {
     making=$!
     until_true "$check"
     wait "$making" || fail "$what: $(<"$WORK/made")"
-    read -r heard took < <(times "$event") || fail "$what: nobody connected to the target"
+    read -r heard took < <(times "$event") || fail "$what: ctl did not connect to the target"
     [ "$took" != none ] || fail "$what: not seen within 10 seconds"
     [ "$event" != - ] || heard=$took
     [ "$heard" != none ] || fail "$what: the host had no event $event"
@@ -177,7 +177,7 @@ truncate -s 48M "$WORK/d3"
 BY_ITSELF=yes seen "file grown" "$namespace_changed" 'blocks_are 3 98304' \
     ctl namespace resize 3 --subsystem "$NQN"
 
-# A block device that grows: the target looks when it is told to.
+# A block device that grows: ctl has the target detect the size.
 modprobe loop
 block=$(losetup --find --show "$(disk d6 16M)")
 seen "block device added" "$namespace_changed" 'there 4' \
@@ -216,7 +216,7 @@ seen "ANA state of the other host back" "$access_changed" 'ana_is 2 optimized' \
 undisturbed "$theirs"
 seen "host denied" - denied ctl host deny "$other" --subsystem "$NQN-other"
 CTRL=$ours
-expect_match "what the denied host is told" 'not in allowed_hosts|not allowed|Connect Invalid Host' \
+expect_match "error of the denied host" 'not in allowed_hosts|not allowed|Connect Invalid Host' \
     "$(NQN=$NQN-other expect_fail initiator id-ctrl -q "$other")"
 wait "$their_io"
 [ -e "$WORK/theirs.failed" ] || fail "the I/O of the denied host came to a good end"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: the buffers of each thread lie on the memory node of its processor
+# about: the buffers of each reactor are on the NUMA node of its CPU
 # providers: iwarp
 # processors: 3
 # nodes: 2
@@ -32,7 +32,7 @@ for processor in 0 2; do
     elsewhere=$(pages_on $((1 - node)))
     record "MiB on node $node" "$((there / 256)) of $(((there + elsewhere) / 256))"
     expect_ge "pages on node $node" $((32 * 256)) "$there"
-    # The disk in memory was made by the thread that started the target.
+    # The main thread of the target allocated the RAM store.
     expect_ge "pages elsewhere, at most those of the disk" "$elsewhere" $((16 * 256))
     disconnect
     target_stop

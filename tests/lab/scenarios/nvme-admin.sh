@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: identify, log pages, features and registers, field by field; reset; names that stay
+# about: identify, log pages, features and registers, field by field; reset; persistent names
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -267,7 +267,7 @@ seconds=$((seconds / 1000))
 expect_ge "get-feature 0xe: it goes on" "$(($(date +%s) - 60))" "$seconds"
 expect_ge "get-feature 0xe: it is not ahead" "$seconds" "$(($(date +%s) + 1))"
 
-# --- write protection: Linux follows when it is told
+# --- write protection: Linux follows after an event
 
 protection() {
     nvme get-feature "/dev/$CTRL" -f 0x84 -n "$1" | grep -o 'value:.*'
@@ -327,7 +327,7 @@ dd if="$disk1" of=/dev/null bs=4k count=1 iflag=direct status=none
 disconnect
 target_stop
 
-# --- what a device tells of itself, hosts are told
+# --- hosts see the properties of the device
 
 # Physical blocks of 4 KiB; the best writes have 32 KiB, and 64 KiB are freed at a time.
 modprobe sd_mod
@@ -337,11 +337,11 @@ there=/sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block
 wait_for 10 eval "ls $there"
 block=$(eval "ls $there")
 wait_for 10 test -b "/dev/$block"
-told() {
+attribute() {
     cat "/sys/block/$block/queue/$1"
 }
-expect_eq "the device" "512 4096 4096 32768 65536" "$(told logical_block_size) \
-$(told physical_block_size) $(told minimum_io_size) $(told optimal_io_size) $(told discard_granularity)"
+expect_eq "the device" "512 4096 4096 32768 65536" "$(attribute logical_block_size) \
+$(attribute physical_block_size) $(attribute minimum_io_size) $(attribute optimal_io_size) $(attribute discard_granularity)"
 config "/dev/$block"
 target_start
 connect
@@ -351,7 +351,7 @@ expect_fields "id-ns of a device" '{nsfeat: 18, nsze: 131072, npwg: 7, npwa: 7, 
 queue=/sys/block/$(basename "$(device 1)")/queue
 # What Linux takes for a physical block is written as a whole or not at all (NAWUPF).
 for name in logical_block_size physical_block_size minimum_io_size optimal_io_size; do
-    expect_eq "Linux: $name" "$(told $name)" "$(cat "$queue/$name")"
+    expect_eq "Linux: $name" "$(attribute $name)" "$(cat "$queue/$name")"
 done
 disconnect
 target_stop

@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: read, write, compare, write-zeroes, dsm, flush, verify, copy of nvme-cli, byte by byte; lengths that do not fit, and limits
+# about: read, write, compare, write-zeroes, dsm, flush, verify, copy of nvme-cli, byte by byte; invalid lengths and limits
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
 
-# model FROM BLOCKS [FILE] : how blocks must look now; zeroes without a file.
+# model FROM BLOCKS [FILE] : the expected content of blocks; zeroes without a file.
 model() {
     dd if="${3:-/dev/zero}" of="$WORK/model" bs=512 seek="$1" count="$2" conv=notrunc status=none
 }
@@ -53,7 +53,7 @@ model 128 8
 model 160 24
 model 200 1
 same dsm
-# Hints change nothing.
+# Hints change no data.
 nvme dsm "$disk" -r -w -s 0 -b 256
 same "a hint"
 nvme flush "$disk" -n 1

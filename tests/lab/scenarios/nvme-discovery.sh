@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: what a host finds: discovery log and controller, its own name, referrals, connect-all, list
+# about: discovery log and controller, a unique discovery NQN, referrals, connect-all, list
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
@@ -7,7 +7,7 @@ source /lab/guest/lib.sh
 friend=nqn.2026-11.org.example:friend
 friend_id=1ab00000-0000-4000-8000-00000000f001
 at=(-t rdma -a "$ADDRESS" -s "$PORT")
-# What the log says of the RDMA behind the port.
+# The RDMA type of the port in the log.
 case $RDMA in
 rxe*) fabric=roce-v2 ;;
 siw*) fabric=iwarp ;;
@@ -62,7 +62,7 @@ TOML
 namespace 1 "$(disk d4 8M)"
 target_start
 
-# Each host sees what it may connect to.
+# Each host sees the subsystems that allow it.
 log=$(nvme discover "${at[@]}" -o json)
 expect_eq "generation" 1 "$(field .genctr <<<"$log")"
 expect_entries "any host" "$log" "$NQN" "$NQN-second"
@@ -70,7 +70,7 @@ log=$(nvme discover "${at[@]}" -q $friend -I $friend_id -o json)
 expect_entries "its friend" "$log" "$NQN" "$NQN-second" "$NQN-private"
 expect_eq "controllers left by discover" 0 "$(controllers)"
 
-# A discovery controller that stays.
+# A persistent discovery controller.
 nvme discover "${at[@]}" -p -o json >"$WORK/log"
 discovery=$(controller_of nqn.2014-08.org.nvmexpress.discovery)
 expect_fields "discovery controller" '{
@@ -134,8 +134,8 @@ expect_eq "controllers after disconnect -d" "$NQN-second" "$(cat /sys/class/nvme
 nvme disconnect-all
 expect_eq "controllers after disconnect-all" 0 "$(controllers)"
 
-# A name of its own for the discovery subsystem, and a referral: a host that
-# stays is told, and finds the target under either name.
+# A unique NQN for the discovery subsystem, and a referral: a persistent host gets an event,
+# and finds the target under either NQN.
 nvme discover "${at[@]}" -p -k 30 -o json >"$WORK/log"
 generation=$(field .genctr <"$WORK/log")
 staying=$(controller_of nqn.2014-08.org.nvmexpress.discovery)
@@ -155,10 +155,10 @@ TOML
 # The monitor listens a moment after it was started.
 sleep 1
 kill -HUP "$TARGET"
-told() {
+notified() {
     grep -q 'NVME_AEN=0x70f002' "$WORK/events"
 }
-wait_for 10 told
+wait_for 10 notified
 kill "$monitor"
 for name in nqn.2014-08.org.nvmexpress.discovery "$finder"; do
     log=$(nvme discover "${at[@]}" -n "$name" -o json)

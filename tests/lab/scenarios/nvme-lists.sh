@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: lists of namespaces and controllers, features and their effects, Abort, events, access groups, 256 ranges, what a second host sees, no flow control
+# about: lists of namespaces and controllers, features and their effects, Abort, events, ANA groups, 256 ranges, the view of a second host, no SQ flow control
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 200
 source /lab/guest/lib.sh
@@ -28,8 +28,8 @@ commands() {
         sub(/.*cmdid=/, ""); print $0 + 0 }' $trace/trace
 }
 
-# Two ports, of which the second takes less data in capsules. Namespace 3 is switched
-# off, and 4 is there for another host.
+# Two ports, of which the second accepts less in-capsule data. Namespace 3 is disabled, and 4
+# is for another host.
 {
     printf '[[port]]\ntraddr = "%s"\ntrsvcid = %s\nprovider = "%s"\nin_capsule = 1024\n\n' \
         "$ADDRESS" $((PORT + 1)) "$ENGINE"
@@ -41,11 +41,11 @@ namespace 1 "$(disk d1 64M)"
 namespace 2 "$(disk d2 16M)" 'block_size = 4096' 'ana_group = 2'
 namespace 3 "$(disk d3 16M)" 'enabled = false'
 namespace 4 "$(disk d4 16M)" "hosts = [\"$other\"]"
-# Where it is kept what hosts write protect.
+# The state file, which keeps write protection.
 printf '\n[control]\nstate = "%s"\n' "$WORK/state.json" >>"$CONFIG"
 target_start
 mount -t tracefs tracefs $trace
-# Of those who traced before in this guest.
+# Of earlier traces in this guest.
 : >$trace/trace
 echo 1 >$trace/events/nvme/nvme_async_event/enable
 echo 1 >$trace/events/nvme/nvme_setup_cmd/enable
@@ -60,9 +60,9 @@ id=$(<"/sys/class/nvme/$ours/cntlid")
 # One for each queue: bit 2 of CATTR asks for it (Base 2.1, 6.3).
 expect_eq "Connect commands with flow control disabled" "$(<"/sys/class/nvme/$ours/queue_count")" \
     "$(commands fabrics_type_connect cattr=4, | wc -l)"
-# All I/O below is done so.
+# All I/O below uses these queues.
 
-# --- who has what
+# --- lists
 
 list='.nsid_list[].nsid'
 expect_eq "active namespaces (02h)" "1 2" "$(json list-ns | line "$list")"
@@ -88,7 +88,7 @@ expect_match "controllers of another host's" 'Invalid Field' \
 expect_match "the controller of another command set (06h)" 'Invalid Field' \
     "$(expect_fail nvme admin-passthru "/dev/$ours" --opcode=6 --cdw10=6 \
         --cdw11=0x2000000 -l 4096 -r)"
-# nvme-cli says the name of the page first.
+# nvme-cli prints the name of the page first.
 expect_fields "id-iocs (1Ch)" '{"I/O Command Set Combination[0]": 1}' \
     "$(json id-iocs | sed -n '/^{/,$p')"
 
@@ -124,9 +124,9 @@ expect_eq "command set profile (19h)" 0 "$(value 0 0x19)"
 expect_fail nvme set-feature "/dev/$ours" -f 0x19 -V 1 >/dev/null
 expect_match "no such SEL" 'Invalid Field' \
     "$(expect_fail nvme admin-passthru "/dev/$ours" --opcode=10 --cdw10=0x407)"
-# Linux lets nobody set 16h, Host Behavior Support ("Permission denied", also for root,
-# before anything is sent), so it is only read here. It sets none for controllers that
-# name no times after which commands are tried again (CRDT1).
+# Linux refuses to set 16h, Host Behavior Support ("Permission denied", also for root, without
+# sending a command), so it is only read here. It does not set it itself for controllers without
+# command retry delay times (CRDT1).
 expect_eq "host behavior" "$(printf '00%.0s' {1..512})" \
     "$(nvme get-feature "/dev/$ours" -f 0x16 -l 512 -b | od -An -v -tx1 | tr -d ' \n')"
 
@@ -151,7 +151,7 @@ for number in 1 2 3; do
     wait_for 10 grep -q 'Command Abort Requested' "$WORK/event$number"
 done
 
-# --- access groups
+# --- ANA groups
 
 groups=$(json ana-log -g)
 expect_eq "groups alone" "1:0 2:0" \
@@ -189,7 +189,7 @@ expect_eq "controllers of both" "$(printf '%s\n' "$id" "$their_id" | sort -n | p
     "$(json list-ctrl | line '.ctrl_list[].ctrl_id')"
 expect_eq "controllers of 4" "$their_id" \
     "$(json list-ctrl -n 4 | line '.ctrl_list[].ctrl_id')"
-# What one host write protects, the other is told of, sees and cannot write.
+# If one host write-protects a namespace, the other one gets an event and cannot write.
 heard() {
     grep -q "$theirs: NVME_AEN=0x040002" $trace/trace
 }

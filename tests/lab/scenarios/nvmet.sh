@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: our initiator against the kernel's own target
+# about: the initiator against the kernel target (nvmet)
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh

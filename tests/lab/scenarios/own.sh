@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: our initiator against our target: every command, data compared
+# about: the initiator against the target: each command, with comparison of data
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: the Debian packages: install, serve files and a block device under systemd, watchdog, upgrade with the configuration kept, reboot, remove, purge
+# about: the Debian packages: install, serve files and a block device under systemd, watchdog, upgrade that keeps the configuration, reboot, remove, purge
 # providers: iwarp verbs-rxe
 # timeout: 600
 # packages: yes
@@ -47,13 +47,13 @@ for program in nvmeof nvmeof-target; do
         "$(bash -c "source $completions/$program && complete -p $program")"
 done
 
-# An upgrade takes its own configuration along as long as nobody changed that.
+# An upgrade replaces the configuration file if it was not changed.
 version=$(in_it dpkg-query -W -f '${Version}' nvmeof-target)
 in_it dpkg -i "$(repacked /lab/packages/nvmeof-target_*-1_*.deb "$version.1")"
-expect_eq "a configuration that nobody changed" "# As of $version.1." "$(tail -n 1 "$CONF")"
+expect_eq "an unchanged configuration" "# As of $version.1." "$(tail -n 1 "$CONF")"
 active || fail "not started: $(in_it journalctl -u nvmeof-target -n 5 -o cat)"
 
-# How much it can reach; systemd's own measure.
+# Exposure of the service, as systemd rates it.
 exposure=$(in_it systemd-analyze security --no-pager nvmeof-target | tail -n 1)
 record exposure "$(grep -oE '[0-9]+\.[0-9]+' <<<"$exposure")"
 in_it systemd-analyze security --no-pager --threshold=25 nvmeof-target >"$OUT/security" ||
@@ -167,8 +167,8 @@ changed() {
     in_it nvmeof-target ctl namespace list | grep -Eq '^ *3 +16M '
 }
 
-# The next version, whose own configuration is another: same process no more, same
-# configuration, same data. Nobody is asked: nobody is there to answer.
+# The next version, with another default configuration: a new process, the same configuration
+# and data. dpkg must not ask questions: there is no terminal.
 cp "$CONF" "$WORK/mine"
 old=$(main_pid)
 next=$(repacked /lab/packages/nvmeof-target_*-2_*.deb "${version%-1}-2")

@@ -1,15 +1,15 @@
 #!/bin/bash
-# about: a namespace whose device is asked for what is done (iopoll): data, and what is not polled, beside one that is not
+# about: a namespace with iopoll beside one without: data, and operations that are not polled
 # providers: iwarp
 # timeout: 300
 source /lab/guest/lib.sh
 
-# A device with a queue that raises no interrupt: what goes there is done when
-# somebody asks for it, and not before.
+# A device with a poll queue, which raises no interrupt: requests on it complete only when
+# the host polls.
 modprobe null_blk nr_devices=2 gb=1 bs=512 memory_backed=1 poll_queues=1
-expect_eq "queues without interrupts" 1 "$(cat /sys/block/nullb0/queue/io_poll)"
+expect_eq "poll queues" 1 "$(cat /sys/block/nullb0/queue/io_poll)"
 
-# Memory that hosts lend is registered with the ring that polls, too.
+# Lent memory is also registered with the polled ring.
 config
 sed -i 's/^provider = .*/provider = ["iwarp", "shm"]/' "$CONFIG"
 namespace 1 /dev/nullb0 'iopoll = true'
@@ -25,7 +25,7 @@ for provider in iwarp shm; do
         initiator read "${on[@]}" --block-count 8192 --data "$WORK/back"
         cmp "$WORK/data" "$WORK/back" || fail "namespace $nsid over $provider: other data"
         cmp -n 4194304 "$WORK/data" "/dev/nullb$((nsid - 1))"
-        # These go the usual way, between those that are polled.
+        # These are not polled, between polled ones.
         initiator write "${on[@]}" --data "$WORK/data" --force-unit-access
         initiator write-zeroes "${on[@]}" --start-block 0 --block-count 8
         initiator flush "${on[@]}"
@@ -39,5 +39,5 @@ for provider in iwarp shm; do
         done
     done
 done
-expect_eq "what the target complained of" 0 "$(grep -cE ' (WARN|ERROR) ' "$LOG" || true)"
+expect_eq "warnings of the target" 0 "$(grep -cE ' (WARN|ERROR) ' "$LOG" || true)"
 target_stop

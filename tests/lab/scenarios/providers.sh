@@ -8,13 +8,13 @@ config "$(disk d1 32M)"
 sed -i 's/^provider = .*/provider = ["verbs", "iwarp"]/' "$CONFIG"
 target_start
 
-# Both are offered, each with its type.
+# The discovery log has both, each with its type.
 types=$(initiator discover -o json | field '[.records[].rdma_prtype // .records[].tsas.rdma_prtype] | join(" ")')
 record types "$types"
 expect_match "provider types" 'roce' "$types"
 expect_match "provider types" 'iwarp' "$types"
 
-# The kernel's host comes over RoCE, our initiator over TCP, at the same time.
+# The kernel host connects over RoCE and the initiator over TCP, at the same time.
 connect
 dd if=/dev/urandom of="$WORK/data" bs=1M count=4 status=none
 dd if="$WORK/data" of="$(device 1)" bs=64k oflag=direct status=none
@@ -25,13 +25,13 @@ initiator read --namespace-id 1 --block-count 8192 --data "$WORK/back2"
 cmp "$WORK/data" "$WORK/back2"
 disconnect
 
-# connect-all goes through both entries and ends with one controller.
+# connect-all tries both entries and results in one controller.
 nvme connect-all -t rdma -a "$ADDRESS" -s "$PORT"
 expect_eq "controllers" 1 "$(nvme list-subsys -o json | field "[.. | .Paths? // empty | .[]] | length")"
 nvme disconnect-all
 target_stop
 
-# auto: the device on the route of the address, where nobody offers shared memory.
+# auto: the device on the route of the address, without shared memory.
 sed -i 's/^provider = .*/provider = "auto"/' "$CONFIG"
 target_start
 target_logged "verbs" || fail "auto did not choose the device: $(tail -n 1 "$LOG")"

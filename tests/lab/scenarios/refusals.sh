@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: what a machine lacks for RDMA is said at the start, with the remedy, and waited for
+# about: missing requirements of RDMA are reported at the start, with the remedy, and the target retries
 # providers: verbs-rxe
 # timeout: 240
 source /lab/guest/lib.sh
 
-# What the device says to too little memory.
+# The message of the device about the memory limit.
 dmesg_expect 'rxe_reg_user_mr'
 
 config "$(disk d1 16M)"
@@ -39,12 +39,12 @@ hidden='mount --bind /dev/null "$1" && shift && exec "$@"'
 waits "rdma-core is missing" 'librdmacm1' \
     unshare --mount bash -c "$hidden" hidden "$(readlink -f "$library")"
 
-# An ordinary user who may lock 64 KiB.
+# An ordinary user with a memlock limit of 64 KiB.
 chmod 666 /dev/infiniband/*
 refused "memlock limit" 'ulimit -l|LimitMEMLOCK' \
     prlimit --memlock=65536:65536 setpriv --reuid 12345 --regid 12345 --clear-groups
 
-# More addresses than the device has places for GIDs: the last have none.
+# More addresses than the device has GID table entries: the last ones have none.
 places=(/sys/class/infiniband/"$RDMA"/ports/1/gids/*)
 link=$(cat "/sys/class/infiniband/$RDMA/parent")
 for ((number = 0; number <= ${#places[@]}; number++)); do
@@ -57,7 +57,7 @@ waits "no usable GID" "$RDMA has no usable GID for $last.*ibv_devinfo" env
 ip address flush dev "$link" to 10.200.0.0/16
 
 sed -i 's/^traddr = .*/traddr = "10.99.99.99"/' "$CONFIG"
-waits "foreign address" '10.99.99.99.*on no interface' env
+waits "foreign address" '10.99.99.99.*not assigned to an interface' env
 sed -i 's/^traddr = .*/traddr = "127.0.0.1"/' "$CONFIG"
 waits "no device there" 'no RDMA device serves 127.0.0.1.*rdma link' env
 
@@ -66,7 +66,7 @@ sed -i "s/^traddr = .*/traddr = \"$ADDRESS\"/" "$CONFIG"
 rdma link delete rxe0
 rdma link delete siw0
 waits "no device" 'no RDMA device|rdma link' env
-# auto goes on without.
+# auto continues without a device.
 sed -i 's/^provider = .*/provider = "auto"/' "$CONFIG"
 target_start
 target_logged 'iwarp \(software' || fail "auto without a device: $(tail -n 1 "$LOG")"

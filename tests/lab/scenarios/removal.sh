@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: a device that goes away closes its connections; it serves when back
+# about: removal of a device closes its connections; the port serves again when the device is back
 # providers: verbs-rxe verbs-siw
 # transport: yes
 # timeout: 300
@@ -20,7 +20,7 @@ rdma link delete "$RDMA"
 status=0
 wait "$host" || status=$?
 expect_eq "exit status of the host" 1 "$status"
-# What is under way may fail before the device is seen to be gone.
+# Operations in flight may fail before the removal is detected.
 wait_for 15 target_logged "connection lost: .*$RDMA is gone"
 wait_for 15 target_logged 'connection lost: .*queue=1'
 [ -d "/proc/$TARGET" ] || fail "the target ended"

@@ -1,21 +1,21 @@
 #!/bin/bash
-# about: the target restarted and killed under I/O: every block right after
+# about: the target is restarted and killed under I/O: all blocks are correct
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh
 
-# The host reports what it goes through while the target is away.
+# Messages of the host while the target is down.
 dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
 dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
 
-# Writes with verification; ends when every block was read back.
+# Writes with verification; ends after each block was read back.
 write_and_verify() {
     fio --name=verify --filename="$1" --rw=randwrite --bs=4k --iodepth=16 \
         --size=16M --verify=crc32c --verify_fatal=1 --ioengine=io_uring \
         --direct=1 --output-format=json --output="$OUT/fio-$2.json"
 }
 
-# lost : whether the host noticed that the target is away.
+# lost : whether the host detected that the target is down.
 lost() {
     ! controller_is live
 }
@@ -43,7 +43,7 @@ connect --reconnect-delay=1 --ctrl-loss-tmo=60 --keep-alive-tmo=5
 away target_stop
 away target_kill
 
-# A reset of the host's own, under I/O.
+# A reset by the host, under I/O.
 write_and_verify "$(device 1)" reset &
 job=$!
 for _ in 1 2 3; do

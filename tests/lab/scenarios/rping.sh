@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: the software RDMA devices of the guest themselves work
+# about: the software RDMA devices of the guest work
 # providers: verbs-rxe verbs-siw
 # transport: yes
 # timeout: 150

@@ -1,10 +1,10 @@
 #!/bin/bash
-# about: queues share receives as far as there are enough, the others have their own; nobody waits
+# about: queues share receives as long as there are enough, others have receives of their own; no message waits for a receive
 # providers: verbs-rxe
 # timeout: 90
 source /lab/guest/lib.sh
 
-# Messages that found no receive. The kernel's rxe does not survive many.
+# Messages without a receive (RNR). rxe does not survive many.
 waits() {
     cat "/sys/class/infiniband/$RDMA/ports/1/hw_counters/send_rnr_err"
 }
@@ -28,7 +28,7 @@ before=$(waits)
 # Two queues of 32 entries fit, none of 128 does.
 connect -Q 32
 writes shared 32
-target_logged 'sharing receives' || fail "nothing is shared"
+target_logged 'sharing receives' || fail "no queue shares receives"
 disconnect
 connect
 writes own 64

@@ -1,5 +1,5 @@
 #!/bin/bash
-# about: writes and reads from one block to beyond the largest transfer, in capsules and keyed, from unaligned buffers; queues of 1024 entries
+# about: writes and reads from one block to more than the largest transfer, in-capsule and keyed, from unaligned buffers; queues of 1024 entries
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
 source /lab/guest/lib.sh

@@ -1,15 +1,15 @@
 #!/bin/bash
-# about: a disk that is deleted under a host is faulted: the host is warned, it is counted, it comes back with ctl and hurts no other namespace
+# about: a backing store that is removed under I/O faults its namespace: the host gets a warning, a metric counts it, ctl recovers it, other namespaces are not affected
 # providers: iwarp verbs-rxe
 # timeout: 300
 source /lab/guest/lib.sh
 
-# The host tells of what its namespace 2 answers.
+# Messages of the host about errors of namespace 2.
 dmesg_expect 'nvme|null_blk|nullb|I/O error|Buffer I/O|critical'
 
 nullb=/sys/kernel/config/nullb/nullb0
 modprobe null_blk nr_devices=0
-# What one of it is made of, and what makes it a device again.
+# The parameters of the device, to create it again.
 make_disk() {
     mkdir "$nullb"
     echo 64 >"$nullb/size"
@@ -19,7 +19,7 @@ make_disk() {
 }
 make_disk
 
-# ctl ARGUMENT... : asks or changes the running target.
+# ctl ARGUMENT... : queries or changes the running target.
 ctl() {
     nvmeof-target ctl --socket "$WORK/control.sock" "$@"
 }
@@ -33,7 +33,7 @@ faults() {
         END { print all + 0 }' <&"$web"
     exec {web}>&-
 }
-# state_is STATE : of namespace 2, as the target tells it.
+# state_is STATE : of namespace 2, as the target reports it.
 state_is() {
     [ "$(ctl status -o json | field '.subsystems[0].namespaces[1].state')" = "$1" ]
 }
@@ -47,7 +47,7 @@ printf '\n[control]\nsocket = "%s"\n\n[metrics]\nlisten = "127.0.0.1:9400"\n' \
 target_start
 connect
 wait_for 10 device 2
-# Linux asks for no SMART warnings: its own notices (900h) and that of reliability (4h).
+# Linux enables no SMART warnings: enable its notices (900h) and that of reliability (4h).
 nvme set-feature "/dev/$CTRL" -f 0xb -V 0x904
 udevadm monitor --kernel --property --subsystem-match=nvme >"$WORK/events" &
 monitor=$!
@@ -67,12 +67,12 @@ rmdir "$nullb"
 wait_for 15 target_logged 'namespace 2 of .* is faulted: '
 status=0
 wait "$gone" || status=$?
-[ "$status" != 0 ] || fail "the host did not notice that its disk is gone"
+[ "$status" != 0 ] || fail "the host did not detect the removal of the disk"
 expect_fail dd if="$(device 2)" of=/dev/null bs=4k count=1 iflag=direct >/dev/null
-[ -d "/proc/$other" ] || fail "the other namespace was hurt: $(tail -n 3 "$OUT/other.log")"
+[ -d "/proc/$other" ] || fail "the other namespace was affected: $(tail -n 3 "$OUT/other.log")"
 
-# Told to whoever asks, to whoever watches, and to the host: an event of SMART (1) that
-# says that the reliability is degraded (0), with the page to read (02h).
+# Status, metrics and the host show it: an asynchronous event of type SMART (1) with the
+# information that the reliability is degraded (0) and the log page to read (02h).
 state_is faulted || fail "the target does not say that namespace 2 is faulted"
 expect_match "status" 'namespace 2: [^'$'\n'']*FAULTED' "$(ctl status)"
 expect_eq "faults" 1 "$(faults)"
@@ -81,23 +81,23 @@ wait_for 10 grep -q 'NVME_AEN=0x020001' "$WORK/events"
 kill "$monitor"
 expect_eq "critical warnings: reliability" 4 "$(warnings)"
 
-# It comes back when it is there and an administrator says so.
+# It recovers when the device exists and an administrator enables the namespace.
 expect_match "enabled while the disk is gone" '/dev/nullb0' \
     "$(expect_fail ctl namespace enable 2)"
 make_disk
 sleep 1
-state_is faulted || fail "what has the name of the disk was served without a word"
+state_is faulted || fail "another device with the same name was served"
 ctl namespace enable 2
-target_logged 'namespace 2 is recovered' || fail "the log does not say that it is back"
-state_is ready || fail "namespace 2 is not back"
+target_logged 'namespace 2 is recovered' || fail "the log does not report the recovery"
+state_is ready || fail "namespace 2 has not recovered"
 expect_eq "faults at the end" 1 "$(faults)"
 expect_eq "critical warnings at the end" 0 "$(warnings)"
 dd if=/dev/urandom of="$WORK/data" bs=64k count=1 status=none
 dd if="$WORK/data" of="$(device 2)" bs=64k oflag=direct status=none
-cmp -n 65536 "$WORK/data" /dev/nullb0 || fail "what was written is not on the disk"
-expect_eq "how often it was told" 1 "$(grep -c 'is faulted: ' "$LOG")"
+cmp -n 65536 "$WORK/data" /dev/nullb0 || fail "the written data are not on the disk"
+expect_eq "number of messages" 1 "$(grep -c 'is faulted: ' "$LOG")"
 
-# And a file that grows, without telling anybody.
+# A file that grows without a notification.
 truncate -s 96M "$WORK/d1"
 wait_for 10 target_logged 'detected: .*namespace 1 is resized'
 status=0
@@ -105,7 +105,7 @@ wait "$other" || status=$?
 expect_eq "exit status of the other host's fio" 0 "$status"
 expect_eq "bytes of namespace 1" $((96 << 20)) "$(blockdev --getsize64 "$(device 1)")"
 
-# A device that is only written in sequence is not served, whoever asks: hosts write anywhere.
+# A device that requires sequential writes is refused by each command: hosts write at any offset.
 zoned=/sys/kernel/config/nullb/nullb1
 mkdir "$zoned"
 echo 64 >"$zoned/size"
@@ -115,7 +115,7 @@ echo 1 >"$zoned/memory_backed"
 echo 1 >"$zoned/power"
 wait_for 10 test -b /dev/nullb1
 expect_eq "zones of the device" host-managed "$(cat /sys/block/nullb1/queue/zoned)"
-refusal='/dev/nullb1: .*zones that are only written .*host-managed.*; serve a file on a file system'
+refusal='/dev/nullb1: .*zones that require sequential writes .*host-managed.*; serve a file on a file system'
 expect_match "a zoned device that is added" "$refusal" \
     "$(expect_fail ctl namespace add --subsystem "$NQN" --nsid 3 /dev/nullb1)"
 expect_eq "namespaces" 2 "$(ctl status -o json | field '.subsystems[0].namespaces | length')"

@@ -5,7 +5,7 @@
 # processors: 3
 source /lab/guest/lib.sh
 
-# Otherwise Linux makes two paths of the controllers that both hosts have.
+# Otherwise Linux combines the controllers of both hosts as two paths.
 multipath() {
     nvme disconnect-all
     modprobe -r nvme_rdma nvme_fabrics nvme_core
@@ -72,7 +72,7 @@ record bench "$(field '[.. | .iops? // empty] | add | floor' <"$WORK/bench") IOP
 cmp "/dev/${first}n1" "/dev/${second}n1" || fail "the hosts see different data"
 cmp "/dev/${first}n1" "$WORK/d1" || fail "the backing file has other data"
 
-# What one writes the other reads, at once.
+# Data that one host writes are immediately visible to the other.
 for number in 1 2 3 4 5; do
     dd if=/dev/urandom of="$WORK/data" bs=4k count=1 status=none
     dd if="$WORK/data" of="/dev/${first}n1" bs=4k seek=$number oflag=direct status=none
@@ -80,14 +80,14 @@ for number in 1 2 3 4 5; do
         cmp - "$WORK/data" || fail "the second host does not see what the first wrote"
 done
 
-# One leaves while the other works.
+# One disconnects under I/O of the other.
 half stays "/dev/${second}n1" 16M &
 stays=$!
 sleep 0.5
 nvme disconnect -d "$first"
 wait $stays
 
-# A fourth is told that it may not; it does not even see the subsystem.
+# A fourth host is refused; it does not even see the subsystem.
 expect_fail connect_as 4
 target_logged "host ${host}4 is not in allowed_hosts of $NQN" || fail "the target does not say whom it refused"
 dmesg | since_begin | grep "is not allowed, hostnqn: ${host}4" >/dev/null ||

@@ -12,7 +12,7 @@ random_writes() {
         --aux-path="$WORK" --output-format=json --output="$result" "${@:5}" \
         2>"${result%.json}.err" ||
         fail "$name: $(fio_complaint "$result")"
-    # fio itself does not mind a job that checks nothing.
+    # fio does not report a job that verifies nothing.
     expect_eq "$name: error, bytes written, bytes read" "$(printf "0 $3 $4\n%.0s" {1..4})" \
         "$(fio_report "$result" | field '.jobs[] | "\(.error) \(.write.io_bytes) \(.read.io_bytes)"')"
     record "$name" "$(fio_report "$result" | field '[.jobs[] | .write.iops + .read.iops] | add | floor') IOPS"
@@ -33,7 +33,7 @@ random_writes direct 1 $bytes $bytes "${direct[@]}" --bs=4k
 random_writes direct-4k-blocks 2 $bytes $bytes "${direct[@]}" --bs=4k
 random_writes sizes 1 $bytes $bytes --ioengine=libaio --direct=1 --bsrange=512-64k
 random_writes buffered 1 $bytes $bytes --ioengine=io_uring --direct=0 --bs=4k
-# What is synced has left the page cache: checked over another connection.
+# Synced data are verified over another connection, without the page cache.
 random_writes synced 1 $bytes 0 --ioengine=io_uring --direct=0 --bs=4k --do_verify=0 --end_fsync=1
 disconnect
 connect

@@ -1,12 +1,12 @@
 #!/bin/bash
-# about: Wireshark decodes a recorded session without a malformed frame
+# about: Wireshark decodes a captured session without malformed frames
 # providers: iwarp
 # timeout: 300
 source /lab/guest/lib.sh
 
 config "$(disk d1 16M)"
 target_start
-# Both ends are on this machine: frames pass the loopback interface.
+# Both ends are on this machine: frames use the loopback interface.
 tcpdump -i lo -s 0 -B 32768 -w "$WORK/session.pcap" "tcp port $PORT" 2>"$OUT/tcpdump.log" &
 capture=$!
 wait_for 10 grep -q 'listening on' "$OUT/tcpdump.log"
@@ -20,7 +20,7 @@ dd if="$(device 1)" of=/dev/null bs=128k count=4 iflag=direct status=none
 nvme flush "$(device 1)"
 nvme smart-log "/dev/$CTRL" >/dev/null
 disconnect
-# And our initiator.
+# And the initiator.
 initiator write --namespace-id 1 --data "$WORK/data"
 initiator read --namespace-id 1 --block-count 1024 --data "$WORK/back"
 cmp "$WORK/data" "$WORK/back"

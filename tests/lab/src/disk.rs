@@ -1,4 +1,4 @@
-//! The disk of a run: what the project itself brings into the guest.
+//! The disk of a run: the files of the project in the guest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use crate::Trouble;
 
-/// What goes in.
+/// Its contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents<'a> {
-    /// The project's folder: [`PARTS`] of it go in.
+    /// The folder of the project, of which it contains [`PARTS`].
     pub(crate) project: &'a Path,
     /// Programs, for `/lab/bin`.
     pub(crate) programs: &'a [PathBuf],
-    /// fio's engine and a fio for it, for `/lab/fio-engine`.
+    /// The fio engine and its fio, for `/lab/fio-engine`.
     pub(crate) fio_engine: Option<&'a Path>,
     /// Debian packages of the project, for `/lab/packages`.
     pub(crate) packages: Option<&'a Path>,
@@ -21,7 +21,7 @@ pub(crate) struct Contents<'a> {
     pub(crate) script: Option<&'a Path>,
 }
 
-/// Folders of the project, and what they are below `/lab`.
+/// Folders of the project, and their paths below `/lab`.
 const PARTS: [(&str, &str); 6] = [
     ("tests/lab/guest", "guest"),
     ("tests/lab/scenarios", "scenarios"),
@@ -36,23 +36,23 @@ pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Tr
     let tree = folder.join("disk");
     let mut bytes = 0;
     for (from, to) in PARTS {
-        bytes += place_all(&contents.project.join(from), &tree.join(to))?;
+        bytes += copy_all(&contents.project.join(from), &tree.join(to))?;
     }
     for program in contents.programs {
-        bytes += place(program, &tree.join("bin"))?;
+        bytes += copy_file(program, &tree.join("bin"))?;
     }
     if let Some(folder) = contents.fio_engine {
-        bytes += place_all(folder, &tree.join("fio-engine"))?;
+        bytes += copy_all(folder, &tree.join("fio-engine"))?;
     }
     if let Some(folder) = contents.packages {
-        bytes += place_all(folder, &tree.join("packages"))?;
+        bytes += copy_all(folder, &tree.join("packages"))?;
     }
     if let Some(script) = contents.script {
         bytes += fs::copy(script, tree.join("script"))
             .map_err(|error| Trouble::file("read", script, &error))?;
     }
     let image = folder.join("disk.img");
-    // Room for what the file system needs itself.
+    // Room for metadata of the file system.
     let mebibytes = bytes.div_ceil(1 << 20) * 5 / 4 + 8;
     let mut mke2fs = Command::new("mke2fs");
     mke2fs
@@ -65,30 +65,30 @@ pub(crate) fn make(folder: &Path, contents: &Contents<'_>) -> Result<PathBuf, Tr
         .map_err(|error| Trouble::SetUp(format!("cannot start mke2fs: {error}")))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Trouble::SetUp(format!("mke2fs makes no disk: {why}")));
+        return Err(Trouble::SetUp(format!("mke2fs failed: {why}")));
     }
     fs::remove_dir_all(&tree).map_err(|error| Trouble::file("remove", &tree, &error))?;
     Ok(image)
 }
 
-/// Puts what is in a folder into another one; returns its size.
-fn place_all(from: &Path, folder: &Path) -> Result<u64, Trouble> {
+/// Copies the files of a folder to another one; returns their size.
+fn copy_all(from: &Path, folder: &Path) -> Result<u64, Trouble> {
     let mut bytes = 0;
     for entry in fs::read_dir(from).map_err(|error| Trouble::file("read", from, &error))? {
         let path = entry
             .map_err(|error| Trouble::file("read", from, &error))?
             .path();
         bytes += if path.is_dir() {
-            place_all(&path, &folder.join(path.file_name().unwrap_or_default()))?
+            copy_all(&path, &folder.join(path.file_name().unwrap_or_default()))?
         } else {
-            place(&path, folder)?
+            copy_file(&path, folder)?
         };
     }
     Ok(bytes)
 }
 
-/// Puts a file into a folder; returns its size.
-fn place(file: &Path, folder: &Path) -> Result<u64, Trouble> {
+/// Copies a file to a folder; returns its size.
+fn copy_file(file: &Path, folder: &Path) -> Result<u64, Trouble> {
     fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
     let name = file.file_name().unwrap_or_default();
     fs::copy(file, folder.join(name)).map_err(|error| Trouble::file("copy", file, &error))

@@ -1,7 +1,7 @@
-//! What the guest says while it runs scenarios.
+//! Events of the guest while it runs scenarios.
 //!
-//! Lines on the second serial port, a word and fields separated by tabs. The
-//! kernel writes to the first one, so its messages cannot get in between.
+//! Lines on the second serial port: a word and fields, separated by tabs. The kernel writes to
+//! the first port, so its messages do not interleave.
 
 /// One line of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +13,7 @@ pub(crate) enum Event {
     },
     /// It cannot run scenarios.
     Broken(String),
-    /// A second of its clock is not a second, so it cannot run scenarios either;
-    /// another guest may be right.
+    /// Its clock is wrong, so it cannot run scenarios; that of another guest may be right.
     WrongClock,
     /// Why the scenario fails.
     Reason(String),
@@ -26,7 +25,7 @@ pub(crate) enum Event {
     End {
         /// Exit status of the scenario.
         status: i32,
-        /// How long it took, without cleaning up.
+        /// Its duration, without cleaning up.
         milliseconds: u64,
         /// What could not be cleaned up; empty if all is well.
         left: String,
@@ -34,7 +33,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// `None` for what is no line of ours.
+    /// `None` for a line of another program.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut fields = line.trim_end_matches(['\r', '\n']).split('\t');
         let word = fields.next()?;

@@ -1,5 +1,4 @@
-//! What the logs of a failed case end with: where only the output of a run is
-//! left, it must say why.
+//! The end of the logs of a failed case, so that the output of a run shows the cause.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +24,7 @@ pub(crate) fn excerpt(folder: &Path) -> Vec<String> {
 /// A guest runs one case after the other.
 fn since_begin(kernel: &str) -> impl DoubleEndedIterator<Item = &str> {
     let begin = kernel.rfind("lab: begin").unwrap_or(0);
-    // What stands there for many lines, and what the lab itself causes, says nothing.
+    // Repeated lines, and those of the lab itself, are left out.
     let noise = ["no usable path", "sysrq", "lab: begin", "lab: end"];
     let lines = kernel.get(begin..).unwrap_or_default().lines();
     lines.filter(move |line| !noise.iter().any(|word| line.contains(word)))

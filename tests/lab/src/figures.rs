@@ -1,9 +1,9 @@
-//! What scenarios measured of ours beside a yardstick: ratios, their table, and
-//! the part of `docs/performance.md` that shows it.
+//! Comparisons with a yardstick: ratios, their table, and the part of
+//! `docs/performance.md` that shows it.
 //!
-//! A scenario says `compare WORK ROUND MEASURE THEIRS OURS` (tests/lab/guest/lib.sh):
-//! operations a second of both, taken one right after the other in one guest, in every
-//! second round ours first. A ratio is taken within a round.
+//! A scenario calls `compare WORK ROUND MEASURE THEIRS OURS` (tests/lab/guest/lib.sh):
+//! operations per second of both, one directly after the other in one guest, in alternating
+//! order. Each ratio is that of one round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,10 +19,10 @@ use crate::results::{Finding, Results};
 const BEGIN: &str = "<!-- made by cargo xtask lab --figures: begin -->\n";
 const END: &str = "<!-- made by cargo xtask lab --figures: end -->\n";
 
-/// How the names of compared figures begin.
+/// Prefix of the names of compared figures.
 const COMPARE: &str = "compare ";
 
-/// The least ratio that is to be reached.
+/// The minimum ratio to reach.
 const GOAL: f64 = 1.0;
 
 /// One work over one provider, medians over its rounds.
@@ -41,7 +41,7 @@ pub(crate) struct Comparison {
     pub(crate) greatest: f64,
 }
 
-/// What one case compared; empty if nothing.
+/// The comparisons of one case.
 pub(crate) fn of(finding: &Finding) -> Vec<Comparison> {
     let mut works: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
     for (key, value) in &finding.figures {
@@ -70,7 +70,7 @@ pub(crate) fn of(finding: &Finding) -> Vec<Comparison> {
     comparisons.collect()
 }
 
-/// Whether a figure's name says that it compares.
+/// Whether the figure is a comparison, by its name.
 pub(crate) fn is_comparison(key: &str) -> bool {
     key.starts_with(COMPARE)
 }
@@ -80,7 +80,7 @@ fn round<'a>(key: &'a str, value: &str) -> Option<(&'a str, [f64; 2])> {
     let (work, _round) = key.strip_prefix(COMPARE)?.rsplit_once(' ')?;
     let (theirs, ours) = value.split_once(' ')?;
     let pair = [theirs.parse().ok()?, ours.parse().ok()?];
-    // Nothing can be held against a yardstick that did nothing.
+    // A yardstick without operations cannot be compared.
     let sound = |figure: &f64| figure.is_finite() && *figure > 0.0;
     pair.iter().all(sound).then_some((work, pair))
 }
@@ -91,7 +91,7 @@ fn median(sorted: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// For a terminal, at most 80 columns; nothing if nothing was compared.
+/// The table for a terminal, at most 80 columns; empty without comparisons.
 pub(crate) fn text(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     if comparisons.is_empty() {
@@ -131,7 +131,7 @@ pub(crate) fn refresh(results: &Results, document: &Path) -> Result<(), Trouble>
         fs::read_to_string(document).map_err(|error| Trouble::file("read", document, &error))?;
     let new = replaced(&old, &part(results)).ok_or_else(|| {
         Trouble::SetUp(format!(
-            "{} lacks the lines between which the figures go; put them back:\n{BEGIN}{END}",
+            "{} lacks the lines that enclose the figures; restore them:\n{BEGIN}{END}",
             document.display()
         ))
     })?;
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(even.ratio, 1.5);
     }
 
-    /// What guests do, with something else in the place of fio and of the records.
+    /// The function of guests, with replacements for fio and the records.
     #[test]
     fn ours_is_first_in_every_second_round() {
         let script = r#"
@@ -221,7 +221,7 @@ mod tests {
                 .lines()
                 .all(|line| line.ends_with(" randread-4k-qd16"))
         );
-        // And what is recorded is understood.
+        // Records can be parsed.
         let records = String::from_utf8(output.stdout).unwrap();
         let pairs: Vec<_> = records
             .lines()

@@ -12,23 +12,23 @@ use crate::event::Event;
 use crate::image::Image;
 use crate::scenario::Machine;
 
-/// A boot takes 5 seconds; a machine that has other work is far slower.
+/// A boot takes 5 seconds, and far longer on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
-/// Guests that may have a wrong clock one after the other.
-const CLOCKS: u32 = 4;
+/// Maximum number of consecutive guests with a wrong clock.
+const MAX_WRONG_CLOCKS: u32 = 4;
 
-/// What every guest of a run has in common.
+/// Properties that all guests of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct Blueprint {
     pub(crate) image: Image,
     /// The disk of the run.
     pub(crate) disk: PathBuf,
-    /// Where the guest leaves what it writes down.
+    /// The folder for files that the guest writes.
     pub(crate) folder: PathBuf,
 }
 
-/// What `/lab/guest/start.sh` is to do.
+/// The task of `/lab/guest/start.sh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Serve,
@@ -37,13 +37,13 @@ pub(crate) enum Purpose {
 }
 
 impl Blueprint {
-    /// The emulator with everything but the serial ports.
+    /// The command of the emulator, without the serial ports.
     fn machine(&self, purpose: Purpose, machine: Machine) -> Command {
-        // Hardware virtualisation is not relied on: where there is `/dev/kvm`
-        // in a virtual machine, it often does not run a stock kernel.
+        // KVM is not used: in a virtual machine, `/dev/kvm` often cannot run a stock
+        // kernel.
         let mut qemu = Command::new("qemu-system-x86_64");
-        // Without the promise of fast string copies: the emulator does those byte
-        // by byte, and drivers that play RDMA devices copy everything.
+        // Without the CPU flags of fast string copies, which the emulator executes byte by
+        // byte: drivers of software RDMA devices copy all payload.
         let cpu = "-accel tcg,thread=multi -cpu max,-erms,-fsrm -nodefaults";
         qemu.args(cpu.split(' '));
         qemu.args(["-smp", &machine.processors.to_string()]);
@@ -55,7 +55,7 @@ impl Blueprint {
         qemu.arg("-kernel").arg(self.image.folder.join("vmlinuz"));
         qemu.arg("-initrd").arg(self.image.folder.join("initrd"));
         qemu.args(["-append", &command_line(purpose)]);
-        // What a guest changes goes into a throw-away layer.
+        // Changes of a guest are written to a temporary snapshot.
         let root = self.image.folder.join("root.img");
         qemu.arg("-drive").arg(format!(
             "file={},format=raw,if=virtio,snapshot=on,cache=unsafe",
@@ -72,7 +72,7 @@ impl Blueprint {
         qemu
     }
 
-    /// Runs `/lab/script`; its output becomes ours. Returns its exit status.
+    /// Runs `/lab/script` with its output on standard output. Returns its exit status.
     pub(crate) fn exec(&self, machine: Machine, limit: Duration) -> Result<i32, Trouble> {
         let console = self.folder.join("console");
         let mut qemu = self.machine(Purpose::Exec, machine);
@@ -85,7 +85,7 @@ impl Blueprint {
             if started.elapsed() > limit {
                 kill(&mut child);
                 let limit = limit.as_secs();
-                return Err(died(&console, &format!("is not done after {limit} s")));
+                return Err(died(&console, &format!("has not ended after {limit} s")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -94,7 +94,7 @@ impl Blueprint {
         status.ok_or_else(|| died(&console, "ended without a status"))
     }
 
-    /// A shell on our terminal.
+    /// A shell on this terminal.
     pub(crate) fn shell(&self, machine: Machine) -> Result<(), Trouble> {
         let mut qemu = self.machine(Purpose::Shell, machine);
         // Control-C belongs to the shell in the guest.
@@ -109,7 +109,7 @@ impl Blueprint {
 
     /// Boots a guest that runs scenarios; `number` tells guests apart.
     pub(crate) fn boot(&self, number: u32, machine: Machine) -> Result<Guest, Trouble> {
-        for _ in 0..CLOCKS {
+        for _ in 0..MAX_WRONG_CLOCKS {
             let mut guest = self.start(number, machine)?;
             match guest.next(Instant::now() + BOOT_LIMIT) {
                 Ok(Event::Ready { kernel }) => {
@@ -120,17 +120,22 @@ impl Blueprint {
                 Ok(Event::Broken(why)) => {
                     return Err(died(&guest.console, &format!("is not usable: {why}")));
                 }
-                Ok(other) => return Err(died(&guest.console, &format!("says {other:?}"))),
+                Ok(other) => {
+                    return Err(died(
+                        &guest.console,
+                        &format!("sent an unexpected event: {other:?}"),
+                    ));
+                }
                 Err(why) => return Err(died(&guest.console, &why)),
             }
         }
         Err(Trouble::Failed(format!(
-            "{CLOCKS} guests one after the other took too long or too short a time for a second; \
-             is this machine busy with other things?"
+            "the clocks of {MAX_WRONG_CLOCKS} consecutive guests were wrong; this machine may be \
+             overloaded: stop other programs and try again"
         )))
     }
 
-    /// The emulator, whose guest has yet to say that it is ready.
+    /// Starts the emulator; the guest is not ready yet.
     fn start(&self, number: u32, machine: Machine) -> Result<Guest, Trouble> {
         let console = self.folder.join(format!("guest-{number}.console"));
         let mut qemu = self.machine(Purpose::Serve, machine);
@@ -163,8 +168,7 @@ impl Blueprint {
     }
 }
 
-/// Options that divide processors and memory among memory nodes: the last one has what
-/// is left over.
+/// Options that divide CPUs and memory among NUMA nodes: the last one has the remainder.
 fn nodes(machine: Machine) -> Vec<String> {
     let Machine {
         memory_mib,
@@ -194,17 +198,16 @@ fn command_line(purpose: Purpose) -> String {
         Purpose::Exec => "exec",
         Purpose::Shell => "shell",
     };
-    // An oops ends the guest, a crash of it ends the emulator. An emulated
-    // processor that gets no time for a while is no fault of the kernel. Programs
-    // lie at the same addresses each time: the emulator translates code for the
-    // address at which it runs, and a program that starts is mostly translation.
+    // An oops ends the guest, and a panic ends the emulator. Stalls of an emulated CPU are
+    // no error of the kernel. Address randomization is off: the emulator translates code for
+    // the address at which it runs, and translation dominates the start of a program.
     format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr norandmaps nowatchdog \
          tsc=reliable rcupdate.rcu_cpu_stall_suppress=1 lab={purpose}"
     )
 }
 
-/// In the emulator's options a comma ends a value unless it is doubled.
+/// Doubles commas, which end a value in the options of the emulator.
 fn escape(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -232,8 +235,8 @@ fn kill(child: &mut Child) {
     drop(child.wait());
 }
 
-/// A guest that waits for scenarios. Dropping it ends it: all that it leaves
-/// is on our side already.
+/// A guest that waits for scenarios. Dropping it ends it: its files are on this machine
+/// already.
 #[derive(Debug)]
 pub(crate) struct Guest {
     child: Child,
@@ -245,19 +248,22 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Tells the guest what to do.
+    /// Sends a command to the guest.
     pub(crate) fn order(&mut self, line: &str) -> Result<(), String> {
-        let orders = self.orders.as_mut().ok_or("the guest takes no orders")?;
+        let orders = self
+            .orders
+            .as_mut()
+            .ok_or("the guest accepts no commands")?;
         writeln!(orders, "{line}")
             .and_then(|()| orders.flush())
             .map_err(|error| format!("the guest is gone: {error}"))
     }
 
-    /// The next thing that the guest says, or why it says nothing more.
+    /// The next event of the guest, or why there is none.
     pub(crate) fn next(&mut self, until: Instant) -> Result<Event, String> {
         let left = until.saturating_duration_since(Instant::now());
         self.events.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => "hangs".to_owned(),
+            RecvTimeoutError::Timeout => "does not respond".to_owned(),
             RecvTimeoutError::Disconnected => {
                 let text = fs::read(&self.console).unwrap_or_default();
                 cause_of_death(&String::from_utf8_lossy(&text))
@@ -265,7 +271,7 @@ impl Guest {
         })
     }
 
-    /// What the kernel and the boot wrote.
+    /// The output of the kernel and the boot.
     pub(crate) fn console(&self) -> &Path {
         &self.console
     }
@@ -277,7 +283,7 @@ impl Drop for Guest {
     }
 }
 
-/// The first line of the console that says why the guest ended.
+/// The first line of the console that shows why the guest ended.
 fn cause_of_death(console: &str) -> String {
     let signs = [
         "BUG:",
@@ -311,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_and_memory_are_divided_among_nodes() {
+    fn cpus_and_memory_are_divided_among_nodes() {
         let machine = Machine {
             memory_mib: 1025,
             processors: 3,

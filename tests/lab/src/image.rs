@@ -1,5 +1,5 @@
-//! The guest's image: built once for each state of its recipe, kept outside
-//! the source tree.
+//! The guest image: built once for each version of its recipe, kept outside of the source
+//! tree.
 
 use std::env;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::Trouble;
 /// The file of an image that lists its packages.
 const VERSIONS: &str = "versions.txt";
 
-/// How long an image is kept that nobody uses: each takes more than 1 GiB.
+/// Time after which an unused image is removed: each takes more than 1 GiB.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A finished image.
@@ -45,7 +45,7 @@ pub(crate) fn ensure(recipe: &Path, rebuild: bool) -> Result<Image, Trouble> {
         return Ok(Image { folder });
     }
     let _lock = lock(&cache.join("lock"))?;
-    // Somebody else may have built it while we waited.
+    // Another process may have built it meanwhile.
     if folder.is_dir() && !rebuild {
         return Ok(Image { folder });
     }
@@ -54,13 +54,13 @@ pub(crate) fn ensure(recipe: &Path, rebuild: bool) -> Result<Image, Trouble> {
     Ok(Image { folder })
 }
 
-/// So that it is not taken for one that nobody needs any more.
+/// Sets the time of its last use.
 fn mark_used(folder: &Path) {
-    // The worst that can happen is that it is built again some day.
+    // On failure the image may be removed too early, and is built again.
     drop(File::open(folder.join(VERSIONS)).and_then(|file| file.set_modified(SystemTime::now())));
 }
 
-/// Removes images of recipes that nobody used for a while.
+/// Removes images that were not used for a while.
 fn forget_old(cache: &Path) -> Result<(), Trouble> {
     let unreadable = |error| Trouble::file("read", cache, &error);
     for entry in fs::read_dir(cache).map_err(unreadable)? {
@@ -85,15 +85,15 @@ fn cache(
         .map(PathBuf::from)
         .or_else(|| set(home).map(|home| PathBuf::from(home).join(".cache")));
     base.map(|base| base.join("nvmeof-lab")).ok_or_else(|| {
-        Trouble::SetUp("set HOME or XDG_CACHE_HOME: the guest's image is kept there".to_owned())
+        Trouble::SetUp("no folder for the guest image: set HOME or XDG_CACHE_HOME".to_owned())
     })
 }
 
-/// One build at a time; the lock goes with the file.
+/// Allows one build at a time; closing the file releases the lock.
 fn lock(path: &Path) -> Result<File, Trouble> {
     let file = File::create(path).map_err(|error| Trouble::file("create", path, &error))?;
     if file.try_lock().is_err() {
-        eprintln!("lab image: another build is under way; waiting for it");
+        eprintln!("lab image: another build is in progress; waiting for it");
         file.lock()
             .map_err(|error| Trouble::file("lock", path, &error))?;
     }
@@ -139,7 +139,7 @@ fn build(recipe: &Path, folder: &Path) -> Result<(), Trouble> {
         let last: Vec<_> = text.lines().rev().take(5).collect();
         let last: Vec<_> = last.into_iter().rev().collect();
         return Err(Trouble::SetUp(format!(
-            "the guest's image cannot be built ({status}); the log is {}:\n{}",
+            "cannot build the guest image ({status}); see the log {}:\n{}",
             log_path.display(),
             last.join("\n")
         )));
@@ -150,11 +150,11 @@ fn build(recipe: &Path, folder: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Our own lines go to the person, all of them to the log.
+/// Writes all lines to the log, and those of the build script to standard error.
 fn show_progress(output: impl std::io::Read, mut log: File) {
     use std::io::{BufRead as _, BufReader, Write as _};
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        // The build itself says if the disk is full.
+        // The build reports a full disk.
         drop(writeln!(log, "{line}"));
         if line.starts_with("lab image:") {
             eprintln!("{line}");
@@ -169,7 +169,7 @@ fn discard(folder: &Path) -> Result<(), Trouble> {
     fs::remove_dir_all(folder).map_err(|error| Trouble::file("remove", folder, &error))
 }
 
-/// Names the state of the recipe: its files' names and contents.
+/// Hash of the names and contents of the files of the recipe.
 pub(crate) fn hash(recipe: &Path) -> Result<String, Trouble> {
     let entries = fs::read_dir(recipe).map_err(|error| Trouble::file("read", recipe, &error))?;
     let mut files = Vec::new();
@@ -190,8 +190,7 @@ pub(crate) fn hash(recipe: &Path) -> Result<String, Trouble> {
     Ok(format!("{:016x}", hash.0))
 }
 
-/// Fowler–Noll–Vo 1a with 64 bits: it tells states of the recipe apart and is
-/// the same in every version of Rust, which is all that is asked of it.
+/// Fowler–Noll–Vo 1a with 64 bits, which is the same in every version of Rust.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn images_that_nobody_uses_are_removed() {
+    fn unused_images_are_removed() {
         let cache = tempfile::tempdir().unwrap();
         for name in ["old", "used"] {
             let folder = cache.path().join(name);
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_is_where_the_person_wants_it() {
+    fn cache_folder_follows_environment() {
         let path = |xdg: &str, home: &str| cache(Some(xdg.into()), Some(home.into()));
         assert_eq!(path("/x", "/h").unwrap(), Path::new("/x/nvmeof-lab"));
         assert_eq!(path("", "/h").unwrap(), Path::new("/h/.cache/nvmeof-lab"));

@@ -1,6 +1,6 @@
-//! `docs/interop.md`: what was proved, with which kernel, provider and command.
+//! `docs/interop.md`: scenarios that passed, with kernel, provider and commands.
 //!
-//! The text only depends on what was proved, not on when or how fast.
+//! The text depends only on the results, not on the time or duration of the run.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -47,7 +47,7 @@ struct Row<'a> {
     commands: Vec<String>,
 }
 
-/// One row for a scenario; only what passed is proved.
+/// One row for each scenario, with the cases that passed.
 fn rows(cases: &[Finding]) -> Vec<Row<'_>> {
     let mut rows: BTreeMap<&str, Row<'_>> = BTreeMap::new();
     for case in cases.iter().filter(|case| case.passed) {
@@ -72,8 +72,8 @@ fn rows(cases: &[Finding]) -> Vec<Row<'_>> {
     rows
 }
 
-/// The program and, if it has some, its subcommand: what a person looks for.
-/// The rest of a command line changes with paths and process ids.
+/// The program and its subcommand, if any. The rest of a command line changes with paths and
+/// process ids.
 fn short(line: &str) -> String {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
@@ -87,7 +87,7 @@ fn short(line: &str) -> String {
     }
 }
 
-/// A bar would end the cell.
+/// Escapes bars, which would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -1,18 +1,18 @@
 //! The kernel lab: boots Debian's stock kernel in an emulated machine with
 //! software RDMA devices, and runs scenarios with its NVMe host and target.
 //!
-//! `cargo xtask lab` builds the programs and calls this one. Three folders
-//! next to this crate's sources take part:
+//! `cargo xtask lab` builds the programs and calls this one. It uses three folders beside the
+//! sources of this crate:
 //!
-//! * `image/`: how the guest's image is made; it has Debian packages and the
-//!   module `siw` in it, nothing of ours. A change there makes a new image.
-//! * `guest/`: what runs in the guest. `lib.sh` says how to write a scenario.
-//! * `scenarios/`: one file each.
+//! * `image/`: scripts that build the image of the guest. It contains Debian packages and
+//!   the module `siw`, and nothing of this project. A change there causes a new image.
+//! * `guest/`: scripts that run in the guest. `lib.sh` documents how to write a scenario.
+//! * `scenarios/`: one file for each scenario.
 //!
-//! Guests are started as needed, run one scenario after another, and are only
-//! replaced if they crash, hang or cannot be cleaned up.
+//! Guests are started as needed and run one scenario after another. A guest is replaced if it
+//! crashes, does not respond or cannot be cleaned up.
 //!
-//! This crate tests nothing by itself and knows nothing of NVMe.
+//! This crate contains no tests of NVMe itself; the scenarios do.
 #![forbid(unsafe_code)]
 
 mod disk;
@@ -49,59 +49,59 @@ use scenario::{Case, Choice, Machine, Scenario};
     after_help = "Exit status: 0 all passed, 1 one failed, 2 wrong usage or set-up."
 )]
 struct Arguments {
-    /// NAME, NAME@PROVIDER or @PROVIDER; if nothing is named, all but those
-    /// that measure. What named ones measured is printed
+    /// NAME, NAME@PROVIDER or @PROVIDER; by default all except benchmarks.
+    /// Figures of named scenarios are printed
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// Run the scenarios that measure, one guest at a time, and write their
-    /// ratios into docs/performance.md if all pass
+    /// Run the benchmark scenarios, one guest at a time, and write their
+    /// ratios to docs/performance.md if all pass
     #[arg(long, conflicts_with_all = ["scenarios", "write_interop", "jobs"])]
     figures: bool,
-    /// Run each scenario over one provider, another with each commit; those about
-    /// the transport over all
+    /// Run each scenario over one provider, a different one for each commit;
+    /// transport scenarios over all providers
     #[arg(long, conflicts_with_all = ["scenarios", "figures", "write_interop"])]
     rotate: bool,
     /// List the scenarios and what they prove
     #[arg(long)]
     list: bool,
-    /// Build the guest's image again
+    /// Rebuild the image of the guest
     #[arg(long)]
     rebuild: bool,
-    /// How results are printed
+    /// Output format of the results
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output_format: Format,
-    /// Keep the logs of scenarios that passed, too
+    /// Also keep the logs of scenarios that passed
     #[arg(long)]
     keep: bool,
     /// Boot a guest with a shell on this terminal
     #[arg(long, conflicts_with_all = ["scenarios", "figures", "exec", "list"])]
     shell: bool,
-    /// Run a bash script in a guest; its output and status become ours
+    /// Run a bash script in a guest; print its output and exit with its status
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "figures", "list"])]
     exec: Option<PathBuf>,
     /// Write docs/interop.md if all scenarios pass
     #[arg(long, conflicts_with = "scenarios")]
     write_interop: bool,
-    /// Guests at a time
+    /// Number of guests that run at the same time
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
     /// Memory of the guest of --shell and --exec in MiB
     #[arg(long, value_name = "MIB", default_value_t = Machine::default().memory_mib)]
     memory: u32,
-    /// Processors of the guest of --shell and --exec
+    /// CPUs of the guest of --shell and --exec
     #[arg(long, value_name = "N", default_value_t = Machine::default().processors)]
     processors: u32,
-    /// Seconds that the script of --exec may take
+    /// Time limit of the script of --exec in seconds
     #[arg(long, value_name = "S", default_value_t = 600)]
     limit: u64,
-    /// Build the programs with this profile of cargo; `dev` is built sooner than what
-    /// users get, together with all tests
+    /// Build the programs with this cargo profile; `dev` builds faster and shares
+    /// its artifacts with all tests
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
-    /// Build nothing; take the programs for /lab/bin from this folder
+    /// Do not build; take the programs for /lab/bin from this folder
     #[arg(long, value_name = "FOLDER")]
     bin_dir: Option<PathBuf>,
-    /// A further program for /lab/bin
+    /// Additional program for /lab/bin
     #[arg(long, value_name = "FILE")]
     program: Vec<PathBuf>,
 }
@@ -115,14 +115,14 @@ enum Format {
 /// Why the lab stops.
 #[derive(Debug)]
 enum Trouble {
-    /// Wrong usage, or something on this machine: status 2.
+    /// Usage or set-up error: exit status 2.
     SetUp(String),
-    /// Status 1.
+    /// A failure: exit status 1.
     Failed(String),
 }
 
 impl Trouble {
-    /// A file operation that did not work.
+    /// A file operation that failed.
     fn file(doing: &str, path: &Path, error: &std::io::Error) -> Self {
         Self::SetUp(format!("cannot {doing} {}: {error}", path.display()))
     }
@@ -200,7 +200,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     let results = run_all(&blueprint, cases, arguments)?;
     let is_whole = arguments.scenarios.is_empty() && !arguments.figures && !arguments.rotate;
     if is_whole && results.failed() == 0 {
-        // What the last whole run proved is at hand, beside the folder of the run.
+        // The result of the last complete run is kept beside the folder of the run.
         let mut files = vec![blueprint.folder.with_file_name("interop.md")];
         if arguments.write_interop {
             files.push(lab.join("../../docs/interop.md"));
@@ -216,7 +216,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     Ok(u8::from(results.failed() > 0))
 }
 
-/// The folder with fio's engine and a fio for it, if one of the cases needs it.
+/// The folder with the fio engine and its fio, if one of the cases needs it.
 fn fio_engine(
     arguments: &Arguments,
     cases: &[Case],
@@ -227,11 +227,11 @@ fn fio_engine(
     if interactive || !cases.iter().any(|case| case.scenario.fio_engine) {
         return Ok(None);
     }
-    let place = match &arguments.bin_dir {
+    let engine = match &arguments.bin_dir {
         Some(given) => programs::fio_engine_of_folder(given)?,
         None => programs::fio_engine(&lab.join("../.."), &arguments.profile, folder)?,
     };
-    Ok(Some(place))
+    Ok(Some(engine))
 }
 
 /// The folder with Debian packages, if one of the cases needs it.
@@ -249,13 +249,13 @@ fn packages(
     programs::packages(&lab.join("../.."), folder, programs).map(Some)
 }
 
-/// `tests/lab`, wherever the clone is now.
+/// `tests/lab` of the current clone.
 fn lab() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }
 
-/// How many commits there are, which is another number with each; 0 where that is not known.
+/// Number of commits, which changes with each commit; 0 if it is unknown.
 fn commits(lab: &Path) -> usize {
     let mut git = std::process::Command::new("git");
     git.current_dir(lab).args(["rev-list", "--count", "HEAD"]);
@@ -272,7 +272,7 @@ fn list(scenarios: &[Scenario]) {
     }
 }
 
-/// A folder for this run, by the process that makes it: in the build folder.
+/// A folder for this run in the build folder, named after the process id.
 fn new_folder() -> Result<PathBuf, Trouble> {
     let runs = std::env::var_os("NVMEOF_LAB_RUNS").unwrap_or_else(|| "build/lab".into());
     let folder = Path::new(&runs).join(format!("run-{}", std::process::id()));
@@ -287,8 +287,8 @@ fn remove(folder: &Path) -> Result<(), Trouble> {
     fs::remove_dir_all(folder).map_err(|error| Trouble::file("remove", folder, &error))
 }
 
-/// Runs the cases and prints the table: to standard output, or beside JSON to
-/// the other one.
+/// Runs the cases and prints the table: to standard output, or to standard error if the
+/// format is JSON.
 fn run_all(
     blueprint: &Blueprint,
     cases: Vec<Case>,
@@ -299,13 +299,13 @@ fn run_all(
         Format::Json => eprintln!("{line}"),
     };
     let started = Instant::now();
-    // Guests would take processors from each other while they measure.
+    // Concurrent guests would compete for CPUs and change the figures.
     let jobs = if arguments.figures { 1 } else { arguments.jobs };
     let lanes = jobs.min(cases.len());
     say(&Finding::head());
-    let tell = |finding: &Finding| say(&finding.row());
-    let (cases, kernel) = run::run(blueprint, cases, lanes, arguments.keep, &tell)?;
-    // Logs are worth keeping, what can be built again is not.
+    let report = |finding: &Finding| say(&finding.row());
+    let (cases, kernel) = run::run(blueprint, cases, lanes, arguments.keep, &report)?;
+    // Logs are kept; the image can be rebuilt.
     drop(fs::remove_file(&blueprint.disk));
     let results = Results {
         versions: versions(&blueprint.image, kernel),
@@ -333,7 +333,7 @@ fn run_all(
     ));
     if arguments.output_format == Format::Json {
         let json = serde_json::to_string_pretty(&results)
-            .map_err(|error| Trouble::Failed(format!("no JSON: {error}")))?;
+            .map_err(|error| Trouble::Failed(format!("cannot write JSON: {error}")))?;
         println!("{json}");
     }
     if !results.keeps_logs() {

@@ -1,4 +1,4 @@
-//! The programs that go into the guest, built the way a user gets them.
+//! The programs in the guest, built as users get them.
 
 use std::env;
 use std::fs;
@@ -9,19 +9,19 @@ use serde_json::Value;
 
 use crate::Trouble;
 
-/// What goes into the guest: package, kind and name of a target of cargo. The tests are
-/// those that need RDMA devices.
+/// Programs in the guest: package, kind and name of a target of cargo. The tests are those that
+/// need RDMA devices.
 const WANTED: &[(&str, &str, &str)] = &[
     ("nvmeof-target", "bin", "nvmeof-target"),
     ("nvmeof-cli", "bin", "nvmeof"),
     ("nvmeof-rdma-verbs", "test", "conformance"),
 ];
 
-/// The package whose examples go there as well.
+/// The package whose examples are in the guest as well.
 const EXAMPLES: &str = "nvmeof-lab";
 
 /// Builds everything with cargo, with that profile, and returns the programs for the
-/// guest; `folder` is for what gets another name.
+/// guest; `folder` is for copies with other names.
 pub(crate) fn build(root: &Path, profile: &str, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
     let commands = if profile == "dev" {
         // With the features that the other steps of `cargo xtask test` build with, so
@@ -58,7 +58,7 @@ pub(crate) fn build(root: &Path, profile: &str, folder: &Path) -> Result<Vec<Pat
     Ok(programs)
 }
 
-/// What cargo built: the target's package, kind and name, and the file.
+/// An executable of cargo: package, kind and name of its target, and its file.
 #[derive(Debug, PartialEq, Eq)]
 struct Executable {
     package: String,
@@ -88,7 +88,7 @@ impl Executable {
         })
     }
 
-    /// Whether it goes into the guest, by its name.
+    /// Whether it is one for the guest, by its name.
     fn is_wanted(&self) -> bool {
         let own = (&*self.package, &*self.kind, &*self.name);
         (own.0, own.1) == (EXAMPLES, "example") || WANTED.contains(&own)
@@ -165,7 +165,7 @@ pub(crate) fn fio_engine(root: &Path, profile: &str, folder: &Path) -> Result<Pa
     )))
 }
 
-/// The same, made before.
+/// The same, built before.
 pub(crate) fn fio_engine_of_folder(folder: &Path) -> Result<PathBuf, Trouble> {
     let bundle = folder.join("fio-engine");
     if bundle.is_dir() {

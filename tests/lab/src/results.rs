@@ -1,4 +1,4 @@
-//! What a run found out, as data (`-o json`).
+//! Results of a run, as data (`-o json`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ pub(crate) struct Finding {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Why it failed when it was tried first, in another guest.
+    /// Why the first attempt failed, in another guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_time: Option<String>,
-    /// What it measured.
+    /// Its figures.
     pub(crate) figures: BTreeMap<String, String>,
-    /// What it ran, each line once.
+    /// Its commands, each line once.
     pub(crate) commands: Vec<String>,
     /// Logs and console, if they were kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<PathBuf>,
-    /// The same of when it was tried first and failed.
+    /// The same for a failed first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_kept: Option<PathBuf>,
 }
@@ -48,13 +48,13 @@ impl Results {
         self.cases.iter().filter(|case| !case.passed).count()
     }
 
-    /// Whether somebody may want to read what is in the run's folder.
+    /// Whether the folder of the run contains logs to keep.
     pub(crate) fn keeps_logs(&self) -> bool {
         let keeps = |case: &Finding| case.kept.is_some() || case.first_kept.is_some();
         self.cases.iter().any(keeps)
     }
 
-    /// What was compared with a yardstick, in the order of the cases.
+    /// Comparisons with a yardstick, in the order of the cases.
     pub(crate) fn comparisons(&self) -> Vec<Comparison> {
         let passed = self.cases.iter().filter(|case| case.passed);
         passed.flat_map(figures::of).collect()
@@ -76,9 +76,8 @@ impl Finding {
         row("scenario", "provider", "", "seconds", "")
     }
 
-    /// What it measured, as lines below one with its name: a figure called
-    /// `ROW, COLUMN` in a table, any other by itself. What was compared has a table
-    /// of its own.
+    /// Its figures, as lines below one with its name: a figure `ROW, COLUMN` in a table, others
+    /// on a line each. Comparisons have a table of their own.
     pub(crate) fn figure_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut cells: BTreeMap<(&str, &str), &str> = BTreeMap::new();
@@ -108,11 +107,11 @@ impl Finding {
         lines
     }
 
-    /// Each time it failed: what to say about it, and where the logs are.
+    /// For each failed attempt a heading and the folder of its logs.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (String, &Path)> {
         let name = format!("{}@{}", self.scenario, self.provider);
         let times = [
-            (", when tried first", &self.first_time, &self.first_kept),
+            (", first attempt", &self.first_time, &self.first_kept),
             ("", &self.reason, &self.kept),
         ];
         times.into_iter().filter_map(move |(when, reason, kept)| {
@@ -136,7 +135,7 @@ impl Finding {
     }
 }
 
-/// At most 80 columns; the whole reason stands below the table.
+/// At most 80 columns; the complete reason follows the table.
 fn row(scenario: &str, provider: &str, word: &str, seconds: &str, reason: &str) -> String {
     let line = format!("{scenario:24} {provider:10} {word:6} {seconds:>7}  {reason}");
     let line: String = line.chars().take(80).collect();
@@ -176,18 +175,18 @@ mod tests {
         assert!(row.chars().count() <= 80, "{row}");
         assert!(Finding::head().starts_with("scenario"));
         let second = Finding {
-            first_time: Some("the guest hangs".to_owned()),
+            first_time: Some("the guest does not respond".to_owned()),
             ..example(true)
         };
         assert!(second.row().contains("2nd ok"), "{}", second.row());
-        assert!(second.row().ends_with("the guest hangs"));
+        assert!(second.row().ends_with("the guest does not respond"));
     }
 
     #[test]
     fn each_failure_has_its_logs() {
         let (first, second) = (PathBuf::from("/first"), PathBuf::from("/second"));
         let finding = Finding {
-            first_time: Some("the guest hangs".to_owned()),
+            first_time: Some("the guest does not respond".to_owned()),
             first_kept: Some(first.clone()),
             kept: Some(second.clone()),
             ..example(false)
@@ -196,7 +195,10 @@ mod tests {
         let [(heading, folder), (again, other)] = failures.as_slice() else {
             panic!("{failures:?}");
         };
-        assert_eq!(heading, "smoke@iwarp, when tried first: the guest hangs");
+        assert_eq!(
+            heading,
+            "smoke@iwarp, first attempt: the guest does not respond"
+        );
         assert!(again.starts_with("smoke@iwarp: line 3"), "{again}");
         assert_eq!((*folder, *other), (first.as_path(), second.as_path()));
         assert_eq!(example(true).failures().count(), 0);

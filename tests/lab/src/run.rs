@@ -1,4 +1,4 @@
-//! Runs cases in guests: who takes which case, what a guest's end means.
+//! Runs cases in guests: scheduling, and handling of lost guests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::guest::{Blueprint, Guest};
 use crate::results::Finding;
 use crate::scenario::{Case, Machine};
 
-/// What a guest may take for cleaning up after a scenario and for telling.
+/// Time limit for a guest to clean up after a scenario and report.
 const CLEANING: Duration = Duration::from_secs(100);
 
-/// Cases that nobody has taken yet, and what became of the others.
+/// Cases that wait, and the findings of the others.
 struct Board<'a> {
     blueprint: &'a Blueprint,
     waiting: Mutex<Vec<Case>>,
@@ -25,18 +25,17 @@ struct Board<'a> {
     kernel: Mutex<Option<String>>,
     guests: AtomicU32,
     keep: bool,
-    tell: &'a (dyn Fn(&Finding) + Sync),
+    report: &'a (dyn Fn(&Finding) + Sync),
 }
 
-/// Runs all cases, in `lanes` guests at a time. Each finding is told as soon
-/// as it is there. Returns them in the order of their names, and the kernel's
-/// release.
+/// Runs all cases, in `lanes` guests at a time. Each finding is reported immediately. Returns
+/// them in the order of their names, and the release of the kernel.
 pub(crate) fn run(
     blueprint: &Blueprint,
     cases: Vec<Case>,
     lanes: usize,
     keep: bool,
-    tell: &(dyn Fn(&Finding) + Sync),
+    report: &(dyn Fn(&Finding) + Sync),
 ) -> Result<(Vec<Finding>, Option<String>), Trouble> {
     let board = Board {
         blueprint,
@@ -45,7 +44,7 @@ pub(crate) fn run(
         kernel: Mutex::new(None),
         guests: AtomicU32::new(0),
         keep,
-        tell,
+        report,
     };
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes.max(1))
@@ -54,7 +53,7 @@ pub(crate) fn run(
         lanes.into_iter().try_for_each(|lane| {
             let broken = || {
                 Err(Trouble::Failed(
-                    "a lane of the runner broke down".to_owned(),
+                    "a thread of the runner panicked".to_owned(),
                 ))
             };
             lane.join().unwrap_or_else(|_| broken())
@@ -68,9 +67,9 @@ pub(crate) fn run(
     Ok((findings, kernel))
 }
 
-/// Cases for many processors or memory nodes come first, then those for much
-/// memory, so that a guest can run most of what is left; among them the long ones,
-/// so that all lanes end at about the same time.
+/// Sorts cases: many CPUs or NUMA nodes first, then much memory, so that a guest suits most of
+/// the remaining cases; among equal ones the long ones first, so that all lanes end at about
+/// the same time.
 fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
     cases.sort_by(|one, other| {
         let key = |case: &Case| {
@@ -96,8 +95,8 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Board<'_> {
-    /// Takes cases until none is left. A guest that crashed, hangs or could
-    /// not be cleaned up is replaced.
+    /// Runs cases until none is left. A guest that crashed, does not respond or could not be
+    /// cleaned up is replaced.
     fn lane(&self) -> Result<(), Trouble> {
         let mut guest: Option<Guest> = None;
         while let Some(case) = self.take() {
@@ -108,8 +107,8 @@ impl Board<'_> {
             };
             let (mut finding, mut usable) = self.attempt(&mut fit, &case);
             if !finding.passed {
-                // Emulated machines crash now and then, and a busy one is too
-                // slow. What fails twice is broken; what fails once is told.
+                // Emulated machines crash sometimes, and are too slow on a busy machine. A
+                // second failure counts; a first one is only reported.
                 drop(fit);
                 let folder = self.blueprint.folder.join(case.name());
                 let first_kept = folder.with_extension("first");
@@ -120,7 +119,7 @@ impl Board<'_> {
                 finding.first_time = first;
                 finding.first_kept = Some(first_kept);
             }
-            (self.tell)(&finding);
+            (self.report)(&finding);
             locked(&self.findings).push(finding);
             guest = usable.then_some(fit);
         }
@@ -135,14 +134,14 @@ impl Board<'_> {
     fn boot(&self, machine: Machine) -> Result<Guest, Trouble> {
         let number = self.guests.fetch_add(1, Ordering::Relaxed);
         let guest = self.blueprint.boot(number, machine).inspect_err(|_| {
-            // The other lanes would only find the same.
+            // The other lanes would fail the same way.
             locked(&self.waiting).clear();
         })?;
         *locked(&self.kernel) = Some(guest.kernel.clone());
         Ok(guest)
     }
 
-    /// Runs one case. Also says whether the guest can run another one.
+    /// Runs one case. Also returns whether the guest can run another one.
     fn attempt(&self, guest: &mut Guest, case: &Case) -> (Finding, bool) {
         let started = Instant::now();
         let watched = watch(guest, case);
@@ -173,7 +172,7 @@ impl Board<'_> {
     }
 }
 
-/// What the guest said about one case.
+/// Events of the guest about one case.
 #[derive(Debug, Default)]
 struct Watched {
     reason: Option<String>,
@@ -199,7 +198,7 @@ fn watch(guest: &mut Guest, case: &Case) -> Watched {
     loop {
         match guest.next(until) {
             Ok(event) => {
-                if watched.hear(event) {
+                if watched.process(event) {
                     return watched;
                 }
             }
@@ -212,7 +211,7 @@ fn watch(guest: &mut Guest, case: &Case) -> Watched {
 }
 
 impl Watched {
-    /// The guest says nothing more; `why` continues "the guest".
+    /// The guest is lost; `why` continues "the guest".
     fn lose(&mut self, why: &str) {
         self.reason = Some(match self.reason.take() {
             Some(reason) => format!("{reason}; then the guest {why}"),
@@ -221,7 +220,7 @@ impl Watched {
     }
 
     /// Returns whether the case is over.
-    fn hear(&mut self, event: Event) -> bool {
+    fn process(&mut self, event: Event) -> bool {
         match event {
             Event::Ready { .. } | Event::Broken(_) | Event::WrongClock => {}
             Event::Reason(why) => {
@@ -239,7 +238,7 @@ impl Watched {
                 self.milliseconds = Some(milliseconds);
                 self.usable = left.is_empty();
                 if status == 0 {
-                    // A reason that did not end the scenario was dealt with.
+                    // The scenario handled a failure that did not end it.
                     self.reason = None;
                 } else {
                     self.reason.get_or_insert(format!("exit status {status}"));
@@ -255,7 +254,7 @@ impl Watched {
 }
 
 fn keep_console(console: &Path, folder: &Path) {
-    // The reason stands in the table; the console is an extra.
+    // The reason is in the table; the console is additional information.
     drop(fs::create_dir_all(folder));
     drop(fs::copy(console, folder.join("console")));
 }
@@ -277,7 +276,7 @@ mod tests {
         let mut watched = Watched::default();
         let count = events.len();
         for (number, event) in events.into_iter().enumerate() {
-            assert_eq!(watched.hear(event), number + 1 == count);
+            assert_eq!(watched.process(event), number + 1 == count);
         }
         watched
     }
@@ -303,14 +302,17 @@ mod tests {
     #[test]
     fn a_lost_guest_does_not_hide_the_reason() {
         let mut watched = Watched::default();
-        watched.lose("hangs");
-        assert_eq!(watched.reason.as_deref(), Some("the guest hangs"));
-        let mut watched = Watched::default();
-        watched.hear(Event::Reason("line 3".to_owned()));
-        watched.lose("hangs");
+        watched.lose("does not respond");
         assert_eq!(
             watched.reason.as_deref(),
-            Some("line 3; then the guest hangs")
+            Some("the guest does not respond")
+        );
+        let mut watched = Watched::default();
+        watched.process(Event::Reason("line 3".to_owned()));
+        watched.lose("does not respond");
+        assert_eq!(
+            watched.reason.as_deref(),
+            Some("line 3; then the guest does not respond")
         );
     }
 

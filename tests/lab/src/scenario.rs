@@ -1,4 +1,4 @@
-//! What a scenario file says about itself, and which scenarios a person chose.
+//! The header of a scenario file, and the selection of scenarios.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::Trouble;
 
-/// Seconds for a scenario that does not say.
+/// Default timeout of a scenario in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 120;
 
-/// How our side moves data; the kernel's side follows from it.
+/// The provider of this project's side, which decides the device of the kernel's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Provider {
-    /// Software iWARP in our process, the kernel over `siw`.
+    /// Software iWARP in the process, the kernel over `siw`.
     Iwarp,
     /// libibverbs over `rxe`, both sides.
     VerbsRxe,
@@ -24,7 +24,7 @@ pub(crate) enum Provider {
 impl Provider {
     const ALL: [Self; 3] = [Self::Iwarp, Self::VerbsRxe, Self::VerbsSiw];
 
-    /// The word in scenario files, on the command line and in results.
+    /// Its name in scenario files, on the command line and in results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Iwarp => "iwarp",
@@ -41,7 +41,7 @@ impl FromStr for Provider {
         let found = Self::ALL.into_iter().find(|known| known.name() == word);
         found.ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            format!("no provider is called `{word}`; the providers are {known}")
+            format!("unknown provider `{word}`; use one of {known}")
         })
     }
 }
@@ -53,13 +53,13 @@ pub(crate) struct Scenario {
     pub(crate) name: String,
     /// What it proves, in a line.
     pub(crate) about: String,
-    /// Over what it runs, in this order.
+    /// Providers that it runs over, in this order.
     pub(crate) providers: Vec<Provider>,
-    /// After that it counts as failed.
+    /// Time limit after which it has failed.
     pub(crate) timeout: Duration,
-    /// It measures and is not part of an ordinary run.
+    /// A benchmark, which is not part of an ordinary run.
     pub(crate) figures: bool,
-    /// It is about what is below NVMe: a rotation leaves no provider out.
+    /// It tests the transport: a rotation runs it over all providers.
     pub(crate) transport: bool,
     /// It needs `/lab/fio-engine`.
     pub(crate) fio_engine: bool,
@@ -68,18 +68,18 @@ pub(crate) struct Scenario {
     pub(crate) machine: Machine,
 }
 
-/// What the guest of a scenario must have.
+/// Requirements on the guest of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) memory_mib: u32,
     pub(crate) processors: u32,
-    /// Memory nodes (NUMA), which have a processor each at least.
+    /// NUMA nodes, each with at least one CPU.
     pub(crate) nodes: u32,
 }
 
 impl Machine {
-    /// Whether a scenario that wants `wanted` can run on this one. More
-    /// processors than that are slower, since they are emulated.
+    /// Whether a scenario that requires `wanted` can run on this one. More emulated CPUs are
+    /// slower, so the number must be equal.
     pub(crate) fn suits(self, wanted: Self) -> bool {
         self.memory_mib >= wanted.memory_mib
             && self.processors == wanted.processors
@@ -145,17 +145,17 @@ impl Scenario {
             }
         }
         if providers.is_empty() {
-            return Err("no line `# providers: ...` names a provider".to_owned());
+            return Err("the line `# providers: ...` is missing or empty".to_owned());
         }
         if machine.nodes > machine.processors {
             return Err(format!(
-                "`# nodes: {}` are more than there are processors ({})",
+                "`# nodes: {}` exceeds the number of processors ({})",
                 machine.nodes, machine.processors
             ));
         }
         Ok(Self {
             name: name.to_owned(),
-            about: about.ok_or("no line `# about: ...` says what it proves")?,
+            about: about.ok_or("the line `# about: ...` is missing")?,
             providers,
             timeout: Duration::from_secs(timeout_s),
             figures,
@@ -168,22 +168,22 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// One of its providers, by a number of which each is the next one's turn.
+    /// One of its providers, in turn by `number`.
     fn one_provider(&self, number: usize) -> &[Provider] {
         let at = number.checked_rem(self.providers.len()).unwrap_or(0);
         self.providers.get(at..=at).unwrap_or(&self.providers)
     }
 }
 
-/// Who does not want it leaves the line out.
+/// The value of a flag, whose only value is `yes`.
 fn yes(key: &str, value: &str) -> Result<bool, String> {
     let yes = (value == "yes").then_some(true);
-    yes.ok_or_else(|| format!("`# {key}: {value}` says neither `yes` nor nothing"))
+    yes.ok_or_else(|| format!("`# {key}: {value}` is not `yes`; remove the line otherwise"))
 }
 
 fn number<T: FromStr + Default + PartialEq>(key: &str, value: &str) -> Result<T, String> {
     let number = value.parse().ok().filter(|number| *number != T::default());
-    number.ok_or_else(|| format!("`# {key}: {value}` is not a number above 0"))
+    number.ok_or_else(|| format!("`# {key}: {value}` is not a number greater than 0"))
 }
 
 /// All scenarios of a folder, by name.
@@ -208,22 +208,22 @@ pub(crate) fn load(folder: &Path) -> Result<Vec<Scenario>, Trouble> {
     Ok(scenarios)
 }
 
-/// Of all cases those that a person wants.
+/// Selection of cases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Choice<'a> {
-    /// Everything that proves something.
+    /// All scenarios except benchmarks.
     Ordinary,
-    /// The same, each scenario over one provider, but for those about the transport: another
-    /// with each number.
+    /// The same, each scenario over one provider, which changes with the number; transport
+    /// scenarios over all.
     Rotated(usize),
-    /// What measures.
+    /// Benchmarks.
     Figures,
     /// `SCENARIO`, `SCENARIO@PROVIDER` or `@PROVIDER`.
     Named(&'a [String]),
 }
 
 impl<'a> Choice<'a> {
-    /// What the command line says.
+    /// The selection of the command line.
     pub(crate) fn new(named: &'a [String], figures: bool, rotated: Option<usize>) -> Self {
         match (named, figures, rotated) {
             (_, true, _) => Self::Figures,
@@ -251,7 +251,7 @@ pub(crate) fn select(scenarios: &[Scenario], choice: Choice<'_>) -> Result<Vec<C
         };
         let providers = match choice {
             Choice::Rotated(number) if !scenario.transport => {
-                // Neighbours differ, so that a run has all providers.
+                // Consecutive scenarios differ, so that a run has all providers.
                 scenario.one_provider(number.wrapping_add(at))
             }
             _ => &scenario.providers,
@@ -268,7 +268,7 @@ pub(crate) fn select(scenarios: &[Scenario], choice: Choice<'_>) -> Result<Vec<C
         if !all.iter().any(|case| is_named(case, word)) {
             let known: Vec<_> = scenarios.iter().map(|one| one.name.as_str()).collect();
             return Err(Trouble::SetUp(format!(
-                "`{word}` names no scenario; say NAME, NAME@PROVIDER or @PROVIDER, where NAME is \
+                "unknown scenario `{word}`; use NAME, NAME@PROVIDER or @PROVIDER, where NAME is \
                  one of {}",
                 known.join(", ")
             )));
@@ -277,7 +277,7 @@ pub(crate) fn select(scenarios: &[Scenario], choice: Choice<'_>) -> Result<Vec<C
     Ok(all.into_iter().filter(|case| choice.takes(case)).collect())
 }
 
-/// What measures is only meant by its name.
+/// Whether `word` selects the case. A benchmark is selected only by its name.
 fn is_named(case: &Case, word: &str) -> bool {
     let (name, provider) = word.split_once('@').unwrap_or((word, ""));
     let meant = if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Cases: data and the message that tells of them, posted together.
+//! Cases: an RDMA Write and its message, posted together (`post_answer`).
 
 use crate::End::{A, B};
 use crate::pattern::{check, fill};
@@ -8,7 +8,7 @@ use nvmeof_rdma::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, Work
 /// Bytes of the message, as many as a completion queue entry has.
 const HEAD: usize = 16;
 
-/// An answer with `len` bytes of pattern `seed`, and a message of that pattern.
+/// A response with `len` bytes of pattern `seed`, and a message of that pattern.
 fn answer(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> Answer {
     let mut head = [0; HEAD];
     fill(&mut head, seed);
@@ -20,7 +20,7 @@ fn answer(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> Answer {
     }
 }
 
-/// Waits until everything that A posted came back; all of it was done.
+/// Waits until everything that A posted has returned successfully.
 fn all_done(rig: &mut Rig<'_>, link: Link) {
     while rig[A].outstanding_work(link.a) > 0 {
         let done = rig.completion(A, link.a);
@@ -28,9 +28,9 @@ fn all_done(rig: &mut Rig<'_>, link: Link) {
     }
 }
 
-/// When the message is there the data are, whatever their size, and the key is
-/// invalid if that was asked for.
-pub fn an_answer_is_data_and_then_a_message(rig: &mut Rig<'_>) {
+/// When the message arrives the data are in place, for any size, and the key is invalid if
+/// that was requested.
+pub fn response_is_data_then_message(rig: &mut Rig<'_>) {
     let link = rig.link();
     let most = rig[A].provider().limits().max_message as usize;
     let sizes = [1, 512, 4096, 70_000, (1 << 20) + 1];
@@ -52,7 +52,7 @@ pub fn an_answer_is_data_and_then_a_message(rig: &mut Rig<'_>) {
 }
 
 /// Many at once, behind long data and reads, keep their order.
-pub fn answers_keep_their_order(rig: &mut Rig<'_>) {
+pub fn responses_keep_order(rig: &mut Rig<'_>) {
     let link = rig.link();
     let long = rig[B].buf(300_000);
     let long = rig[B].expose(link.b, long, Rights::all());
@@ -76,9 +76,9 @@ pub fn answers_keep_their_order(rig: &mut Rig<'_>) {
     all_done(rig, link);
 }
 
-/// It takes two places, longer data than there is memory for are refused, and
-/// what did not go out comes back when the queue pair is closed.
-pub fn answers_are_refused_and_come_back(rig: &mut Rig<'_>) {
+/// It takes two entries, data longer than the remote memory are refused, and unsent requests
+/// return when the queue pair is closed.
+pub fn refused_and_unsent_responses_return(rig: &mut Rig<'_>) {
     let config = QpConfig {
         sends: 2,
         ..rig.config()
@@ -108,7 +108,7 @@ pub fn answers_are_refused_and_come_back(rig: &mut Rig<'_>) {
 }
 
 /// Its last completion is the Send's.
-pub fn the_message_comes_back_last(rig: &mut Rig<'_>) {
+pub fn response_message_returns_last(rig: &mut Rig<'_>) {
     let link = rig.link();
     let window = rig[B].buf(4096);
     let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
@@ -126,7 +126,7 @@ pub fn the_message_comes_back_last(rig: &mut Rig<'_>) {
         assert_eq!(done.kind, WorkKind::Write);
     }
     let [data] = &data[..] else {
-        panic!("the buffer comes back once: {data:?}");
+        panic!("the buffer returns once: {data:?}");
     };
     check(data, 1);
     assert_eq!(rig[A].outstanding_work(link.a), 0);

@@ -5,9 +5,9 @@ use crate::pattern::{check, check_all};
 use crate::rig::{Rig, private};
 use nvmeof_rdma::{CloseReason, ExposeError, PostError, Rights};
 
-/// Receives, sends, writes and reads that are outstanding come back, then
-/// `Closed`, at both sides, whoever disconnects.
-pub fn everything_comes_back_before_closed(rig: &mut Rig<'_>) {
+/// Outstanding receives, sends, writes and reads return, then `Closed`, on both sides,
+/// whichever side disconnects.
+pub fn everything_returns_before_closed(rig: &mut Rig<'_>) {
     for turns in [0, 1, 5, 20] {
         for end in [A, B] {
             let link = rig.link();
@@ -33,7 +33,7 @@ pub fn everything_comes_back_before_closed(rig: &mut Rig<'_>) {
             let silent = rig.deviations().silent_faults;
             let unsaid = silent && matches!(reason, CloseReason::Network { .. });
             assert!(reason == CloseReason::Peer || unsaid, "{reason}");
-            // That everything came back first is checked by the rig.
+            // The rig checks that everything returned before.
             rig[A].inbox.clear();
             rig[B].inbox.clear();
             check(&rig[B].withdraw(source.key), 1);
@@ -42,8 +42,8 @@ pub fn everything_comes_back_before_closed(rig: &mut Rig<'_>) {
     }
 }
 
-/// Closing in good order delivers what was submitted before.
-pub fn what_was_submitted_arrives_before_the_end(rig: &mut Rig<'_>) {
+/// Orderly close delivers everything submitted before.
+pub fn submitted_work_arrives_before_end(rig: &mut Rig<'_>) {
     let link = rig.link();
     let sink = rig[B].buf(65_536);
     let sink = rig[B].expose(link.b, sink, Rights::REMOTE_WRITE);
@@ -65,7 +65,7 @@ pub fn what_was_submitted_arrives_before_the_end(rig: &mut Rig<'_>) {
     check(&rig[B].withdraw(sink.key), 77);
 }
 
-/// Each side closes for its own reason, or for the other's.
+/// Each side closes with its own reason, or with the other's.
 pub fn both_sides_may_disconnect_at_once(rig: &mut Rig<'_>) {
     let link = rig.link();
     for end in [A, B] {
@@ -79,8 +79,8 @@ pub fn both_sides_may_disconnect_at_once(rig: &mut Rig<'_>) {
     }
 }
 
-/// A connection that does not stand yet can be closed at any moment.
-pub fn connecting_may_be_given_up(rig: &mut Rig<'_>) {
+/// A connection that is not established yet can be closed at any time.
+pub fn connecting_may_be_canceled(rig: &mut Rig<'_>) {
     let config = rig.config();
     for turns in 0..8 {
         let a = rig.call();
@@ -104,8 +104,8 @@ pub fn connecting_may_be_given_up(rig: &mut Rig<'_>) {
     rig.assert_alive(link);
 }
 
-/// A peer that dies takes nothing of ours with it.
-pub fn a_peer_that_vanishes_is_noticed(rig: &mut Rig<'_>) {
+/// Everything returns when the peer dies.
+pub fn death_of_peer_is_detected(rig: &mut Rig<'_>) {
     let (idle, busy) = (rig.link(), rig.link());
     let source = rig[B].filled(4096, 1);
     let source = rig[B].expose(busy.b, source, Rights::REMOTE_READ);
@@ -126,8 +126,7 @@ pub fn a_peer_that_vanishes_is_noticed(rig: &mut Rig<'_>) {
     }
 }
 
-/// Buffers that were exposed are withdrawn as before when the queue pair is
-/// gone.
+/// Exposed buffers can be withdrawn after the queue pair is closed.
 pub fn exposed_memory_survives_its_queue_pair(rig: &mut Rig<'_>) {
     let link = rig.link();
     let exposed = [A, B].map(|end| {
@@ -147,9 +146,8 @@ pub fn exposed_memory_survives_its_queue_pair(rig: &mut Rig<'_>) {
     }
 }
 
-/// The name of a queue pair that is gone means nothing, also when others take
-/// its place.
-pub fn names_of_closed_queue_pairs_are_refused(rig: &mut Rig<'_>) {
+/// The identifier of a closed queue pair is invalid, also when its slot is reused.
+pub fn closed_queue_pair_ids_are_refused(rig: &mut Rig<'_>) {
     let config = rig.config();
     let gone = rig.link();
     rig[A].disconnect(gone.a);
@@ -179,8 +177,8 @@ pub fn names_of_closed_queue_pairs_are_refused(rig: &mut Rig<'_>) {
     }
 }
 
-/// One connection's end is not the end of others.
-pub fn other_connections_live_on(rig: &mut Rig<'_>) {
+/// The end of one connection does not affect others.
+pub fn other_connections_are_not_affected(rig: &mut Rig<'_>) {
     let links: Vec<_> = (0..6).map(|_| rig.link()).collect();
     for (number, link) in links.iter().enumerate() {
         let end = if number % 2 == 0 { A } else { B };
@@ -193,8 +191,8 @@ pub fn other_connections_live_on(rig: &mut Rig<'_>) {
     }
 }
 
-/// What a provider holds goes back to its pool when the provider goes.
-pub fn dropping_a_provider_frees_everything(rig: &mut Rig<'_>) {
+/// Buffers of a provider return to their pool when it is dropped.
+pub fn dropped_provider_frees_everything(rig: &mut Rig<'_>) {
     let link = rig.link();
     let source = rig[B].filled(1 << 20, 1);
     let source = rig[B].expose(link.b, source, Rights::REMOTE_READ);

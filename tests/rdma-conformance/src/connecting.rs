@@ -6,7 +6,7 @@ use crate::End::{A, B};
 use crate::rig::{Link, Rig, private};
 use nvmeof_rdma::{Address, CloseReason, ConnectError, Event, ListenError, PrivateData, QpConfig};
 
-/// Each side sees what the other said, from its start.
+/// Each side gets the private data of the other, from its start.
 pub fn private_data_travels_both_ways(rig: &mut Rig<'_>) {
     let (addr, config) = (rig.listening(), rig.config());
     let a = rig.connect(A, addr, &config, "may I?");
@@ -19,8 +19,7 @@ pub fn private_data_travels_both_ways(rig: &mut Rig<'_>) {
     rig.assert_alive(Link { a, b: request.qp });
 }
 
-/// 196 bytes fit in a request, an accept and a reject; or what the devices
-/// below can do.
+/// 196 bytes fit in a request, an accept and a reject; or the maximum of the devices.
 pub fn full_private_data_travels_both_ways(rig: &mut Rig<'_>) {
     let all: Vec<u8> = (1..=196).collect();
     let deviations = rig.deviations();
@@ -50,8 +49,8 @@ pub fn full_private_data_travels_both_ways(rig: &mut Rig<'_>) {
     }
 }
 
-/// The active side sees `Rejected`, then `Closed`; the passive side `Closed`.
-pub fn a_rejection_carries_private_data(rig: &mut Rig<'_>) {
+/// The active side gets `Rejected`, then `Closed`; the passive side `Closed`.
+pub fn rejection_carries_private_data(rig: &mut Rig<'_>) {
     let a = rig.call();
     rig[A].recv(a, 1, 64);
     let b = rig.request(B).qp;
@@ -74,8 +73,8 @@ fn rejected(rig: &mut Rig<'_>, qp: nvmeof_rdma::QpId) -> Vec<u8> {
     private_data.to_vec()
 }
 
-/// The peer's ORD is our reads in, its IRD our reads out.
-pub fn a_request_says_how_many_reads_the_peer_wants(rig: &mut Rig<'_>) {
+/// The peer's ORD is the number of incoming reads, its IRD that of outgoing ones.
+pub fn request_reports_reads_of_peer(rig: &mut Rig<'_>) {
     let addr = rig.listening();
     let config = QpConfig {
         reads_out: 1,
@@ -90,15 +89,15 @@ pub fn a_request_says_how_many_reads_the_peer_wants(rig: &mut Rig<'_>) {
     );
 }
 
-/// Connecting where nothing listens fails, with the network's own word for it.
-pub fn nobody_listening_is_a_network_failure(rig: &mut Rig<'_>) {
+/// Connecting without a listener fails with an error of the network.
+pub fn connect_without_listener_is_network_failure(rig: &mut Rig<'_>) {
     let free = rig.free_addr(B);
     let (listener, addr) = rig[B].provider().listen(free).unwrap();
     rig[B].provider().unlisten(listener);
     rig.settle();
     let config = rig.config();
     let a = rig.connect(A, addr, &config, "");
-    // Receives may be posted at once, so they come back too.
+    // Receives may be posted immediately, so they return too.
     rig[A].recv(a, 1, 64);
     let received = rig.received(A, a);
     assert!(!received.outcome.is_success());
@@ -108,8 +107,8 @@ pub fn nobody_listening_is_a_network_failure(rig: &mut Rig<'_>) {
     assert!(refused, "{reason}");
 }
 
-/// After `unlisten` nobody gets in; connections that stand are not touched.
-pub fn a_listener_that_is_gone_takes_nobody(rig: &mut Rig<'_>) {
+/// After `unlisten` connections are refused; established ones are not affected.
+pub fn closed_listener_refuses_connections(rig: &mut Rig<'_>) {
     let link = rig.link();
     let (addr, listener) = (rig.listening(), rig.listener());
     rig[B].provider().unlisten(listener);
@@ -123,8 +122,8 @@ pub fn a_listener_that_is_gone_takes_nobody(rig: &mut Rig<'_>) {
     assert_eq!(again.expect("the address is free again").1, addr);
 }
 
-/// A provider of IP addresses says so when it is asked for a Unix socket.
-pub fn addresses_of_another_kind_are_refused(rig: &mut Rig<'_>) {
+/// A provider of IP addresses refuses Unix sockets.
+pub fn unsupported_kind_of_address_is_refused(rig: &mut Rig<'_>) {
     if rig.serves_unix() {
         return;
     }
@@ -137,7 +136,7 @@ pub fn addresses_of_another_kind_are_refused(rig: &mut Rig<'_>) {
 }
 
 /// Two listeners cannot have one address.
-pub fn a_used_address_is_refused(rig: &mut Rig<'_>) {
+pub fn address_in_use_is_refused(rig: &mut Rig<'_>) {
     let addr = rig.listening();
     assert_ne!(addr.port(), Some(0));
     let second = rig[B].provider().listen(addr);
@@ -149,7 +148,7 @@ pub fn a_used_address_is_refused(rig: &mut Rig<'_>) {
     rig.assert_alive(link);
 }
 
-/// What B can, A can.
+/// Either side may listen.
 pub fn either_side_may_listen(rig: &mut Rig<'_>) {
     let (free, config) = (rig.free_addr(A), rig.config());
     let (_, addr) = rig[A].provider().listen(free).unwrap();
@@ -166,7 +165,7 @@ pub fn either_side_may_listen(rig: &mut Rig<'_>) {
 }
 
 /// Each message arrives on its own connection.
-pub fn connections_do_not_mix(rig: &mut Rig<'_>) {
+pub fn messages_stay_on_their_connection(rig: &mut Rig<'_>) {
     let links: Vec<Link> = (0..8).map(|_| rig.link()).collect();
     for (link, first) in links.iter().zip((0u64..).step_by(100)) {
         for tag in first..first + 4 {
@@ -185,11 +184,11 @@ pub fn connections_do_not_mix(rig: &mut Rig<'_>) {
     }
 }
 
-/// Receives posted by the passive side before it accepts are there for what
-/// the active side sends at once.
-pub fn receives_wait_for_the_first_message(rig: &mut Rig<'_>) {
+/// Receives posted by the passive side before its accept get messages that the active side
+/// sends immediately.
+pub fn early_receives_get_first_message(rig: &mut Rig<'_>) {
     let a = rig.call();
-    // Posted while the connection is under way, for the first answer.
+    // Posted while connecting, for the first response.
     rig[A].recv(a, 1, 64);
     let (config, request) = (rig.config(), rig.request(B));
     let b = request.qp;
@@ -210,10 +209,10 @@ pub fn receives_wait_for_the_first_message(rig: &mut Rig<'_>) {
     rig.message(A, a, 9, 50);
 }
 
-/// Work may be posted as soon as the connection stands, on either side. What
-/// the passive side posts may wait for the first message of the active side:
-/// iWARP forbids it to start (RFC 5044, section 7.1.2).
-pub fn the_passive_side_may_post_first(rig: &mut Rig<'_>) {
+/// Work may be posted as soon as the connection is established, on either side. Work of the
+/// passive side may wait for the first message of the active side: iWARP does not allow it to
+/// start (RFC 5044, section 7.1.2).
+pub fn passive_side_may_post_first(rig: &mut Rig<'_>) {
     let link = rig.link();
     rig[A].recv(link.a, 1, 64);
     rig[B].send(link.b, 5, 64);

@@ -1,54 +1,51 @@
-//! Where a device keeps less than the letter of the contract, and what it
-//! keeps instead.
+//! Deviations of devices from the contract.
 
 use nvmeof_rdma::RemoteKey;
 
-/// What a fabric over hardware, or over drivers that play hardware, does
-/// otherwise. Software providers have no deviations: [`Deviations::NONE`].
+/// Deviations of a fabric over hardware, or over software devices. Software providers have
+/// none: [`Deviations::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deviations {
-    /// Most bytes of private data in a request, an accept and a reject.
+    /// Maximum private data in a request, an accept and a reject.
     pub private_data: [usize; 3],
     /// Private data may arrive with zeros behind it.
     pub padded: bool,
-    /// A message for which no receive is posted waits at its sender: receiver
-    /// not ready, tried again for ever (InfiniBand Architecture, 9.7.5.2.8).
+    /// A message for which no receive is posted waits at its sender: receiver not ready,
+    /// retried without limit (InfiniBand Architecture, 9.7.5.2.8).
     pub sends_wait: bool,
-    /// When a rule is broken both sides see the connection end, and may not
-    /// learn why: the driver tells no more than that the stream ended.
+    /// After a protocol violation both sides get the end of the connection, but possibly not
+    /// the reason: the driver reports only the end of the stream.
     pub silent_faults: bool,
-    /// A receive does not tell that the sender wanted a solicited event.
-    pub solicited_untold: bool,
+    /// A receive does not report that the sender requested a solicited event.
+    pub solicited_unreported: bool,
     /// A receive does not name the key that its message invalidated.
-    pub invalidated_untold: bool,
-    /// What is exposed at all may be read, whatever rights it was given.
+    pub invalidated_unreported: bool,
+    /// Exposed memory may be read, whatever its rights.
     pub reads_need_no_right: bool,
-    /// A read of less than 64 bytes across a page boundary may bring others.
+    /// A read of less than 64 bytes across a page boundary may return wrong bytes.
     pub tears_short_reads: bool,
-    /// When a process dies, its kernel rejects what it was asked for.
+    /// When a process dies, its kernel rejects pending requests.
     pub rejects_for_the_dead: bool,
-    /// The device lets a peer invalidate what is not its to invalidate. The
-    /// provider notices and ends the connection, which is all the peer sees,
-    /// but a key of another connection is invalid then.
+    /// The device lets a peer invalidate keys of others. The provider detects that and ends
+    /// the connection, but a key of another connection is invalid then.
     pub invalid_keys_pass: bool,
-    /// A key opens memory for what the peer does after a message that was sent
-    /// after it was exposed; what the peer does earlier, because it knows the
-    /// key by other means, may be refused.
+    /// A key is valid for accesses of the peer after a message that was sent after the
+    /// exposure; earlier accesses, with a key known by other means, may be refused.
     pub opens_in_order: bool,
-    /// A read of memory that is withdrawn while the read is being answered may
-    /// bring what the memory holds later.
+    /// A read of memory that is withdrawn during the read may return later contents of the
+    /// memory.
     pub answers_after_withdraw: bool,
 }
 
 impl Deviations {
-    /// The letter of the contract.
+    /// No deviations.
     pub const NONE: Self = Self {
         private_data: [196; 3],
         padded: false,
         sends_wait: false,
         silent_faults: false,
-        solicited_untold: false,
-        invalidated_untold: false,
+        solicited_unreported: false,
+        invalidated_unreported: false,
         reads_need_no_right: false,
         tears_short_reads: false,
         rejects_for_the_dead: false,
@@ -57,17 +54,17 @@ impl Deviations {
         answers_after_withdraw: false,
     };
 
-    /// Whether a read of `len` bytes at `addr` may bring others.
+    /// Whether a read of `len` bytes at `addr` may return wrong bytes.
     pub(super) fn tears_read(&self, addr: u64, len: usize) -> bool {
         self.tears_short_reads && len < 64 && addr % 4096 + len as u64 > 4096
     }
 
-    /// What a receive names when `key` was invalidated.
+    /// The key that a receive reports when `key` was invalidated.
     pub(super) fn named(&self, key: Option<RemoteKey>) -> Option<RemoteKey> {
-        key.filter(|_| !self.invalidated_untold)
+        key.filter(|_| !self.invalidated_unreported)
     }
 
-    /// Whether `got` is what was said when `said` was.
+    /// Whether `got` matches the sent private data `said`.
     pub(super) fn same(&self, got: &[u8], said: &[u8]) -> bool {
         match got.strip_prefix(said) {
             Some(rest) if self.padded => rest.iter().all(|byte| *byte == 0),

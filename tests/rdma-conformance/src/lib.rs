@@ -1,18 +1,17 @@
 //! The conformance suite of RDMA providers: one case for each promise of [`Provider`].
 //!
-//! A provider's crate implements [`Fabric`] and has one line:
+//! A provider's crate implements [`Fabric`] and contains one line:
 //!
 //! ```ignore
 //! nvmeof_rdma_conformance::conformance_suite!([TcpFabric::new()]);
 //! ```
 //!
-//! The expression gives all fabrics that each case runs on, one after the
-//! other: a simulation gives one for each seed. Each case is a `#[test]` named
-//! for what it checks. Around every case the [`Rig`] checks what always holds:
-//! each work request comes back once, in order, with its buffer, and `Closed`
+//! The expression yields all fabrics for each case: a simulation yields one for each seed.
+//! Each case is a `#[test]` named for what it checks. The [`Rig`] checks the general promises
+//! around every case: each work request returns once, in order, with its buffer, and `Closed`
 //! is the last event of a queue pair.
 //!
-//! This crate has no tests of its own and knows no provider: each provider's crate runs
+//! This crate has no tests of its own and contains no provider: each provider's crate runs
 //! the suite from its `tests/`.
 #![forbid(unsafe_code)]
 #![allow(
@@ -53,13 +52,12 @@ pub use side::End;
 
 use nvmeof_rdma::{Address, Provider};
 
-/// Where two providers meet, and the time that passes there.
+/// A pair of connected providers, and their clock.
 pub trait Fabric {
-    /// What to print when a case fails: the kind, and the seed if there is
-    /// one.
+    /// Text to print when a case fails: the kind, and the seed if there is one.
     fn describe(&self) -> String;
 
-    /// Makes two providers that reach each other. Called once.
+    /// Creates two providers that can connect to each other. Called once.
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>);
 
     /// An address the provider at `end` can listen on and the other can
@@ -71,24 +69,23 @@ pub trait Fabric {
         false
     }
 
-    /// Where the devices below keep less than the letter of the contract.
+    /// Deviations of the devices from the contract.
     fn deviations(&self) -> Deviations {
         Deviations::NONE
     }
 
-    /// Where the random numbers of a case start; a simulation's own seed.
+    /// Seed of the random numbers of a case; a simulation has its own.
     fn seed(&self) -> u64 {
         1
     }
 
-    /// The time, to be handed to the providers.
+    /// The time for the providers.
     fn now(&self) -> Duration;
 
-    /// Lets time pass until something may have happened: until one of `fds`
-    /// is readable, but about a millisecond at most; in a simulation, where that is no
-    /// measure, until one is or nothing is under way any more. Not beyond `until`, where
-    /// a simulation may stop at whatever happens before. Returns whether something may
-    /// have happened.
+    /// Lets time pass until there may be events: until one of `fds` is readable, but about a
+    /// millisecond at most; in a simulation, until one is readable or nothing is in flight
+    /// any more. Not beyond `until`, where a simulation may stop at any earlier event.
+    /// Returns whether there may be events.
     fn pause(&mut self, fds: &[BorrowedFd<'_>], until: Option<Duration>) -> bool;
 }
 
@@ -106,9 +103,8 @@ pub fn run<F: Fabric>(fabrics: impl IntoIterator<Item = F>, case: Case) {
     }
 }
 
-/// Makes one `#[test]` for each case of the suite, in a module `conformance`.
-/// `$fabrics` is an expression that gives the fabrics to run on, evaluated
-/// anew in each test.
+/// Defines one `#[test]` for each case of the suite, in a module `conformance`. `$fabrics` is
+/// an expression that yields the fabrics, evaluated anew in each test.
 #[macro_export]
 macro_rules! conformance_suite {
     ($fabrics:expr) => {
@@ -119,60 +115,60 @@ macro_rules! conformance_suite {
             connecting {
                 private_data_travels_both_ways,
                 full_private_data_travels_both_ways,
-                a_rejection_carries_private_data,
-                a_request_says_how_many_reads_the_peer_wants,
-                nobody_listening_is_a_network_failure,
-                a_listener_that_is_gone_takes_nobody,
-                a_used_address_is_refused,
-                addresses_of_another_kind_are_refused,
+                rejection_carries_private_data,
+                request_reports_reads_of_peer,
+                connect_without_listener_is_network_failure,
+                closed_listener_refuses_connections,
+                address_in_use_is_refused,
+                unsupported_kind_of_address_is_refused,
                 either_side_may_listen,
-                connections_do_not_mix,
-                receives_wait_for_the_first_message,
-                the_passive_side_may_post_first,
+                messages_stay_on_their_connection,
+                early_receives_get_first_message,
+                passive_side_may_post_first,
             }
             pending {
-                a_peer_that_gives_up_ends_its_request,
+                request_ends_when_peer_closes,
                 requests_may_be_disconnected,
-                requests_that_wait_are_bounded,
-                many_requests_at_once_are_answered_one_by_one,
+                pending_requests_are_bounded,
+                many_requests_get_individual_responses,
             }
             sending {
                 messages_arrive_in_order,
                 head_and_body_are_one_message,
-                an_empty_message_arrives,
-                a_message_may_fill_the_receive,
-                only_what_is_in_view_is_sent_and_filled,
+                empty_message_arrives,
+                message_may_fill_receive,
+                only_view_is_sent_and_filled,
                 large_messages_arrive,
-                the_solicited_flag_arrives,
-                a_message_too_long_for_the_receive_is_a_fault,
-                a_message_without_a_receive_is_a_fault,
+                solicited_flag_arrives,
+                message_longer_than_receive_is_a_fault,
+                message_without_receive_is_a_fault,
             }
             sharing {
-                queue_pairs_draw_from_one_queue,
-                a_message_waits_for_a_shared_receive,
-                shared_receives_outlive_a_queue_pair,
-                a_shared_queue_goes_with_its_last_queue_pair,
-                shared_receives_are_refused_when_they_must_be,
-                only_requests_can_draw,
-                a_fault_costs_others_no_receive,
-                few_shared_receives_serve_many,
+                queue_pairs_share_one_queue,
+                message_waits_for_shared_receive,
+                shared_receives_outlive_queue_pair,
+                shared_queue_ends_with_last_queue_pair,
+                invalid_shared_receives_are_refused,
+                only_requests_can_use_shared_queue,
+                fault_costs_others_no_receive,
+                few_shared_receives_serve_many_queue_pairs,
             }
             one_sided {
-                a_write_lands_at_its_place,
+                write_is_placed_at_its_address,
                 writes_of_all_sizes_arrive,
                 reads_of_all_sizes_arrive,
-                a_read_fills_what_is_in_view,
-                a_send_comes_after_the_writes_before_it,
-                reads_beyond_the_depth_wait_their_turn,
-                reads_are_lowered_to_what_both_can_do,
+                read_fills_only_view,
+                send_arrives_after_earlier_writes,
+                reads_beyond_depth_are_queued,
+                reads_are_lowered_to_common_limit,
                 both_sides_read_and_write_at_once,
                 all_kinds_complete_in_order,
             }
             answering {
-                an_answer_is_data_and_then_a_message,
-                answers_keep_their_order,
-                answers_are_refused_and_come_back,
-                the_message_comes_back_last,
+                response_is_data_then_message,
+                responses_keep_order,
+                refused_and_unsent_responses_return,
+                response_message_returns_last,
             }
             protection {
                 writes_outside_are_faults,
@@ -182,50 +178,50 @@ macro_rules! conformance_suite {
                 withdrawn_keys_are_faults,
                 invalidated_keys_are_faults,
                 keys_of_other_queue_pairs_are_faults,
-                rights_are_kept,
-                a_send_may_invalidate_a_key,
-                invalidating_what_is_not_there_is_a_fault,
+                access_rights_are_enforced,
+                send_may_invalidate_key,
+                invalidating_unknown_key_is_a_fault,
                 invalidating_for_another_queue_pair_is_a_fault,
-                withdrawing_stops_a_write_half_way,
-                withdrawing_under_a_read_is_safe,
-                keys_are_not_used_again_soon,
+                withdraw_stops_write_in_progress,
+                withdraw_during_read_is_safe,
+                keys_are_reused_late,
             }
             closing {
-                everything_comes_back_before_closed,
-                what_was_submitted_arrives_before_the_end,
+                everything_returns_before_closed,
+                submitted_work_arrives_before_end,
                 both_sides_may_disconnect_at_once,
-                connecting_may_be_given_up,
-                a_peer_that_vanishes_is_noticed,
+                connecting_may_be_canceled,
+                death_of_peer_is_detected,
                 exposed_memory_survives_its_queue_pair,
-                names_of_closed_queue_pairs_are_refused,
-                other_connections_live_on,
-                dropping_a_provider_frees_everything,
+                closed_queue_pair_ids_are_refused,
+                other_connections_are_not_affected,
+                dropped_provider_frees_everything,
             }
             refusing {
                 full_queues_refuse_and_recover,
-                memory_that_is_not_registered_is_refused,
-                work_before_the_connection_stands_is_refused,
-                accepting_needs_preparing,
-                answering_twice_is_refused,
+                unregistered_memory_is_refused,
+                work_before_establishment_is_refused,
+                accept_without_prepare_is_refused,
+                second_response_to_request_is_refused,
                 sizes_beyond_the_limits_are_refused,
-                work_longer_than_its_target_is_refused,
-                who_exposes_nothing_is_refused,
-                the_key_table_has_an_end,
+                work_longer_than_remote_memory_is_refused,
+                expose_without_reserved_keys_is_refused,
+                key_table_is_bounded,
             }
             load {
-                writes_wait_for_a_peer_that_sleeps,
-                messages_both_ways_keep_their_order,
-                connections_come_and_go,
-                the_descriptor_wakes,
-                who_goes_to_sleep_is_woken,
-                a_provider_at_rest_has_nothing_to_do,
+                writes_wait_for_sleeping_peer,
+                messages_both_ways_keep_order,
+                connection_slots_are_reused,
+                descriptor_becomes_readable_for_events,
+                sleeping_side_is_woken,
+                idle_provider_has_nothing_to_do,
             }
             logging {
-                lines_about_a_peer_say_whose_it_is,
+                log_lines_about_peer_name_its_host,
             }
             soak {
-                a_random_mix_agrees_with_the_model,
-                a_random_mix_survives_random_ends,
+                random_work_agrees_with_model,
+                random_work_survives_random_ends,
             }
         }
     };

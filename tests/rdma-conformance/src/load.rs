@@ -1,13 +1,13 @@
-//! Cases: much at once, much in a row, and nothing at all.
+//! Cases: load, repeated connections, and idle connections.
 
 use crate::End::{A, B};
 use crate::pattern::fill;
 use crate::rig::Rig;
 use nvmeof_rdma::{QpConfig, RemoteSlice, Rights};
 
-/// Hundreds of large writes while the peer does nothing at all; then it wakes
-/// and all of them arrive, in order.
-pub fn writes_wait_for_a_peer_that_sleeps(rig: &mut Rig<'_>) {
+/// Hundreds of large writes while the peer does not poll; then it polls and all of them
+/// arrive, in order.
+pub fn writes_wait_for_sleeping_peer(rig: &mut Rig<'_>) {
     let most = rig[A].provider().limits().max_sends;
     let config = QpConfig {
         sends: most.min(320),
@@ -41,7 +41,7 @@ pub fn writes_wait_for_a_peer_that_sleeps(rig: &mut Rig<'_>) {
 }
 
 /// Both sides send as fast as the other's receives allow.
-pub fn messages_both_ways_keep_their_order(rig: &mut Rig<'_>) {
+pub fn messages_both_ways_keep_order(rig: &mut Rig<'_>) {
     let link = rig.link();
     let len = |tag: u64| usize::try_from(tag * 131 % 8000).unwrap();
     for end in [A, B] {
@@ -76,8 +76,8 @@ pub fn messages_both_ways_keep_their_order(rig: &mut Rig<'_>) {
     }
 }
 
-/// Places of connections that ended are used again.
-pub fn connections_come_and_go(rig: &mut Rig<'_>) {
+/// Slots of closed connections are reused.
+pub fn connection_slots_are_reused(rig: &mut Rig<'_>) {
     let before = rig.link();
     for round in 0..60 {
         let link = rig.link();
@@ -90,8 +90,8 @@ pub fn connections_come_and_go(rig: &mut Rig<'_>) {
     rig.assert_alive(before);
 }
 
-/// The descriptor becomes readable for requests, answers, messages and ends.
-pub fn the_descriptor_wakes(rig: &mut Rig<'_>) {
+/// The descriptor becomes readable for requests, responses, messages and ends.
+pub fn descriptor_becomes_readable_for_events(rig: &mut Rig<'_>) {
     rig.listening();
     let config = rig.config();
     rig.settle();
@@ -124,8 +124,8 @@ pub fn the_descriptor_wakes(rig: &mut Rig<'_>) {
     rig.closed(B, b);
 }
 
-/// Who goes to sleep is woken, be it just after something happened.
-pub fn who_goes_to_sleep_is_woken(rig: &mut Rig<'_>) {
+/// A sleeping side is woken, even for an event just before it sleeps.
+pub fn sleeping_side_is_woken(rig: &mut Rig<'_>) {
     let link = rig.link();
     for round in 0..50 {
         for end in [A, B] {
@@ -141,11 +141,11 @@ pub fn who_goes_to_sleep_is_woken(rig: &mut Rig<'_>) {
     }
 }
 
-/// Nobody is kept awake by a connection on which nothing happens.
-pub fn a_provider_at_rest_has_nothing_to_do(rig: &mut Rig<'_>) {
+/// An idle connection keeps no side awake.
+pub fn idle_provider_has_nothing_to_do(rig: &mut Rig<'_>) {
     let link = rig.link();
     rig.assert_alive(link);
-    // Both have heard of the other: who has not may say something after a while.
+    // Both have received a message: a side that has not may send something after a while.
     rig[A].recv(link.a, 2, 64);
     rig[B].send(link.b, 2, 64);
     rig.message(A, link.a, 2, 64);
@@ -153,7 +153,7 @@ pub fn a_provider_at_rest_has_nothing_to_do(rig: &mut Rig<'_>) {
     rig.settle();
     for end in [A, B] {
         assert!(rig.rests(end), "{end:?} is kept awake");
-        // A timer may end just now, however long the machine took until here.
+        // A timer may expire now, however long the machine took until here.
         let comes_to_rest = (0..100).any(|_| !rig.turn_at(end));
         assert!(comes_to_rest, "{end:?} makes progress for ever");
     }

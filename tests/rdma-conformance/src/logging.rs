@@ -1,4 +1,4 @@
-//! Cases: what is said in the log.
+//! Cases: log lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,10 +12,10 @@ use crate::End::{A, B};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{CloseReason, Rights, Whose};
 
-/// A line of the log: its fields, of which `message` is the text.
+/// A log line: its fields; `message` is the text.
 type Line = BTreeMap<&'static str, String>;
 
-/// Keeps every line that crates of providers write.
+/// Collects every line of provider crates.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<Line>>>);
 
@@ -51,7 +51,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// Whose each queue pair is here.
+/// The host, subsystem and queue of each queue pair.
 fn whose() -> Whose {
     Whose::of_host(
         "nqn.2026-11.org.example:host",
@@ -60,7 +60,7 @@ fn whose() -> Whose {
     )
 }
 
-/// Connects A to B, and says whose both ends are as soon as that can be said.
+/// Connects A to B, and sets the names of both ends as early as possible.
 fn link(rig: &mut Rig<'_>) -> Link {
     let config = rig.config();
     let a = rig.call();
@@ -73,11 +73,10 @@ fn link(rig: &mut Rig<'_>) -> Link {
     Link { a, b }
 }
 
-/// Whatever happens to a connection: each line about its peer says whose it is, from
-/// when that is known.
-pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
-    // Another thread may ask for the first time whether a line is wanted at the moment when
-    // this one begins to listen: somebody always does.
+/// Each log line about a peer contains host, subsystem and queue, once they are known.
+pub fn log_lines_about_peer_name_its_host(rig: &mut Rig<'_>) {
+    // Another thread may query the interest in a line for the first time while this one
+    // starts to listen: there is always a subscriber.
     static FOR_ALL: Once = Once::new();
     FOR_ALL.call_once(|| {
         drop(tracing::subscriber::set_global_default(Lines::default()));
@@ -85,7 +84,7 @@ pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
     });
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
-        // It ends in good order, and because somebody broke a rule.
+        // Orderly end, and end by a protocol violation.
         let good = link(rig);
         rig.assert_alive(good);
         rig[A].disconnect(good.a);
@@ -98,7 +97,7 @@ pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
         rig.closed(A, bad.a);
         rig.closed(B, bad.b);
         rig[B].withdraw(slice.key);
-        // The peer goes, of one that stands and of one that waits for an answer.
+        // The peer dies, of an established connection and of a pending request.
         let standing = link(rig);
         let waiting = rig.call();
         rig[A].provider().set_whose(waiting, whose());
@@ -115,7 +114,7 @@ pub fn lines_about_a_peer_say_whose_it_is(rig: &mut Rig<'_>) {
         .collect();
     assert!(
         !about_a_peer.is_empty(),
-        "nothing is said of any peer: {lines:#?}"
+        "there is no line about a peer: {lines:#?}"
     );
     for line in about_a_peer {
         for (field, value) in [

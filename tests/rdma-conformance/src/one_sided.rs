@@ -1,4 +1,4 @@
-//! Cases: RDMA Writes and Reads that are in order.
+//! Cases: valid RDMA Writes and Reads.
 
 use crate::End::{A, B};
 use crate::pattern::{check, check_all, fill};
@@ -23,8 +23,8 @@ fn fence(rig: &mut Rig<'_>, link: Link) {
     rig.message(B, link.b, 1000, 10);
 }
 
-/// Bytes land where the slice says, and nowhere else.
-pub fn a_write_lands_at_its_place(rig: &mut Rig<'_>) {
+/// Bytes are placed at the address in the slice, and nowhere else.
+pub fn write_is_placed_at_its_address(rig: &mut Rig<'_>) {
     let link = rig.link();
     let window = rig[B].buf_at(500, 1000);
     let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
@@ -82,9 +82,8 @@ pub fn reads_of_all_sizes_arrive(rig: &mut Rig<'_>) {
     }
 }
 
-/// A read fills its view from any place of the remote memory, and nothing
-/// beside it.
-pub fn a_read_fills_what_is_in_view(rig: &mut Rig<'_>) {
+/// A read fills its view from any offset of the remote memory, and nothing else.
+pub fn read_fills_only_view(rig: &mut Rig<'_>) {
     let link = rig.link();
     let window = rig[B].filled(4096, 3);
     let slice = rig[B].expose(link.b, window, Rights::REMOTE_READ);
@@ -102,8 +101,8 @@ pub fn a_read_fills_what_is_in_view(rig: &mut Rig<'_>) {
     check_all(&read, 0xEE);
 }
 
-/// When a message arrives, the data of the writes before it is in place.
-pub fn a_send_comes_after_the_writes_before_it(rig: &mut Rig<'_>) {
+/// When a message arrives, the data of the writes before it are in place.
+pub fn send_arrives_after_earlier_writes(rig: &mut Rig<'_>) {
     let link = rig.link();
     for (tag, len) in [(1, 100), (2, 70_000), (3, 4096), (4, 500_000), (5, 1)] {
         let window = rig[B].buf(len);
@@ -123,8 +122,8 @@ pub fn a_send_comes_after_the_writes_before_it(rig: &mut Rig<'_>) {
     }
 }
 
-/// Reads beyond what the connection allows at once are taken and done.
-pub fn reads_beyond_the_depth_wait_their_turn(rig: &mut Rig<'_>) {
+/// Reads beyond the negotiated number are accepted and completed.
+pub fn reads_beyond_depth_are_queued(rig: &mut Rig<'_>) {
     let config = QpConfig {
         reads_out: 2.min(rig.config().reads_out),
         ..rig.config()
@@ -133,8 +132,8 @@ pub fn reads_beyond_the_depth_wait_their_turn(rig: &mut Rig<'_>) {
     many_reads(rig, link);
 }
 
-/// One side wants more reads than the other allows.
-pub fn reads_are_lowered_to_what_both_can_do(rig: &mut Rig<'_>) {
+/// One side requests more reads than the other allows.
+pub fn reads_are_lowered_to_common_limit(rig: &mut Rig<'_>) {
     let (many, one) = (
         rig.config(),
         QpConfig {
@@ -173,7 +172,7 @@ pub fn both_sides_read_and_write_at_once(rig: &mut Rig<'_>) {
         let source = rig[end].expose(qp, source, Rights::REMOTE_READ);
         slices.push((end, sink, source));
     }
-    // A message may only go where a receive waits, so each side's is there.
+    // A message needs a posted receive, so each side posts one.
     for end in [A, B] {
         rig[end].recv(link.at(end), 0, 64);
     }

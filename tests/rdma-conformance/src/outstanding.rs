@@ -1,4 +1,4 @@
-//! What is outstanding on each queue pair, and the promises that always hold.
+//! Outstanding work of each queue pair, and checks of the general promises.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,11 +6,11 @@ use nvmeof_memory::Buf;
 
 use nvmeof_rdma::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
 
-/// What is outstanding at one provider.
+/// Outstanding work of one provider.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     qps: BTreeMap<QpId, Account>,
-    /// Shared receives that did not come back, by tag and place.
+    /// Outstanding shared receives, by tag and address.
     shared: BTreeSet<(SrqId, Tag, (u64, usize))>,
 }
 
@@ -18,23 +18,23 @@ pub(super) struct Outstanding {
 struct Account {
     recvs: VecDeque<Posted>,
     work: VecDeque<Posted>,
-    /// Where it draws its receives from, if not from its own.
+    /// The shared receive queue that it uses, if any.
     draws: Option<SrqId>,
     established: bool,
-    /// Something came back undone: from then on nothing succeeds.
+    /// A request returned undone: from then on none succeeds.
     recvs_ended: bool,
     work_ended: bool,
     ending: bool,
     closed: bool,
 }
 
-/// One work request, and how to know its buffer again.
+/// A work request, and the address of its buffer.
 #[derive(Debug)]
 struct Posted {
     tag: Tag,
     kind: Option<WorkKind>,
     place: Option<(u64, usize)>,
-    /// The data of an answer, of which only the message may come back.
+    /// The Write of a response, of which only the message may return.
     of_answer: bool,
 }
 
@@ -43,10 +43,10 @@ fn place(buf: &Buf) -> (u64, usize) {
 }
 
 impl Outstanding {
-    /// A queue pair that nobody knew before.
+    /// Adds a new queue pair.
     pub(super) fn open(&mut self, qp: QpId) {
         let known = self.qps.insert(qp, Account::default());
-        assert!(known.is_none(), "{qp:?} was given out twice");
+        assert!(known.is_none(), "the identifier {qp:?} was used twice");
     }
 
     pub(super) fn posted_recv(&mut self, qp: QpId, tag: Tag, place: (u64, usize)) {
@@ -59,7 +59,7 @@ impl Outstanding {
         self.account(qp).recvs.push_back(posted);
     }
 
-    /// A queue pair draws its receives from `srq` from now on.
+    /// A queue pair uses `srq` from now on.
     pub(super) fn draws(&mut self, qp: QpId, srq: SrqId) {
         self.account(qp).draws = Some(srq);
     }
@@ -69,7 +69,7 @@ impl Outstanding {
         assert!(new, "{tag:?} posted twice: cases use each tag once");
     }
 
-    /// Shared receives that did not come back yet.
+    /// Outstanding shared receives.
     pub(super) fn shared(&self, srq: SrqId) -> usize {
         let of = self.shared.iter().filter(|(one, ..)| *one == srq);
         of.count()
@@ -123,7 +123,7 @@ impl Outstanding {
 
     fn account(&mut self, qp: QpId) -> &mut Account {
         let account = self.qps.get_mut(&qp);
-        account.unwrap_or_else(|| panic!("{qp:?} was never given out"))
+        account.unwrap_or_else(|| panic!("the identifier {qp:?} is unknown"))
     }
 
     /// Records an event and checks it against what was posted.
@@ -149,14 +149,14 @@ impl Outstanding {
             Event::Received(received) => account.received(received),
             Event::Completion(completion) => account.completed(completion),
             Event::Ending { .. } => {
-                assert!(account.established, "it never stood: {event:?}");
-                assert!(!account.ending, "said twice: {event:?}");
+                assert!(account.established, "it was not established: {event:?}");
+                assert!(!account.ending, "reported twice: {event:?}");
                 account.ending = true;
             }
             Event::Closed { .. } => {
                 assert!(
                     account.recvs.is_empty() && account.work.is_empty(),
-                    "Closed before these came back: {:?} {:?}",
+                    "Closed before these returned: {:?} {:?}",
                     account.recvs,
                     account.work
                 );
@@ -167,12 +167,12 @@ impl Outstanding {
 }
 
 impl Account {
-    /// It was the oldest of its own receives.
+    /// Checks that it was the oldest of its own receives.
     fn took(&mut self, received: &Received) {
         let Some(posted) = self.recvs.pop_front() else {
             panic!("no receive was outstanding: {received:?}");
         };
-        assert_eq!(posted.tag, received.tag, "receives come back in order");
+        assert_eq!(posted.tag, received.tag, "receives return in order");
         assert_eq!(posted.place, Some(place(&received.buf)), "buffer and view");
     }
 
@@ -184,7 +184,7 @@ impl Account {
         } else {
             self.recvs_ended = true;
             let nothing = received.len == 0 && received.invalidated.is_none();
-            assert!(nothing, "a receive that failed says 0: {received:?}");
+            assert!(nothing, "a failed receive has length 0: {received:?}");
         }
     }
 
@@ -209,7 +209,7 @@ impl Account {
     }
 }
 
-/// How to know a work request again when it comes back.
+/// Properties that identify a work request when it returns.
 #[derive(Debug)]
 pub(super) struct WorkSign {
     kind: WorkKind,

@@ -1,4 +1,4 @@
-//! Bytes that tell where they belong, and random lengths.
+//! Data patterns that depend on the offset, and random lengths.
 
 use nvmeof_rdma_layers::Dice;
 
@@ -18,15 +18,15 @@ fn mix(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Fills `bytes` with what belongs to `seed`: any shift, swap or loss of
-/// bytes shows.
+/// Fills `bytes` with the pattern of `seed`, in which any shift, swap or loss of bytes is
+/// detected.
 pub(super) fn fill(bytes: &mut [u8], seed: u64) {
     for (chunk, word) in bytes.chunks_mut(8).zip(words(seed)) {
         chunk.copy_from_slice(&word[..chunk.len()]);
     }
 }
 
-/// Checks that `bytes` are what the rig fills buffers of pattern `seed` with.
+/// Checks that `bytes` contain the pattern `seed`.
 pub fn check(bytes: &[u8], seed: u64) {
     for ((place, chunk), word) in bytes.chunks(8).enumerate().zip(words(seed)) {
         assert!(

@@ -1,11 +1,11 @@
-//! Cases: requests for connections that nobody answered yet.
+//! Cases: pending connection requests.
 
 use crate::End::{A, B};
 use crate::rig::{Link, Rig, private};
 use nvmeof_rdma::{Event, QpId};
 
-/// A request whose peer went away ends in `Closed`, answered or not.
-pub fn a_peer_that_gives_up_ends_its_request(rig: &mut Rig<'_>) {
+/// A request whose peer has gone ends with `Closed`, with or without a response.
+pub fn request_ends_when_peer_closes(rig: &mut Rig<'_>) {
     let config = rig.config();
     for answer in [false, true] {
         let a = rig.call();
@@ -15,7 +15,7 @@ pub fn a_peer_that_gives_up_ends_its_request(rig: &mut Rig<'_>) {
         rig[A].disconnect(a);
         rig.closed(A, a);
         if answer {
-            // Too late, which shows now or soon.
+            // Too late, which is detected now or soon.
             let _ = rig[B].provider().accept(b, &private(""));
         }
         rig.closed(B, b);
@@ -25,7 +25,7 @@ pub fn a_peer_that_gives_up_ends_its_request(rig: &mut Rig<'_>) {
     rig.assert_alive(link);
 }
 
-/// The passive side may close what it was asked for without an answer.
+/// The passive side may close a request without a response.
 pub fn requests_may_be_disconnected(rig: &mut Rig<'_>) {
     let config = rig.config();
     for prepare in [false, true] {
@@ -41,9 +41,9 @@ pub fn requests_may_be_disconnected(rig: &mut Rig<'_>) {
     }
 }
 
-/// At no time more than [`Limits::max_pending`](nvmeof_rdma::Limits::max_pending)
-/// requests wait for an answer, and whoever is not let in is told.
-pub fn requests_that_wait_are_bounded(rig: &mut Rig<'_>) {
+/// At no time more than [`Limits::max_pending`](nvmeof_rdma::Limits::max_pending) requests
+/// are pending, and every refused client is notified.
+pub fn pending_requests_are_bounded(rig: &mut Rig<'_>) {
     let most = rig[B].provider().limits().max_pending as usize;
     let callers: Vec<QpId> = (0..most.min(256) + 4).map(|_| rig.call()).collect();
     rig.settle();
@@ -51,10 +51,10 @@ pub fn requests_that_wait_are_bounded(rig: &mut Rig<'_>) {
     assert!(waiting.len() <= most, "{} requests wait", waiting.len());
     assert!(!waiting.is_empty());
     for qp in waiting {
-        // Some may have had to go already.
+        // Some may be closed already.
         let _ = rig[B].provider().reject(qp, &private("full"));
     }
-    rig.wait("every caller is told", |rig| {
+    rig.wait("every client is notified", |rig| {
         for qp in requests(rig) {
             let _ = rig[B].provider().reject(qp, &private("full"));
         }
@@ -77,8 +77,8 @@ fn requests(rig: &mut Rig<'_>) -> Vec<QpId> {
     found
 }
 
-/// Requests may be answered in any order, one yes, one no.
-pub fn many_requests_at_once_are_answered_one_by_one(rig: &mut Rig<'_>) {
+/// Requests may be accepted and rejected in any order.
+pub fn many_requests_get_individual_responses(rig: &mut Rig<'_>) {
     let (addr, config) = (rig.listening(), rig.config());
     let most = rig[B].provider().limits().max_pending as usize;
     let count = most.min(10);

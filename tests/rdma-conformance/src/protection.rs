@@ -1,4 +1,4 @@
-//! Cases: a peer reaches what was exposed to it, and nothing else.
+//! Cases: a peer can access memory that was exposed to it, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use nvmeof_rdma::{
     CloseReason, ExposeError, Inline, Outcome, RemoteKey, RemoteSlice, Rights, Work, WorkKind,
 };
 
-/// Where the window starts in its buffer, and its length.
+/// Offset of the window in its buffer, and its length.
 const START: usize = 512;
 const LEN: usize = 1024;
 const BOTH: Rights = Rights::all();
 
-/// Exposes a window of B, lets A do `kind` upon what `forge` makes of its
-/// slice, and checks that A got nothing, that nothing changed, that both sides
-/// closed, and that another connection lives on.
+/// Exposes a window of B, lets A do `kind` on the slice that `forge` returns, and checks that
+/// A got nothing, that nothing changed, that both sides closed, and that another connection
+/// is not affected.
 fn breach(
     rig: &mut Rig<'_>,
     kind: WorkKind,
@@ -44,7 +44,7 @@ fn breach(
     rig.assert_alive(other);
 }
 
-/// Does what must fail, and a message that must not be seen any more.
+/// Posts work that must fail, and a message that must not arrive any more.
 fn attack(rig: &mut Rig<'_>, link: Link, kind: WorkKind, remote: RemoteSlice) {
     let len = remote.len as usize;
     match kind {
@@ -74,7 +74,7 @@ fn assert_untouched(mut window: nvmeof_memory::Buf) {
     check_all(&window, 0xEE);
 }
 
-/// The pieces of address space that touch the outside of `slice`.
+/// Ranges of addresses outside of `slice`.
 fn outside(slice: RemoteSlice) -> Vec<RemoteSlice> {
     let (start, len) = (slice.addr, slice.len);
     let at = |addr, len| RemoteSlice { addr, len, ..slice };
@@ -113,7 +113,7 @@ pub fn reads_outside_are_faults(rig: &mut Rig<'_>) {
     all_outside(rig, WorkKind::Read);
 }
 
-/// Address plus length beyond 64 bits is outside, not at the start again.
+/// Address plus length beyond 64 bits is out of range and does not wrap.
 pub fn addresses_do_not_wrap(rig: &mut Rig<'_>) {
     for kind in [WorkKind::Write, WorkKind::Read] {
         for (addr, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 100, 1000)] {
@@ -126,7 +126,7 @@ pub fn addresses_do_not_wrap(rig: &mut Rig<'_>) {
     }
 }
 
-/// Keys that were never given out open nothing.
+/// Unknown keys give no access.
 pub fn unknown_keys_are_faults(rig: &mut Rig<'_>) {
     type Change = fn(u32) -> u32;
     let changes: [Change; 5] = [
@@ -146,7 +146,7 @@ pub fn unknown_keys_are_faults(rig: &mut Rig<'_>) {
     }
 }
 
-/// After `withdraw` the key opens nothing, whatever took its place.
+/// After `withdraw` the key gives no access, also if its slot is reused.
 pub fn withdrawn_keys_are_faults(rig: &mut Rig<'_>) {
     for kind in [WorkKind::Write, WorkKind::Read] {
         breach(rig, kind, BOTH, |rig, link, slice| {
@@ -162,7 +162,7 @@ pub fn withdrawn_keys_are_faults(rig: &mut Rig<'_>) {
     }
 }
 
-/// After a message invalidated it the key opens nothing.
+/// After a message invalidated it the key gives no access.
 pub fn invalidated_keys_are_faults(rig: &mut Rig<'_>) {
     for kind in [WorkKind::Write, WorkKind::Read] {
         breach(rig, kind, BOTH, |rig, link, slice| {
@@ -171,29 +171,29 @@ pub fn invalidated_keys_are_faults(rig: &mut Rig<'_>) {
             let received = rig.received(B, link.b);
             let named = rig.deviations().named(Some(slice.key));
             assert_eq!(received.invalidated, named);
-            // The receive that the breach itself must not reach is behind.
+            // The receive that the attack must not use is behind it.
             rig.success(A, link.a, 3);
             slice
         });
     }
 }
 
-/// A key opens memory on its own connection only.
+/// A key is valid on its own connection only.
 pub fn keys_of_other_queue_pairs_are_faults(rig: &mut Rig<'_>) {
     for kind in [WorkKind::Write, WorkKind::Read] {
         let owner = rig.link();
         let window = rig[B].buf_at(START, LEN);
         let foreign = rig[B].expose(owner.b, window, BOTH);
         breach(rig, kind, BOTH, |_, _, _| foreign);
-        // On its own connection it still does.
+        // It is still valid on its own connection.
         rig[A].read(owner.a, 1, LEN, foreign);
         check_all(&rig.success(A, owner.a, 1).buf.unwrap(), 0xEE);
         assert_untouched(rig[B].withdraw(foreign.key));
     }
 }
 
-/// What may be read may not be written, and the other way round.
-pub fn rights_are_kept(rig: &mut Rig<'_>) {
+/// Readable memory is not writable, and vice versa.
+pub fn access_rights_are_enforced(rig: &mut Rig<'_>) {
     for (kind, rights) in [
         (WorkKind::Write, Rights::REMOTE_READ),
         (WorkKind::Read, Rights::REMOTE_WRITE),
@@ -217,9 +217,9 @@ fn invalidate(rig: &mut Rig<'_>, link: Link, key: RemoteKey) {
     rig[A].post(link.a, 3, work);
 }
 
-/// The receive names the key, the buffer comes back by `withdraw`, and other
-/// keys are not touched.
-pub fn a_send_may_invalidate_a_key(rig: &mut Rig<'_>) {
+/// The receive reports the key, `withdraw` returns the buffer, and other keys are not
+/// affected.
+pub fn send_may_invalidate_key(rig: &mut Rig<'_>) {
     let link = rig.link();
     let (first, second) = (rig[B].buf_at(START, LEN), rig[B].buf(LEN));
     let first = rig[B].expose(link.b, first, BOTH);
@@ -240,9 +240,8 @@ pub fn a_send_may_invalidate_a_key(rig: &mut Rig<'_>) {
     check(&rig[B].withdraw(second.key), 4);
 }
 
-/// A key that was never given out, or withdrawn already, cannot be
-/// invalidated.
-pub fn invalidating_what_is_not_there_is_a_fault(rig: &mut Rig<'_>) {
+/// An unknown or withdrawn key cannot be invalidated.
+pub fn invalidating_unknown_key_is_a_fault(rig: &mut Rig<'_>) {
     for withdrawn in [false, true] {
         breach(rig, WorkKind::Send, BOTH, |rig, link, slice| {
             let mut key = RemoteKey(slice.key.0 ^ 0x100);
@@ -257,7 +256,7 @@ pub fn invalidating_what_is_not_there_is_a_fault(rig: &mut Rig<'_>) {
     }
 }
 
-/// The owner of a key is the connection it was made for.
+/// Only the connection of a key may invalidate it.
 pub fn invalidating_for_another_queue_pair_is_a_fault(rig: &mut Rig<'_>) {
     let owner = rig.link();
     let window = rig[B].buf_at(START, LEN);
@@ -276,7 +275,7 @@ pub fn invalidating_for_another_queue_pair_is_a_fault(rig: &mut Rig<'_>) {
 
 /// When `withdraw` returns, no byte changes any more, even in the middle of a
 /// write.
-pub fn withdrawing_stops_a_write_half_way(rig: &mut Rig<'_>) {
+pub fn withdraw_stops_write_in_progress(rig: &mut Rig<'_>) {
     for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
         let link = rig.link();
         let len = 100_000;
@@ -290,7 +289,7 @@ pub fn withdrawing_stops_a_write_half_way(rig: &mut Rig<'_>) {
         }
         let window = rig[B].withdraw(slice.key);
         let before = window.to_vec();
-        // Whether the connection ends depends on whether anything was left.
+        // The connection ends only if a part of the write was left.
         rig.settle();
         assert!(window[..] == before[..], "written after withdraw");
         drop(window);
@@ -304,9 +303,9 @@ pub fn withdrawing_stops_a_write_half_way(rig: &mut Rig<'_>) {
     }
 }
 
-/// `withdraw` gives memory back only when no read of it is being answered: a
-/// read that succeeds has the bytes of before.
-pub fn withdrawing_under_a_read_is_safe(rig: &mut Rig<'_>) {
+/// `withdraw` returns memory only when no read of it is in progress: a read that succeeds has
+/// the earlier bytes.
+pub fn withdraw_during_read_is_safe(rig: &mut Rig<'_>) {
     for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
         let link = rig.link();
         let len = 1 << 20;
@@ -336,14 +335,14 @@ pub fn withdrawing_under_a_read_is_safe(rig: &mut Rig<'_>) {
     }
 }
 
-/// A key that was withdrawn does not mean something else soon after.
-pub fn keys_are_not_used_again_soon(rig: &mut Rig<'_>) {
+/// A withdrawn key is not reused soon.
+pub fn keys_are_reused_late(rig: &mut Rig<'_>) {
     let link = rig.link();
     let mut seen = BTreeSet::new();
     for _ in 0..1000 {
         let buf = rig[B].buf(16);
         let slice = rig[B].expose(link.b, buf, BOTH);
-        assert!(seen.insert(slice.key), "{:?} came again", slice.key);
+        assert!(seen.insert(slice.key), "{:?} was reused", slice.key);
         rig[B].withdraw(slice.key);
     }
 }

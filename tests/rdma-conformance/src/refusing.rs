@@ -1,4 +1,4 @@
-//! Cases: calls that are refused change nothing and give back what they got.
+//! Cases: refused calls change nothing and return their arguments.
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
@@ -9,7 +9,7 @@ use nvmeof_rdma::{
     ConnectError, ExposeError, Inline, Limits, Outcome, PostError, QpConfig, Rights, Work,
 };
 
-/// A full queue refuses; a place is free again when something came back.
+/// A full queue refuses; an entry is free again when a request has returned.
 pub fn full_queues_refuse_and_recover(rig: &mut Rig<'_>) {
     let config = QpConfig {
         recvs: 4,
@@ -39,8 +39,8 @@ pub fn full_queues_refuse_and_recover(rig: &mut Rig<'_>) {
     }
 }
 
-/// Buffers of a region nobody registered are refused everywhere.
-pub fn memory_that_is_not_registered_is_refused(rig: &mut Rig<'_>) {
+/// Buffers of an unregistered region are refused by all calls.
+pub fn unregistered_memory_is_refused(rig: &mut Rig<'_>) {
     let link = rig.link();
     let layout = PoolLayout {
         count: 1,
@@ -75,7 +75,7 @@ pub fn memory_that_is_not_registered_is_refused(rig: &mut Rig<'_>) {
         local = refused.back.into_buf().unwrap();
     }
     rig.assert_alive(link);
-    // Registered late is registered.
+    // Late registration works.
     rig[A].provider().register(pool.region()).unwrap();
     rig[A].post(link.a, 5, Work::Write { local, remote });
     rig.success(A, link.a, 5);
@@ -87,8 +87,8 @@ fn assert_wrong_state(result: impl Into<Option<PostError>>) {
     assert!(expected, "{result:?}");
 }
 
-/// Only receives may be posted while a connection is being made.
-pub fn work_before_the_connection_stands_is_refused(rig: &mut Rig<'_>) {
+/// Only receives may be posted while connecting.
+pub fn work_before_establishment_is_refused(rig: &mut Rig<'_>) {
     let config = rig.config();
     let a = rig.call();
     assert_wrong_state(rig[A].refusal(a));
@@ -110,7 +110,7 @@ pub fn work_before_the_connection_stands_is_refused(rig: &mut Rig<'_>) {
 }
 
 /// `accept` before `prepare` is refused; the request stays.
-pub fn accepting_needs_preparing(rig: &mut Rig<'_>) {
+pub fn accept_without_prepare_is_refused(rig: &mut Rig<'_>) {
     let config = rig.config();
     let a = rig.call();
     let b = rig.request(B).qp;
@@ -120,8 +120,8 @@ pub fn accepting_needs_preparing(rig: &mut Rig<'_>) {
     rig.established(B, b);
 }
 
-/// A request is answered once, and only by the side that was asked.
-pub fn answering_twice_is_refused(rig: &mut Rig<'_>) {
+/// A request gets one response, and only from the passive side.
+pub fn second_response_to_request_is_refused(rig: &mut Rig<'_>) {
     let config = rig.config();
     let a = rig.call();
     for _ in 0..2 {
@@ -150,7 +150,7 @@ pub fn answering_twice_is_refused(rig: &mut Rig<'_>) {
     rig.closed(A, rejected);
 }
 
-/// Sizes the provider does not have are refused, at both sides.
+/// Sizes above the limits of the provider are refused on both sides.
 pub fn sizes_beyond_the_limits_are_refused(rig: &mut Rig<'_>) {
     let (addr, good) = (rig.listening(), rig.config());
     let limits = rig[A].provider().limits().clone();
@@ -192,9 +192,8 @@ fn senseless(good: &QpConfig, limits: &Limits) -> Vec<QpConfig> {
     bad
 }
 
-/// Work that is longer than the memory it names, or than any message, is
-/// refused.
-pub fn work_longer_than_its_target_is_refused(rig: &mut Rig<'_>) {
+/// Work that is longer than its remote memory, or than the longest message, is refused.
+pub fn work_longer_than_remote_memory_is_refused(rig: &mut Rig<'_>) {
     let link = rig.link();
     let window = rig[B].buf(100);
     let remote = rig[B].expose(link.b, window, Rights::all());
@@ -224,9 +223,8 @@ pub fn work_longer_than_its_target_is_refused(rig: &mut Rig<'_>) {
     assert_eq!(rig[B].outstanding_recvs(link.b), 0);
 }
 
-/// A queue pair that was made to expose nothing refuses to, and does all the
-/// rest.
-pub fn who_exposes_nothing_is_refused(rig: &mut Rig<'_>) {
+/// A queue pair with no keys refuses to expose memory, and supports everything else.
+pub fn expose_without_reserved_keys_is_refused(rig: &mut Rig<'_>) {
     let none = QpConfig {
         exposes: 0,
         ..rig.config()
@@ -254,12 +252,12 @@ pub fn who_exposes_nothing_is_refused(rig: &mut Rig<'_>) {
     }
 }
 
-/// As many keys as the limits say, then `Full`, then one for each withdrawn.
-pub fn the_key_table_has_an_end(rig: &mut Rig<'_>) {
+/// As many keys as the limit allows, then `Full`, then one for each withdrawn.
+pub fn key_table_is_bounded(rig: &mut Rig<'_>) {
     let link = rig.link();
     let most = rig[B].provider().limits().max_exposed as usize;
     if most > 1 << 20 {
-        // More than can be tried.
+        // Too many to try.
         return;
     }
     let layout = PoolLayout {

@@ -1,4 +1,4 @@
-//! Two providers, time, and waiting for what has to happen.
+//! The test rig: two providers, time, and waiting for events.
 
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use nvmeof_rdma::{
 };
 use nvmeof_rdma_layers::TraceLog;
 
-/// How often nothing may happen in a row before what is awaited is given up:
-/// half a minute where each pause is a millisecond.
+/// Maximum number of consecutive iterations without an event while waiting: half a minute if
+/// each pause is a millisecond.
 const PATIENCE: u32 = 30_000;
-/// Times that something may happen just before somebody goes to sleep.
+/// Maximum number of events just before a side goes to sleep.
 const RESTS: u32 = 10;
-/// How often nothing happens in a row when everything is at rest.
+/// Number of consecutive iterations without an event after which everything is idle.
 const QUIET: u32 = 20;
 /// Lines of trace that are printed when a case fails.
 const TRACE_LINES: usize = 120;
 
-/// Two providers that reach each other.
+/// Two providers that can connect to each other.
 pub struct Rig<'f> {
     fabric: &'f mut dyn Fabric,
     a: Side,
@@ -31,7 +31,7 @@ pub struct Rig<'f> {
     listening: Option<(ListenerId, Address)>,
 }
 
-/// A connection that stands.
+/// An established connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     /// The queue pair of the side that connected.
@@ -92,7 +92,7 @@ impl<'f> Rig<'f> {
         }
     }
 
-    /// Closes what is open and checks that nothing was lost.
+    /// Closes everything and checks that nothing was lost.
     pub fn finish(mut self) {
         for end in [End::A, End::B] {
             for qp in self[end].outstanding.open_qps() {
@@ -124,26 +124,26 @@ impl<'f> Rig<'f> {
         self.fabric.now()
     }
 
-    /// Where the devices below keep less than the letter of the contract.
+    /// Deviations of the devices from the contract.
     #[must_use]
     pub fn deviations(&self) -> Deviations {
         self.fabric.deviations()
     }
 
-    /// Checks that the side at `end` broke no rule, its peer did, and that
-    /// both know, as far as their devices tell.
+    /// Checks that the peer of `end` violated the protocol, not `end`, and that both report
+    /// it, as far as their devices do.
     pub(super) fn assert_peer_fault(&mut self, end: End, link: Link) {
         let silent = self.deviations().silent_faults;
         let good_bye = |reason: &CloseReason| {
             silent && matches!(reason, CloseReason::Peer | CloseReason::Network { .. })
         };
         let reason = self.closed(end, link.at(end));
-        let told = matches!(reason, CloseReason::PeerFault(_)) || good_bye(&reason);
-        assert!(told, "{end:?}: {reason}");
+        let reported = matches!(reason, CloseReason::PeerFault(_)) || good_bye(&reason);
+        assert!(reported, "{end:?}: {reason}");
         let other = end.other();
         let reason = self.closed(other, link.at(other));
-        let told = matches!(reason, CloseReason::Terminated(_)) || good_bye(&reason);
-        assert!(told, "{other:?}: {reason}");
+        let reported = matches!(reason, CloseReason::Terminated(_)) || good_bye(&reason);
+        assert!(reported, "{other:?}: {reason}");
     }
 
     /// Whether the providers serve Unix sockets.
@@ -158,19 +158,19 @@ impl<'f> Rig<'f> {
         self.fabric.addr(end)
     }
 
-    /// Submits and polls at both sides; returns whether anything happened.
+    /// Submits and polls on both sides; returns whether there was any progress.
     pub fn turn(&mut self) -> bool {
         let a = self.turn_at(End::A);
         self.turn_at(End::B) || a
     }
 
-    /// Submits and polls at one side.
+    /// Submits and polls on one side.
     pub fn turn_at(&mut self, end: End) -> bool {
         let now = self.now();
         self[end].turn(now)
     }
 
-    /// Lets time pass; with `timers` also when nothing but a time-out is due.
+    /// Lets time pass; with `timers` also if only a time-out is pending.
     fn pause(&mut self, ends: &[End], timers: bool) -> bool {
         let sides = ends.iter().map(|end| match end {
             End::A => &self.a,
@@ -182,8 +182,7 @@ impl<'f> Rig<'f> {
         self.fabric.pause(&fds, due.filter(|_| timers))
     }
 
-    /// Whether the descriptor of `end` becomes readable within a while. Always
-    /// where there is none.
+    /// Whether the descriptor of `end` becomes readable soon. True without a descriptor.
     pub fn wakes(&mut self, end: End) -> bool {
         let side = match end {
             End::A => &self.a,
@@ -195,7 +194,7 @@ impl<'f> Rig<'f> {
         (0..PATIENCE).any(|_| self.fabric.pause(&[fd], None))
     }
 
-    /// Has `end` go to sleep as soon as there is nothing to do, without a pause before.
+    /// Lets `end` go to sleep as soon as there is nothing to do, without a pause before.
     pub fn goes_to_sleep(&mut self, end: End) {
         for _ in 0..RESTS {
             while self.turn_at(end) {}
@@ -207,8 +206,7 @@ impl<'f> Rig<'f> {
         panic!("{end:?} always finds something to do");
     }
 
-    /// Whether the descriptor of `end` stays silent. Always where there is
-    /// none.
+    /// Whether the descriptor of `end` stays unreadable. True without a descriptor.
     pub fn rests(&mut self, end: End) -> bool {
         let side = match end {
             End::A => &self.a,
@@ -220,20 +218,20 @@ impl<'f> Rig<'f> {
         !(0..QUIET).any(|_| self.fabric.pause(&[fd], None))
     }
 
-    /// Turns both sides once, or lets time pass if there is nothing to do.
+    /// Polls both sides once, or lets time pass if there is nothing to do.
     pub fn step(&mut self) {
         if !self.turn() {
             self.pause(&[End::A, End::B], true);
         }
     }
 
-    /// Where the random numbers of a case start.
+    /// Seed of the random numbers of a case.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.fabric.seed()
     }
 
-    /// Turns both sides until `done` gives something.
+    /// Polls both sides until `done` returns a value.
     pub fn wait<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let mut idle = 0;
         loop {
@@ -247,16 +245,16 @@ impl<'f> Rig<'f> {
                 idle += 1;
                 self.pause(&[End::A, End::B], true);
             }
-            assert!(idle < PATIENCE, "waited in vain until {what}");
+            assert!(idle < PATIENCE, "timed out waiting until {what}");
         }
     }
 
-    /// Turns both sides until nothing is under way. Time-outs do not fire.
+    /// Polls both sides until nothing is in flight. Time-outs do not fire.
     pub fn settle(&mut self) {
         self.settle_at(&[End::A, End::B]);
     }
 
-    /// Turns some sides until nothing is under way.
+    /// Polls some sides until nothing is in flight.
     pub fn settle_at(&mut self, ends: &[End]) {
         let mut quiet = 0;
         let mut turns = 0u32;
@@ -271,16 +269,16 @@ impl<'f> Rig<'f> {
                 quiet += 1;
             }
             turns += 1;
-            assert!(turns < 10_000_000, "it never comes to rest");
+            assert!(turns < 10_000_000, "it never becomes idle");
         }
     }
 
-    /// Takes what happened next at `end`, if anything did.
+    /// Takes the next event at `end`, if there is one.
     pub fn take_event(&mut self, end: End) -> Option<Event> {
         self[end].inbox.pop_front()
     }
 
-    /// Waits for the first event at `end` that `pick` wants and takes it out.
+    /// Waits for the first event at `end` that `pick` selects and takes it.
     pub fn event<T>(&mut self, end: End, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Event {
         let text = format!("{what} at {end:?}");
         self.wait(&text, |rig| {
@@ -290,7 +288,7 @@ impl<'f> Rig<'f> {
         })
     }
 
-    /// Waits for a request for a connection.
+    /// Waits for a connection request.
     pub fn request(&mut self, end: End) -> ConnectRequest {
         let event = self.event(end, "a connect request", |event| {
             matches!(event, Event::ConnectRequest(_)).then_some(())
@@ -301,7 +299,7 @@ impl<'f> Rig<'f> {
         request
     }
 
-    /// Waits until `qp` stands; returns what the peer said.
+    /// Waits until `qp` is established; returns the peer's private data.
     pub fn established(&mut self, end: End, qp: QpId) -> PrivateData {
         let event = self.event(end, "Established", |event| match event {
             Event::Established { qp: of, .. } => (*of == qp).then_some(()),
@@ -316,7 +314,7 @@ impl<'f> Rig<'f> {
         private_data
     }
 
-    /// Waits until a receive of `qp` comes back.
+    /// Waits until a receive of `qp` returns.
     pub fn received(&mut self, end: End, qp: QpId) -> Received {
         let event = self.event(end, "a receive", |event| {
             (matches!(event, Event::Received(_)) && event.qp() == qp).then_some(())
@@ -336,7 +334,7 @@ impl<'f> Rig<'f> {
         received
     }
 
-    /// Waits until work of `qp` comes back.
+    /// Waits until work of `qp` returns.
     pub fn completion(&mut self, end: End, qp: QpId) -> Completion {
         let event = self.event(end, "a completion", |event| {
             (matches!(event, Event::Completion(_)) && event.qp() == qp).then_some(())
@@ -347,7 +345,7 @@ impl<'f> Rig<'f> {
         completion
     }
 
-    /// Waits until work of `qp` is done.
+    /// Waits until work of `qp` is completed successfully.
     pub fn success(&mut self, end: End, qp: QpId, tag: u64) -> Completion {
         let completion = self.completion(end, qp);
         assert_eq!(completion.outcome, Outcome::Success);
@@ -366,7 +364,7 @@ impl<'f> Rig<'f> {
         reason
     }
 
-    /// Sizes that every provider has.
+    /// Sizes that every provider supports.
     pub fn config(&self) -> QpConfig {
         let limits = self.a.provider_ref().map(Provider::limits);
         let most = limits.map_or(1, |limits| limits.max_reads);
@@ -439,8 +437,7 @@ impl<'f> Rig<'f> {
         }
     }
 
-    /// Checks that a message goes from A to B. Completions before it that
-    /// nobody took stay.
+    /// Checks that a message goes from A to B. Earlier completions stay.
     pub fn assert_alive(&mut self, link: Link) {
         const TAG: u64 = 0xA11;
         self[End::B].recv(link.b, TAG, 256);

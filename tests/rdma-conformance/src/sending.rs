@@ -47,8 +47,8 @@ pub fn head_and_body_are_one_message(rig: &mut Rig<'_>) {
     }
 }
 
-/// A message of no bytes takes a receive and says 0.
-pub fn an_empty_message_arrives(rig: &mut Rig<'_>) {
+/// A message of no bytes takes a receive and has length 0.
+pub fn empty_message_arrives(rig: &mut Rig<'_>) {
     let link = rig.link();
     for len in [64, 0] {
         rig[B].recv(link.b, 1, len);
@@ -60,7 +60,7 @@ pub fn an_empty_message_arrives(rig: &mut Rig<'_>) {
 }
 
 /// A message as long as the receive is not too long.
-pub fn a_message_may_fill_the_receive(rig: &mut Rig<'_>) {
+pub fn message_may_fill_receive(rig: &mut Rig<'_>) {
     let link = rig.link();
     for len in [1, 63, 64, 65, 4096, 8192, 100_000] {
         rig[B].recv(link.b, 1, len);
@@ -69,8 +69,8 @@ pub fn a_message_may_fill_the_receive(rig: &mut Rig<'_>) {
     }
 }
 
-/// What is beside the view of either buffer neither leaves nor changes.
-pub fn only_what_is_in_view_is_sent_and_filled(rig: &mut Rig<'_>) {
+/// Bytes outside the view of either buffer are neither sent nor changed.
+pub fn only_view_is_sent_and_filled(rig: &mut Rig<'_>) {
     let link = rig.link();
     let sink = rig[B].buf_at(100, 300);
     rig[B].try_recv(link.b, 1, sink).unwrap();
@@ -92,7 +92,7 @@ pub fn only_what_is_in_view_is_sent_and_filled(rig: &mut Rig<'_>) {
     check_all(&buf, 0xEE);
 }
 
-/// Messages may be as long as the provider says.
+/// Messages may have the maximum length of the provider.
 pub fn large_messages_arrive(rig: &mut Rig<'_>) {
     let link = rig.link();
     let most = rig[A].provider().limits().max_message as usize;
@@ -106,7 +106,7 @@ pub fn large_messages_arrive(rig: &mut Rig<'_>) {
 }
 
 /// Only a message sent with it carries the flag.
-pub fn the_solicited_flag_arrives(rig: &mut Rig<'_>) {
+pub fn solicited_flag_arrives(rig: &mut Rig<'_>) {
     let link = rig.link();
     for solicited in [true, false, true] {
         rig[B].recv(link.b, 1, 64);
@@ -117,20 +117,19 @@ pub fn the_solicited_flag_arrives(rig: &mut Rig<'_>) {
             solicited,
         };
         rig[A].post(link.a, 1, work);
-        let told = rig.received(B, link.b).solicited;
-        let untold = rig.deviations().solicited_untold && !told;
-        assert!(told == solicited || untold, "{told}");
+        let reported = rig.received(B, link.b).solicited;
+        let unreported = rig.deviations().solicited_unreported && !reported;
+        assert!(reported == solicited || unreported, "{reported}");
     }
 }
 
-/// Checks that the peer of B broke a rule, and that both sides know.
+/// Checks that the peer of B violated the protocol, and that both sides report it.
 fn assert_fault(rig: &mut Rig<'_>, link: Link) {
     rig.assert_peer_fault(B, link);
 }
 
-/// One byte too many ends the connection, and no byte lands behind the
-/// receive.
-pub fn a_message_too_long_for_the_receive_is_a_fault(rig: &mut Rig<'_>) {
+/// One byte too many ends the connection, and no byte is placed behind the receive.
+pub fn message_longer_than_receive_is_a_fault(rig: &mut Rig<'_>) {
     for (room, len) in [(63, 64), (0, 1), (4096, 100_000), (100, 101)] {
         let other = rig.link();
         let link = rig.link();
@@ -147,9 +146,9 @@ pub fn a_message_too_long_for_the_receive_is_a_fault(rig: &mut Rig<'_>) {
     }
 }
 
-/// A message for which no receive is posted ends the connection; or it waits
-/// for one, where devices do that.
-pub fn a_message_without_a_receive_is_a_fault(rig: &mut Rig<'_>) {
+/// A message without a posted receive ends the connection, or waits for one on devices that
+/// do that.
+pub fn message_without_receive_is_a_fault(rig: &mut Rig<'_>) {
     let (other, link) = (rig.link(), rig.link());
     rig[B].recv(link.b, 1, 64);
     rig[A].send(link.a, 1, 64);

@@ -6,11 +6,10 @@ use crate::End::{A, B};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{CloseReason, Event, Outcome, PostError, SharedReceives, SrqId};
 
-/// Receives that a queue of these cases has room for, at least.
+/// Minimum size of a queue in these cases.
 const ENTRIES: u32 = 16;
 
-/// Connects A to B, whose queue pair draws from a shared receive queue. `None`
-/// where there are none.
+/// Connects A to B, whose queue pair uses a shared receive queue. `None` if there are none.
 fn drawing(rig: &mut Rig<'_>) -> Option<(Link, SharedReceives)> {
     let config = rig.config();
     let addr = rig.listening();
@@ -23,7 +22,7 @@ fn drawing(rig: &mut Rig<'_>) -> Option<(Link, SharedReceives)> {
     Some((Link { a, b }, shared))
 }
 
-/// Some connections that draw from the same queue.
+/// Some connections that use the same queue.
 fn drawing_together(rig: &mut Rig<'_>, count: usize) -> Option<(Vec<Link>, SharedReceives)> {
     let (first, shared) = drawing(rig)?;
     let mut links = vec![first];
@@ -35,7 +34,7 @@ fn drawing_together(rig: &mut Rig<'_>, count: usize) -> Option<(Vec<Link>, Share
     Some((links, shared))
 }
 
-/// Posts a receive and has a message go over `link` into it.
+/// Posts a receive and sends a message over `link` into it.
 fn assert_shared_alive(rig: &mut Rig<'_>, link: Link, srq: SrqId, tag: u64) {
     rig[B].shared(srq, tag, 256);
     rig[A].send(link.a, tag, 200);
@@ -43,9 +42,9 @@ fn assert_shared_alive(rig: &mut Rig<'_>, link: Link, srq: SrqId, tag: u64) {
     rig.success(A, link.a, tag);
 }
 
-/// Whichever queue pair a message comes on takes the next receive, and says
-/// so; messages of one queue pair stay in order.
-pub fn queue_pairs_draw_from_one_queue(rig: &mut Rig<'_>) {
+/// The queue pair of a message takes the next receive, and is reported; messages of one queue
+/// pair stay in order.
+pub fn queue_pairs_share_one_queue(rig: &mut Rig<'_>) {
     const LENS: [usize; 3] = [64, 164, 264];
     let Some((links, shared)) = drawing_together(rig, LENS.len()) else {
         return;
@@ -70,8 +69,8 @@ pub fn queue_pairs_draw_from_one_queue(rig: &mut Rig<'_>) {
     }
 }
 
-/// A message for which there is no receive waits for one; nothing breaks.
-pub fn a_message_waits_for_a_shared_receive(rig: &mut Rig<'_>) {
+/// A message without a receive waits for one, and the connection continues.
+pub fn message_waits_for_shared_receive(rig: &mut Rig<'_>) {
     let Some((links, shared)) = drawing_together(rig, 2) else {
         return;
     };
@@ -96,8 +95,8 @@ pub fn a_message_waits_for_a_shared_receive(rig: &mut Rig<'_>) {
     }
 }
 
-/// What one queue pair did not take is there for the others when it is gone.
-pub fn shared_receives_outlive_a_queue_pair(rig: &mut Rig<'_>) {
+/// Receives that a closed queue pair did not take are available to the others.
+pub fn shared_receives_outlive_queue_pair(rig: &mut Rig<'_>) {
     let Some((links, shared)) = drawing_together(rig, 3) else {
         return;
     };
@@ -119,15 +118,15 @@ pub fn shared_receives_outlive_a_queue_pair(rig: &mut Rig<'_>) {
     assert_shared_alive(rig, links[2], shared.srq, 100);
 }
 
-/// With the last queue pair the queue goes and its buffers are free; the next
-/// queue pair gets another one.
-pub fn a_shared_queue_goes_with_its_last_queue_pair(rig: &mut Rig<'_>) {
+/// The queue is destroyed with its last queue pair and its buffers are free; the next queue
+/// pair gets another one.
+pub fn shared_queue_ends_with_last_queue_pair(rig: &mut Rig<'_>) {
     let mut before: Option<SrqId> = None;
     for round in 0..3 {
         let Some((links, shared)) = drawing_together(rig, 2) else {
             return;
         };
-        assert_ne!(before, Some(shared.srq), "a name is used once");
+        assert_ne!(before, Some(shared.srq), "an identifier is used once");
         for tag in 0..8 {
             rig[B].shared(shared.srq, 100 * round + tag, 256);
         }
@@ -144,9 +143,9 @@ pub fn a_shared_queue_goes_with_its_last_queue_pair(rig: &mut Rig<'_>) {
     }
 }
 
-/// A receive too many, memory that is not registered, and the queue pair's own
-/// receives are refused, and the buffers come back.
-pub fn shared_receives_are_refused_when_they_must_be(rig: &mut Rig<'_>) {
+/// Too many receives, unregistered memory, and receives of the queue pair itself are refused,
+/// and the buffers return.
+pub fn invalid_shared_receives_are_refused(rig: &mut Rig<'_>) {
     let Some((link, shared)) = drawing(rig) else {
         return;
     };
@@ -180,12 +179,15 @@ pub fn shared_receives_are_refused_when_they_must_be(rig: &mut Rig<'_>) {
     rig[B].shared(shared.srq, 1000, 64);
 }
 
-/// Only a queue pair that a peer asked for and that has no sizes yet can be
-/// made to draw.
-pub fn only_requests_can_draw(rig: &mut Rig<'_>) {
+/// Only the queue pair of a request without sizes can use a shared queue.
+pub fn only_requests_can_use_shared_queue(rig: &mut Rig<'_>) {
     let link = rig.link();
-    assert_eq!(rig[B].share(link.b, ENTRIES), None, "it stands already");
-    assert_eq!(rig[A].share(link.a, ENTRIES), None, "nobody asked for it");
+    assert_eq!(
+        rig[B].share(link.b, ENTRIES),
+        None,
+        "it is established already"
+    );
+    assert_eq!(rig[A].share(link.a, ENTRIES), None, "it is not a request");
     let config = rig.config();
     let addr = rig.listening();
     let a = rig.connect(A, addr, &config, "");
@@ -199,9 +201,8 @@ pub fn only_requests_can_draw(rig: &mut Rig<'_>) {
     rig.assert_alive(link);
 }
 
-/// A queue pair that fails gives back what it took, and takes no more than
-/// one.
-pub fn a_fault_costs_others_no_receive(rig: &mut Rig<'_>) {
+/// A failed queue pair returns its receives, and takes at most one.
+pub fn fault_costs_others_no_receive(rig: &mut Rig<'_>) {
     let Some((links, shared)) = drawing_together(rig, 2) else {
         return;
     };
@@ -229,9 +230,9 @@ pub fn a_fault_costs_others_no_receive(rig: &mut Rig<'_>) {
     }
 }
 
-/// Many messages on several queue pairs go through fewer receives than there
-/// are queue pairs' worth of.
-pub fn few_shared_receives_serve_many(rig: &mut Rig<'_>) {
+/// Many messages on several queue pairs use fewer receives than the queue pairs have entries
+/// in all.
+pub fn few_shared_receives_serve_many_queue_pairs(rig: &mut Rig<'_>) {
     const EACH: u64 = 100;
     let Some((links, shared)) = drawing_together(rig, 4) else {
         return;

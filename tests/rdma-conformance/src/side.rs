@@ -13,12 +13,12 @@ use nvmeof_rdma::{
 };
 use nvmeof_rdma_layers::{Trace, TraceLog};
 
-/// Which of the two providers.
+/// One of the two providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The one that connects, in most cases.
+    /// The connecting one, in most cases.
     A,
-    /// The one that listens, in most cases.
+    /// The listening one, in most cases.
     B,
 }
 
@@ -33,8 +33,7 @@ impl End {
     }
 }
 
-/// One provider with its memory. Everything posted through it is checked when
-/// it comes back.
+/// One provider with its memory. Everything posted through it is checked when it returns.
 pub struct Side {
     provider: Option<Trace<Box<dyn Provider>>>,
     memory: Classes,
@@ -42,15 +41,15 @@ pub struct Side {
     pub(super) outstanding: Outstanding,
     pub(super) inbox: VecDeque<Event>,
     exposed: BTreeSet<RemoteKey>,
-    /// Exposed memory opens a little later.
+    /// Exposed memory is accessible with a delay.
     opens_in_order: bool,
     now: Duration,
 }
 
-/// Where exposed memory opens a little later: how long nothing more happens
-/// when it is open.
+/// If exposed memory is accessible with a delay: the time without progress after which it is
+/// accessible.
 const OPENS_WITHIN: Duration = Duration::from_millis(5);
-/// And how long it takes at most.
+/// The maximum delay.
 const OPENS_AT_LAST: Duration = Duration::from_millis(200);
 
 const SIZES: [ClassSpec; 4] = [
@@ -106,7 +105,7 @@ impl Side {
         Some(provider)
     }
 
-    /// Gets ready for sleeping. Returns until when, if there is an end; it may be over.
+    /// Prepares for sleeping. Returns the deadline, if there is one; it may have passed.
     pub(super) fn rest(&mut self) -> Option<Duration> {
         let provider = self.provider.as_mut()?;
         provider.rest();
@@ -120,7 +119,7 @@ impl Side {
         self.exposed.clear();
     }
 
-    /// Checks that all buffers are back, and that there are none elsewhere.
+    /// Checks that all buffers have returned, and that there are no others.
     pub fn assert_all_back(&mut self) {
         self.inbox.clear();
         assert_eq!(self.memory.available(), self.buffers, "buffers were lost");
@@ -137,7 +136,7 @@ impl Side {
         let buf = self.memory.take(start + len);
         let mut buf = buf.unwrap_or_else(|| panic!("no buffer of {len} bytes is left"));
         buf.reset_view();
-        // Pieces are large; what is around the view is what matters.
+        // Buffers are large; only bytes near the view matter.
         let around = (start + len + 4096).min(buf.len());
         buf[..around].fill(0xEE);
         buf.set_view(start..start + len).unwrap();
@@ -154,7 +153,7 @@ impl Side {
     /// Posts a receive.
     ///
     /// # Errors
-    /// What the provider says.
+    /// The error of the provider.
     pub fn try_recv(&mut self, qp: QpId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let place = (buf.addr(), buf.len());
         let result = self.provider().post_recv(qp, Tag(tag), buf);
@@ -171,8 +170,8 @@ impl Side {
         self.try_recv(qp, tag, buf).expect("a receive is taken");
     }
 
-    /// Has a requested queue pair draw from a shared receive queue, where
-    /// there are any. Its peer may send more messages than are received.
+    /// Lets the queue pair of a request use a shared receive queue, if there are any. Its
+    /// peer may send more messages than are received.
     pub fn share(&mut self, qp: QpId, entries: u32) -> Option<SharedReceives> {
         let shared = self.provider().share_receives(qp, 1, entries)?;
         self.outstanding.draws(qp, shared.srq);
@@ -182,7 +181,7 @@ impl Side {
     /// Posts a shared receive.
     ///
     /// # Errors
-    /// What the provider says.
+    /// The error of the provider.
     pub fn try_shared(&mut self, srq: SrqId, tag: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let place = (buf.addr(), buf.len());
         let result = self.provider().post_shared_recv(srq, Tag(tag), buf);
@@ -200,7 +199,7 @@ impl Side {
         posted.expect("a shared receive is taken");
     }
 
-    /// Shared receives that did not come back yet.
+    /// Outstanding shared receives.
     #[must_use]
     pub fn outstanding_shared(&self, srq: SrqId) -> usize {
         self.outstanding.shared(srq)
@@ -209,7 +208,7 @@ impl Side {
     /// Posts work.
     ///
     /// # Errors
-    /// What the provider says.
+    /// The error of the provider.
     pub fn try_post(&mut self, qp: QpId, tag: u64, work: Work) -> Result<(), Refused<Work>> {
         let sign = WorkSign::of(&work);
         let given = (work.kind(), work.len());
@@ -226,11 +225,11 @@ impl Side {
         self.try_post(qp, tag, work).expect("work is taken");
     }
 
-    /// Posts an answer.
+    /// Posts a response.
     ///
     /// # Errors
-    /// What the provider says. Half of it may come back nevertheless, so `outstanding`
-    /// takes it for refused: nothing of it may be under way.
+    /// The error of the provider. Half of the response may return nevertheless, so
+    /// `outstanding` counts it as refused: nothing of it may be outstanding.
     pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
         let sign = WorkSign::of_answer(&answer);
         let result = self.provider().post_answer(qp, Tag(tag), answer);
@@ -285,14 +284,14 @@ impl Side {
         assert_eq!(slice.len as usize, len, "all that is in view is exposed");
         assert!(self.exposed.insert(slice.key), "{:?} twice", slice.key);
         if self.opens_in_order {
-            self.let_it_open();
+            self.await_access();
         }
         slice
     }
 
-    /// Turns until the device did what was asked of it: first something
-    /// happens, then nothing for a while.
-    fn let_it_open(&mut self) {
+    /// Polls until the device has made memory accessible: first progress, then none for a
+    /// while.
+    fn await_access(&mut self) {
         let start = Instant::now();
         let before = self.now;
         let mut quiet_since = None;
@@ -308,7 +307,7 @@ impl Side {
     /// Withdraws a key.
     ///
     /// # Errors
-    /// What the provider says.
+    /// The error of the provider.
     pub fn try_withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
         let result = self.provider().withdraw(key);
         if result.is_ok() {
@@ -328,13 +327,13 @@ impl Side {
         self.outstanding.is_closed(qp)
     }
 
-    /// Sends, writes and reads that did not come back yet.
+    /// Outstanding sends, writes and reads.
     #[must_use]
     pub fn outstanding_work(&self, qp: QpId) -> usize {
         self.outstanding.work(qp)
     }
 
-    /// Receives that did not come back yet.
+    /// Outstanding receives.
     #[must_use]
     pub fn outstanding_recvs(&self, qp: QpId) -> usize {
         self.outstanding.recvs(qp)
@@ -362,13 +361,13 @@ impl Side {
         result.expect("a request is prepared");
     }
 
-    /// What a refused post of an empty message says.
+    /// The error of a refused post of an empty message.
     pub fn refusal(&mut self, qp: QpId) -> Option<PostError> {
         let work = self.message(0, 0);
         self.try_post(qp, 0, work).err().map(|refused| refused.why)
     }
 
-    /// Submits and polls once; returns whether anything happened.
+    /// Submits and polls once; returns whether there was any progress.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
         let now = self.now;

@@ -18,25 +18,25 @@ const STEPS: usize = 1500;
 pub(super) const LONGEST: usize = 30_000;
 /// Length of the windows that are written and read.
 pub(super) const WINDOW: usize = 60_000;
-/// Places of each queue.
+/// Entries of each queue.
 pub(super) const DEPTH: usize = 16;
 
-/// Everything random, on connections that stay.
-pub fn a_random_mix_agrees_with_the_model(rig: &mut Rig<'_>) {
+/// Random work on permanent connections.
+pub fn random_work_agrees_with_model(rig: &mut Rig<'_>) {
     let mut soak = Soak::new(rig, false);
     for _ in 0..STEPS {
         soak.step(rig);
     }
-    soak.come_to_an_end(rig);
+    soak.finish(rig);
 }
 
-/// Everything random, on connections that either side ends at random.
-pub fn a_random_mix_survives_random_ends(rig: &mut Rig<'_>) {
+/// Random work on connections that either side ends at random.
+pub fn random_work_survives_random_ends(rig: &mut Rig<'_>) {
     let mut soak = Soak::new(rig, true);
     for _ in 0..STEPS {
         soak.step(rig);
     }
-    soak.come_to_an_end(rig);
+    soak.finish(rig);
 }
 
 /// The model of all connections.
@@ -50,24 +50,24 @@ pub(super) struct Soak {
 /// The model of one connection.
 pub(super) struct Conn {
     pub(super) link: Link,
-    /// What A does to B, and B to A.
-    pub(super) ways: [Way; 2],
-    /// Someone disconnected: work may come back undone.
+    /// Traffic from A to B, and from B to A.
+    pub(super) directions: [Direction; 2],
+    /// A side disconnected: work may return undone.
     ending: bool,
 }
 
-/// What one side does to the other.
-pub(super) struct Way {
+/// Traffic of one direction.
+pub(super) struct Direction {
     pub(super) from: End,
-    /// Lengths of receives that no message was sent for yet.
+    /// Lengths of unused receives.
     pub(super) room: VecDeque<usize>,
-    /// Messages on their way.
+    /// Messages in flight.
     pub(super) messages: VecDeque<Message>,
     /// Memory of the other side that is written.
     pub(super) sink: Option<Sink>,
     /// Memory of the other side that is read.
     pub(super) source: Option<Source>,
-    /// Reads on their way: where they start in the source, and how long.
+    /// Reads in flight: their offset in the source, and their length.
     pub(super) reads: VecDeque<(usize, usize)>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Message {
     pub(super) seed: u64,
     pub(super) len: usize,
     pub(super) invalidate: Option<RemoteKey>,
-    /// With this message the sink is done with.
+    /// This message ends the use of the sink.
     pub(super) retires: bool,
 }
 
@@ -101,7 +101,7 @@ impl Conn {
         let link = rig.link_with(&config, &config);
         // The active side starts, so that the passive side may send.
         rig.assert_alive(link);
-        let way = |from| Way {
+        let direction = |from| Direction {
             from,
             room: VecDeque::new(),
             messages: VecDeque::new(),
@@ -111,15 +111,15 @@ impl Conn {
         };
         Self {
             link,
-            ways: [way(A), way(B)],
+            directions: [direction(A), direction(B)],
             ending: false,
         }
     }
 
-    fn way_from(&mut self, end: End) -> &mut Way {
+    fn direction_from(&mut self, end: End) -> &mut Direction {
         match end {
-            A => &mut self.ways[0],
-            B => &mut self.ways[1],
+            A => &mut self.directions[0],
+            B => &mut self.directions[1],
         }
     }
 }
@@ -134,7 +134,7 @@ impl Soak {
         }
     }
 
-    /// One random action, then a random number of turns.
+    /// One random action, then a random number of polls.
     fn step(&mut self, rig: &mut Rig<'_>) {
         let number = self.dice.below(LINKS);
         if self.ends && self.dice.below(60) == 0 {
@@ -156,7 +156,7 @@ impl Soak {
         self.conns.remove(number)
     }
 
-    /// Disconnects at one side, waits for the end, and makes a new one.
+    /// Disconnects on one side, waits for the end, and creates a new connection.
     fn end(&mut self, rig: &mut Rig<'_>, number: usize) {
         let end = if self.dice.below(2) == 0 { A } else { B };
         let link = self.conns[number].link;
@@ -172,12 +172,12 @@ impl Soak {
             (closed == [true, true]).then_some(())
         });
         let conn = self.take(number);
-        for way in conn.ways {
-            let owner = way.from.other();
-            if let Some(sink) = way.sink {
+        for direction in conn.directions {
+            let owner = direction.from.other();
+            if let Some(sink) = direction.sink {
                 rig[owner].withdraw(sink.slice.key);
             }
-            if let Some(source) = way.source {
+            if let Some(source) = direction.source {
                 let buf = rig[owner].withdraw(source.slice.key);
                 assert!(
                     buf[..] == source.content[..],
@@ -190,7 +190,7 @@ impl Soak {
         self.look(rig);
     }
 
-    /// Checks everything that arrived against the model.
+    /// Checks received data against the model.
     fn look(&mut self, rig: &mut Rig<'_>) {
         for end in [A, B] {
             while let Some(event) = rig[end].inbox.pop_front() {
@@ -219,30 +219,30 @@ impl Soak {
             assert!(conn.ending, "{received:?}");
             return;
         }
-        let way = conn.way_from(end.other());
-        let message = way.messages.pop_front().expect("a message was sent");
+        let direction = conn.direction_from(end.other());
+        let message = direction.messages.pop_front().expect("a message was sent");
         assert_eq!(received.len, message.len);
         check(&received.buf[..received.len], message.seed);
         let named = rig.deviations().named(message.invalidate);
         assert_eq!(received.invalidated, named);
         if message.retires {
-            let sink = way.sink.take().expect("there is a sink");
+            let sink = direction.sink.take().expect("there is a sink");
             let buf = rig[end].withdraw(sink.slice.key);
             assert!(buf[..] == sink.model[..], "the writes before are in place");
         }
     }
 
     fn completed(conn: &mut Conn, end: End, completion: Completion, deviations: &Deviations) {
-        // Its source may be withdrawn by now.
+        // Its source may be withdrawn already.
         let late = deviations.answers_after_withdraw && conn.ending;
         let success = completion.outcome.is_success();
         assert!(success || conn.ending, "{completion:?}");
         if completion.kind != WorkKind::Read {
             return;
         }
-        let way = conn.way_from(end);
-        let (start, len) = way.reads.pop_front().expect("a read was posted");
-        let source = way.source.as_ref().expect("there is a source");
+        let direction = conn.direction_from(end);
+        let (start, len) = direction.reads.pop_front().expect("a read was posted");
+        let source = direction.source.as_ref().expect("there is a source");
         let torn = deviations.tears_read(source.slice.addr + start as u64, len);
         if success && !late && !torn {
             let read = completion.buf.expect("a read has a buffer");
@@ -251,7 +251,7 @@ impl Soak {
     }
 
     /// Waits for everything, then compares all windows.
-    fn come_to_an_end(&mut self, rig: &mut Rig<'_>) {
+    fn finish(&mut self, rig: &mut Rig<'_>) {
         self.quiet(rig);
         for number in 0..LINKS {
             for side in 0..2 {
@@ -262,8 +262,8 @@ impl Soak {
             }
         }
         for conn in &self.conns {
-            for way in &conn.ways {
-                assert!(way.sink.is_none() && way.messages.is_empty());
+            for direction in &conn.directions {
+                assert!(direction.sink.is_none() && direction.messages.is_empty());
             }
         }
     }
@@ -273,7 +273,11 @@ impl Soak {
             self.look(rig);
             let done = self.conns.iter().all(|conn| {
                 let sides = [A, B].map(|end| rig[end].outstanding_work(conn.link.at(end)));
-                sides == [0, 0] && conn.ways.iter().all(|way| way.messages.is_empty())
+                sides == [0, 0]
+                    && conn
+                        .directions
+                        .iter()
+                        .all(|direction| direction.messages.is_empty())
             });
             done.then_some(())
         });

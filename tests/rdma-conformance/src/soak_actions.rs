@@ -1,4 +1,4 @@
-//! What the random mix does: one action at a time, within the rules.
+//! Random actions, one at a time, within the protocol.
 
 use crate::pattern::{fill, length};
 use crate::rig::Rig;
@@ -6,7 +6,7 @@ use crate::soak::{Conn, DEPTH, LONGEST, Message, Sink, Soak, Source, WINDOW};
 use nvmeof_rdma::{RemoteSlice, Rights, Work};
 
 impl Soak {
-    /// Does one random thing on `conn`.
+    /// Does one random action on `conn`.
     pub(super) fn act(&mut self, rig: &mut Rig<'_>, conn: &mut Conn) {
         let side = self.dice.below(2);
         match self.dice.below(12) {
@@ -24,19 +24,19 @@ impl Soak {
         self.next_tag
     }
 
-    /// A receive at the side that way `side` goes to.
+    /// A receive at the side that direction `side` goes to.
     fn post_recv(&mut self, rig: &mut Rig<'_>, conn: &mut Conn, side: usize) {
-        let to = conn.ways[side].from.other();
+        let to = conn.directions[side].from.other();
         let qp = conn.link.at(to);
         if rig[to].outstanding_recvs(qp) < DEPTH {
             let (tag, len) = (self.tag(), length(&mut self.dice, LONGEST));
             rig[to].recv(qp, tag, len);
-            conn.ways[side].room.push_back(len);
+            conn.directions[side].room.push_back(len);
         }
     }
 
     fn has_place(rig: &Rig<'_>, conn: &Conn, side: usize) -> bool {
-        let from = conn.ways[side].from;
+        let from = conn.directions[side].from;
         rig[from].outstanding_work(conn.link.at(from)) < DEPTH
     }
 
@@ -45,7 +45,7 @@ impl Soak {
         if !Self::has_place(rig, conn, side) {
             return;
         }
-        if let Some(room) = conn.ways[side].room.pop_front() {
+        if let Some(room) = conn.directions[side].room.pop_front() {
             let len = length(&mut self.dice, room);
             self.message(rig, conn, side, len, false);
         }
@@ -60,16 +60,16 @@ impl Soak {
         retires: bool,
     ) {
         let tag = self.tag();
-        let way = &mut conn.ways[side];
-        let key = way.sink.as_ref().map(|sink| sink.slice.key);
+        let direction = &mut conn.directions[side];
+        let key = direction.sink.as_ref().map(|sink| sink.slice.key);
         let by_message = retires && self.dice.below(2) == 0;
         let revoked = key.filter(|_| by_message);
-        let mut work = rig[way.from].message(tag, len);
+        let mut work = rig[direction.from].message(tag, len);
         if let Work::Send { invalidate, .. } = &mut work {
             *invalidate = revoked;
         }
-        rig[way.from].post(conn.link.at(way.from), tag, work);
-        way.messages.push_back(Message {
+        rig[direction.from].post(conn.link.at(direction.from), tag, work);
+        direction.messages.push_back(Message {
             seed: tag,
             len,
             invalidate: revoked,
@@ -82,9 +82,9 @@ impl Soak {
         if !Self::has_place(rig, conn, side) {
             return;
         }
-        let way = &mut conn.ways[side];
-        let owner = way.from.other();
-        let sink = way.sink.get_or_insert_with(|| {
+        let direction = &mut conn.directions[side];
+        let owner = direction.from.other();
+        let sink = direction.sink.get_or_insert_with(|| {
             let buf = rig[owner].buf(WINDOW);
             let slice = rig[owner].expose(conn.link.at(owner), buf, Rights::REMOTE_WRITE);
             Sink {
@@ -102,7 +102,7 @@ impl Soak {
         let tag = self.next_tag;
         fill(&mut sink.model[start..start + len], tag);
         let remote = part(sink.slice, start, len);
-        rig[way.from].write(conn.link.at(way.from), tag, len, remote);
+        rig[direction.from].write(conn.link.at(direction.from), tag, len, remote);
     }
 
     /// A read from the source, if there is one.
@@ -113,50 +113,50 @@ impl Soak {
         let len = length(&mut self.dice, LONGEST);
         let start = self.dice.below(WINDOW - len + 1);
         let tag = self.tag();
-        let way = &mut conn.ways[side];
-        if let Some(source) = &way.source {
+        let direction = &mut conn.directions[side];
+        if let Some(source) = &direction.source {
             let remote = part(source.slice, start, len);
-            rig[way.from].read(conn.link.at(way.from), tag, len, remote);
-            way.reads.push_back((start, len));
+            rig[direction.from].read(conn.link.at(direction.from), tag, len, remote);
+            direction.reads.push_back((start, len));
         }
     }
 
     /// A new source in place of the old one, once that is not read any more.
     fn renew_source(&mut self, rig: &mut Rig<'_>, conn: &mut Conn, side: usize) {
         let seed = self.tag();
-        let way = &mut conn.ways[side];
-        let owner = way.from.other();
-        if !way.reads.is_empty() {
+        let direction = &mut conn.directions[side];
+        let owner = direction.from.other();
+        if !direction.reads.is_empty() {
             return;
         }
-        if let Some(old) = way.source.take() {
+        if let Some(old) = direction.source.take() {
             let buf = rig[owner].withdraw(old.slice.key);
             assert!(buf[..] == old.content[..], "what is read does not change");
         }
         let buf = rig[owner].filled(WINDOW, seed);
         let content = buf.to_vec();
         let slice = rig[owner].expose(conn.link.at(owner), buf, Rights::REMOTE_READ);
-        way.source = Some(Source { slice, content });
+        direction.source = Some(Source { slice, content });
     }
 
     /// The last message for a sink: when it arrives, the sink is compared.
     pub(super) fn retire(&mut self, rig: &mut Rig<'_>, conn: &mut Conn, side: usize) {
-        let way = &mut conn.ways[side];
-        if way.sink.as_ref().is_none_or(|sink| sink.retiring) {
+        let direction = &mut conn.directions[side];
+        if direction.sink.as_ref().is_none_or(|sink| sink.retiring) {
             return;
         }
         if !Self::has_place(rig, conn, side) {
             return;
         }
-        if conn.ways[side].room.is_empty() {
+        if conn.directions[side].room.is_empty() {
             self.post_recv(rig, conn, side);
         }
-        let Some(room) = conn.ways[side].room.pop_front() else {
+        let Some(room) = conn.directions[side].room.pop_front() else {
             return;
         };
         let len = length(&mut self.dice, room);
         self.message(rig, conn, side, len, true);
-        if let Some(sink) = &mut conn.ways[side].sink {
+        if let Some(sink) = &mut conn.directions[side].sink {
             sink.retiring = true;
         }
     }

@@ -1,19 +1,19 @@
-//! Who may depend on whom.
+//! Permitted dependencies between the crates of the project.
 //!
-//! The table is the one place where a new crate of the project, or a new arrow
-//! between two crates, is decided. Crates below `tests/` may use everything.
+//! A new crate, or a new dependency between two crates, must be added to the table here.
+//! Crates below `tests/` may use all crates.
 
 use toml::{Table, Value};
 
 use crate::Problem;
 
-/// What one crate may use.
+/// The permitted dependencies of one crate.
 #[derive(Debug)]
 struct Rule {
     name: &'static str,
-    /// The crates of ours that it may depend on.
+    /// The crates of the project that it may depend on.
     ours: &'static [&'static str],
-    /// Whether it may reach the operating system by itself.
+    /// Whether it may use the operating system directly.
     system: bool,
 }
 
@@ -285,7 +285,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Doors to the operating system and runtimes. Protocol logic does no I/O.
+/// Crates for the operating system and runtimes. Protocol logic does no I/O.
 const SYSTEM_CRATES: &[&str] = &[
     "tokio",
     "nix",
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_arrows_are_found_however_they_are_written() {
+    fn forbidden_dependencies_are_found_in_any_notation() {
         let arrow = "must not depend on nvmeof-rdma";
         for rest in [
             "[dependencies]\nnvmeof-rdma.workspace = true\n",
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_sides_never_meet() {
+    fn target_and_initiator_do_not_depend_on_each_other() {
         for table in ["dependencies", "dev-dependencies"] {
             let rest = format!("[{table}]\nnvmeof-initiator = \"1\"\n");
             refused("nvmeof-target", &rest, "nvmeof-initiator");
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn new_crates_need_a_rule_and_all_need_the_lints() {
+    fn crates_require_a_rule_and_the_lints() {
         refused("nvmeof-new", "", "no rule");
         let bare = "[package]\nname = \"nvmeof-wire\"\n".parse().unwrap();
         assert!(check("common/wire", &bare)[0].contains("lints"));

@@ -1,9 +1,9 @@
-//! Modules of a crate that import each other, directly or around several corners.
+//! Cycles of modules of a crate that import each other.
 //!
-//! What counts are the modules right below the root of a crate: a module imports another
-//! one when a path in it begins with `crate::`, or leads there by `super::`. A name that
-//! the root only passes on is an import of the module that it comes from. Code for tests
-//! may import what it likes.
+//! Only modules directly below the root of a crate count. A module imports another one if a
+//! path in it begins with `crate::`, or resolves to it by `super::`. A name that the root
+//! re-exports counts as an import of the module of its definition. Code for tests may
+//! import any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use syn::{Attribute, Item, ItemFn, ItemImpl, ItemMod, ItemUse, UseTree};
 
 use crate::Problem;
 
-/// What each module imports.
+/// The imports of each module.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// Checks the source files of the crate in `folder`: paths below its `src`, and texts.
@@ -32,7 +32,7 @@ pub fn check(folder: &str, files: &[(String, String)]) -> Result<Vec<Problem>, P
     Ok(found.collect())
 }
 
-/// What the modules below the root import of each other.
+/// The imports between the modules below the root.
 fn imports(folder: &str, files: &[(String, String)]) -> Result<Imports, Problem> {
     let mut parsed = Vec::new();
     for (path, text) in files {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_in_one_direction_pass() {
+    fn acyclic_imports_pass() {
         let files = [
             ("lib.rs", "mod a; mod b; pub use a::A; pub use b::B;"),
             ("a.rs", "use crate::b::B; fn f() { super::b::g() }"),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_are_found_however_they_are_written() {
+    fn cycles_are_found_in_any_notation() {
         let lib = ("lib.rs", "mod a; mod b; mod c; pub use a::{A, x::Y};");
         for import in [
             "use crate::a::A;",
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_import_what_they_like() {
+    fn imports_of_tests_are_ignored() {
         let files = [
             ("lib.rs", "mod a; mod b; #[cfg(test)] mod testing;"),
             ("a.rs", "use crate::b::B;"),

@@ -1,16 +1,15 @@
-//! `docs/features.md`: each feature names a section of a specification and the
-//! tests that prove it, and those tests are there.
+//! `docs/features.md`: each feature names a section of a specification and existing tests
+//! that prove it.
 
 use std::collections::BTreeSet;
 
 use crate::Problem;
 
-/// What a test is called in the document: a function, or a scenario of the lab
-/// as `lab NAME`.
+/// Prefix of lab scenarios in the document; other tests are functions.
 const SCENARIO: &str = "lab ";
 
-/// Names of the tests in a source file: functions with `#[test]`, and those in
-/// macros that make tests of them.
+/// Names of the tests in a source file: functions with `#[test]`, and functions in macros
+/// that generate tests.
 #[must_use]
 pub fn tests_of(source: &str) -> BTreeSet<String> {
     let (mut names, mut marked, mut in_macro) = (BTreeSet::new(), false, false);
@@ -54,7 +53,9 @@ pub fn check(
         let cells: Vec<&str> = row.split(" | ").map(str::trim).collect();
         let at = format!("docs/features.md:{}", number + 1);
         let [feature, section, proofs] = cells.as_slice() else {
-            problems.push(format!("{at}: a row has a feature, a section and tests"));
+            problems.push(format!(
+                "{at}: a row must have a feature, a section and tests"
+            ));
             continue;
         };
         if feature.starts_with("---") || *feature == "feature" {
@@ -62,7 +63,7 @@ pub fn check(
         }
         rows += 1;
         if section.is_empty() {
-            problems.push(format!("{at}: {feature}: say which section, or `own`"));
+            problems.push(format!("{at}: {feature}: name the section, or `own`"));
         }
         let named: Vec<&str> = proofs.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
@@ -74,7 +75,7 @@ pub fn check(
                 None => tests.contains(name),
             };
             if !there {
-                problems.push(format!("{at}: {feature}: there is no test {name}"));
+                problems.push(format!("{at}: {feature}: test {name} does not exist"));
             }
         }
     }
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_told_from_other_functions() {
+    fn tests_are_distinguished_from_other_functions() {
         let source = "#[test]\nfn one() {}\nfn not_one() {}\n#[test]\n#[ignore]\nfn two<T>() {}\n\
                       proptest! {\n    fn three(x in 0..9) {}\n}\nfn none() {}\n";
         let names: Vec<_> = tests_of(source).into_iter().collect();
@@ -97,18 +98,21 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_proof_are_named() {
+    fn rows_without_tests_are_reported() {
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let (tests, scenarios) = (set(&["one"]), set(&["smoke"]));
         let head = "| feature | section | tests |\n| --- | --- | --- |\n";
         let good = format!("{head}| Flush | NVM 3.2.2 | `one`, `lab smoke` |\n");
         assert_eq!(check(&good, &tests, &scenarios), [] as [&str; 0]);
         for (row, words) in [
-            ("| Flush | NVM 3.2.2 | `two` |", "no test two"),
-            ("| Flush | NVM 3.2.2 | `lab one` |", "no test lab one"),
+            ("| Flush | NVM 3.2.2 | `two` |", "test two does not exist"),
+            (
+                "| Flush | NVM 3.2.2 | `lab one` |",
+                "test lab one does not exist",
+            ),
             ("| Flush | NVM 3.2.2 | much |", "no test proves it"),
-            ("| Flush |  | `one` |", "which section"),
-            ("| Flush | `one` |", "a row has"),
+            ("| Flush |  | `one` |", "name the section"),
+            ("| Flush | `one` |", "a row must have"),
         ] {
             let problems = check(&format!("{head}{row}\n"), &tests, &scenarios);
             assert!(

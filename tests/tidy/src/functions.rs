@@ -1,4 +1,4 @@
-//! How long functions are: one fits a screen.
+//! The length of functions: each fits a screen.
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
@@ -10,8 +10,8 @@ use crate::Problem;
 /// Lines from the signature to the closing brace.
 const MAX_LINES: usize = 70;
 
-/// Checks the functions of one source file, shown as `path`. What is compiled for tests
-/// alone may be longer.
+/// Checks the functions of one source file, reported as `path`. Code that is compiled for
+/// tests only may be longer.
 ///
 /// # Errors
 /// A file that is no Rust.
@@ -87,7 +87,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
 mod tests {
     use super::*;
 
-    /// A function of so many lines.
+    /// A function with this number of lines.
     fn function(lines: usize) -> String {
         format!("fn long() {{\n{}}}\n", "    f();\n".repeat(lines - 2))
     }
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn function_that_fits_a_screen_passes() {
+    fn function_at_the_limit_passes() {
         assert!(problems(&function(MAX_LINES)).is_empty());
         let documented = format!("{}{}", "/// Text.\n".repeat(80), function(MAX_LINES));
         assert!(problems(&documented).is_empty());
     }
 
     #[test]
-    fn longer_functions_are_refused_wherever_they_are() {
+    fn longer_functions_are_reported_in_any_item() {
         let long = function(MAX_LINES + 1);
         for (source, line) in [
             (long.clone(), 1),

@@ -1,10 +1,11 @@
-//! The table of instructions in `docs/performance.md`, made of what the guards recorded.
+//! The table of instructions in `docs/performance.md`, generated from the baseline of the
+//! guards.
 
-/// The table stands between these lines.
+/// The table is between these lines.
 const BEGIN: &str = "<!-- made of tests/guards/instructions.txt: begin -->\n";
 const END: &str = "<!-- made of tests/guards/instructions.txt: end -->";
 
-/// Sides, as the document calls them and as the names of their cases begin.
+/// Sides: the name in the document, and the prefix of the names of cases.
 const SIDES: [(&str, &str); 6] = [
     ("target, software iWARP", "target"),
     ("initiator, software iWARP", "initiator"),
@@ -13,14 +14,14 @@ const SIDES: [(&str, &str); 6] = [
     ("target, shared memory", "shm-target"),
     ("initiator, shared memory", "shm-initiator"),
 ];
-/// How the names of the cases end, a column each.
+/// Suffixes of the names of cases, one for each column.
 const COLUMNS: [&str; 4] = ["read-qd1", "write-qd1", "read-qd16", "write-qd16"];
 
 /// `document` with the counts of `recorded` in its table.
 ///
 /// # Errors
 ///
-/// The document has no place for the table, or a count is not recorded.
+/// The document has no markers for the table, or a count is not recorded.
 pub fn refreshed(document: &str, recorded: &str) -> Result<String, String> {
     let (before, rest) = document.split_once(BEGIN).ok_or("the table has no begin")?;
     let (_, after) = rest.split_once(END).ok_or("the table has no end")?;
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_replaced_and_nothing_else() {
+    fn only_the_table_is_replaced() {
         let mut recorded = "# comment\ncompiler rustc 1\n".to_owned();
         for (_, cases) in SIDES {
             for column in COLUMNS {

@@ -1,8 +1,8 @@
 //! Style checks that run as tests: `cargo xtask test tidy`.
 //!
-//! Each check takes text and returns what is wrong with it, so that each has a
-//! test with an input that must fail; `tests/repository.rs` gives them the
-//! repository. What rustfmt, rustc and clippy check is not checked again here.
+//! Each check is a function from text to a list of problems, with a test whose input must
+//! fail. `tests/repository.rs` and `tests/documents.rs` apply the checks to the repository.
+//! This crate does not repeat checks of rustfmt, rustc and clippy.
 #![forbid(unsafe_code)]
 
 pub mod crates;
@@ -23,5 +23,5 @@ pub mod sources;
 pub mod spdx;
 pub mod tree;
 
-/// Something that is not as it should be: where, what, and what to do.
+/// A problem: location, cause and remedy.
 pub type Problem = String;

@@ -1,21 +1,20 @@
-//! Licences and sources of everything that comes in from outside, as
-//! `deny.toml` allows them.
+//! Licences and sources of dependencies, as `deny.toml` allows them.
 
 use serde_json::Value as Json;
 use toml::Table;
 
 use crate::{Problem, spdx};
 
-/// What `deny.toml` says.
+/// The policy of `deny.toml`.
 #[derive(Debug)]
 pub struct Policy {
-    /// SPDX names of the licences we accept.
+    /// SPDX names of permitted licences.
     pub licences: Vec<String>,
-    /// Crates that name no licence, and the one that their files give.
+    /// Crates without a licence in their manifest, with the licence of their files.
     pub clarified: Vec<(String, String)>,
-    /// Addresses of the registries we accept.
+    /// Addresses of permitted registries.
     pub registries: Vec<String>,
-    /// Names of crates we do not accept.
+    /// Names of banned crates.
     pub banned: Vec<String>,
 }
 

@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::Problem;
 
-/// Checks the relative links of a Markdown document. `exists` answers for a
-/// path relative to the root of the repository, as `path` is.
+/// Checks the relative links of a Markdown document. `exists` takes a path relative to the
+/// root of the repository, like `path`.
 #[must_use]
 pub fn check(path: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -14,7 +14,10 @@ pub fn check(path: &Path, text: &str, exists: impl Fn(&Path) -> bool) -> Vec<Pro
         let folder = path.parent().unwrap_or(Path::new(""));
         let there = normal(&folder.join(file)).is_some_and(|target| exists(&target));
         if !there {
-            problems.push(format!("{}:{number}: there is no `{file}`", path.display()));
+            problems.push(format!(
+                "{}:{number}: `{file}` does not exist",
+                path.display()
+            ));
         }
     }
     problems
@@ -31,7 +34,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
         if in_code {
             continue;
         }
-        // Every second piece stands between backquotes.
+        // Every second piece is between backquotes.
         let prose: String = line.split('`').step_by(2).collect();
         for piece in prose.split("](").skip(1) {
             found.push((
@@ -47,8 +50,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The file a link names, unless it leads out of the repository or stays on
-/// its own page.
+/// The file of a link; `None` for a link out of the repository or within its page.
 fn file_of(link: &str) -> Option<&str> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -97,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn dead_links_are_found_with_their_line() {
+    fn dead_links_are_reported_with_their_line() {
         let found = problems("README.md", "x\n[a](docs/a.md) [b](docs/b.md)\n");
-        assert_eq!(found, ["README.md:2: there is no `docs/b.md`"]);
+        assert_eq!(found, ["README.md:2: `docs/b.md` does not exist"]);
         assert_eq!(problems("docs/a.md", "[a](docs/a.md)").len(), 1);
     }
 

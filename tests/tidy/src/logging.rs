@@ -1,32 +1,32 @@
-//! Lines of the log about peers: each says whom it is about.
+//! Log lines about peers: each names the peer.
 
 use proc_macro2::{TokenStream, TokenTree};
 
 use crate::Problem;
 
-/// Lines that people read.
+/// Levels for operators.
 const LEVELS: &[&str] = &["error", "warn", "info"];
-/// Fields that say whom or what a line is about.
+/// Fields that name the subject of a line.
 const ABOUT: &[&str] = &[
     "peer", "device", "addr", "address", "disk", "path", "process",
 ];
 
-/// Each of them.
+/// All levels.
 const ALL_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 
-/// Lines of the log in a source file that say of nobody whom they are about, by their
-/// texts: `tracing::warn!("...")` without a field such as `peer`.
+/// Log lines of a source file without a subject, by their texts: `tracing::warn!("...")`
+/// without a field such as `peer`.
 ///
 /// # Errors
 /// A file that is no Rust.
-pub fn about_nobody(source: &str) -> Result<Vec<String>, Problem> {
+pub fn without_subject(source: &str) -> Result<Vec<String>, Problem> {
     found(source, LEVELS, false, |line| {
         (!names(line, ABOUT)).then(|| text(line))
     })
 }
 
-/// Lines that name a peer and nothing of what its owner knows, by their texts:
-/// `tracing::warn!(peer, "...")` in the place of a macro that knows the rest.
+/// Log lines with a peer, but without host and queue, by their texts:
+/// `tracing::warn!(peer, "...")` instead of a macro that adds them.
 ///
 /// # Errors
 /// A file that is no Rust.
@@ -36,8 +36,8 @@ pub fn about_a_peer_alone(source: &str) -> Result<Vec<String>, Problem> {
     })
 }
 
-/// Lines about peers that are not limited, by their texts: those without the count of
-/// what was left out. A peer may provoke any number of them.
+/// Log lines about peers without a rate limit, by their texts: those without the count of
+/// omitted lines. A peer may provoke any number of them.
 ///
 /// # Errors
 /// A file that is no Rust.
@@ -61,8 +61,8 @@ fn found(
     Ok(lines.iter().filter_map(wrong).collect())
 }
 
-/// Collects what is between the parentheses of each line, also of those `with_macros` that
-/// know the peer, which have the level there.
+/// Collects the arguments of each log line; `with_macros`, also of macros that add the peer
+/// and take the level as an argument.
 fn walk(tokens: TokenStream, levels: &[&str], with_macros: bool, found: &mut Vec<TokenStream>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
@@ -96,12 +96,12 @@ fn names(line: &TokenStream, fields: &[&str]) -> bool {
     })
 }
 
-/// What a line says, as it is written.
+/// The text of a line, as written in the source.
 fn text(line: &TokenStream) -> String {
     let mut tokens = line.clone().into_iter();
     let literal = tokens.find(|token| matches!(token, TokenTree::Literal(_)));
     let text = literal.map_or_else(String::new, |text| text.to_string());
-    // A text may go on in the next line.
+    // A text may continue on the next line.
     let lines = text.split("\\\n");
     lines.map(str::trim_start).collect()
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_whom_it_is_about() {
+    fn lines_without_subject_are_reported() {
         let source = r#"
             fn f() {
                 tracing::warn!("it is gone");
@@ -119,24 +119,24 @@ mod tests {
                 tracing::error!(%peer, left_out, "it failed");
                 tracing::warn!(peer = %conn.peer, "it failed");
                 tracing::warn!(device = adapter.name, "port is down");
-                tracing::debug!("who reads this has the code");
+                tracing::debug!("only for developers");
                 of_peer!(warn, self, "all of them");
             }
         "#;
-        let found = about_nobody(source).unwrap();
+        let found = without_subject(source).unwrap();
         assert_eq!(found, ["\"it is gone\"", "\"it came: {why}\""]);
-        assert!(about_nobody("fn f( {").is_err());
+        assert!(without_subject("fn f( {").is_err());
     }
 
     #[test]
-    fn line_about_a_peer_is_limited() {
+    fn lines_without_limit_are_reported() {
         let source = r#"
             fn f() {
                 tracing::warn!(%peer, "it failed");
                 tracing::warn!(%peer, left_out, "it failed again");
                 of_peer!(warn, self, "it is gone");
                 of_peer!(info, self, disk = op.disk, left_out, "it came");
-                of_peer!(debug, self, "who reads this has the code");
+                of_peer!(debug, self, "only for developers");
                 limited!(info, self, log, now, "it came: {why}");
             }
         "#;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_about_a_peer_says_whose_it_is() {
+    fn lines_with_a_peer_only_are_reported() {
         let source = r#"
             fn f() {
                 tracing::warn!("it is gone");

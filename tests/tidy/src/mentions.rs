@@ -1,5 +1,4 @@
-//! Keys of the configuration and documents that messages and documents mention: each
-//! exists.
+//! Configuration keys and documents that messages and documents mention must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,7 @@ use crate::reference::Table;
 pub struct Keys(BTreeMap<String, BTreeSet<String>>);
 
 impl Keys {
-    /// Those of the reference.
+    /// The keys of the reference.
     #[must_use]
     pub fn of(tables: &[Table]) -> Self {
         let mut keys = BTreeMap::new();
@@ -21,7 +20,7 @@ impl Keys {
             keys.entry(name.to_owned())
                 .or_insert_with(BTreeSet::new)
                 .extend(of_table);
-            // A table is a key of the one around it.
+            // A table is a key of its parent table.
             if let Some((parent, own)) = name.rsplit_once('.') {
                 let parent = keys.entry(parent.to_owned()).or_insert_with(BTreeSet::new);
                 parent.insert(own.to_owned());
@@ -40,14 +39,14 @@ impl Keys {
     }
 }
 
-/// Endings of files, which may have the name of a table.
+/// File extensions: a file may have the name of a table.
 const ENDINGS: &[&str] = &["json", "md", "sock", "toml"];
 
 fn is_name(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// The words of the form `TABLE.KEY` in `text` that are no key, where `TABLE` is a table.
+/// The words `TABLE.KEY` in `text` whose table exists and whose key does not.
 #[must_use]
 pub fn unknown_keys(text: &str, keys: &Keys) -> Vec<String> {
     words(text)
@@ -56,7 +55,7 @@ pub fn unknown_keys(text: &str, keys: &Keys) -> Vec<String> {
         .collect()
 }
 
-/// The documents that `text` mentions and that `exists` does not know.
+/// The documents in `text` that do not exist.
 #[must_use]
 pub fn unknown_documents(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     words(text)
@@ -66,7 +65,7 @@ pub fn unknown_documents(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
         .collect()
 }
 
-/// Pieces that a name of a key or of a file may be.
+/// The parts of a text that may be names of keys or files.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || "._-/…%:".contains(c)))
         .map(|word| word.trim_end_matches(['.', ':', '…']))
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_there_are_found() {
+    fn unknown_keys_are_reported() {
         let text = "raise limits.depht; or `port.group.is`, `[port.groups]`: limits.width.";
         let found = unknown_keys(text, &keys());
         assert_eq!(
@@ -107,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_keys_are_passed_over() {
+    fn names_that_are_no_keys_are_ignored() {
         let text = "limits.depth = 4, limits.…, port.group, port.group.id, kernel.osrelease, \
                     /run/limits.sock, limits.sock, the limits. See port.";
         assert!(unknown_keys(text, &keys()).is_empty());
     }
 
     #[test]
-    fn documents_that_are_not_there_are_found() {
+    fn unknown_documents_are_reported() {
         let exists = |name: &str| name == "docs/good.md";
         let found = unknown_documents("(docs/good.md), see docs/bad.md. *.md", exists);
         assert_eq!(found, ["docs/bad.md"]);

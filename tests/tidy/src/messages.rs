@@ -1,5 +1,4 @@
-//! The texts that may reach a person, taken from the sources: messages, remedies, help.
-//! What is put in when the program runs is `…` here.
+//! Texts for users in the sources: messages, remedies, help. Formatted values are `…` here.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +6,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::Problem;
 
-/// What a person sees only in the sources, or after a bug of ours.
+/// Macros and attributes whose texts users see only after a bug, or never.
 const INTERNAL: &[&str] = &[
     "assert",
     "assert_eq",
@@ -21,8 +20,7 @@ const INTERNAL: &[&str] = &[
     "unreachable",
 ];
 
-/// Every text of a source file that may reach a person, remedies as well; without
-/// docstrings.
+/// All texts of a source file for users, including remedies, without docstrings.
 ///
 /// # Errors
 /// A file that is no Rust.
@@ -43,8 +41,8 @@ fn parse(source: &str) -> Result<TokenStream, Problem> {
         .map_err(|error| format!("a source of messages is no Rust: {error}"))
 }
 
-/// Calls `each` with every literal, and with what it stands in: the name before the
-/// parentheses or after the `#[`, or nothing. Modules of tests are left out.
+/// Calls `each` with every literal and its context: the name before the parentheses or after
+/// the `#[`, or nothing. Test modules are omitted.
 fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) {
     let (mut name, mut left_out) = (String::new(), false);
     for token in tokens {
@@ -53,13 +51,12 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                 name = ident.to_string();
             }
             TokenTree::Literal(literal) => {
-                // What a name is given is not of what stands around both.
+                // The arguments of a name do not belong to the outer context.
                 let place = if name.is_empty() { around } else { &name };
                 each(place, &literal.to_string());
             }
             TokenTree::Punct(punct) => {
-                // The path of a macro or of an attribute goes on; all else is
-                // between two things.
+                // The path of a macro or an attribute continues; other tokens separate.
                 if !['!', ':', '=', '#'].contains(&punct.as_char()) {
                     name.clear();
                 }
@@ -77,7 +74,7 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
                 }
                 let around = match group.delimiter() {
                     Delimiter::Parenthesis if !name.is_empty() => name.clone(),
-                    // What is chosen among for a place in a message.
+                    // Alternatives for a part of a message.
                     Delimiter::Brace => String::new(),
                     _ => around.to_owned(),
                 };
@@ -88,7 +85,7 @@ fn within(tokens: TokenStream, around: &str, each: &mut impl FnMut(&str, &str)) 
     }
 }
 
-/// The text of a literal with `…` for what is put in; `None` when it is no text.
+/// The text of a literal with `…` for formatted values; `None` if it is no text.
 fn template(literal: &str) -> Option<String> {
     let text = syn::parse_str::<syn::LitStr>(literal).ok()?.value();
     let (mut out, mut depth) = (String::new(), 0_u32);
@@ -111,7 +108,7 @@ fn template(literal: &str) -> Option<String> {
     Some(out.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether there are words of its own in it.
+/// Whether it has words besides formatted values.
 fn says_something(template: &str) -> bool {
     template.chars().any(char::is_alphabetic)
 }

@@ -1,10 +1,10 @@
-//! Names of files and folders that say nothing.
+//! Generic names of files and folders, which are refused.
 
 use std::path::Path;
 
 use crate::Problem;
 
-/// They fit everything, so that in time everything is in them.
+/// Words that fit any contents.
 const EMPTY_WORDS: &[&str] = &[
     "util",
     "utils",
@@ -26,7 +26,7 @@ pub fn check(path: &Path) -> Vec<Problem> {
     found
         .map(|word| {
             format!(
-                "{}: `{word}` says nothing; name what it does",
+                "{}: `{word}` is too generic; name the purpose",
                 path.display()
             )
         })
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_words_are_refused_as_whole_words() {
+    fn generic_words_are_refused_as_whole_words() {
         for bad in [
             "a/util.rs",
             "a/Helpers/mod.rs",

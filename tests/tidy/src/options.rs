@@ -1,14 +1,14 @@
-//! Command-line options in texts of library crates: a library names causes and settings,
-//! a program adds what its own options and commands are called.
+//! Texts of library crates must not name command-line options: a library names causes and
+//! settings, a program adds the names of its options and commands.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::Problem;
 
-/// Texts with options of other programs, which a library may advise.
+/// Texts with options of other programs, which a library may name.
 const OF_OTHERS: &[&str] = &["docker: --security-opt"];
 
-/// Commands of `nvmeof`, which are those of nvme-cli too.
+/// Commands of `nvmeof`, which nvme-cli has too.
 const COMMANDS: &[&str] = &[
     "error-log",
     "id-ctrl",
@@ -20,7 +20,7 @@ const COMMANDS: &[&str] = &[
     "smart-log",
 ];
 
-/// Checks the texts of one source file; those of tests do not count.
+/// Checks the texts of one source file, except those of tests.
 #[must_use]
 pub fn check(file: &str, source: &str) -> Vec<Problem> {
     let tokens: TokenStream = match source.parse() {
@@ -31,8 +31,8 @@ pub fn check(file: &str, source: &str) -> Vec<Problem> {
     walk(tokens, &mut |text| {
         if let Some(option) = option_in(text) {
             problems.push(format!(
-                "{file}: a library names no command-line option, but {text:?} has {option:?}; \
-                 name the setting, and let initiator/cli/src/remedy.rs have the option"
+                "{file}: a library must not name command-line options, {text:?} has {option:?}; \
+                 name the setting, and let remedy.rs of initiator/cli or target/admin add it"
             ));
         }
     });
@@ -44,7 +44,7 @@ fn option_in(text: &str) -> Option<&str> {
     if OF_OTHERS.iter().any(|other| text.contains(other)) {
         return None;
     }
-    // A whole command of another program stands between backticks: `ulimit -n`.
+    // A whole command of another program is between backticks: `ulimit -n`.
     let parts = text.split('`').enumerate();
     let ours = parts
         .filter(|(at, part)| at % 2 == 0 || part.starts_with('-') || part.starts_with("nvmeof "));

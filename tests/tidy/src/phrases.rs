@@ -1,9 +1,9 @@
-//! Phrases that must not come back in messages and documents, and what to write instead.
+//! Phrases that messages and documents must not contain, with replacements.
 
 use crate::Problem;
 
-/// What stood in messages or documents and had to be decoded, and the field's words for it.
-/// Lower case; many of these words are fine in other senses, so whole phrases are listed.
+/// Phrases that are hard to understand, with the terms of the field. Lower case. Many of the
+/// words are fine in other senses, so whole phrases are listed.
 const PHRASES: &[(&str, &str)] = &[
     ("as chance has it", "at random"),
     ("brings its configuration along", "migrate, import"),
@@ -28,7 +28,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("which the log says more about", "the log says why"),
 ];
 
-/// Names each phrase that stands in `text`, which may be wrapped.
+/// Reports each phrase in `text`, which may be wrapped.
 #[must_use]
 pub fn check(file: &str, text: &str) -> Vec<Problem> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,9 +1,8 @@
-//! The reference of the configuration, made of the structures that read it.
+//! The configuration reference, generated from the structures that serde reads.
 //!
-//! A table of the file is a `struct Raw...` with named fields that serde reads;
-//! a key is a field. Its docstring says what it means, and in a last paragraph
-//! of its own, ``Default: `VALUE` ``, what it is when it is left out. No other
-//! place knows all keys, so no other place can be up to date by itself.
+//! A table of the file is a `struct Raw...` with named fields; a key is a field. Its docstring
+//! describes the key. A last paragraph ``Default: `VALUE` `` has its default. No other code has
+//! all keys, so the reference is always up to date.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,15 +11,15 @@ use syn::{Attribute, Expr, Fields, Item, ItemStruct, Lit, Meta, Type};
 
 use crate::Problem;
 
-/// The first table: the whole file.
+/// The structure of the whole file.
 const WHOLE: &str = "RawConfig";
 
 /// A table of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
-    /// As it stands in the file, such as `[limits]` or `[[subsystem.namespace]]`.
+    /// Its header in the file, such as `[limits]` or `[[subsystem.namespace]]`.
     pub header: String,
-    /// What it is for.
+    /// Description.
     pub about: String,
     /// Its keys, in the order of the code.
     pub keys: Vec<Key>,
@@ -31,20 +30,20 @@ pub struct Table {
 pub struct Key {
     /// Its name.
     pub name: String,
-    /// What a person writes.
+    /// Type of its value.
     pub kind: &'static str,
-    /// Whether it has to be there.
+    /// Whether it must be set.
     pub required: bool,
-    /// Its value when it is left out, as TOML.
+    /// Its default, as TOML.
     pub default: Option<String>,
-    /// What it means.
+    /// Description.
     pub about: String,
 }
 
 /// The tables that `sources` read, in the order of the code.
 ///
 /// # Errors
-/// What cannot be read, and keys and tables without a docstring.
+/// Sources that cannot be parsed, and keys and tables without a docstring.
 pub fn tables(sources: &[String]) -> Result<Vec<Table>, Vec<Problem>> {
     let mut structs = BTreeMap::new();
     let mut problems = Vec::new();
@@ -93,8 +92,7 @@ fn walk(
         let (about, default) = split(&doc(&field.attrs));
         if about.is_empty() {
             problems.push(format!(
-                "configuration: the key {place} has no docstring; say what it means and which \
-                 values there are"
+                "configuration: the key {place} has no docstring; describe it and its values"
             ));
         }
         keys.push(Key {
@@ -129,7 +127,7 @@ fn walk(
     }
 }
 
-/// The type of a value without what is around it.
+/// The type of a value without `Option`, `Vec`, `Spanned` and `Box`.
 struct Inner {
     name: String,
     optional: bool,
@@ -176,7 +174,7 @@ impl Inner {
         }
     }
 
-    /// What a person writes for it.
+    /// The type for the reference.
     fn kind(&self) -> &'static str {
         match (self.name.as_str(), self.list) {
             ("bool", false) => "true or false",
@@ -203,7 +201,7 @@ fn has_default(attributes: &[Attribute]) -> bool {
     serde(attributes).any(|words| words.starts_with("default"))
 }
 
-/// The words of each `#[serde(...)]`.
+/// The tokens of each `#[serde(...)]`.
 fn serde(attributes: &[Attribute]) -> impl Iterator<Item = String> {
     attributes.iter().filter_map(|attribute| {
         let Meta::List(list) = &attribute.meta else {
@@ -230,7 +228,7 @@ fn doc(attributes: &[Attribute]) -> String {
     lines.collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
-/// What it means, and the default.
+/// The description and the default.
 fn split(doc: &str) -> (String, Option<String>) {
     let (about, default) = match doc.split_once("Default: `") {
         Some((about, default)) => (about, default.split('`').next().map(str::to_owned)),
@@ -245,10 +243,11 @@ fn split(doc: &str) -> (String, Option<String>) {
 pub fn markdown(tables: &[Table]) -> String {
     let mut out = String::from(
         "# Configuration reference\n\n\
-         Every key of the configuration file, made of the code that reads it. What they\n\
-         are good for is in [configuration.md](configuration.md).\n\n\
+         Every key of the configuration file, generated from the code that reads it.\n\
+         [configuration.md](configuration.md) explains how to use them.\n\n\
          A size is a number of bytes or text such as `\"64M\"`; K, M, G and T are powers of\n\
-         1024. A key without a default that may be left out says what happens then.\n",
+         1024. The description of an optional key without a default states what applies if it\n\
+         is left out.\n",
     );
     for table in tables {
         let _ = write!(
@@ -273,12 +272,14 @@ pub fn markdown(tables: &[Table]) -> String {
             );
         }
     }
-    out.push_str("\n## All defaults\n\nThis file is the same as one with its `[[port]]` alone.\n");
+    out.push_str(
+        "\n## All defaults\n\nThis file has the same effect as its `[[port]]` table alone.\n",
+    );
     let _ = write!(out, "\n```toml\n{}```\n", defaults(tables));
     out
 }
 
-/// Tables that are there once, with every default that is a value.
+/// The tables that are not arrays, with every default that is a value.
 fn defaults(tables: &[Table]) -> String {
     let mut out = String::new();
     let single = |table: &&Table| !table.header.starts_with("[[");
@@ -329,7 +330,7 @@ mod tests {
     "#;
 
     #[test]
-    fn tables_and_keys_are_what_the_code_reads() {
+    fn reference_has_tables_and_keys_of_the_code() {
         let tables = tables(&[CODE.to_owned()]).unwrap();
         let headers: Vec<_> = tables.iter().map(|table| table.header.as_str()).collect();
         assert_eq!(headers, ["[limits]", "[[port]]", "[[port.group]]"]);
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_docstring_is_named() {
+    fn key_or_table_without_docstring_is_reported() {
         let code = CODE.replace("/// Whether.", "").replace("/// Groups.", "");
         let problems = tables(&[code]).unwrap_err().join("\n");
         assert!(problems.contains("the key port.on"), "{problems}");

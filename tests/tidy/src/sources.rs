@@ -1,4 +1,4 @@
-//! What every Rust source file keeps: a first line, its width, unsafe's address.
+//! Rules for all Rust source files: the first line, the width, the place of unsafe code.
 
 use std::path::Path;
 
@@ -9,13 +9,12 @@ const MAX_COLUMNS: usize = 100;
 /// The crates that may contain unsafe code, by folder.
 pub const UNSAFE_CRATES: &[&str] = &["common/memory", "common/uring", "common/rdma-verbs"];
 
-/// The files outside of them that may, each the only one of its crate: a border
-/// to a program in C.
+/// Other files that may, each the only one of its crate: the interface to a C program.
 pub const UNSAFE_FILES: &[&str] = &["initiator/fio/src/ffi.rs"];
 
 /// Code that handles structures of C libraries, which write some of their fields in other
 /// threads, under locks of their own.
-const BORDER_TO_C: &str = "common/rdma-verbs/src/sys";
+const C_STRUCTURES: &str = "common/rdma-verbs/src/sys";
 
 /// Checks one file; `path` is relative to the root of the repository.
 #[must_use]
@@ -24,11 +23,11 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     if !text.starts_with("//! ") {
         problems.push(format!(
-            "{shown}:1: the first line must say what the file owns (//! ...)"
+            "{shown}:1: the first line must state the purpose of the file (//! ...)"
         ));
     }
     for (number, line) in (1..).zip(text.lines()) {
-        // An address cannot be broken.
+        // A URL cannot be broken.
         if line.chars().count() > MAX_COLUMNS && !line.contains("://") {
             problems.push(format!("{shown}:{number}: more than {MAX_COLUMNS} columns"));
         }
@@ -36,14 +35,14 @@ pub fn check(path: &Path, text: &str) -> Vec<Problem> {
     if !may_be_unsafe(path) {
         problems.extend(unsafe_code(path, text));
     }
-    if path.starts_with(BORDER_TO_C) {
+    if path.starts_with(C_STRUCTURES) {
         problems.extend(references(path, text));
     }
     problems
 }
 
-/// A reference promises that nobody writes any field of what it names: fields of a structure
-/// that a C library made are read one by one through its pointer.
+/// A reference requires that no other code writes any field of its target. Fields of a
+/// structure of a C library are therefore read one by one through its pointer.
 fn references(path: &Path, text: &str) -> Vec<Problem> {
     let signs = ["raw.as_ref()", "raw.as_mut()", "&*", "&mut *"];
     let mut problems = Vec::new();
@@ -74,12 +73,11 @@ fn has_unsafe_file(root: &Path) -> bool {
     })
 }
 
-/// The compiler refuses unsafe code wherever the workspace's lints hold; what
-/// remains is code that turns them off, and the fuzz targets, where they do
-/// not hold.
+/// The lints of the workspace forbid unsafe code. This check finds code that disables them,
+/// and unsafe code in fuzz targets, which do not have these lints.
 fn unsafe_code(path: &Path, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
-    // What is forbidden cannot be allowed to one file.
+    // `forbid` cannot be lifted for one file.
     let level = if has_unsafe_file(path) {
         "deny"
     } else {
@@ -108,10 +106,10 @@ fn unsafe_code(path: &Path, text: &str) -> Vec<Problem> {
     problems
 }
 
-/// A file at which the compiler starts, except in tests and fuzz targets.
+/// A crate root, except in tests and fuzz targets.
 fn is_crate_root(path: &Path) -> bool {
     let root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
-    // The macro that makes a fuzz target contains unsafe code.
+    // The macro of fuzz targets contains unsafe code.
     (root
         || path
             .parent()
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn first_line_must_say_what_the_file_owns() {
+    fn first_line_must_state_the_purpose() {
         only("a/src/x.rs", "use std::fmt;\n", "first line");
         only("a/src/x.rs", "", "first line");
     }
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_has_an_address() {
+    fn unsafe_code_outside_permitted_crates_is_reported() {
         let block = ["//! X.\nlet x = unsafe", "{ y() };\n"].join(" ");
         let allow = ["//! X.\n#![allow", "unsafe_code, reason = \"speed\")]\n"].join("(");
         for text in [&block, &allow] {
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_of_c_are_not_borrowed() {
+    fn reference_to_c_structure_is_reported() {
         for code in ["self.raw.as_ref()", "&*id", "&mut *id"] {
             let text = format!("//! X.\nlet x = {code};\n");
             only("common/rdma-verbs/src/sys/x.rs", &text, ":2: a reference");
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_with_one_unsafe_file_denies_it_elsewhere() {
+    fn crate_with_one_unsafe_file_denies_unsafe_code() {
         only("initiator/fio/src/lib.rs", GOOD, "deny(unsafe_code)");
         let denies = GOOD.replace("forbid", "deny");
         assert!(problems("initiator/fio/src/lib.rs", &denies).is_empty());

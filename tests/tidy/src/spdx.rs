@@ -1,7 +1,7 @@
-//! Licence expressions: is there a way to use this under licences we accept?
+//! Licence expressions: whether permitted licences satisfy them.
 
-/// Whether `expression` (SPDX, or the older `A/B`) can be met with licences
-/// from `allowed` alone. What cannot be read is not met.
+/// Whether licences from `allowed` satisfy `expression` (SPDX, or the older `A/B`). An invalid
+/// expression is not satisfied.
 #[must_use]
 pub fn is_met(expression: &str, allowed: &[&str]) -> bool {
     let spaced = expression
@@ -31,7 +31,7 @@ impl<'a> Parser<'a> {
         Some(met)
     }
 
-    /// `one (AND one)*`, which binds stronger.
+    /// `one (AND one)*`, which has higher precedence.
     fn all(&mut self) -> Option<bool> {
         let mut met = self.one()?;
         while self.take("AND") {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_is_not_met() {
+    fn invalid_expression_is_not_satisfied() {
         for expression in ["MIT OR", "(MIT", "MIT)", "MIT Zlib", "OR MIT", "MIT WITH"] {
             assert!(!is_met(expression, ALLOWED), "{expression}");
         }

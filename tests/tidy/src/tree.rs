@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing of ours, as paths from the root.
+/// Folders without sources, as paths from the root.
 const SKIPPED: &[&str] = &[
     "build",
     "tests/fuzz/build",
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_seen_and_build_output_is_not() {
+    fn tree_has_sources_without_build_output() {
         let files = files(&root()).unwrap();
         assert!(files.contains(&PathBuf::from("tests/tidy/src/tree.rs")));
         // `target` is a folder of sources in this repository.

@@ -1,7 +1,7 @@
-//! The documents that are made of the code, or name parts of it.
+//! Documents that are generated from the code, or name parts of it.
 //!
-//! `NVMEOF_UPDATE_DOCS=1 cargo test -p nvmeof-tidy --test documents` writes those
-//! that are made; `cargo xtask docs` is the same.
+//! `NVMEOF_UPDATE_DOCS=1 cargo test -p nvmeof-tidy --test documents` writes the generated
+//! ones; `cargo xtask docs` does the same.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     files.iter().filter(ours).cloned().collect()
 }
 
-/// A document has to be what was made; or becomes it, if that is wanted.
+/// Compares a document with the generated text, or updates it if requested.
 fn must_be(document: &str, made: &str) {
     let path = tree::root().join(document);
     if std::env::var_os("NVMEOF_UPDATE_DOCS").is_some() {
@@ -33,7 +33,7 @@ fn must_be(document: &str, made: &str) {
     let differ = there.lines().zip(made.lines()).position(|(a, b)| a != b);
     assert!(
         there == made,
-        "{document} is not up to date (line {}): run `cargo xtask docs` and look at what changed",
+        "{document} is not up to date (line {}): run `cargo xtask docs` and review the diff",
         differ.map_or(there.lines().count().min(made.lines().count()), |at| at) + 1
     );
 }
@@ -47,7 +47,7 @@ fn tables() -> Vec<reference::Table> {
 }
 
 #[test]
-fn the_configuration_reference_is_made_of_the_code() {
+fn configuration_reference_is_generated_from_code() {
     let tables = tables();
     assert!(tables.len() > 5, "{tables:?}");
     must_be(
@@ -57,7 +57,7 @@ fn the_configuration_reference_is_made_of_the_code() {
 }
 
 #[test]
-fn the_instructions_in_the_document_are_those_recorded() {
+fn instructions_in_performance_md_match_the_baseline() {
     let root = tree::root();
     let recorded = read(&root.join("tests/guards/instructions.txt"));
     let document = read(&root.join("docs/performance.md"));
@@ -66,7 +66,7 @@ fn the_instructions_in_the_document_are_those_recorded() {
 }
 
 #[test]
-fn every_feature_names_tests_that_are_there() {
+fn every_feature_names_existing_tests() {
     let root = tree::root();
     let all = tree::files(&root).unwrap();
     let rust = all.iter().filter(|file| tree::is(file, "rs"));
@@ -83,10 +83,16 @@ fn every_feature_names_tests_that_are_there() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Folders with texts that a person may see.
+/// Folders with texts that users may see.
 const PROGRAMS: &[&str] = &["common", "target", "initiator"];
-/// Crates that programs are made of, none of which knows a program's command line.
-const LIBRARIES: &[&str] = &["common", "initiator/client", "initiator/core"];
+/// Library crates, which must not name options of a program.
+const LIBRARIES: &[&str] = &[
+    "common",
+    "initiator/client",
+    "initiator/core",
+    "target/api",
+    "target/control",
+];
 
 #[test]
 fn library_texts_name_no_command_line_option() {
@@ -102,7 +108,7 @@ fn library_texts_name_no_command_line_option() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// What administrators read, besides messages.
+/// Documents for administrators.
 fn documents() -> Vec<PathBuf> {
     let files = tree::files(&tree::root()).unwrap();
     let shipped = |file: &&PathBuf| {
@@ -117,7 +123,7 @@ fn documents() -> Vec<PathBuf> {
     files.iter().filter(shipped).filter(text).cloned().collect()
 }
 
-/// What a person may read, with the file that has it: texts of programs, documents.
+/// All texts for users with their files: texts of programs, documents.
 fn public_texts() -> Vec<(PathBuf, String)> {
     let root = tree::root();
     let mut texts = Vec::new();
@@ -137,7 +143,7 @@ fn public_texts() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn messages_and_documents_are_in_the_words_of_the_field() {
+fn messages_and_documents_use_terms_of_the_field() {
     let problems: Vec<_> = public_texts()
         .iter()
         .flat_map(|(file, text)| phrases::check(&file.to_string_lossy(), text))
@@ -162,7 +168,7 @@ fn messages_and_documents_mention_keys_and_documents_that_exist() {
         problems.extend(
             unknown
                 .iter()
-                .map(|key| format!("{shown}: there is no key {key}")),
+                .map(|key| format!("{shown}: key {key} does not exist")),
         );
         // Links have a check of their own.
         if !tree::is(file, "md") {
@@ -170,14 +176,14 @@ fn messages_and_documents_mention_keys_and_documents_that_exist() {
             problems.extend(
                 unknown
                     .iter()
-                    .map(|name| format!("{shown}: there is no {name}")),
+                    .map(|name| format!("{shown}: {name} does not exist")),
             );
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Where whatever is logged is about a peer.
+/// Folders whose log lines are about peers.
 const OF_PEERS: &[&str] = &[
     "common/rdma-iwarp/src",
     "common/rdma-shm/src",
@@ -186,7 +192,7 @@ const OF_PEERS: &[&str] = &[
     "target/engine/src/queue",
     "target/engine/src/reactor",
 ];
-/// Texts there that are about this process or the machine.
+/// Texts there about this process or the machine.
 const OF_NO_PEER: &[&str] = &[
     "cannot free a memory window, it is leaked: {error}",
     "cannot drain a shared receive queue, its buffers are leaked: {error}",
@@ -204,8 +210,8 @@ const OF_NO_PEER: &[&str] = &[
     "{left} backing stores could not be flushed in time",
 ];
 
-/// Texts there about peers of whom nothing else is known yet, and about connections
-/// that nobody was let in on, which name the queue that was asked for.
+/// Texts there about peers that are not identified yet, and about refused connections,
+/// which name the requested queue.
 const OF_STRANGERS: &[&str] = &[
     "connection refused: {what}",
     "a socket option was refused",
@@ -234,17 +240,20 @@ fn are(lines: &BTreeSet<String>, known: &[&str], what_to_do: &str) {
     let new: Vec<_> = lines.difference(&known).cloned().collect();
     assert!(new.is_empty(), "{what_to_do}:\n{}", new.join("\n"));
     let gone: Vec<_> = known.difference(lines).collect();
-    assert!(gone.is_empty(), "nobody says {gone:?} any more");
+    assert!(
+        gone.is_empty(),
+        "no log line has these texts any more: {gone:?}"
+    );
 }
 
 #[test]
-fn every_line_about_a_peer_says_which() {
-    let nobodys = lines_about_peers(logging::about_nobody);
-    are(&nobodys, OF_NO_PEER, "say which peer (peer = ...)");
+fn every_log_line_has_a_subject() {
+    let without_subject = lines_about_peers(logging::without_subject);
+    are(&without_subject, OF_NO_PEER, "name the peer (peer = ...)");
 }
 
 #[test]
-fn every_line_about_a_peer_says_whose_it_is() {
+fn every_log_line_about_a_peer_names_it() {
     let alone = lines_about_peers(logging::about_a_peer_alone);
     are(
         &alone,
@@ -253,18 +262,18 @@ fn every_line_about_a_peer_says_whose_it_is() {
     );
 }
 
-/// Texts there about peers that no peer provokes at will, besides those of [`OF_NO_PEER`],
-/// and why.
+/// Texts there about peers that a peer cannot provoke at will, besides those of
+/// [`OF_NO_PEER`], with the reason.
 const NOT_AT_WILL: &[(&str, &str)] = &[
     (
         "Flush failed: an earlier flush of the backing store failed and may have lost \
              writes of this host",
-        "once for each failure of a disk",
+        "once for each failure of a backing store",
     ),
     (
         "memory of this process is still in use by process {process} after its connection \
-         ended; it stays reserved until that process releases it or ends: is the process \
-         stopped (`kill -CONT {process}` resumes it), or waiting for a disk?",
+         ended; it stays reserved until that process releases it or ends; check \
+         whether it is stopped (`kill -CONT {process}` resumes it) or waits for I/O",
         "once for a connection of a permitted process, after seconds",
     ),
     ("a queue pair cannot be stopped: {error}", DEVICE),
@@ -296,7 +305,7 @@ const DEVICE: &str = "a device fails or changes its state";
 const KERNEL: &str = "the kernel has no memory";
 
 #[test]
-fn every_line_that_a_peer_provokes_is_limited() {
+fn every_line_that_a_peer_provokes_is_rate_limited() {
     let unlimited = lines_about_peers(logging::without_limit);
     let known = NOT_AT_WILL.iter().map(|(text, _)| *text);
     let known: Vec<_> = known.chain(OF_NO_PEER.iter().copied()).collect();

@@ -1,9 +1,9 @@
-//! What blocks contain: who wrote them, recognisable from the bytes alone.
+//! Contents of blocks, which identify the write and the position.
 
-/// Who wrote a block: the number of the operation, or [`ZEROES`].
+/// The write of a block: the number of the operation, or [`ZEROES`].
 pub(crate) type Value = u64;
 
-/// A block that was never written, was zeroed or was given up.
+/// A block that was never written, was zeroed or deallocated.
 pub(crate) const ZEROES: Value = 0;
 
 /// Fills one block, number `lba` of namespace `nsid`, as written by `value`.
@@ -18,7 +18,7 @@ pub(crate) fn fill(block: &mut [u8], value: Value, nsid: u32, lba: u64) {
     }
 }
 
-/// Who wrote the block; `None` when nobody wrote all of it there.
+/// The write of the block; `None` if no single write wrote all of it at this position.
 pub(crate) fn read(block: &[u8], nsid: u32, lba: u64) -> Option<Value> {
     let (words, _) = block.as_chunks::<8>();
     let value = u64::from_le_bytes(*words.first()?);
@@ -32,8 +32,8 @@ pub(crate) fn read(block: &[u8], nsid: u32, lba: u64) -> Option<Value> {
     right.then_some(value)
 }
 
-/// Word `at` of a block. The first is the value itself; the others differ by
-/// place, so that a block at a wrong place or in a wrong order is noticed.
+/// Word `at` of a block. The first is the value itself; the others depend on the position,
+/// so that misplaced and torn blocks are detected.
 fn expected(value: Value, nsid: u32, lba: u64, at: u64) -> u64 {
     if at == 0 {
         return value;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_tell_who_wrote_them_and_where() {
+    fn block_identifies_its_write_and_position() {
         let mut block = [0; 512];
         assert_eq!(read(&block, 1, 5), Some(ZEROES));
         fill(&mut block, 77, 1, 5);

@@ -1,9 +1,9 @@
-//! One honest host beside hostile peers, in virtual time: what it still gets of one
-//! reactor, and how long its commands take.
+//! One honest host beside hostile peers of one reactor, in virtual time: its throughput and
+//! latency.
 //!
-//! The honest host is the initiator's polled interface; hostile peers make their frames
-//! by hand. CPUs cost no virtual time here: what is measured are buffers and the
-//! order of service, which is what peers can take from each other.
+//! The honest host uses the polled interface of the initiator; hostile peers build their
+//! own frames. CPU time takes no virtual time: the measurement shows the effect of buffers
+//! and of the order of service.
 
 mod peer;
 
@@ -28,26 +28,26 @@ use crate::world::Reactors;
 pub use peer::Habit;
 use peer::Hostile;
 
-/// Who is there, and what the honest host does.
+/// The peers, and the workload of the honest host.
 #[derive(Clone, Debug)]
 pub struct Crowd {
-    /// Everything that is left to chance follows from it.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Hostile peers.
     pub hostile: usize,
-    /// What they do.
+    /// Their behaviour.
     pub habit: Habit,
     /// Commands whose data a turncoat moves before it stops.
     pub good: usize,
-    /// Where they are.
+    /// Their addresses.
     pub addresses: Addresses,
     /// Bytes of each command of the honest host, and of theirs.
     pub length: u32,
-    /// Commands that it has outstanding.
+    /// Its outstanding commands.
     pub depth: usize,
-    /// How long it works.
+    /// Duration of its workload.
     pub time: Duration,
-    /// For how long nothing gets from it to the target or back, after a third of that.
+    /// Duration of a network pause between it and the target, after a third of that time.
     pub pause: Duration,
 }
 
@@ -56,38 +56,38 @@ pub struct Crowd {
 pub enum Addresses {
     /// Each has its own.
     Own,
-    /// All have that of the honest host.
+    /// All have the address of the honest host.
     Shared,
-    /// All have one, where the honest host is not.
+    /// All have one address, not that of the honest host.
     OneElsewhere,
 }
 
-/// What the honest host got.
+/// The service of the honest host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Commands that were answered.
-    pub answered: u64,
-    /// The longest that one of them took, or has taken so far.
+    /// Completed commands.
+    pub completed: u64,
+    /// The longest latency of a command, including outstanding ones.
     pub longest: Duration,
-    /// How often hostile peers were disconnected.
+    /// Number of disconnects of hostile peers.
     pub disconnected: u64,
 }
 
 const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PORT: u16 = 4420;
 const BLOCK: u32 = 4096;
-/// Commands that all who flood the target have outstanding: each costs a run some time.
+/// Outstanding commands of all flooding peers: each takes run time.
 const COMMANDS: usize = 128;
-/// How long a target has peers connect before the honest host is looked at.
+/// Time for peers to connect before the measurement.
 const ARRIVAL: Duration = Duration::from_millis(100);
-/// The target's buffers: a quarter of what the default gives one reactor, but as
-/// many of the longest kind.
+/// The target's buffers: a quarter of the default of one reactor, but the same number of the
+/// longest ones.
 const BUFFERS: [(usize, usize); 4] = [(4096, 256), (32 << 10, 64), (256 << 10, 20), (1 << 20, 10)];
 
-/// Has the honest host connect, then the hostile peers, and then work.
+/// Connects the honest host, then the hostile peers, then runs the workload.
 ///
 /// # Errors
-/// When a command of the honest host fails, or nothing happens any more.
+/// When a command of the honest host fails, or there is a deadlock.
 pub fn run(crowd: &Crowd) -> Result<Service, String> {
     let mut scene = Scene::new(crowd);
     scene.run_until(|scene| scene.honest.is_up())?;
@@ -119,7 +119,7 @@ struct Scene {
     works: bool,
     calls: BTreeMap<u64, Duration>,
     made: u64,
-    answered: u64,
+    completed: u64,
     longest: Duration,
     wake_at: Duration,
 }
@@ -158,13 +158,13 @@ impl Scene {
             works: false,
             calls: BTreeMap::new(),
             made: 0,
-            answered: 0,
+            completed: 0,
             longest: Duration::ZERO,
             wake_at: Duration::ZERO,
         }
     }
 
-    /// The hostile peers begin.
+    /// Connects the hostile peers.
     fn arrive(&mut self) {
         let honest = self.honest.ip;
         for number in 0..self.crowd.hostile {
@@ -207,12 +207,12 @@ impl Scene {
         }
         let next = [self.disks.next_at(), self.honest.next_deadline(now)];
         let next = next.into_iter().flatten();
-        // Nobody sleeps longer, so that what is late is seen.
+        // Limits each step of time, so that delays are observed.
         let next = next.chain([now + Duration::from_millis(50)]);
         let until = next.chain(self.reactors.next_at(now)).min();
         match self.net.advance_to_next(until) {
             true => Ok(()),
-            false => Err("nothing will ever happen again".to_owned()),
+            false => Err("deadlock: no event and no deadline is pending".to_owned()),
         }
     }
 
@@ -220,9 +220,9 @@ impl Scene {
         let mut done = Vec::new();
         let mut progress = self.honest.poll(now, &mut done)?;
         for Done { user, result, .. } in done {
-            let since = self.calls.remove(&user).ok_or("a call ended twice")?;
+            let since = self.calls.remove(&user).ok_or("a call completed twice")?;
             result.map_err(|error| format!("a command of the honest host failed: {error}"))?;
-            self.answered += 1;
+            self.completed += 1;
             self.longest = self.longest.max(now - since);
         }
         while self.works && self.calls.len() < self.crowd.depth && self.honest.is_up() {
@@ -257,7 +257,7 @@ impl Scene {
         let now = self.net.now();
         let waits = self.calls.values().map(|since| now - *since).max();
         Service {
-            answered: self.answered,
+            completed: self.completed,
             longest: self.longest.max(waits.unwrap_or_default()),
             disconnected: self.hostile.iter().map(|one| one.disconnected).sum(),
         }
@@ -305,8 +305,8 @@ fn model() -> Model {
     Model::build(limits, &[port], &[subsystem]).unwrap()
 }
 
-/// One that has room for all, and takes the longer the more bytes a command has, so
-/// that a run does not move more of them than it has to.
+/// A disk with room for all, whose delays grow with the length of a command, to limit the
+/// bytes of a run.
 fn disk(length: u32) -> (DiskShape, Temper) {
     let shape = DiskShape {
         blocks: 1 << 9,
@@ -331,7 +331,7 @@ fn shape_of(crowd: &Crowd) -> HostShape {
     HostShape {
         queues: vec![64],
         flow_control: true,
-        // All data go by RDMA.
+        // All data are transferred by RDMA.
         in_capsule: 0,
         keep_alive: Duration::from_secs(5),
         command_timeout: crowd.time + Duration::from_secs(60),

@@ -1,5 +1,5 @@
-//! Simulated disks: a write cache that a crash empties, random times, answers
-//! out of order, errors on demand. Keeps the daemon's contract of storage.
+//! Simulated disks: a write cache that a crash empties, random delays, completions out of
+//! order, errors on demand. They comply with the storage contract of the daemon.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -21,26 +21,26 @@ use cache::Disk;
 
 mod cache;
 
-/// All disks of the world: they outlive the target that uses them.
+/// All disks of the world, which outlive the target.
 #[derive(Clone)]
 pub(crate) struct Disks {
     inner: Arc<Mutex<Inner>>,
 }
 
-/// The disks as one reactor of one run of the target sees them. What a run that is
-/// over asks for is ignored.
+/// The disks for one reactor of one run of the target. Requests of a run that has ended are
+/// ignored.
 pub(crate) struct DiskHandle {
     disks: Disks,
     run: u32,
     /// The number of the reactor.
     reactor: usize,
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
 }
 
-/// How the disks behave from now on.
+/// The behaviour of the disks from now on.
 #[derive(Clone, Debug)]
 pub(crate) struct Temper {
-    /// How long an operation takes.
+    /// Duration of an operation.
     pub(crate) latency: RangeInclusive<Duration>,
     /// Operations that fail with EIO.
     pub(crate) eio: OneIn,
@@ -50,7 +50,7 @@ pub(crate) struct Temper {
     pub(crate) room: usize,
 }
 
-/// Errors that were answered, by what a host may be told.
+/// Injected errors, by the status that a host may get.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Injected {
     pub(crate) reads: u64,
@@ -65,25 +65,25 @@ struct Inner {
     temper: Temper,
     disks: Vec<Disk>,
     jobs: BTreeMap<u64, Job>,
-    /// What happens next, by time and order.
+    /// Future events, by time and order.
     agenda: BTreeMap<(Duration, u64), Step>,
-    /// Of each reactor; `None` of one that is no more.
+    /// For each reactor; `None`: it has ended.
     ready: Vec<Option<Ready>>,
-    /// Counts everything that happens.
+    /// Counter of events.
     clock: u64,
     run: u32,
     injected: Injected,
-    /// What the target asked for that it must not.
+    /// Violations of the contract by the target.
     wrong: Vec<String>,
 }
 
-/// What is done and was not taken.
+/// Completions that were not taken yet.
 struct Ready {
     done: Vec<Done>,
-    /// Whether the reactor wants to be woken, as a ring is told.
+    /// Whether the reactor requested a wake-up.
     wanted: bool,
     /// Wakes it.
-    bell: Arc<EventFd>,
+    eventfd: Arc<EventFd>,
 }
 
 struct Job {
@@ -95,14 +95,14 @@ struct Job {
     failure: Option<Errno>,
     started: u64,
     started_at: Duration,
-    /// Of a flush: its stamp, and what was lost before.
+    /// For a flush: its stamp, and losses before it.
     flush: Option<(u64, u64)>,
 }
 
 enum Step {
-    /// The data of these bytes of the range move.
+    /// Transfers these bytes of the range.
     Move { job: u64, bytes: Range<u64> },
-    /// It is answered.
+    /// Completes the operation.
     Done { job: u64 },
 }
 
@@ -131,26 +131,26 @@ impl Disks {
         self.inner.lock().unwrap()
     }
 
-    /// The disks for the next reactor of the run of the target.
+    /// The disks for the next reactor of the current run of the target.
     pub(crate) fn open(&self) -> DiskHandle {
-        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
-        let bell = Arc::new(bell);
+        let eventfd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let eventfd = Arc::new(eventfd);
         let mut inner = self.lock();
         inner.ready.push(Some(Ready {
             done: Vec::new(),
             wanted: false,
-            bell: Arc::clone(&bell),
+            eventfd: Arc::clone(&eventfd),
         }));
         DiskHandle {
             disks: self.clone(),
             run: inner.run,
             reactor: inner.ready.len() - 1,
-            bell,
+            eventfd,
         }
     }
 
-    /// Power is lost. What is in flight and what is in the caches is kept in
-    /// part, block by block.
+    /// Power loss. Operations in flight and contents of caches are kept in part, block by
+    /// block.
     pub(crate) fn crash(&self) {
         let mut inner = self.lock();
         inner.run += 1;
@@ -170,12 +170,12 @@ impl Disks {
         self.lock().temper = temper;
     }
 
-    /// When something is due.
+    /// Time of the next event.
     pub(crate) fn next_at(&self) -> Option<Duration> {
         self.lock().agenda.keys().next().map(|(at, _)| *at)
     }
 
-    /// Does what is due.
+    /// Handles the events that are due.
     pub(crate) fn advance(&self) {
         self.lock().advance();
     }
@@ -185,7 +185,7 @@ impl Disks {
         self.lock().jobs.values().map(|job| job.started_at).min()
     }
 
-    /// Whether anything of a reactor is in flight.
+    /// Whether a reactor has operations in flight.
     pub(crate) fn work_for(&self, reactor: usize) -> bool {
         self.lock().jobs.values().any(|job| job.reactor == reactor)
     }
@@ -194,18 +194,18 @@ impl Disks {
         self.lock().injected
     }
 
-    /// How often a disk has lost what it had answered as done, but for crashes.
+    /// Number of times that a disk lost completed writes, not by crashes.
     pub(crate) fn lost(&self, disk: usize) -> u64 {
         self.lock().disks[disk].losses.now().count
     }
 
-    /// What the target did that it must not, if anything.
+    /// A violation of the contract by the target, if any.
     pub(crate) fn wrong(&self) -> Option<String> {
         self.lock().wrong.first().cloned()
     }
 }
 
-/// What is in flight goes on, and nobody hears of it.
+/// Operations in flight continue, and their completions are dropped.
 impl Drop for DiskHandle {
     fn drop(&mut self) {
         let mut inner = self.disks.lock();
@@ -257,8 +257,8 @@ impl Storage for DiskHandle {
         let Some(ready) = &mut inner.ready[self.reactor] else {
             return Ok(());
         };
-        // It fails when nobody was to be woken.
-        let _ = ready.bell.read();
+        // Fails if no wake-up was pending.
+        let _ = ready.eventfd.read();
         ready.wanted = false;
         done.append(&mut ready.done);
         Ok(())
@@ -277,7 +277,7 @@ impl Storage for DiskHandle {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        Some(self.eventfd.as_fd())
     }
 }
 
@@ -305,7 +305,7 @@ impl Inner {
             }
             pieces.retain(|piece| !piece.is_empty());
             for bytes in pieces {
-                // Of a failed operation any part may have been done.
+                // A failed operation may have been done in part.
                 if failure.is_none() || self.dice.happens(OneIn(2)) {
                     let step = Step::Move { job: id, bytes };
                     self.agenda.insert((at, order), step);
@@ -330,7 +330,7 @@ impl Inner {
         self.jobs.insert(id, job);
     }
 
-    /// What the target must never ask for.
+    /// Checks a request of the target for violations.
     fn check(&mut self, (reactor, disk): (usize, usize), tag: u64, op: &Op) {
         let shape = &self.disks[disk].shape;
         let (offset, len) = op.range();
@@ -340,23 +340,23 @@ impl Inner {
         if !blocks || !inside || (len == 0 && !matches!(op, Op::Flush)) {
             let verb = op.verb();
             self.wrong.push(format!(
-                "the target asked disk {disk} to {verb} {len} bytes from {offset}"
+                "invalid request of the target: disk {disk}: {verb} {len} bytes from {offset}"
             ));
         }
         if let Op::Read { buf, .. } | Op::Write { buf, .. } = op
             && !buf.addr().is_multiple_of(shape.alignment.into())
         {
-            self.wrong.push(format!(
-                "the target gave disk {disk} a buffer that is not aligned"
-            ));
+            self.wrong
+                .push(format!("the target passed disk {disk} an unaligned buffer"));
         }
         if self
             .jobs
             .values()
             .any(|job| job.tag == tag && (job.reactor, job.disk) == (reactor, disk))
         {
-            self.wrong
-                .push(format!("the target used tag {tag:#x} twice at once"));
+            self.wrong.push(format!(
+                "the target used tag {tag:#x} for two operations at a time"
+            ));
         }
     }
 
@@ -380,7 +380,7 @@ impl Inner {
         *range.start() + Duration::from_nanos(self.dice.roll() % (span + 1))
     }
 
-    /// Does what is due.
+    /// Handles the events that are due.
     fn advance(&mut self) {
         let now = self.net.now();
         while let Some(entry) = self.agenda.first_entry()
@@ -402,7 +402,7 @@ impl Inner {
         let Self { disks, dice, .. } = self;
         let disk = &mut disks[job.disk];
         match (job.flush, job.failure) {
-            // Who asked beside one that lost something hears of it as well.
+            // A concurrent flush reports the loss as well.
             (Some((_, before)), None) if disk.losses.now().count > before => {
                 job.failure = Some(Errno::EIO);
             }
@@ -426,7 +426,7 @@ impl Inner {
                 result,
             });
             if ready.wanted {
-                ready.bell.write(1).unwrap();
+                ready.eventfd.write(1).unwrap();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One host: connects, notices when its association is lost, connects again.
+//! One host: connects, detects when its association is lost, connects again.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -24,11 +24,11 @@ pub(crate) struct Host {
     pub(crate) buffers: Classes,
     pub(crate) dice: Dice,
     state: State,
-    /// Providers behave from now on.
+    /// Providers have no faults from now on.
     well_behaved: bool,
-    /// Nobody polls it until then.
-    pub(crate) hangs_until: Duration,
-    /// Why it closed its queues last.
+    /// It is not polled until then.
+    pub(crate) stalled_until: Duration,
+    /// Reason of the last close of its queues.
     pub(crate) why: String,
     /// Counts the changes of state.
     pub(crate) changes: u64,
@@ -50,7 +50,7 @@ enum State {
         queues: Vec<IoQueue>,
         since: Duration,
     },
-    /// It left for good.
+    /// It has left permanently.
     Left,
 }
 
@@ -92,7 +92,7 @@ impl Host {
                 until: Duration::ZERO,
             },
             well_behaved: false,
-            hangs_until: Duration::ZERO,
+            stalled_until: Duration::ZERO,
             why: String::new(),
             changes: 0,
         }
@@ -155,7 +155,7 @@ impl Host {
         matches!(self.state, State::Left)
     }
 
-    /// In a word, for the trace.
+    /// A short form, for the trace.
     pub(crate) fn phase(&self) -> &'static str {
         match &self.state {
             State::Down { .. } => "down",
@@ -198,9 +198,9 @@ impl Host {
         queues[queue].submit(work, buf, user, now)
     }
 
-    /// Makes progress. Says whether there was any.
+    /// Makes progress. Returns whether there was any.
     pub(crate) fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> Result<bool, String> {
-        if now < self.hangs_until {
+        if now < self.stalled_until {
             return Ok(false);
         }
         let state = std::mem::replace(&mut self.state, State::Left);
@@ -268,7 +268,7 @@ impl Host {
                 }
                 if now > since + CLOSING {
                     return Err(format!(
-                        "host {} asked its queues to close {CLOSING:?} ago and they have not: \
+                        "queues of host {} have not closed within {CLOSING:?}: \
                          {:?} {:?}",
                         self.number,
                         admin.connection(),
@@ -366,10 +366,10 @@ impl Host {
         Ok(queues)
     }
 
-    /// When it has to be polled at the latest.
+    /// The time by which it must be polled.
     pub(crate) fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        if now < self.hangs_until {
-            return Some(self.hangs_until);
+        if now < self.stalled_until {
+            return Some(self.stalled_until);
         }
         match &self.state {
             State::Left => None,
@@ -391,21 +391,20 @@ impl Host {
         }
     }
 
-    /// The process dies: everything is gone at once, its memory too, which the
-    /// target may be using.
+    /// The process crashes: everything is gone immediately, including memory that the target
+    /// may be using.
     pub(crate) fn crash(&mut self, now: Duration) {
         let down = self.down(now);
         self.change(down);
         self.buffers = Classes::new(&BUFFERS, self.medium.pages()).unwrap();
     }
 
-    /// Providers do nothing wrong from the next connection on.
+    /// Providers have no faults from the next connection on.
     pub(crate) fn behave(&mut self) {
         self.well_behaved = true;
     }
 
-    /// Leaves for good: in good order when it is connected. Called until it
-    /// has left.
+    /// Leaves permanently, with a shutdown if connected. Call it until it has left.
     pub(crate) fn leave(&mut self, now: Duration) {
         if let State::Down { .. } = self.state {
             return self.change(State::Left);

@@ -1,14 +1,13 @@
-//! Target and initiator in one world: one thread, one seed, virtual time.
+//! Simulation of target and initiator: one thread, one seed, virtual time.
 //!
-//! A world has the target's reactors, one or several, and core over simulated disks,
-//! hosts made of the initiator's polled queues, and a simulated network between them.
-//! What hosts ask for, how long everything takes and what goes wrong follows
-//! from one number. An oracle knows what a correct disk may answer.
-//! At the end everything is read, the hosts leave, and nobody has kept
-//! anything.
+//! A world has the reactors and the core of the target over simulated backing stores, hosts
+//! with the polled queues of the initiator, and a simulated network. The seed determines
+//! the workload, all delays and all faults. An oracle knows the results that a correct
+//! namespace may return. At the end everything is read, the hosts disconnect, and no
+//! resource remains in use.
 //!
-//! This crate tests no real network, no real disk and no process: that is for
-//! the end-to-end tests.
+//! This crate tests no real network, no real backing store and no process: the end-to-end
+//! tests do.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +31,7 @@ use std::time::Duration;
 
 use world::World;
 
-/// What happened in a run.
+/// Summary of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
@@ -41,9 +40,9 @@ pub struct Report {
     pub calls: u64,
     /// Faults that were planned.
     pub faults: usize,
-    /// Times a host began or ended a connection.
+    /// Number of connects and disconnects of hosts.
     pub connections: u64,
-    /// How long it took in virtual time.
+    /// Its duration in virtual time.
     pub virtual_time: Duration,
     /// Lines of the trace.
     pub lines: u64,
@@ -51,8 +50,7 @@ pub struct Report {
     pub hash: u64,
 }
 
-/// Something happened that must not. Displays with the end of the trace and
-/// the command that shows it again.
+/// A violation. Displays with the end of the trace and the command that repeats it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
@@ -71,16 +69,16 @@ impl fmt::Display for Failure {
         writeln!(f, "seed {}: {}", self.seed, self.what)?;
         write!(
             f,
-            "to see it again: NVMEOF_SEED={} cargo test -p nvmeof-world",
+            "to repeat: NVMEOF_SEED={} cargo test -p nvmeof-world",
             self.seed
         )
     }
 }
 
-/// Runs the world that `seed` means.
+/// Runs the world of `seed`.
 ///
 /// # Errors
-/// [`Failure`] when something happens that must not.
+/// [`Failure`] on a violation.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     World::new(seed, false).run()
 }
@@ -89,6 +87,6 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_aloud(seed: u64) -> Result<Report, Failure> {
+pub fn run_with_trace(seed: u64) -> Result<Report, Failure> {
     World::new(seed, true).run()
 }

@@ -1,4 +1,4 @@
-//! What hosts and the target reach each other by.
+//! The medium between hosts and target.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use nvmeof_rdma_sim::SimNet;
 use nvmeof_rdma_soft::SoftConfig;
 use tempfile::TempDir;
 
-/// How long a peer may take for its half of the connection set-up.
+/// Time-out of the peer's half of the connection set-up.
 const HANDSHAKE: Duration = Duration::from_secs(1);
-/// How long a closing connection may take to send what is queued.
+/// Time-out of a closing connection to send its queued data.
 const LINGER: Duration = Duration::from_millis(100);
 
 fn soft(crc: bool) -> SoftConfig {
@@ -29,7 +29,7 @@ fn shm(folder: &TempDir) -> ShmConfig {
     ShmConfig {
         folder: folder.path().to_owned(),
         ring: 64 << 10,
-        // Time does not pass while somebody looks.
+        // Virtual time does not advance during polls.
         spin: Duration::ZERO,
         handshake: HANDSHAKE,
         linger: LINGER,
@@ -37,19 +37,18 @@ fn shm(folder: &TempDir) -> ShmConfig {
     }
 }
 
-/// What hosts and the target reach each other by.
+/// The medium between hosts and target.
 #[derive(Clone)]
 pub(crate) enum Medium {
     /// The simulated network; whether frames carry a checksum.
     Net { net: SimNet, crc: bool },
-    /// Shared memory, which is real: no time passes in it, and it is as
-    /// predictable as the single thread that uses it. The target has its disks
-    /// work in the hosts' memory.
+    /// Real shared memory: it takes no virtual time, and is deterministic because one thread
+    /// uses it. The disks of the target access the memory of hosts.
     Memory(Arc<TempDir>),
 }
 
 impl Medium {
-    /// Shared memory, with a folder of its own in which to meet.
+    /// Shared memory, with a folder of its own for sockets.
     pub(crate) fn memory() -> Self {
         Self::Memory(Arc::new(TempDir::new().unwrap()))
     }
@@ -69,7 +68,7 @@ impl Medium {
             all.map(|one| Box::new(one) as Box<dyn Provider>).collect()
         }
         match self {
-            // As it has been for seeds with one reactor.
+            // Unchanged for seeds with one reactor.
             _ if reactors == 1 => vec![self.provider(ip)],
             Self::Net { net, crc } => boxed(net.group(ip, &soft(*crc), reactors)),
             Self::Memory(folder) => {
@@ -78,7 +77,7 @@ impl Medium {
         }
     }
 
-    /// The pages that buffers of hosts are made of.
+    /// The kind of pages of hosts' buffers.
     pub(crate) fn pages(&self) -> Pages {
         match self {
             Self::Net { .. } => Pages::Normal,
@@ -86,7 +85,7 @@ impl Medium {
         }
     }
 
-    /// What differs from run to run in texts of providers: where they meet.
+    /// Removes the folder from texts of providers, which differs between runs.
     pub(crate) fn without_place(&self, text: &str) -> String {
         match self {
             Self::Net { .. } => text.to_owned(),

@@ -1,4 +1,4 @@
-//! What a correct disk may answer.
+//! The results that a correct disk may return.
 //!
 //! For each block there is a list of candidates: the writes whose value it may
 //! hold now or after a crash. Time is counted in events. A candidate leaves
@@ -12,15 +12,14 @@
 //!   because it was acknowledged with FUA, or before a flush was sent that was
 //!   then acknowledged (NVMe Base 2.0, section 7.1; NVM 1.0, section 3.2.4).
 //!
-//! A flush that fails may take with it what all hosts wrote. Each is told by one of its
-//! own flushes; from then on nothing is known of what it sent before it heard that. So
-//! once that happened a flush says something about what its own host wrote, and of no
-//! other's.
+//! A flush that fails may lose writes of all hosts. Each host is notified by one of its own
+//! flushes. From then on, nothing is known about writes that it sent before. After a loss, a
+//! completed flush therefore proves only writes of its own host.
 //!
 //! Writes that overlap in time may take effect in either order, block by block.
-//! A write that failed may have changed any of its blocks. One whose answer
-//! was lost may do so until it is known that nobody works on it any more, but once
-//! the target has let go of its queue not after a newer one was acknowledged.
+//! A write that failed may have changed any of its blocks. A write without a response may
+//! still take effect until it is settled: no work on it remains. Once the target has
+//! released its queue, it must not take effect after a newer write was acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -36,21 +35,21 @@ pub(crate) type OpId = u64;
 pub(crate) struct Oracle {
     /// By namespace, then by block.
     blocks: Vec<Vec<Block>>,
-    /// Everything that has not ended, and writes whose answer was lost.
+    /// Operations in progress, and writes without a response.
     ops: BTreeMap<OpId, Op>,
     clock: u64,
     /// Crashes so far.
     epoch: u32,
-    /// Of namespaces a flush of which failed so.
+    /// Namespaces with a flush that failed this way.
     lossy: BTreeSet<usize>,
-    /// Who sends what begins.
+    /// The sender of new operations.
     host: Sender,
 }
 
-/// Who sent something: one of the hosts, or nobody who writes.
+/// The sender of an operation: one of the hosts, or none that writes.
 type Sender = Option<usize>;
 
-/// What one block may hold. Never empty.
+/// Possible values of one block. Never empty.
 #[derive(Debug)]
 struct Block(Vec<Candidate>);
 
@@ -81,9 +80,9 @@ struct Op {
     ns: usize,
     range: Range<u64>,
     epoch: u32,
-    /// Its answer was lost: it may still take effect.
+    /// Its response was lost: it may still take effect.
     lost: bool,
-    /// The target has let go of its queue.
+    /// The target has released its queue.
     let_go: bool,
 }
 
@@ -99,13 +98,13 @@ enum Kind {
 pub(crate) enum Ending {
     /// Acknowledged.
     Done,
-    /// Answered with an error: nothing more happens.
+    /// Completed with an error: no later effect.
     Failed,
-    /// No answer: it may have happened, or happen yet.
+    /// No response: it may have taken effect, or may still do so.
     Lost,
 }
 
-/// An answer that no correct disk gives.
+/// A result that no correct disk returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong(pub(crate) String);
 
@@ -139,7 +138,7 @@ impl Oracle {
         self.host = host;
     }
 
-    /// A flush of `ns` has failed and taken with it what was to become stable.
+    /// A flush of `ns` has failed and lost the data that it should make stable.
     pub(crate) fn lose(&mut self, ns: usize) {
         self.lossy.insert(ns);
     }
@@ -230,13 +229,16 @@ impl Oracle {
     pub(crate) fn end_read(&mut self, id: OpId, seen: &[Value]) -> Result<(), Wrong> {
         let now = self.tick();
         let Some(op) = self.ops.remove(&id) else {
-            return Err(Wrong(format!("operation {id} ended twice")));
+            return Err(Wrong(format!("operation {id} completed twice")));
         };
         let narrow = op.epoch == self.epoch;
         let first = op.range.start;
         let count = op.range.end - first;
         if count != seen.len() as u64 {
-            return Err(Wrong(format!("{} of {count} blocks came", seen.len())));
+            return Err(Wrong(format!(
+                "{} of {count} blocks were returned",
+                seen.len()
+            )));
         }
         for (lba, value) in (first..).zip(seen) {
             let block = &mut self.blocks[op.ns][usize::try_from(lba).unwrap()];
@@ -264,7 +266,7 @@ impl Oracle {
     pub(crate) fn end_differing(&mut self, id: OpId, sent: &[Value]) -> Result<(), Wrong> {
         self.tick();
         let Some(op) = self.ops.remove(&id) else {
-            return Err(Wrong(format!("operation {id} ended twice")));
+            return Err(Wrong(format!("operation {id} completed twice")));
         };
         let blocks = &self.blocks[op.ns];
         let differs = (op.range.clone()).zip(sent).any(|(lba, value)| {
@@ -284,7 +286,7 @@ impl Oracle {
     pub(crate) fn end(&mut self, id: OpId, ending: Ending) -> Result<(), Wrong> {
         let now = self.tick();
         let Some(op) = self.ops.get_mut(&id).filter(|op| !op.lost) else {
-            return Err(Wrong(format!("operation {id} ended twice")));
+            return Err(Wrong(format!("operation {id} completed twice")));
         };
         match (op.kind, ending) {
             (Kind::Write { .. }, Ending::Lost) if op.epoch == self.epoch => {
@@ -319,7 +321,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A call was refused before anything was sent: it never was.
+    /// A call was refused before anything was sent: forget it.
     pub(crate) fn cancel(&mut self, id: OpId) {
         let Some(op) = self.ops.remove(&id) else {
             return;
@@ -356,8 +358,8 @@ impl Oracle {
         }
     }
 
-    /// The target lost power: nobody works on anything any more, and what is
-    /// not on stable media may be gone.
+    /// The target lost power: no work remains, and data that are not on stable media may be
+    /// lost.
     pub(crate) fn crash(&mut self) {
         let now = self.tick();
         self.epoch += 1;
@@ -373,9 +375,9 @@ impl Oracle {
         self.ops.retain(|_, op| !op.lost);
     }
 
-    /// The target has let go of all queues of writes whose answers were lost: what it
-    /// is asked for from now on comes after them.
-    pub(crate) fn let_go(&mut self) {
+    /// The target has released all queues of writes without a response: later operations take
+    /// effect after them.
+    pub(crate) fn release(&mut self) {
         let now = self.tick();
         let fresh = self.ops.iter_mut().filter(|(_, op)| op.lost && !op.let_go);
         let fresh: Vec<(OpId, Op)> = fresh
@@ -393,12 +395,12 @@ impl Oracle {
         }
     }
 
-    /// Whether the target may still have the queue of a write whose answer was lost.
-    pub(crate) fn has_not_let_go(&self) -> bool {
+    /// Whether the target may still have the queue of a write without a response.
+    pub(crate) fn has_unreleased(&self) -> bool {
         self.ops.values().any(|op| op.lost && !op.let_go)
     }
 
-    /// Nobody works on a write any more whose answer was lost.
+    /// No work on writes without a response remains.
     pub(crate) fn settle(&mut self) {
         let lost: Vec<(OpId, Op)> = self
             .ops
@@ -416,7 +418,7 @@ impl Oracle {
         }
     }
 
-    /// Writes whose answer was lost and that may still take effect.
+    /// Writes without a response that may still take effect.
     pub(crate) fn unsettled(&self) -> usize {
         self.ops.values().filter(|op| op.lost).count()
     }

@@ -1,4 +1,4 @@
-//! What one seed means: sizes, shapes, chances and faults.
+//! The plan of one seed: sizes, shapes, probabilities and faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nvmeof_target_core::Limits;
 
 use crate::disk::Temper;
 
-/// Everything that is decided before a run.
+/// All decisions before a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) hosts: Vec<HostShape>,
     pub(crate) limits: Limits,
     pub(crate) net: SimConfig,
-    /// Whether hosts share memory with the target, and not a network.
+    /// Whether hosts use shared memory instead of a network.
     pub(crate) by_memory: bool,
     /// Whether frames carry a checksum.
     pub(crate) crc: bool,
@@ -25,16 +25,16 @@ pub(crate) struct Plan {
     pub(crate) target_buffers: usize,
     /// Receives that the target's queues share at most; 0: each has its own.
     pub(crate) shared_receives: u32,
-    /// What the target's provider does wrong.
+    /// Faults of the target's provider.
     pub(crate) target_faults: Faults,
-    /// Faults, and after how many calls that ended each comes.
+    /// Faults, and the number of completed calls after which each starts.
     pub(crate) faults: Vec<(u64, Fault)>,
-    /// Ports that hosts come by, one after the other.
+    /// Number of ports, which hosts use in turn.
     pub(crate) ports: u16,
     /// Reactors of the target, over which connections are spread.
     pub(crate) reactors: usize,
-    /// Namespaces that are removed while hosts work, and after how many calls
-    /// that ended each goes.
+    /// Namespaces that are removed while hosts use them, and the number of completed calls
+    /// after which each is removed.
     pub(crate) removals: Vec<(u64, Removal)>,
     /// Whether the target crashes after the last flush.
     pub(crate) crash_at_end: bool,
@@ -45,16 +45,15 @@ pub(crate) struct Plan {
 pub(crate) struct DiskShape {
     pub(crate) blocks: u64,
     pub(crate) block_size: u64,
-    /// Whether it can give up space; what it gave up reads as zero.
+    /// Whether it can deallocate; deallocated blocks read as zero.
     pub(crate) deallocate: bool,
     /// Whether it has a write cache that a crash empties.
     pub(crate) volatile: bool,
-    /// Whether flushes fail now and then, and take with them what was to become stable.
+    /// Whether some flushes fail and lose the data that they should make stable.
     pub(crate) forgets: bool,
     /// Bytes the address of every buffer must be a multiple of.
     pub(crate) alignment: u32,
-    /// Whether hosts do anything with it, and nobody looks at what it holds. There is
-    /// one at most, the last.
+    /// Whether hosts use it without checks of its contents. There is at most one, the last.
     pub(crate) scratch: bool,
 }
 
@@ -72,50 +71,49 @@ pub(crate) struct HostShape {
     pub(crate) calls: u64,
     /// Calls it has in flight at most.
     pub(crate) at_once: usize,
-    /// What its provider does wrong.
+    /// Faults of its provider.
     pub(crate) faults: Faults,
 }
 
-/// A namespace is removed, or cannot be reached, until after a while.
+/// A namespace is removed, or inaccessible, for a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Removal {
-    /// Which one, as a number of its disk; `None` stands for one that hosts do
-    /// not use.
+    /// The number of its disk; `None`: one that hosts do not use.
     pub(crate) ns: Option<usize>,
-    /// The port through which it cannot be reached; `None`: it is removed.
+    /// The port on which it is inaccessible; `None`: it is removed.
     pub(crate) through: Option<u16>,
     pub(crate) for_how_long: Duration,
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// Every connection of a host breaks.
+    /// All connections of a host break.
     Reset(usize),
-    /// A host and the target do not reach each other for a while.
+    /// No connectivity between a host and the target for a time.
     Cut(usize, Duration),
-    /// One side ends its half of every connection.
+    /// One side closes its half of all connections.
     HalfClose { host: usize, by_target: bool },
-    /// The host's process dies; silently, when the network dies with it.
+    /// The host's process crashes; silently, if the network fails with it.
     HostCrash { host: usize, silent: bool },
-    /// The host's process hangs.
-    HostHangs(usize, Duration),
-    /// The target loses power and comes back.
+    /// The host's process stalls.
+    HostStalls(usize, Duration),
+    /// The target loses power and restarts.
     TargetCrash,
-    /// The target drains, ends and comes back.
+    /// The target drains, ends and restarts.
     TargetDrain,
-    /// Disk operations take so long at most, for a while.
+    /// Disk operations take up to this long, for a time.
     SlowDisk(Duration, Duration),
-    /// Disk operations fail, for a while.
+    /// Disk operations fail, for a time.
     BadDisk(Duration),
-    /// Bits are turned over on the way, for a while.
+    /// Bits are corrupted on the network, for a time.
     Corruption(Duration),
     /// The next connections are refused.
     Refuse(u32),
 }
 
 impl Fault {
-    /// This one, or what comes closest to it where there is no network.
+    /// This fault, or the most similar one without a network.
     fn without_network(self) -> Self {
         match self {
             Self::Reset(host)
@@ -141,7 +139,7 @@ const MICRO: fn(u64) -> Duration = Duration::from_micros;
 const MILLI: fn(u64) -> Duration = Duration::from_millis;
 
 impl Plan {
-    /// What `seed` means.
+    /// The plan of `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0x6e76_6d65_6f66);
         let dice = &mut dice;
@@ -203,7 +201,7 @@ impl Plan {
             }
         }
         if plan.is_peaceful() {
-            // However many calls wait for a slow disk.
+            // For any number of calls that wait for a slow disk.
             for host in &mut plan.hosts {
                 host.command_timeout = PATIENCE;
             }
@@ -211,15 +209,15 @@ impl Plan {
         plan
     }
 
-    /// By dice of their own: all else stays what it was for a seed.
+    /// With a separate random generator, so that other decisions of a seed do not change.
     fn cut_into_segments(&mut self) {
         let mut dice = Dice::new(self.seed ^ 0x656d_7373);
         let segments = [None, None, Some(536), Some(1460), Some(8960)];
         self.net.segment = segments[dice.below(5)];
     }
 
-    /// With some seeds, by dice of their own: more hosts, which send long and short
-    /// commands of every kind to a scratch disk, and few buffers for them.
+    /// For some seeds, with a separate random generator: more hosts, which send long and short
+    /// commands of every kind to a scratch disk, and few buffers.
     fn press(&mut self) {
         let mut dice = Dice::new(self.seed ^ 0x7072_6573);
         if !dice.happens(OneIn(3)) {
@@ -247,7 +245,7 @@ impl Plan {
         });
     }
 
-    /// By dice of their own as well.
+    /// With a separate random generator as well.
     fn forget(&mut self) {
         let mut dice = Dice::new(self.seed ^ 0x666f_7267);
         for disk in &mut self.disks {
@@ -255,7 +253,7 @@ impl Plan {
         }
     }
 
-    /// Whether nothing goes wrong, so that no connection may be lost.
+    /// Whether there are no faults, so that no connection may be lost.
     pub(crate) fn is_peaceful(&self) -> bool {
         let chances = &self.net.chances;
         let by_chance = [
@@ -271,7 +269,7 @@ impl Plan {
             && self.hosts.iter().all(|host| host.faults == none)
     }
 
-    /// Whether bits are turned over on the way.
+    /// Whether bits are corrupted on the network.
     pub(crate) fn has_corruption(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(_, fault)| matches!(fault, Fault::Corruption(_)))
@@ -357,7 +355,7 @@ fn net(dice: &mut Dice) -> SimConfig {
     }
 }
 
-/// How disks behave when nothing is wrong with them.
+/// Behaviour of disks without faults.
 pub(crate) fn calm(dice: &mut Dice) -> Temper {
     Temper {
         latency: match dice.below(4) {
@@ -371,18 +369,18 @@ pub(crate) fn calm(dice: &mut Dice) -> Temper {
     }
 }
 
-/// By dice of their own: all else stays what it was for a seed.
+/// With a separate random generator, so that other decisions of a seed do not change.
 fn shared_receives(seed: u64) -> u32 {
     let mut dice = Dice::new(seed ^ 0x7372_7100);
     [0, 0, 8, 64, 350][dice.below(5)]
 }
 
-/// By dice of their own as well.
+/// With a separate random generator as well.
 fn by_memory(seed: u64) -> bool {
     Dice::new(seed ^ 0x7368_6d00).happens(OneIn(5))
 }
 
-/// By dice of their own as well.
+/// With a separate random generator as well.
 fn removals(seed: u64, calls: u64, disks: usize) -> Vec<(u64, Removal)> {
     let mut dice = Dice::new(seed ^ 0x6c69_7665);
     let count = [0, 0, 0, 1, 3, 8][dice.below(6)];
@@ -397,19 +395,19 @@ fn removals(seed: u64, calls: u64, disks: usize) -> Vec<(u64, Removal)> {
     removals.collect()
 }
 
-/// By dice of their own.
+/// With a separate random generator.
 fn ports(seed: u64) -> u16 {
     let mut dice = Dice::new(seed ^ 0x706f_7274);
     [1, 2, 3][dice.below(3)]
 }
 
-/// By dice of their own as well.
+/// With a separate random generator as well.
 fn reactors(seed: u64) -> usize {
     let mut dice = Dice::new(seed ^ 0x7265_6163);
     [1, 1, 2, 3][dice.below(4)]
 }
 
-/// Namespaces that a port does not reach for a while; by dice of their own.
+/// Namespaces that are inaccessible on a port for a time, with a separate random generator.
 fn inaccessible(seed: u64, calls: u64, plan: &Plan) -> Vec<(u64, Removal)> {
     let mut dice = Dice::new(seed ^ 0x616e_6100);
     let count = [0, 0, 1, 3, 8][dice.below(5)];
@@ -433,7 +431,7 @@ fn faults(dice: &mut Dice, calls: u64, hosts: usize, crc: bool) -> Vec<(u64, Fau
     faults
 }
 
-/// How a host is chosen among so many.
+/// Chooses a host at random.
 fn dice_host(hosts: usize) -> impl Fn(&mut Dice) -> usize {
     move |dice| dice.below(hosts)
 }
@@ -451,7 +449,7 @@ fn fault(dice: &mut Dice, host: impl Fn(&mut Dice) -> usize, crc: bool) -> Fault
             host,
             silent: dice.happens(OneIn(2)),
         },
-        5 => Fault::HostHangs(host, a_while),
+        5 => Fault::HostStalls(host, a_while),
         6..=8 => Fault::TargetCrash,
         9 => Fault::TargetDrain,
         10 => Fault::SlowDisk(a_while, MILLI(20)),

@@ -1,4 +1,4 @@
-//! What happened in a world, as lines, and a hash of all of them.
+//! The trace of a run: lines, and a hash of all lines.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,7 +37,7 @@ impl Trace {
         }
         self.lines += 1;
         if self.print {
-            // Not `println`, which a test harness keeps to itself.
+            // Not `println`, which a test harness captures.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         if self.last.len() == KEPT {

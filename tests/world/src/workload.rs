@@ -1,4 +1,4 @@
-//! What hosts ask for: random calls, and what becomes of them.
+//! Random calls of hosts, and checks of their results.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct Pending {
     pub(crate) kind: Kind,
     pub(crate) ns: usize,
     pub(crate) range: Range<u64>,
-    /// What a compare sent.
+    /// The data of a compare.
     sent: Vec<Value>,
     has_buf: bool,
     pub(crate) since: Duration,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it changes what a disk holds, or makes it stable.
+    /// Whether it changes the contents of a disk, or makes them stable.
     pub(crate) fn changes(self) -> bool {
         match self {
             Self::Read | Self::Compare | Self::Beyond => false,
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// A call that is ready to go.
+/// A call that is ready to be submitted.
 pub(crate) struct Prepared {
     pub(crate) id: OpId,
     pub(crate) work: Work,
@@ -72,16 +72,16 @@ pub(crate) struct Prepared {
     pub(crate) pending: Pending,
 }
 
-/// Errors that were answered, by kind, to be compared with those injected.
+/// Errors that hosts got, by kind, to compare with the injected ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answered {
+pub(crate) struct ErrorCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) no_space: u64,
     pub(crate) others: u64,
 }
 
-/// Whether the namespace of a call was there while it was made.
+/// Whether the namespace of a call existed during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Always,
@@ -89,26 +89,26 @@ pub(crate) enum Presence {
     Never,
 }
 
-/// How a call found its namespace.
+/// The state of the namespace during a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met {
     pub(crate) there: Presence,
-    /// Whether its port reached it.
+    /// Whether it was accessible on the port.
     pub(crate) reached: Presence,
 }
 
-/// What to ask for, before anything is prepared.
+/// A call before its preparation.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) kind: Kind,
     pub(crate) ns: usize,
     /// One range, or several to deallocate.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// A byte that a compare sends wrong, modulo its length.
+    /// Position of a wrong byte of a compare, modulo its length.
     pub(crate) spoil: Option<u64>,
 }
 
-/// Draws a call.
+/// Draws a random call.
 pub(crate) fn draw(dice: &mut Dice, shapes: &[DiskShape]) -> Ask {
     let mut shapes = shapes;
     if let Some((shape, others)) = shapes.split_last()
@@ -157,7 +157,7 @@ fn draw_kind(dice: &mut Dice) -> Kind {
     }
 }
 
-/// Draws a run of blocks: mostly short, sometimes longer than one command.
+/// Draws a range of blocks: mostly short, sometimes longer than one command.
 fn run_of_blocks(dice: &mut Dice, shape: &DiskShape) -> Range<u64> {
     let most = (LONGEST / shape.block_size).min(shape.blocks);
     let most = match dice.below(8) {
@@ -171,8 +171,7 @@ fn run_of_blocks(dice: &mut Dice, shape: &DiskShape) -> Range<u64> {
     start..start + count
 }
 
-/// Makes the call of `host` ready and tells the oracle of it; `None` when
-/// there is no buffer for it.
+/// Prepares a call of `host` and reports it to the oracle; `None` if there is no buffer.
 pub(crate) fn prepare(
     ask: Ask,
     host: usize,
@@ -221,7 +220,7 @@ pub(crate) fn prepare(
     let stable = |fua| fua || !shape.volatile;
     let (id, work) = match kind {
         Kind::Read => {
-            // What was there before must not pass for what was read.
+            // Old contents must not pass for read data.
             buf.as_mut().unwrap().fill(0xee);
             (
                 oracle.begin_read(ns, range.clone()),
@@ -294,7 +293,7 @@ pub(crate) fn prepare(
     })
 }
 
-/// A refused call: whether that may be.
+/// Checks whether a call may be refused.
 pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
     match why {
         SubmitError::Full
@@ -309,21 +308,21 @@ pub(crate) fn check_refusal(why: &SubmitError) -> Result<(), Wrong> {
     }
 }
 
-/// A call ended: whether a correct target may answer that.
+/// Checks whether a correct target may return this result.
 pub(crate) fn check(
     id: OpId,
     pending: &Pending,
     done: &Done,
     (block, met): (u64, Met),
     oracle: &mut Oracle,
-    answered: &mut Answered,
+    errors: &mut ErrorCounts,
 ) -> Result<(), Wrong> {
     if pending.has_buf != done.buf.is_some() {
-        return Err(Wrong(format!("the buffer of call {id} did not come back")));
+        return Err(Wrong(format!("call {id} did not return its buffer")));
     }
     match &done.result {
         Ok(_) if [met.there, met.reached].contains(&Presence::Never) => Err(Wrong(format!(
-            "call {id} is done on a namespace that it found so: {met:?}"
+            "call {id} succeeded, but its namespace was {met:?}"
         ))),
         Ok(_) => check_success(id, pending, done, block, oracle),
         Err(Error::Command(error)) => match error.status.kind() {
@@ -333,10 +332,10 @@ pub(crate) fn check(
             Status::ANA_INACCESSIBLE if met.reached != Presence::Always => {
                 oracle.end(id, Ending::Failed)
             }
-            status => check_status(id, pending, status, oracle, answered),
+            status => check_status(id, pending, status, oracle, errors),
         },
         Err(Error::Lost(_)) => oracle.end(id, Ending::Lost),
-        Err(other) => Err(Wrong(format!("call {id} ended with: {other}"))),
+        Err(other) => Err(Wrong(format!("call {id} failed: {other}"))),
     }
 }
 
@@ -379,33 +378,35 @@ fn check_status(
     pending: &Pending,
     status: Status,
     oracle: &mut Oracle,
-    answered: &mut Answered,
+    errors: &mut ErrorCounts,
 ) -> Result<(), Wrong> {
     if let Kind::Scratch(kind) = pending.kind {
-        return scratch::check_status((id, kind), status, oracle, answered);
+        return scratch::check_status((id, kind), status, oracle, errors);
     }
     match (pending.kind, status) {
         (Kind::Compare, Status::COMPARE_FAILURE) => {
             return oracle.end_differing(id, &pending.sent);
         }
         (Kind::Beyond, Status::LBA_OUT_OF_RANGE) => {}
-        // The first part of what is beyond the end may be before it.
+        // The first part of a range beyond the end may be inside.
         (Kind::Read | Kind::Compare | Kind::Beyond, Status::UNRECOVERED_READ_ERROR) => {
-            answered.reads += 1;
+            errors.reads += 1;
         }
         (Kind::Write { .. } | Kind::Zeroes { .. } | Kind::Flush, Status::WRITE_FAULT) => {
-            answered.writes += 1;
+            errors.writes += 1;
         }
         (Kind::Write { .. } | Kind::Zeroes { .. }, Status::CAPACITY_EXCEEDED) => {
-            answered.no_space += 1;
+            errors.no_space += 1;
         }
-        (Kind::Deallocate, Status::INTERNAL_ERROR) => answered.others += 1,
+        (Kind::Deallocate, Status::INTERNAL_ERROR) => errors.others += 1,
         (kind, status) => {
-            return Err(Wrong(format!("call {id}, {kind:?}, was answered {status}")));
+            return Err(Wrong(format!(
+                "call {id}, {kind:?}: unexpected status {status}"
+            )));
         }
     }
     oracle.end(id, Ending::Failed)
 }
 
-/// What a block holds that a compare never matches.
+/// The contents of a block that no compare matches.
 const _: () = assert!(ZEROES != u64::MAX);

@@ -20,7 +20,7 @@ use crate::medium::Medium;
 use crate::oracle::{OpId, Oracle, Wrong};
 use crate::plan::Plan;
 use crate::trace::Trace;
-use crate::workload::{Answered, Pending};
+use crate::workload::{ErrorCounts, Pending};
 use crate::{Failure, Report};
 use away::Away;
 pub(crate) use reactors::Reactors;
@@ -32,60 +32,60 @@ mod reactors;
 mod trouble;
 mod waking;
 
-/// Everything there is in one run.
+/// The state of one run.
 pub(crate) struct World {
     plan: Plan,
-    /// Time passes in it, whatever the medium is.
+    /// The virtual clock, for any medium.
     net: SimNet,
     medium: Medium,
     disks: Disks,
     target: Target,
-    /// None between two runs of the target.
+    /// Empty between two runs of the target.
     reactors: Reactors,
     hosts: Vec<Host>,
     oracle: Oracle,
     trace: Trace,
     dice: Dice,
     calls: BTreeMap<OpId, Pending>,
-    /// Calls each host has made.
+    /// Number of calls of each host.
     made: Vec<u64>,
     ended: u64,
-    answered: Answered,
+    errors: ErrorCounts,
     losses: Losses,
     next_fault: usize,
-    /// Namespaces that come and go.
+    /// Namespaces that are removed and added.
     away: Away,
-    /// When something was wrong last that may keep a call from being answered.
+    /// Time of the last disturbance that may delay calls.
     disturbed: Duration,
-    /// Turns since time moved.
+    /// Turns since time advanced.
     still: u64,
-    /// What is to be undone, and when.
+    /// Faults to undo, with their times.
     later: BTreeMap<(Duration, u64), Undo>,
     undone: u64,
     cuts: usize,
-    /// Times a host and the target came to reach each other again.
+    /// Number of times that connectivity between a host and the target was restored.
     heals: u64,
     draining: Option<Vec<OpId>>,
-    /// Since when no host has connected or been lost, and the count then.
+    /// Time of the last connect or disconnect of a host, and their count then.
     stable: (Duration, u64),
     phase: Phase,
     /// Empty between polls.
     done: Vec<Done>,
 }
 
-/// What disks lost of what they had answered as done, but for crashes.
+/// Completed writes that disks lost by failed flushes, not by crashes.
 #[derive(Debug, Default)]
 struct Losses {
     seen: u64,
-    /// How many Flushes may fail for that beside those that a disk failed.
-    told: u64,
+    /// Flushes that may fail because of losses, in addition to those that a disk failed.
+    expected: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Random calls and faults.
     Work,
-    /// No more of either, until nothing is in flight.
+    /// No more calls and faults, until nothing is in flight.
     Calm,
     /// Everything is read.
     Verify {
@@ -101,36 +101,35 @@ enum Phase {
     Over,
 }
 
-/// The end of a fault.
+/// An action that ends a fault.
 #[derive(Clone, Copy, Debug)]
 enum Undo {
     Heal(usize),
-    /// Not an end: by now the target has given up the only host it had, unless
-    /// the network came back since so many heals.
+    /// A check: by now the target has disconnected its only host, unless connectivity was
+    /// restored since this number of heals.
     MustBeForgotten {
         heals: u64,
     },
     CalmDisk,
     NoCorruption,
     StartTarget,
-    /// A namespace comes back.
+    /// A namespace is added again.
     AddNamespace(away::What),
 }
 
-/// Of this host, as it has to be for who meets there in shared memory.
+/// An address of this host, as shared memory requires.
 const TARGET_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PORT: u16 = 4420;
-/// No call takes longer than this, whatever happens.
+/// Maximum duration of a call, with any faults.
 const LONGEST_CALL: Duration = Duration::from_secs(60);
-/// Nor longer than this while nothing is wrong: host, network and disks answer.
+/// Maximum duration of a call without disturbances.
 const LONGEST_UNDISTURBED: Duration = Duration::from_secs(10);
-/// A run that takes longer has come to a stop.
+/// Maximum duration of a run in virtual time.
 const LONGEST_RUN: Duration = Duration::from_secs(600);
 const MOST_TURNS: u64 = 3_000_000;
-/// As many times somebody may want to be woken at once without effect.
+/// Maximum number of turns without progress and without time passing.
 const MOST_STILL: u64 = 10_000;
-/// How long hosts must be undisturbed before nobody works any more on what an
-/// earlier connection asked for.
+/// Undisturbed time of hosts after which no work of earlier connections remains.
 const SETTLED_AFTER: Duration = Duration::from_millis(60);
 
 impl World {
@@ -168,7 +167,7 @@ impl World {
             dice,
             calls: BTreeMap::new(),
             ended: 0,
-            answered: Answered::default(),
+            errors: ErrorCounts::default(),
             losses: Losses::default(),
             next_fault: 0,
             away: Away::default(),
@@ -188,7 +187,7 @@ impl World {
         world
     }
 
-    /// Runs to the end.
+    /// Runs until the end.
     pub(crate) fn run(mut self) -> Result<Report, Failure> {
         let mut turns = 0u64;
         let result = loop {
@@ -231,7 +230,7 @@ impl World {
         self.trace.say(self.net.now(), what);
     }
 
-    /// Does everything that is to be done now, then moves time.
+    /// Does all work that is due now, then advances time.
     fn turn(&mut self) -> Result<(), Wrong> {
         let now = self.net.now();
         let mut progress = self.undo_due(now)?;
@@ -257,9 +256,11 @@ impl World {
             .chain(target)
             .chain(self.disks.next_at())
             .min();
-        self.check_under_way(until, now)?;
+        self.check_work_in_progress(until, now)?;
         if !self.net.advance_to_next(until) {
-            return Err(Wrong("nothing will ever happen again".to_owned()));
+            return Err(Wrong(
+                "deadlock: no event and no deadline is pending".to_owned(),
+            ));
         }
         self.still = if self.net.now() > now {
             0
@@ -268,7 +269,7 @@ impl World {
         };
         if self.still > MOST_STILL {
             return Err(Wrong(format!(
-                "somebody wants to be woken at once, again and again, and does nothing: \
+                "livelock: immediate wake-ups without progress: \
                  target {target:?}, disks {:?}",
                 self.disks.next_at()
             )));
@@ -285,21 +286,23 @@ impl World {
         Ok(turned.worked)
     }
 
-    /// What must be so at every moment.
+    /// Invariants, checked in each turn.
     fn watch(&mut self, now: Duration) -> Result<(), Wrong> {
         if let Some(wrong) = self.disks.wrong() {
             return Err(Wrong(wrong));
         }
         let late = |call: &&Pending| now > call.since + LONGEST_CALL;
         if let Some(call) = self.calls.values().find(late) {
-            return Err(Wrong(format!("a call hangs: {call:?}")));
+            return Err(Wrong(format!("a call does not complete: {call:?}")));
         }
         if self.is_disturbed(now) {
             self.disturbed = now;
         }
         let due = |call: &Pending| call.since.max(self.disturbed) + LONGEST_UNDISTURBED;
         if let Some(call) = self.calls.values().find(|call| now > due(call)) {
-            return Err(Wrong(format!("a call stalls with nothing wrong: {call:?}")));
+            return Err(Wrong(format!(
+                "a call stalls without a disturbance: {call:?}"
+            )));
         }
         if now > LONGEST_RUN {
             return Err(Wrong(format!("no end after {LONGEST_RUN:?}")));
@@ -309,30 +312,32 @@ impl World {
         Ok(())
     }
 
-    /// Whether something is wrong now that may keep calls from being answered.
+    /// Whether a disturbance may delay calls now.
     fn is_disturbed(&self, now: Duration) -> bool {
-        let hangs = self.hosts.iter().any(|host| now < host.hangs_until);
-        hangs || !self.later.is_empty() || self.draining.is_some() || !self.reactors.run()
+        let stalled = self.hosts.iter().any(|host| now < host.stalled_until);
+        stalled || !self.later.is_empty() || self.draining.is_some() || !self.reactors.run()
     }
 
-    /// Once the target has no queue pairs but those that hosts have, what it begins
-    /// comes after what was asked for over others.
+    /// Once the target has only the queue pairs that hosts have, operations that it starts
+    /// take effect after those of earlier queue pairs.
     fn follow_lost_writes(&mut self) {
-        if self.oracle.has_not_let_go() && self.has_only_settled_queue_pairs() {
-            self.say(format_args!("the target has let go of lost writes"));
-            self.oracle.let_go();
+        if self.oracle.has_unreleased() && self.has_only_settled_queue_pairs() {
+            self.say(format_args!(
+                "the target has released the queues of lost writes"
+            ));
+            self.oracle.release();
         }
     }
 
-    /// Whether all hosts are connected or not, and the target has their queue pairs
-    /// and no others.
+    /// Whether no host is connecting or closing, and the target has exactly their queue
+    /// pairs.
     fn has_only_settled_queue_pairs(&self) -> bool {
         let pairs: Option<usize> = self.hosts.iter().map(Host::settled_queue_pairs).sum();
         self.reactors.run() && pairs == Some(self.reactors.queue_pairs())
     }
 
-    /// Writes whose answer was lost cannot come any more once all queue pairs
-    /// are known to be new ones, and disks are done with what was before.
+    /// Writes without a response cannot take effect any more once all queue pairs are new,
+    /// and disks have completed all earlier operations.
     fn settle(&mut self, now: Duration) {
         let changes = self.hosts.iter().map(|host| host.changes).sum();
         if self.stable.1 != changes || self.cuts > 0 {
@@ -347,11 +352,11 @@ impl World {
             self.say(format_args!("{unsettled} lost writes are settled"));
             self.oracle.settle();
         }
-        // Otherwise ask again after a while.
+        // Otherwise check again later.
         self.stable.0 = now;
     }
 
-    /// Starts the target, as after a loss of power or an upgrade.
+    /// Starts the target, as after a power loss or an upgrade.
     fn start_target(&mut self) {
         self.target = Target::new(model(&self.plan, &self.away));
         let data = vec![
@@ -368,7 +373,7 @@ impl World {
         ];
         let config = ReactorConfig {
             shared_receives: self.plan.shared_receives,
-            // A controller and four queues of each host, and as much that is closing.
+            // A controller and four queues of each host, and the same number that is closing.
             capsules: 350 * self.hosts.len().max(2),
             data,
             pages: Pages::Normal,
@@ -389,7 +394,7 @@ impl World {
 
     fn with_layers(&self, mut endpoint: Box<dyn Provider>) -> Box<dyn Provider> {
         if self.plan.shared_receives > 0 {
-            // Places for all that hosts may send and more.
+            // More entries than hosts may send.
             let sharing = Sharing::new(endpoint, 2048, 3 * 4096).unwrap();
             endpoint = Box::new(sharing);
         }
@@ -401,13 +406,12 @@ impl World {
     }
 }
 
-/// The port that host number `host` comes by.
+/// The port that host number `host` uses.
 fn port_of(plan: &Plan, host: usize) -> u16 {
     u16::try_from(host).unwrap() % plan.ports
 }
 
-/// A port of the target. Each namespace is a group of its own there, by its
-/// number.
+/// A port of the target. Each namespace has an ANA group of its own, with its number.
 fn port(plan: &Plan, away: &Away, number: u16) -> PortSpec {
     let namespaces = (0..plan.disks.len()).map(Some).chain([None]);
     let groups = (1..).zip(namespaces).filter_map(|(id, ns)| {
@@ -421,12 +425,12 @@ fn port(plan: &Plan, away: &Away, number: u16) -> PortSpec {
     }
 }
 
-/// What the target serves without the namespaces that are away.
+/// The model of the target, without removed namespaces.
 fn model(plan: &Plan, away: &Away) -> Model {
     let ports: Vec<_> = (0..plan.ports).map(|at| port(plan, away, at)).collect();
     let used = plan.disks.iter().enumerate();
     let used = used.map(|(ns, shape)| (Some(ns), ns, shape));
-    // One that hosts do not use has a disk together with another.
+    // A namespace that hosts do not use shares its disk with another one.
     let all = used.chain(plan.disks.first().map(|shape| (None, 0, shape)));
     let there = (1..)
         .zip(all)

@@ -1,6 +1,6 @@
-//! What hostile peers leave to an honest host: what `docs/security.md` promises.
+//! Service of an honest host beside hostile peers: the bounds of `docs/security.md`.
 //!
-//! `NVMEOF_CROWDS=count` runs every mix with so many seeds instead of the short form.
+//! `NVMEOF_CROWDS=count` runs each mix with that many seeds instead of the short form.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::sync::Mutex;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use nvmeof_world::crowd::{Addresses, Crowd, Habit, Service, run};
 
-/// No command of an honest host waits longer.
+/// Maximum latency of a command of an honest host.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a command, those that are outstanding, how long the host works.
+/// Bytes of a command, outstanding commands, and duration.
 const WORKS: [(u32, usize, u64); 3] = [(4096, 8, 1500), (64 << 10, 4, 1500), (1 << 20, 2, 1500)];
 
-/// Reads whose data a turncoat takes before it stops. A peer that moves data has its turn
-/// among others, whatever it does later: with more of these an honest host has its share of
-/// that time for so much longer, and a quarter of its throughput only after it.
+/// Reads whose data a turncoat takes before it stops. A peer that moves data takes part in
+/// fair queueing, whatever it does later. With more reads, this phase lasts longer, and the
+/// honest host has a quarter of its throughput only after it.
 const GOOD: usize = 2;
 
 /// All mixes with some seeds, or a few of each habit.
@@ -40,7 +40,7 @@ fn crowds(addresses: Addresses) -> Vec<Crowd> {
         let habits = Habit::ALL
             .into_iter()
             .zip(WORKS.into_iter().cycle().skip(1));
-        // Commands for short buffers, which are served between those for long ones.
+        // Commands for short buffers are served between those for long ones.
         let mixed = WORKS.map(|work| of(0, 16, Habit::Mixed, work));
         return many
             .chain(habits.map(|(habit, work)| of(0, 2, habit, work)))
@@ -59,8 +59,8 @@ fn crowds(addresses: Addresses) -> Vec<Crowd> {
     crowds
 }
 
-/// Runs all, on as many threads as there are CPUs, and fails with all that
-/// `check` has something to say about.
+/// Runs all crowds, on as many threads as there are CPUs, and fails with all violations
+/// that `check` reports.
 fn all(crowds: &[Crowd], check: impl Fn(&Crowd, Service) -> Option<String> + Sync) {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = thread::available_parallelism().map_or(2, usize::from);
@@ -96,7 +96,7 @@ fn too_long(service: Service) -> Option<String> {
 }
 
 #[test]
-fn hostile_peers_elsewhere_leave_a_quarter_of_the_throughput() {
+fn hostile_peers_on_other_addresses_leave_a_quarter_of_the_throughput() {
     let quiet = WORKS.map(|(length, depth, millis)| {
         let alone = Crowd {
             seed: 0,
@@ -109,29 +109,29 @@ fn hostile_peers_elsewhere_leave_a_quarter_of_the_throughput() {
             time: Duration::from_millis(millis),
             pause: Duration::ZERO,
         };
-        (length, run(&alone).unwrap().answered)
+        (length, run(&alone).unwrap().completed)
     });
     let mut mixes = crowds(Addresses::Own);
-    // Names are free: many at one address are no more than one.
+    // Names cost nothing: many peers at one address count as one.
     let names = crowds(Addresses::OneElsewhere).into_iter();
     mixes.extend(names.filter(|crowd| crowd.hostile == 64));
     all(&mixes, |crowd, service| {
         let (_, alone) = quiet.iter().find(|(length, _)| *length == crowd.length)?;
-        let little = service.answered * 4 < *alone;
+        let little = service.completed * 4 < *alone;
         let little = little.then(|| format!("of {alone} commands without them"));
         little.or_else(|| too_long(service))
     });
 }
 
 #[test]
-fn hostile_peers_of_the_same_address_leave_every_command_its_turn() {
+fn hostile_peers_on_the_same_address_do_not_starve_commands() {
     all(&crowds(Addresses::Shared), |_, service| too_long(service));
 }
 
-/// A lost segment stops a connection for 200 ms and more: others that wait for its buffers
-/// are no reason to close it.
+/// A lost segment delays a connection for 200 ms and more. It must not be closed because
+/// others wait for its buffers.
 #[test]
-fn network_pause_of_an_honest_host_costs_it_nothing() {
+fn network_pause_does_not_disconnect_an_honest_host() {
     let habits = Habit::ALL
         .into_iter()
         .zip(WORKS.into_iter().cycle().skip(1));

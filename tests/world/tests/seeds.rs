@@ -1,7 +1,7 @@
-//! Many seeds, and that a seed means one run.
+//! Many seeds, and that a seed gives one run.
 //!
 //! * `NVMEOF_SEED=n` runs that seed alone and prints its trace;
-//! * `NVMEOF_SEEDS=count` runs so many, `NVMEOF_FIRST_SEED=n` from there on.
+//! * `NVMEOF_SEEDS=count` runs that many, starting at `NVMEOF_FIRST_SEED=n`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::panic::catch_unwind;
@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use nvmeof_world::{Report, run, run_aloud};
+use nvmeof_world::{Report, run, run_with_trace};
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 1000;
-/// Failures after which no more are looked for.
+/// Number of failures after which the run stops.
 const ENOUGH: usize = 20;
 /// Failures printed in full.
 const SHOWN: usize = 3;
@@ -28,7 +28,7 @@ fn number<T: FromStr>(name: &str) -> Option<T> {
 #[test]
 fn thousand_seeds() {
     if let Some(seed) = number("NVMEOF_SEED") {
-        match run_aloud(seed) {
+        match run_with_trace(seed) {
             Ok(report) => return println!("{report:?}"),
             Err(failure) => panic!("seed {seed}: {}", failure.what),
         }
@@ -81,20 +81,20 @@ fn one(seed: u64) -> Result<Report, String> {
         Ok(result) => result.map_err(|failure| failure.to_string()),
         Err(_) => Err(format!(
             "seed {seed} panicked, see above\n\
-             to see it again: NVMEOF_SEED={seed} cargo test -p nvmeof-world"
+             to repeat: NVMEOF_SEED={seed} cargo test -p nvmeof-world"
         )),
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     if number::<u64>("NVMEOF_SEED").is_some() {
         return;
     }
     let mut hashes = Vec::new();
     for seed in 0..24 {
         let (Ok(first), Ok(second)) = (one(seed), one(seed)) else {
-            // Another test says so.
+            // Another test reports it.
             continue;
         };
         assert_eq!(first, second);

@@ -1,5 +1,5 @@
-//! Steps that run beside the others, one after another in processes of their own: what a
-//! step prints appears in one piece when it has ended.
+//! Steps that run in the background, one after another in processes of their own. The
+//! output of a step is printed when it has ended.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::run::{self, Failure, Outcome};
 use crate::test::{Extent, Step};
 
-/// What a failure prints before the commands that repeat it.
+/// The line before the commands that repeat a failure.
 pub(crate) const TO_REPEAT: &str = "To repeat:";
 
-/// How far a step in the background stands back where others want the CPUs.
+/// The niceness of background steps.
 const NICENESS: &str = "10";
 
-/// Runs the steps until `is_interrupted`; returns how those ended that were begun, and how
-/// long they took.
+/// Runs the steps until `is_interrupted`; returns the result and duration of each that was
+/// started.
 pub(crate) fn run<'a>(
     steps: &[&'a Step],
     extent: Extent,
@@ -26,10 +26,10 @@ pub(crate) fn run<'a>(
         if is_interrupted.load(Ordering::Relaxed) {
             break;
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let heading = format!("{} (in the background): {}", step.name, step.about);
         let outcome = in_one_piece(&heading, alone(step, extent));
-        ends.push((*step, outcome, begun.elapsed()));
+        ends.push((*step, outcome, started.elapsed()));
     }
     ends
 }
@@ -61,7 +61,7 @@ fn in_one_piece(heading: &str, command: Command) -> Outcome {
     })
 }
 
-/// The commands at the end of what a failed run printed.
+/// The commands at the end of the output of a failed run.
 fn repeats(text: &str) -> Vec<String> {
     let list = text.rsplit_once(TO_REPEAT).map_or("", |(_, list)| list);
     let lines = list.lines().filter_map(|line| line.strip_prefix("    "));

@@ -1,22 +1,21 @@
-//! `cargo xtask bench`: starts the runner of `tests/bench`, to which all
-//! arguments go.
+//! `cargo xtask bench`: starts the runner of `tests/bench` with all arguments.
 
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
 
 /// What benchmarks need besides the toolchain.
 const TOOLS: &[Tool] = &[setup::FIO];
-/// And those that say where the time goes.
+/// Tools for benchmarks with profiles.
 const PROFILING: &[Tool] = &[setup::FIO, setup::PERF];
 
-/// `cargo xtask bench [...]`; `cargo xtask bench --help` says what there is.
+/// `cargo xtask bench [...]`; `cargo xtask bench --help` lists the options.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let only_tells = ["--help", "-h", "--list"];
-    let tells = arguments
+    let information = ["--help", "-h", "--list"];
+    let is_information = arguments
         .iter()
-        .any(|argument| only_tells.contains(&argument.as_str()));
+        .any(|argument| information.contains(&argument.as_str()));
     let mut build = run::cargo("build --quiet --release --locked -p nvmeof-bench");
-    if !tells {
+    if !is_information {
         setup::ensure(&[tools(arguments), setup::RDMA])?;
         build.args(["-p", "nvmeof-target", "-p", "nvmeof-cli"]);
     }
@@ -24,7 +23,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     quietly(&mut build)?;
     let mut bench = run::command(run::build_dir().join("release/nvmeof-bench"));
     if let Ok(here) = std::env::current_dir() {
-        // Files on the command line are where the person is.
+        // Paths on the command line are relative to the folder of the caller.
         bench.current_dir(here);
     }
     bench
@@ -33,8 +32,8 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     quietly(&mut bench)
 }
 
-/// What a run with these arguments needs. One without any refreshes the documents,
-/// and these say where the time goes; what else is to have a profile says so.
+/// The tools for a run with these arguments. Without arguments it updates the documents,
+/// which requires profiles; otherwise `--profile` requests them.
 fn tools(arguments: &[String]) -> &'static [Tool] {
     let asks = arguments.iter().any(|argument| argument == "--profile");
     match asks || arguments.is_empty() {
@@ -50,7 +49,7 @@ fn quietly(command: &mut std::process::Command) -> Outcome {
     match status.code() {
         Some(0) => Ok(()),
         Some(2) => Err(Failure::Usage(
-            "The benchmark cannot run; see above.".to_owned(),
+            "the benchmark cannot run; see above".to_owned(),
         )),
         _ => Err(Failure::Failed("the benchmark; see above".to_owned())),
     }
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_where_the_time_goes_gets_perf() {
+    fn runs_with_profiles_require_perf() {
         let tools = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             tools(&words)

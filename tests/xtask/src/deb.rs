@@ -1,8 +1,7 @@
 //! `cargo xtask deb`: Debian packages of both programs.
 //!
-//! The tree of each package is laid out here and packed by `dpkg-deb`: what
-//! debhelper would do for two programs fits on a page, and needs no build system
-//! inside a build system.
+//! Creates the tree of each package and packs it with `dpkg-deb`, without debhelper: for
+//! two programs this is short, and needs no second build system.
 
 mod contents;
 mod links;
@@ -23,65 +22,65 @@ pub(crate) const TOOLS: &[Tool] = &[setup::DPKG_DEV, setup::BINUTILS];
 const HELP: &str = "\
 Usage: cargo xtask deb [--revision N] [--programs DIR] [--output DIR]
 
-Builds both programs and makes Debian packages of them, nvmeof-target and
-nvmeof, in build/deb. They are for this machine's architecture, and for this
-Debian and later ones.
+Builds both programs and their Debian packages, nvmeof-target and nvmeof, in
+build/deb. The packages are for the architecture of this machine, and for this
+release of Debian and later ones.
 
-  --revision N    the package's revision of this version, 1 if not given
-  --programs DIR  build nothing; take the programs from DIR
-  --output DIR    put the packages into DIR
+  --revision N    Debian revision of this version (1)
+  --programs DIR  build nothing; package the programs in DIR
+  --output DIR    write the packages to DIR
 
-Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
+Exit status: 0 success, 1 a step failed, 2 usage or set-up error.
 ";
 
-/// What the command line says.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wishes<'a> {
+struct Options<'a> {
     help: bool,
     revision: Option<u32>,
     programs: Option<&'a Path>,
     output: Option<&'a Path>,
 }
 
-impl<'a> Wishes<'a> {
+impl<'a> Options<'a> {
     fn parse(mut words: &'a [String]) -> Outcome<Self> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         while let Some((word, rest)) = words.split_first() {
             if ["--help", "-h"].contains(&word.as_str()) {
-                wishes.help = true;
-                return Ok(wishes);
+                options.help = true;
+                return Ok(options);
             }
             if !["--revision", "--programs", "--output"].contains(&word.as_str()) {
                 return Err(Failure::unexpected(word));
             }
             let Some((value, rest)) = rest.split_first() else {
-                return Err(Failure::Usage(format!("{word} needs a value")));
+                return Err(Failure::Usage(format!("{word}: no value given")));
             };
             match word.as_str() {
                 "--revision" => {
                     let revision = value.parse().ok().filter(|revision| *revision > 0);
-                    let wrong = || Failure::Usage(format!("--revision {value}: is no number"));
-                    wishes.revision = Some(revision.ok_or_else(wrong)?);
+                    let wrong = || Failure::Usage(format!("--revision {value}: must be a number"));
+                    options.revision = Some(revision.ok_or_else(wrong)?);
                 }
-                "--programs" => wishes.programs = Some(Path::new(value)),
-                _ => wishes.output = Some(Path::new(value)),
+                "--programs" => options.programs = Some(Path::new(value)),
+                _ => options.output = Some(Path::new(value)),
             }
             words = rest;
         }
-        Ok(wishes)
+        Ok(options)
     }
 }
 
 /// `cargo xtask deb [...]`.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let wishes = Wishes::parse(arguments)?;
-    if wishes.help {
+    let options = Options::parse(arguments)?;
+    if options.help {
         print!("{HELP}");
         return Ok(());
     }
     setup::ensure(&[TOOLS])?;
     let here = std::env::current_dir().unwrap_or_default();
-    let programs = match wishes.programs {
+    let programs = match options.programs {
         Some(folder) => here.join(folder),
         None => {
             setup::ensure(&[setup::RDMA])?;
@@ -89,11 +88,11 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
             Profile::Release.folder()
         }
     };
-    let output = match wishes.output {
+    let output = match options.output {
         Some(folder) => here.join(folder),
         None => run::build_dir().join("deb"),
     };
-    let version = format!("{}-{}", version()?, wishes.revision.unwrap_or(1));
+    let version = format!("{}-{}", version()?, options.revision.unwrap_or(1));
     for package in PACKAGES {
         run::heading(&format!("package {}", package.name));
         let file = make(package, &version, &programs, &output)?;
@@ -102,7 +101,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Makes one package; returns where it is.
+/// Builds one package; returns its path.
 fn make(package: &Package, version: &str, programs: &Path, output: &Path) -> Outcome<PathBuf> {
     let architecture = run::output(run::command("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
@@ -121,14 +120,14 @@ fn make(package: &Package, version: &str, programs: &Path, output: &Path) -> Out
         .arg(tree.root())
         .arg(&file);
     if let Ok(seconds) = of_commit("%ct") {
-        // The same sources make the same package.
+        // Reproducible: the same sources give the same package.
         pack.env("SOURCE_DATE_EPOCH", seconds);
     }
     run::run(&mut pack)?;
     Ok(file)
 }
 
-/// What dpkg is told about the package.
+/// The control files of the package for dpkg.
 fn for_dpkg(package: &Package, version: &str, architecture: &str, tree: &Tree) -> Outcome {
     let own = run::root().join("systemd/debian").join(package.name);
     let path = own.join("control");
@@ -159,7 +158,7 @@ fn for_dpkg(package: &Package, version: &str, architecture: &str, tree: &Tree) -
 
 /// The packages of the libraries that a program is linked with.
 fn libraries(program: &Path, tree: &Tree) -> Outcome<String> {
-    // It wants to be called in the folder of a source package.
+    // It requires the folder of a source package.
     let folder = tree.root().with_extension("source");
     let control = folder.join("debian/control");
     let written = fs::create_dir_all(folder.join("debian")).and_then(|()| {
@@ -195,7 +194,7 @@ fn version_of(manifest: &str) -> Option<&str> {
     Some(line.trim_matches('"'))
 }
 
-/// Who makes the package: Debian's own variables, or the project.
+/// The maintainer: Debian's variables, or the project.
 fn maintainer() -> String {
     let name = std::env::var("DEBFULLNAME");
     let mail = std::env::var("DEBEMAIL");
@@ -208,17 +207,17 @@ fn maintainer() -> String {
 
 /// The entry of Debian's own changelog.
 fn changelog(name: &str, version: &str) -> Outcome<String> {
-    // Without a repository there is still a time.
+    // Without a repository, the current time.
     let date = of_commit("%cD").or_else(|_| run::output(run::command("date").arg("-R")))?;
     Ok(format!(
         "{name} ({version}) unstable; urgency=medium\n\n  \
-         * What is new: see changelog.gz.\n\n -- {}  {}\n",
+         * Changes: see changelog.gz.\n\n -- {}  {}\n",
         maintainer(),
         date.trim()
     ))
 }
 
-/// Something about the commit that is checked out.
+/// A property of the current commit.
 fn of_commit(format: &str) -> Outcome<String> {
     let mut log = run::command("git");
     log.args(["log", "-1", &format!("--format={format}")]);
@@ -232,11 +231,11 @@ mod tests {
 
     fn parse(line: &str) -> Outcome<String> {
         let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        Wishes::parse(&words).map(|wishes| format!("{wishes:?}"))
+        Options::parse(&words).map(|options| format!("{options:?}"))
     }
 
     #[test]
-    fn the_command_line_is_read_or_refused() {
+    fn command_line_is_parsed_or_refused() {
         let all = parse("--revision 2 --programs a --output b").unwrap();
         for part in ["Some(2)", "\"a\"", "\"b\""] {
             assert!(all.contains(part), "{all}");
@@ -254,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_workspace() {
+    fn version_is_that_of_the_workspace() {
         let manifest = "[a]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\n";
         assert_eq!(version_of(manifest), Some("0.1.0"));
         assert!(version().unwrap().contains('.'));
     }
 
     #[test]
-    fn the_changelog_has_debians_form() {
+    fn changelog_has_debian_format() {
         let text = changelog("nvmeof", "1.0-1").unwrap();
         assert!(
             text.starts_with("nvmeof (1.0-1) unstable; urgency="),

@@ -1,8 +1,7 @@
-//! `cargo xtask demo`: the main job of the project from beginning to end.
+//! `cargo xtask demo`: the main use of the project from beginning to end.
 //!
-//! A disk image with real files is exported by the target and used by the
-//! initiator over the embedded RDMA provider. Every step is the command line
-//! that a person would type, and is printed before it runs.
+//! The target exports a disk image with files, and the initiator uses it over software
+//! iWARP. Each step is a command line of a user, which is printed before it runs.
 
 mod image;
 mod stage;
@@ -21,7 +20,7 @@ use table::Table;
 
 const NQN: &str = "nqn.2026-11.org.example:demo";
 const ADDRESS: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// The port number that IANA gave to NVMe over Fabrics.
+/// The port number that IANA assigned to NVMe over Fabrics.
 const DEFAULT_PORT: u16 = 4420;
 const BENCH: &str = "--namespace-id 1 --rw randread --bs 4k --iodepth 32 --runtime 5 -o json";
 
@@ -54,8 +53,8 @@ fn port(arguments: &[String]) -> Outcome<u16> {
             .parse()
             .ok()
             .filter(|port| *port != 0)
-            .ok_or_else(|| Failure::Usage("--port needs a number from 1 to 65535".to_owned())),
-        [flag] if flag == "--port" => Err(Failure::Usage("--port needs a number".to_owned())),
+            .ok_or_else(|| Failure::Usage("--port: must be a number from 1 to 65535".to_owned())),
+        [flag] if flag == "--port" => Err(Failure::Usage("--port: no number given".to_owned())),
         [extra, ..] => Err(Failure::unexpected(extra)),
     }
 }
@@ -80,7 +79,7 @@ struct Demo {
 
 impl Demo {
     fn play(&mut self) -> Outcome {
-        run::heading("make a disk image with real files in it, and an empty disk");
+        run::heading("create a disk image with files, and an empty disk");
         let disk = self.stage.path("disk.img");
         let second = self.stage.path("second.img");
         let files = image::make(&self.stage.path("tree"), &disk, &second)?;
@@ -90,7 +89,7 @@ impl Demo {
         run::heading("start the target");
         self.start_target(&disk, &second)?;
 
-        run::heading("discover it, connect to it");
+        run::heading("discover and identify");
         run::run(&mut self.fabrics("discover"))?;
         run::run(&mut self.subsystem("id-ctrl"))?;
         run::run(&mut self.subsystem("list-ns"))?;
@@ -100,7 +99,7 @@ impl Demo {
         let took = timed(&mut self.data("read", "1", &copy))?;
         self.compared("read, namespace 1", took, &disk, &copy)?;
 
-        run::heading("write it to the second namespace, read it back");
+        run::heading("write it to the second namespace and read it back");
         let took = timed(&mut self.data("write", "2", &disk))?;
         let back = self.stage.path("back.img");
         run::run(&mut self.data("read", "2", &back))?;
@@ -200,7 +199,7 @@ fn timed(command: &mut Command) -> Outcome<Duration> {
     Ok(started.elapsed())
 }
 
-/// The failure with what the target had to say about it, if it ran at all.
+/// The failure with the log of the target, if it ran.
 fn with_log(failure: Failure, log: &Path) -> Failure {
     let Ok(text) = std::fs::read_to_string(log) else {
         return failure;
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_used_port_is_refused_with_a_way_out() {
+    fn used_port_is_refused_with_a_remedy() {
         let listener = TcpListener::bind((ADDRESS, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let failure = must_be_free(port).unwrap_err();

@@ -1,5 +1,5 @@
-//! `cargo xtask fio-engine`: builds the engine for the fio that is installed,
-//! and for machines that have another one also that fio.
+//! `cargo xtask fio-engine`: builds the engine for the installed fio; with `--bundle`, also
+//! that fio, for machines with another version.
 
 mod source;
 
@@ -16,41 +16,41 @@ const HELP: &str = "\
 Usage: cargo xtask fio-engine [--fio-source DIR] [--bundle DIR]
                               [--profile NAME]
 
-Builds libnvmeof_fio.so, the initiator as an engine of fio, for the fio that is
-installed. The headers that this needs come from the distribution's source
-package of that very version; they are kept in the build folder.
+Builds libnvmeof_fio.so, the initiator as an I/O engine of fio, for the
+installed fio. The headers come from the source package of the distribution, of
+the same version; they are kept in the build folder.
 
-  --fio-source DIR   take fio's source tree from DIR instead: where the
-                     distribution is not Debian, there is no network, or fio
-                     does not come from a package
-  --bundle DIR       put the engine into DIR, and beside it fio itself, built
-                     from the same sources: for a machine with another fio
-  --profile NAME     build with this profile of cargo: release (the default), or
-                     dev, which is built sooner and runs slower
+  --fio-source DIR   use fio's source tree in DIR instead: if the distribution
+                     is not Debian, there is no network, or fio was not
+                     installed from a package
+  --bundle DIR       write the engine to DIR, with fio itself, built from the
+                     same sources: for a machine with another fio
+  --profile NAME     cargo profile: release (default), or dev, which builds
+                     faster and runs slower
 
-Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
+Exit status: 0 success, 1 a step failed, 2 usage or set-up error.
 ";
 
-/// What the command line says.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wishes<'a> {
+struct Options<'a> {
     help: bool,
     source: Option<&'a Path>,
     bundle: Option<&'a Path>,
     profile: Profile,
 }
 
-impl<'a> Wishes<'a> {
+impl<'a> Options<'a> {
     fn parse(mut words: &'a [String]) -> Outcome<Self> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         while let Some((word, rest)) = words.split_first() {
             let place = match word.as_str() {
                 "--help" | "-h" => {
-                    wishes.help = true;
-                    return Ok(wishes);
+                    options.help = true;
+                    return Ok(options);
                 }
-                "--fio-source" => Some(&mut wishes.source),
-                "--bundle" => Some(&mut wishes.bundle),
+                "--fio-source" => Some(&mut options.source),
+                "--bundle" => Some(&mut options.bundle),
                 "--profile" => None,
                 extra => return Err(Failure::unexpected(extra)),
             };
@@ -60,24 +60,24 @@ impl<'a> Wishes<'a> {
             };
             match place {
                 Some(place) => *place = Some(Path::new(value)),
-                None => wishes.profile = Profile::parse(value)?,
+                None => options.profile = Profile::parse(value)?,
             }
             words = rest;
         }
-        Ok(wishes)
+        Ok(options)
     }
 }
 
 /// `cargo xtask fio-engine [--fio-source DIR] [--bundle DIR] [--profile NAME]`.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let wishes = Wishes::parse(arguments)?;
-    if wishes.help {
+    let options = Options::parse(arguments)?;
+    if options.help {
         print!("{HELP}");
         return Ok(());
     }
     setup::ensure(&[TOOLS, setup::RDMA])?;
-    let built = build(wishes.source, wishes.profile)?;
-    let engine = match wishes.bundle {
+    let built = build(options.source, options.profile)?;
+    let engine = match options.bundle {
         Some(folder) => bundle(&built, folder)?,
         None => built.engine,
     };
@@ -93,7 +93,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// What there is when the engine is built.
+/// The result of a build of the engine.
 #[derive(Debug)]
 pub(crate) struct Built {
     engine: PathBuf,
@@ -101,32 +101,32 @@ pub(crate) struct Built {
     source: PathBuf,
 }
 
-/// Builds the engine; `given` is fio's source tree, if a person has it.
+/// Builds the engine; `given` is fio's source tree, if the user has one.
 pub(crate) fn build(given: Option<&Path>, profile: Profile) -> Outcome<Built> {
     let fio = source::Installed::find()?;
     let source = source::headers(&fio, given)?;
     run::run(&mut profile.build("-p nvmeof-fio -p nvmeof-target -p nvmeof-cli"))?;
     let built = profile.folder();
     let engine = built.join("libnvmeof_fio.so");
-    // Not over the old one, which a fio may have open.
+    // Does not overwrite the old file, which fio may have open.
     let fresh = built.join("libnvmeof_fio.so.new");
     run::run(&mut link(&source, &fio.version, &built, &fresh))?;
     std::fs::rename(&fresh, &engine).map_err(|error| Failure::file("make", &engine, &error))?;
     Ok(Built { engine, source })
 }
 
-/// Puts the engine and a fio that is for it into a folder; returns where the
-/// engine is there. A binary of the distribution would want its many libraries
-/// as well; this one wants what every Debian has, and RDMA's.
+/// Writes the engine and a matching fio to a folder; returns the path of the engine. The
+/// distribution's fio would require many libraries; this one requires only those of every
+/// Debian, and RDMA's.
 fn bundle(built: &Built, folder: &Path) -> Outcome<PathBuf> {
     let fio = source::fio(&built.source)?;
-    // Where the person is, not where commands run.
+    // Relative to the folder of the caller, not to that of commands.
     let failed = |error| Failure::file("make", folder, &error);
     let folder = std::path::absolute(folder).map_err(failed)?;
     std::fs::create_dir_all(&folder).map_err(failed)?;
     let engine = folder.join("libnvmeof_fio.so");
     for (from, to) in [(&fio, &folder.join("fio")), (&built.engine, &engine)] {
-        // Not into the old one, which somebody may have open.
+        // Does not overwrite the old file, which may be open.
         let fresh = to.with_extension("new");
         std::fs::copy(from, &fresh)
             .and_then(|_| std::fs::rename(&fresh, to))
@@ -135,7 +135,7 @@ fn bundle(built: &Built, folder: &Path) -> Outcome<PathBuf> {
     Ok(engine)
 }
 
-/// Compiles fio's side and links it with ours.
+/// Compiles engine.c and links both halves.
 fn link(headers: &Path, version: &str, built: &Path, to: &Path) -> std::process::Command {
     let folder = Path::new("initiator/fio/engine");
     let mut cc = run::command("cc");
@@ -153,7 +153,7 @@ fn link(headers: &Path, version: &str, built: &Path, to: &Path) -> std::process:
             "-Wl,--version-script={}",
             folder.join("exports.map").display()
         ))
-        // Threads of ours may end after fio closed it.
+        // Threads of the initiator may end after fio has unloaded the engine.
         .args(["-Wl,-z,nodelete", "-Wl,--gc-sections"])
         .args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]);
     cc
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_is_refused_before_anything_is_done() {
+    fn usage_error_is_refused_before_any_step() {
         assert!(usage(&["--fio-source"]).contains("needs a folder"));
         assert!(usage(&["--fio-source", "/x", "--bundle"]).contains("--bundle needs"));
         assert!(usage(&["--profile"]).contains("needs the name"));
@@ -186,22 +186,22 @@ mod tests {
     fn options_come_in_any_order() {
         let words = "--bundle /b --profile dev --fio-source /s";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let wishes = Wishes {
+        let options = Options {
             source: Some(Path::new("/s")),
             bundle: Some(Path::new("/b")),
             profile: Profile::Dev,
             help: false,
         };
-        assert_eq!(Wishes::parse(&words).unwrap(), wishes);
-        assert_eq!(Wishes::parse(&[]).unwrap(), Wishes::default());
+        assert_eq!(Options::parse(&words).unwrap(), options);
+        assert_eq!(Options::parse(&[]).unwrap(), Options::default());
     }
 
     #[test]
-    fn a_bundle_has_both_and_can_run() {
+    fn bundle_has_fio_and_engine_and_runs() {
         let folder = std::env::temp_dir().join(format!("fio-bundle-{}", std::process::id()));
         let source = folder.join("source");
         std::fs::create_dir_all(&source).unwrap();
-        // What stands for fio's: it tells whether it was made for this machine alone.
+        // Replaces fio's Makefile: reports whether it was built for this machine only.
         let makefile = "CONFIG_BUILD_NATIVE=y\nfio:\n\t\
              printf '#!/bin/sh\\necho \"$(CONFIG_BUILD_NATIVE)\"' >fio && chmod +x fio\n";
         std::fs::write(source.join("Makefile"), makefile).unwrap();

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: builds the fuzz targets with the stable toolchain and
-//! runs each of them for a bounded number of inputs.
+//! `cargo xtask fuzz`: builds the fuzz targets with the stable toolchain and runs each for
+//! a bounded number of inputs.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -10,19 +10,19 @@ use crate::run::{self, Failure, Outcome};
 use crate::setup;
 use crate::test::Extent;
 
-/// Inputs per target where nobody says how many.
+/// Default number of inputs per target.
 const DEFAULT_RUNS: u64 = 100_000;
 
-/// What cargo-fuzz sets on a nightly toolchain, in the words of a stable one.
-/// libFuzzer reads the counters and the table of places, and learns from each
-/// comparison which value the code was looking for.
+/// The flags that cargo-fuzz sets on a nightly toolchain, in the form for a stable one.
+/// libFuzzer reads the counters and the table of code locations, and uses comparisons to
+/// find the values that the code expects.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// How many lines of a failed run are shown.
+/// Number of lines of a failed run to print.
 const TAIL: usize = 60;
 
 /// `cargo xtask fuzz [TARGET] [--runs N]`.
@@ -43,7 +43,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         && !all.iter().any(|target| target == name)
     {
         return Err(Failure::Usage(format!(
-            "no fuzz target is called `{name}`; the targets are {}",
+            "unknown fuzz target `{name}`; the targets are {}",
             all.join(", ")
         )));
     }
@@ -57,8 +57,8 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The step of `cargo xtask test`: every target, the same inputs each time, as far as it
-/// comes in some seconds; as many at a time as there are CPUs.
+/// The step of `cargo xtask test`: all targets for some seconds, with the same inputs each
+/// time, as many at a time as there are CPUs.
 pub(crate) fn bounded(extent: Extent) -> Outcome {
     let (runs, seconds) = match extent {
         Extent::Short => (DEFAULT_RUNS, 10),
@@ -66,8 +66,8 @@ pub(crate) fn bounded(extent: Extent) -> Outcome {
     };
     let all = targets()?;
     let binaries = build(None)?;
-    run::side_by_side(&all, |name| {
-        // What earlier runs found must not decide about this one.
+    run::in_parallel(&all, |name| {
+        // The corpus of earlier runs must not affect this one.
         let corpus = folder().join("build/corpus").join(name);
         if corpus.exists() {
             fs::remove_dir_all(&corpus).map_err(|error| Failure::file("empty", &corpus, &error))?;
@@ -82,7 +82,7 @@ fn number(text: Option<&String>) -> Outcome<u64> {
     let number = text
         .and_then(|text| text.parse().ok())
         .filter(|number| *number > 0);
-    number.ok_or_else(|| Failure::Usage("--runs needs a number above 0".to_owned()))
+    number.ok_or_else(|| Failure::Usage("--runs: must be a number above 0".to_owned()))
 }
 
 fn folder() -> PathBuf {
@@ -101,7 +101,7 @@ fn targets() -> Outcome<Vec<String>> {
     let names = bins(&text);
     if names.is_empty() {
         return Err(Failure::Failed(format!(
-            "{} names no fuzz target: add a [[bin]] with a name and a path",
+            "{}: no fuzz target: add a [[bin]] with a name and a path",
             manifest.display()
         )));
     }
@@ -126,7 +126,7 @@ fn bins(manifest: &str) -> Vec<String> {
     names
 }
 
-/// Builds one target or all; returns the folder they are in.
+/// Builds one target or all; returns the folder of the programs.
 fn build(target: Option<&str>) -> Outcome<PathBuf> {
     let host = run::host()?;
     let build = folder().join("build");
@@ -144,7 +144,7 @@ fn build(target: Option<&str>) -> Outcome<PathBuf> {
     };
     cargo
         .env("RUSTFLAGS", RUSTFLAGS)
-        // It would win over RUSTFLAGS.
+        // It takes precedence over RUSTFLAGS.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         // Fast, but with every check that a debug build has.
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
@@ -153,14 +153,13 @@ fn build(target: Option<&str>) -> Outcome<PathBuf> {
     Ok(build.join(host).join("release"))
 }
 
-/// Where inputs that reached new code are kept from run to run.
+/// The folder of inputs that reached new code, kept across runs.
 fn corpus(name: &str) -> PathBuf {
     folder().join("corpus").join(name)
 }
 
-/// The command that runs one target. It adds what it finds to `corpus`, and
-/// leaves inputs that failed in `artifacts`; `seeds`, where there are any, are
-/// only read.
+/// The command that runs one target. It adds new inputs to `corpus`, and writes inputs that
+/// fail to `artifacts`; `seeds`, if present, are only read.
 fn invocation(binaries: &Path, name: &str, runs: u64, corpus: &Path) -> Outcome<Command> {
     let artifacts = folder().join("artifacts").join(name);
     for path in [corpus, &artifacts] {
@@ -174,7 +173,7 @@ fn invocation(binaries: &Path, name: &str, runs: u64, corpus: &Path) -> Outcome<
     }
     command
         .arg(format!("-runs={runs}"))
-        // One input may take neither long nor much memory.
+        // Limits for one input.
         .args(["-timeout=10", "-rss_limit_mb=1024"])
         .arg(format!("-artifact_prefix={}/", artifacts.display()));
     Ok(command)
@@ -201,15 +200,15 @@ fn summarised(mut command: Command, name: &str) -> Outcome {
         tail.for_each(|line| println!("{line}"));
         return Err(Failure::Commands {
             text: format!(
-                "fuzz target {name}: {status}; the input is in tests/fuzz/artifacts/{name}, \
-                 give its path to the program to see it again"
+                "fuzz target {name}: {status}; the input is in tests/fuzz/artifacts/{name}; \
+                 pass its path to the program to repeat the failure"
             ),
             repeat: vec![run::line(&command)],
         });
     }
     let done = lines.iter().find(|line| line.contains("DONE"));
     match done.and_then(|line| coverage(line)) {
-        Some(places) => println!("{name:24} ok, {places} places reached"),
+        Some(places) => println!("{name:24} ok, {places} code locations reached"),
         None => {
             return Err(Failure::Failed(format!(
                 "fuzz target {name} reports no coverage: it was built without instrumentation"
@@ -219,7 +218,7 @@ fn summarised(mut command: Command, name: &str) -> Outcome {
     Ok(())
 }
 
-/// The number of places reached, from a status line of libFuzzer.
+/// The number of code locations reached, from a status line of libFuzzer.
 fn coverage(line: &str) -> Option<u64> {
     let mut words = line.split_whitespace().skip_while(|word| *word != "cov:");
     words.nth(1)?.parse().ok().filter(|places| *places > 0)
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_or_uninstrumented_target_is_a_failure() {
+    fn failing_or_uninstrumented_target_fails() {
         assert!(summarised(run::command("false"), "x").is_err());
         let silent = summarised(run::command("true"), "x").unwrap_err();
         assert!(silent.to_string().contains("no coverage"), "{silent}");

@@ -1,5 +1,4 @@
-//! `cargo xtask lab`: starts the runner of `tests/lab`, to which all arguments
-//! go.
+//! `cargo xtask lab`: starts the runner of `tests/lab` with all arguments.
 
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
@@ -10,17 +9,17 @@ pub(crate) const TOOLS: &[Tool] = &[setup::E2FS, setup::QEMU, setup::MMDEBSTRAP]
 
 /// `cargo xtask lab [...]`; `cargo xtask lab --help` lists what there is.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let only_tells = ["--help", "-h", "--list"];
+    let information = ["--help", "-h", "--list"];
     if !arguments
         .iter()
-        .any(|argument| only_tells.contains(&argument.as_str()))
+        .any(|argument| information.contains(&argument.as_str()))
     {
         setup::ensure(&[TOOLS, setup::RDMA])?;
     }
     // No command line is printed: the output may have to be JSON.
     let mut lab = run::cargo("run --quiet --locked -p nvmeof-lab --");
     if let Ok(here) = std::env::current_dir() {
-        // Files on the command line are where the person is.
+        // Paths on the command line are relative to the folder of the caller.
         lab.current_dir(here);
     }
     lab.args(arguments)
@@ -30,7 +29,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         .map_err(|error| run::cannot_start(&lab, &error))?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(2) => Err(Failure::Usage("The lab cannot run; see above.".to_owned())),
+        Some(2) => Err(Failure::Usage("the lab cannot run; see above".to_owned())),
         _ => Err(Failure::Failed("the lab; see above".to_owned())),
     }
 }

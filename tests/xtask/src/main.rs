@@ -1,7 +1,7 @@
-//! Everything a developer does with the project, as one program: `cargo xtask`.
+//! All developer commands of the project: `cargo xtask`.
 //!
-//! It needs little besides the standard library, so that it builds in seconds on a
-//! fresh machine. It holds no test and no check itself: it only runs them.
+//! It depends on little besides the standard library, so that it builds in seconds on a
+//! fresh machine. It contains no tests and no checks itself: it runs them.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -28,18 +28,18 @@ Usage: cargo xtask COMMAND
 
 Commands:
   setup                      install the system packages that the others need
-  test [STEP...] [--all]     run every check and test, or only the named steps;
-                             test --list lists them, --all has the whole lab,
+  test [STEP...] [--all]     run all checks and tests, or only the named steps;
+                             test --list lists them; --all runs the whole lab,
                              more seeds and more fuzzing, and takes hours
-  fuzz [TARGET] [--runs N]   build and run the fuzz targets, or only one
+  fuzz [TARGET] [--runs N]   build and run all fuzz targets, or one
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
-  bench [WORK...] [...]      compare with yardsticks; see bench --help
-  demo [--port N]            export a disk image, use it from the initiator
-  docs                       write the documents that are made of the code
-  deb [...]                  make Debian packages; see deb --help
+  bench [WORKLOAD...] [...]  compare with yardsticks; see bench --help
+  demo [--port N]            export a disk image and use it with the initiator
+  docs                       generate the documents that come from the code
+  deb [...]                  build Debian packages; see deb --help
   fio-engine [...]           build the engine for fio; see fio-engine --help
 
-Exit status: 0 success, 1 something failed, 2 wrong usage or set-up.
+Exit status: 0 success, 1 a step failed, 2 usage or set-up error.
 ";
 
 fn main() -> ExitCode {
@@ -84,13 +84,14 @@ fn dispatch(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The tests that compare documents with the code write them when told to.
+/// Generates documents: the tests that compare them with the code write them if
+/// NVMEOF_UPDATE_DOCS is set.
 fn docs() -> Outcome {
     let mut test = run::cargo("test --locked -p nvmeof-tidy --test documents");
     run::run(test.env("NVMEOF_UPDATE_DOCS", "1"))
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "one shape for all commands")]
+#[allow(clippy::unnecessary_wraps, reason = "the same type for all commands")]
 fn help() -> Outcome {
     print!("{HELP}");
     Ok(())
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_is_told_apart_from_failure() {
+    fn usage_error_differs_from_failure() {
         for line in [
             "",
             "tset",

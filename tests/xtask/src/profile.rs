@@ -1,4 +1,4 @@
-//! Which of cargo's profiles programs are built with.
+//! The cargo profile of programs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,10 +9,10 @@ use crate::workspace;
 /// A profile of cargo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// What users get.
+    /// For users.
     #[default]
     Release,
-    /// Little optimised and with all checks: what tests are built with, so that it is there.
+    /// Little optimised and with all checks: the profile of tests.
     Dev,
 }
 
@@ -30,7 +30,7 @@ impl Profile {
         let found = known.into_iter().find(|profile| profile.name() == word);
         found.ok_or_else(|| {
             Failure::Usage(format!(
-                "no profile is called `{word}`; the profiles are release, dev"
+                "unknown profile `{word}`; the profiles are release, dev"
             ))
         })
     }
@@ -45,7 +45,7 @@ impl Profile {
         }
     }
 
-    /// Where cargo puts what it builds.
+    /// The folder of its programs.
     pub(crate) fn folder(self) -> PathBuf {
         run::build_dir().join(match self {
             Self::Release => "release",

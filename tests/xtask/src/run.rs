@@ -1,4 +1,4 @@
-//! Running other programs: where they are found, what is printed, how they fail.
+//! Runs other programs: search path, output and failures.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::background::TO_REPEAT;
 /// What Ctrl-C sends to every process of the terminal.
 const SIGINT: u8 = 2;
 
-/// How long a command that ended may still have something to say.
+/// How long output may still arrive after a command has ended.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// What every command of this program returns.
@@ -25,26 +25,26 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 /// Why this program stops, and with which exit status.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The person asked for something that does not exist, or the machine
-    /// lacks something that we may not install: status 2.
+    /// Usage error, or the machine lacks something that this program may not install:
+    /// status 2.
     Usage(String),
     /// A step ran and did not succeed: status 1.
     Failed(String),
     /// Commands ran and failed: what happened, and the lines that repeat it. Status 1.
     Commands { text: String, repeat: Vec<String> },
-    /// Somebody pressed Ctrl-C: nothing more is started. Status 130, as in a shell.
+    /// Ctrl-C: nothing more is started. Status 130, as in a shell.
     Interrupted,
 }
 
 impl Failure {
-    /// An argument that nobody asked for.
+    /// An unexpected argument.
     pub(crate) fn unexpected(argument: &str) -> Self {
         Self::Usage(format!(
             "unexpected argument `{argument}`; see `cargo xtask help`"
         ))
     }
 
-    /// A file operation that did not work.
+    /// A failed file operation.
     pub(crate) fn file(doing: &str, path: &Path, error: &std::io::Error) -> Self {
         Self::Failed(format!("cannot {doing} {}: {error}", path.display()))
     }
@@ -99,14 +99,14 @@ impl fmt::Display for Failure {
 
 /// The root folder of the repository.
 pub(crate) fn root() -> PathBuf {
-    // Cargo says where the crate is now; the place it was compiled at is only
-    // right as long as nobody moved the clone.
+    // Cargo has the current path of the crate; the path at compile time is wrong after the
+    // clone was moved.
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.ancestors().nth(2).unwrap_or(&here).to_owned()
 }
 
-/// The build folder of the workspace: `build`, unless cargo was told otherwise.
+/// The build folder of the workspace: `build`, unless CARGO_TARGET_DIR is set.
 pub(crate) fn build_dir() -> PathBuf {
     let chosen = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "build".into());
     root().join(chosen)
@@ -185,7 +185,7 @@ pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStat
             Err(RecvTimeoutError::Disconnected) => {
                 return Ok((text, child.wait().map_err(broken)?));
             }
-            // A process that it left behind may keep the pipe open.
+            // A remaining child process may keep the pipe open.
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(status) = child.try_wait().map_err(broken)? {
                     return Ok((text, status));
@@ -195,8 +195,8 @@ pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStat
     }
 }
 
-/// Runs the jobs, as many at a time as there are CPUs, whether one fails or not.
-pub(crate) fn side_by_side<T: Sync>(jobs: &[T], run: impl Fn(&T) -> Outcome + Sync) -> Outcome {
+/// Runs all jobs, as many at a time as there are CPUs, also after failures.
+pub(crate) fn in_parallel<T: Sync>(jobs: &[T], run: impl Fn(&T) -> Outcome + Sync) -> Outcome {
     let waiting = Mutex::new(jobs.iter());
     let failures = Mutex::new(Failures::default());
     let lane = || -> Outcome {
@@ -206,7 +206,7 @@ pub(crate) fn side_by_side<T: Sync>(jobs: &[T], run: impl Fn(&T) -> Outcome + Sy
             let outcome = run(job);
             let interrupted = lock(&failures).add(outcome);
             if interrupted.is_err() {
-                // Nothing more is started, by no lane.
+                // No lane starts another job.
                 lock(&waiting).by_ref().for_each(drop);
                 return interrupted;
             }
@@ -230,7 +230,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs all of them, whether one fails or not.
+/// Runs all commands, also after failures.
 pub(crate) fn all(commands: &mut [Command]) -> Outcome {
     let mut failures = Failures::default();
     for command in commands {
@@ -299,7 +299,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// A command that could not even be started.
+/// A command that could not be started.
 pub(crate) fn cannot_start(command: &Command, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("cannot start `{}`: {error}", line(command)))
 }
@@ -320,7 +320,7 @@ pub(crate) fn line(command: &Command) -> String {
     let program = if known { name } else { program.as_os_str() };
     let mut words = Vec::new();
     for (variable, value) in command.get_envs() {
-        // Everybody has one, see `command`.
+        // Every command has one, see `command`.
         if let Some(value) = value.filter(|_| variable != "PATH") {
             words.push(format!("{}={}", variable.display(), word(value)));
         }
@@ -355,9 +355,9 @@ pub(crate) fn heading(text: &str) {
     flush();
 }
 
-/// What we print and what our children print must stay in order in a pipe.
+/// Keeps the output of this program and of its children in order in a pipe.
 fn flush() {
-    // Without a reader there is nobody to keep in order for.
+    // Fails if the reader is gone, which does not matter.
     drop(std::io::stdout().flush());
 }
 
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_can_be_typed_again() {
+    fn printed_line_repeats_the_command() {
         let mut command = command("sh");
         command.args(["-c", "it's"]).env("NVMEOF_X", "a b");
         assert_eq!(line(&command), r"NVMEOF_X='a b' sh -c 'it'\''s'");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_left_behind_does_not_hold_us() {
+    fn remaining_child_process_does_not_block() {
         let mut shell = command("sh");
         shell.args(["-c", "sleep 600 & echo $!"]);
         let (left, _) = text_and_status(shell).unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_both_kinds_is_in_order() {
+    fn stdout_and_stderr_stay_in_order() {
         let mut shell = command("sh");
         shell.args(["-c", "echo out; echo err >&2; echo last; exit 1"]);
         let (text, status) = text_and_status(shell).unwrap();
@@ -411,10 +411,10 @@ mod tests {
     }
 
     #[test]
-    fn jobs_side_by_side_all_run_and_all_failures_are_told() {
+    fn parallel_jobs_all_run_and_all_failures_are_reported() {
         let jobs = ["true", "false", "true", "no-such-program", "true"];
         let ran = Mutex::new(0);
-        let failure = side_by_side(&jobs, |job| {
+        let failure = in_parallel(&jobs, |job| {
             *lock(&ran) += 1;
             run(&mut command(job))
         });
@@ -429,7 +429,7 @@ mod tests {
         let lanes = thread::available_parallelism().map_or(2, usize::from);
         let jobs: Vec<_> = (0..100 * lanes).collect();
         let ran = Mutex::new(0);
-        let outcome = side_by_side(&jobs, |_| {
+        let outcome = in_parallel(&jobs, |_| {
             *lock(&ran) += 1;
             Err(Failure::Interrupted)
         });

@@ -1,24 +1,24 @@
-//! What the machine must have: system packages and toolchain components.
+//! Requirements of the machine: system packages and toolchain components.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::run::{self, Failure, Outcome};
 
-/// Something that must be there before a step can run.
+/// A requirement of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
-    /// A toolchain component, asked for by its cargo subcommand.
+    /// A toolchain component, detected by its cargo subcommand.
     Component {
         name: &'static str,
         subcommand: &'static str,
     },
-    /// A Debian package, known to be there by the program it brings.
+    /// A Debian package, detected by a program.
     Package {
         name: &'static str,
         program: &'static str,
     },
-    /// A Debian package, known to be there by a file it brings.
+    /// A Debian package, detected by a file.
     Library {
         name: &'static str,
         file: &'static str,
@@ -45,22 +45,22 @@ pub(crate) const E2FS: Tool = Tool::Package {
     name: "e2fsprogs",
     program: "mke2fs",
 };
-/// Tests watch with it which system calls a Flush becomes.
+/// Tests use it to observe the system calls of a Flush.
 pub(crate) const STRACE: Tool = Tool::Package {
     name: "strace",
     program: "strace",
 };
-/// A file system in user space, which tests stop.
+/// A file system in user space, which tests suspend.
 pub(crate) const BINDFS: Tool = Tool::Package {
     name: "bindfs",
     program: "bindfs",
 };
-/// The local run that benchmarks compare with.
+/// The local yardstick of benchmarks.
 pub(crate) const FIO: Tool = Tool::Package {
     name: "fio",
     program: "fio",
 };
-/// Says where the time goes of benchmarks.
+/// Profiles benchmarks.
 pub(crate) const PERF: Tool = Tool::Package {
     name: "linux-perf",
     program: "perf",
@@ -75,7 +75,7 @@ pub(crate) const BINUTILS: Tool = Tool::Package {
     name: "binutils",
     program: "strip",
 };
-/// Puts the answers of fio's jobs into a table.
+/// Formats the results of fio jobs as a table.
 pub(crate) const JQ: Tool = Tool::Package {
     name: "jq",
     program: "jq",
@@ -95,14 +95,13 @@ pub(crate) const QEMU: Tool = Tool::Package {
     name: "qemu-system-x86",
     program: "qemu-system-x86_64",
 };
-/// Makes the Debian in that machine.
+/// Builds the Debian image of that machine.
 pub(crate) const MMDEBSTRAP: Tool = Tool::Package {
     name: "mmdebstrap",
     program: "mmdebstrap",
 };
 
-/// RDMA devices are reached through these; their headers are read by libclang
-/// when the workspace is built.
+/// Libraries for RDMA devices; libclang reads their headers when the workspace is built.
 pub(crate) const RDMA: &[Tool] = &[
     Tool::Package {
         name: "pkg-config",
@@ -120,7 +119,7 @@ pub(crate) const RDMA: &[Tool] = &[
         name: "clang",
         program: "clang",
     },
-    // Later ones give bindings that do not build.
+    // Bindings of later versions do not build.
     Tool::Library {
         name: "libclang1-14",
         file: "/usr/lib/llvm-14/lib/libclang.so.1",
@@ -165,8 +164,8 @@ fn install_components(names: &[&str]) -> Outcome {
     run::heading("setup: toolchain components");
     if run::find("rustup").is_none() {
         return Err(Failure::Usage(format!(
-            "the Rust toolchain lacks {}, and there is no rustup to add it; \
-             install it from where the toolchain came from",
+            "the Rust toolchain lacks {}, and rustup is not installed; \
+             install it from the source of the toolchain",
             names.join(" and ")
         )));
     }
@@ -185,7 +184,7 @@ fn install_packages(names: &[&str]) -> Outcome {
     let Some(prefix) = privilege() else {
         return Err(Failure::Usage(by_hand(names)));
     };
-    // A fresh machine has no package lists at all.
+    // A fresh machine has no package lists.
     run::run(apt_get(prefix).arg("update"))?;
     run::run(
         apt_get(prefix)
@@ -194,20 +193,22 @@ fn install_packages(names: &[&str]) -> Outcome {
     )
 }
 
-/// The line that a person has to run when we are not allowed to.
+/// The command for the user when this program may not install packages.
 fn by_hand(names: &[&str]) -> String {
     let names = names.join(" ");
     if run::find("apt-get").is_none() {
-        return format!("this machine has no apt-get; install what Debian calls: {names}");
+        return format!(
+            "this machine has no apt-get; install the equivalents of these Debian packages: {names}"
+        );
     }
     format!(
-        "system packages are missing, and installing them needs root. Run:\n\n    \
+        "system packages are missing, and installing them requires root. Run:\n\n    \
          sudo apt-get update && sudo apt-get install -y --no-install-recommends {names}\n\n\
-         and then the same command again."
+         and then repeat the command."
     )
 }
 
-/// How we may call apt-get: directly, with `sudo -n`, or (`None`) not at all.
+/// How this user may run apt-get: directly, with `sudo -n`, or (`None`) not at all.
 fn privilege() -> Option<&'static [&'static str]> {
     run::find("apt-get")?;
     let user = run::output(run::command("id").arg("-u")).unwrap_or_default();
@@ -219,7 +220,7 @@ fn privilege() -> Option<&'static [&'static str]> {
 }
 
 fn apt_get(prefix: &[&str]) -> Command {
-    // `env` carries the variable through sudo, which drops our environment.
+    // `env` sets the variable after sudo, which resets the environment.
     let mut words = prefix
         .iter()
         .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_not_installed() {
+    fn present_tools_are_not_installed() {
         assert!(
             ensure(&[&[
                 Tool::Package {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_subcommand_is_noticed() {
+    fn missing_subcommand_is_detected() {
         assert!(!has_subcommand("no-such-subcommand"));
     }
 

@@ -1,40 +1,40 @@
-//! Checks of the unsafe crates by tools that watch every access to memory:
+//! Checks of the crates with unsafe code by tools that check each memory access:
 //! AddressSanitizer, and Miri where it is installed.
 
 use std::path::Path;
 
 use crate::run::{self, Outcome};
 
-/// The crates with unsafe code that need no device, and who uses them most.
+/// The crates with unsafe code that need no device, and their main user.
 const CRATES: &str = "-p nvmeof-memory -p nvmeof-uring -p nvmeof-rdma-shm --lib --tests";
-/// Those that Miri can run: it knows anonymous mappings, and no io_uring.
+/// The crates that Miri supports: it has anonymous mappings, but no io_uring.
 const FOR_MIRI: &str = "-p nvmeof-memory --lib";
 
-/// Runs their tests with AddressSanitizer, whose runtime comes with the stable
-/// toolchain; the flag that asks for it is an unstable one.
+/// Runs their tests with AddressSanitizer. Its runtime is part of the stable toolchain, but
+/// the flag is unstable.
 pub(crate) fn address_sanitizer() -> Outcome {
     let host = run::host()?;
     if !has_runtime(&host) {
-        println!("skipped: this toolchain has no runtime of AddressSanitizer for {host}");
+        println!("skipped: this toolchain has no AddressSanitizer runtime for {host}");
         return Ok(());
     }
-    // A target of its own keeps build scripts and macros out of it.
+    // With an explicit target, build scripts and macros are not instrumented.
     let mut test = run::cargo(&format!(
         "test --locked --no-fail-fast --target {host} {CRATES}"
     ));
     test.env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address -Cdebuginfo=1")
-        // A model of loom that panics, as some are to, keeps its threads' memory.
+        // A loom model that panics, as expected in some tests, leaks memory of its threads.
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .env("CARGO_TARGET_DIR", run::build_dir().join("asan"));
     run::run(&mut test)
 }
 
-/// Runs with Miri what it can run, where it is installed.
+/// Runs the tests that Miri supports, if it is installed.
 pub(crate) fn miri() -> Outcome {
     if run::output(&mut run::cargo("miri --version")).is_err() {
         println!(
-            "skipped: no Miri in this toolchain; it comes with nightly ones alone \
+            "skipped: this toolchain has no Miri, which is part of nightly toolchains only \
              (`rustup +nightly component add miri`, then RUSTUP_TOOLCHAIN=nightly)"
         );
         return Ok(());

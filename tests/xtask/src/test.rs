@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check and test of the project, step by step.
+//! `cargo xtask test`: all checks and tests of the project, in steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,13 +15,13 @@ use crate::soundness;
 use crate::times::{self, Times};
 use crate::workspace;
 
-/// How much runs of what there is.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Every check and test, with programs as tests are built, each scenario of the lab
-    /// over one provider, so much simulation and fuzzing as fits into a short time.
+    /// All checks and tests, with programs in the dev profile, each lab scenario over one
+    /// provider, and a short run of simulation and fuzzing.
     Short,
-    /// Everything, with the programs that users get.
+    /// Everything, with release programs.
     All,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     tools: &'static [&'static [Tool]],
-    /// The step that makes what this one looks at.
+    /// The step that this one depends on.
     needs: Option<&'static str>,
     /// Runs beside the others, at a lower priority: it builds in a folder of its own, and
     /// nothing in it depends on time.
@@ -47,20 +47,20 @@ pub(crate) struct Step {
     run: fn(Extent) -> Outcome,
 }
 
-/// What became of a step.
+/// The result of a step.
 enum End {
     Ok(Duration),
     Failed(Duration, Failure),
-    /// What it needs failed, or was not run either.
+    /// The step that it depends on failed or was not run.
     NotRun(&'static str),
 }
 
-/// In the order in which they run, of those in the background among themselves: what fails
-/// fast comes first.
+/// All steps in order of execution; background steps among themselves. Steps that fail
+/// fast come first.
 const STEPS: &[Step] = &[
     Step {
         name: "fmt",
-        about: "every source file is formatted",
+        about: "format of all source files",
         tools: &[&[setup::RUSTFMT]],
         needs: None,
         in_background: false,
@@ -68,7 +68,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "tidy",
-        about: "style, who may depend on whom, licences, links",
+        about: "style, dependencies between crates, licences, links",
         tools: &[],
         needs: None,
         in_background: false,
@@ -80,7 +80,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "clippy",
-        about: "no warning in any target",
+        about: "no clippy warnings in any target",
         tools: &[&[setup::CLIPPY], setup::RDMA],
         needs: None,
         in_background: false,
@@ -89,7 +89,7 @@ const STEPS: &[Step] = &[
             let without_rdma_devices = "clippy -p nvmeof-target -p nvmeof-target-control \
                  -p nvmeof-target-manage -p nvmeof-cli --all-targets --no-default-features \
                  --locked -- -D warnings";
-            // It needs a device to run, so no other step looks at it.
+            // It requires a device to run, so no other step checks it.
             let on_devices = "clippy -p nvmeof-rdma-verbs --test conformance --locked \
                  -- -D warnings";
             run::all(&mut [everything, without_rdma_devices, on_devices].map(run::cargo))
@@ -97,7 +97,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "doc",
-        about: "no warning in the documentation",
+        about: "no rustdoc warnings",
         tools: &[setup::RDMA],
         needs: None,
         in_background: false,
@@ -115,7 +115,7 @@ const STEPS: &[Step] = &[
         run: |extent| {
             workspace::build()?;
             match extent {
-                // They are among everything.
+                // They are part of the whole build.
                 Extent::Short => Ok(()),
                 Extent::All => run::run(&mut Profile::Release.build("")),
             }
@@ -141,7 +141,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "sim",
-        about: "World: both sides in virtual time, many seeds",
+        about: "World: both sides in virtual time, with many seeds",
         tools: &[],
         needs: Some("build"),
         in_background: false,
@@ -165,7 +165,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "e2e",
-        about: "end to end, with the programs as processes, and with fio",
+        about: "end-to-end tests with the programs as processes, and with fio",
         tools: &[
             &[
                 setup::E2FS,
@@ -183,7 +183,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "instructions",
-        about: "instruction counts of the hot paths against their baseline",
+        about: "instruction counts of the hot paths, compared with their baseline",
         tools: &[&[setup::VALGRIND]],
         needs: None,
         in_background: true,
@@ -202,7 +202,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz",
-        about: "every fuzz target, a bounded number of runs",
+        about: "all fuzz targets, for a bounded number of inputs",
         tools: &[&[setup::CXX]],
         needs: None,
         in_background: true,
@@ -236,7 +236,7 @@ fn select(names: &[String]) -> Outcome<Vec<&'static Step>> {
         if !STEPS.iter().any(|step| step.name == name) {
             let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
             return Err(Failure::Usage(format!(
-                "no step is called `{name}`; the steps are {}",
+                "unknown step `{name}`; the steps are {}",
                 known.join(", ")
             )));
         }
@@ -245,19 +245,19 @@ fn select(names: &[String]) -> Outcome<Vec<&'static Step>> {
     Ok(STEPS.iter().filter(wanted).collect())
 }
 
-/// Runs all, whether one fails or not, and says at the end what failed, and how to
-/// repeat it.
+/// Runs all steps, also after failures; reports at the end what failed, and how to repeat
+/// it.
 fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
-    let begun = Instant::now();
+    let started = Instant::now();
     let (behind, before): (Vec<&Step>, Vec<&Step>) = match steps {
-        // There is nothing to run it beside.
+        // No other step runs beside it.
         [_] => (Vec::new(), steps.to_vec()),
         _ => steps.iter().partition(|step| step.in_background),
     };
     let is_interrupted = AtomicBool::new(false);
     let mut ends = thread::scope(|scope| {
         let behind = scope.spawn(|| background::run(&behind, extent, &is_interrupted));
-        let ends = in_foreground(&before, extent, times, begun);
+        let ends = in_foreground(&before, extent, times, started);
         is_interrupted.store(ends.is_err(), Ordering::Relaxed);
         if !behind.is_finished() {
             run::heading("waiting for the steps in the background");
@@ -282,16 +282,16 @@ fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
             End::NotRun(_) => {}
         }
     }
-    println!("{:21} {:>9}", "all", run::seconds(begun.elapsed()));
+    println!("{:21} {:>9}", "all", run::seconds(started.elapsed()));
     failures.into_outcome()
 }
 
-/// Runs the steps one after another; returns how each ended.
+/// Runs the steps one after another; returns the result of each.
 fn in_foreground<'a>(
     steps: &[&'a Step],
     extent: Extent,
     times: &Times,
-    begun: Instant,
+    started: Instant,
 ) -> Outcome<Vec<(&'a Step, End)>> {
     let mut ends: Vec<(&Step, End)> = Vec::new();
     for (number, step) in steps.iter().enumerate() {
@@ -306,7 +306,7 @@ fn in_foreground<'a>(
         run::heading(&format!("{}: {}", step.name, step.about));
         let place = (number + 1, steps.len());
         let expected = times.expected(&known_as(step, extent));
-        println!("{}", progress(place, begun.elapsed(), expected));
+        println!("{}", progress(place, started.elapsed(), expected));
         let started = Instant::now();
         let outcome = (step.run)(extent);
         ends.push((step, End::of(step, outcome, started.elapsed())?));
@@ -338,7 +338,7 @@ impl End {
     }
 }
 
-/// Where a run is: which step of how many, since when, and how long this one took before.
+/// Progress of a run: the step, the elapsed time, and the previous duration of the step.
 fn progress(
     (step, steps): (usize, usize),
     elapsed: Duration,
@@ -346,12 +346,15 @@ fn progress(
 ) -> String {
     let elapsed = times::in_words(elapsed);
     let expected = expected.map_or(String::new(), |time| {
-        format!("; this one took {} last time", times::in_words(time))
+        format!(
+            "; previous duration of this step: {}",
+            times::in_words(time)
+        )
     });
-    format!("step {step} of {steps}, {elapsed} so far{expected}")
+    format!("step {step} of {steps}, {elapsed} elapsed{expected}")
 }
 
-/// What does not say how to repeat it is repeated with its whole step.
+/// A failure without commands to repeat it is repeated with its whole step.
 fn repeatable(failure: Failure, step: &Step) -> Failure {
     let text = format!("{}: {}", step.name, failure.text());
     match failure {
@@ -394,10 +397,9 @@ fn simulation(extent: Extent) -> Outcome {
 
 fn end_to_end(extent: Extent) -> Outcome {
     let profile = extent.profile();
-    // Nothing to do after the step of that name; alone it must not test
-    // yesterday's binaries.
+    // Without effect after the step `build`; alone, this step must not test old binaries.
     run::run(&mut profile.build(""))?;
-    // It runs for a moment as well, with others that take part.
+    // Tests run it briefly, also with peers.
     run::run(&mut profile.build("-p nvmeof-bench"))?;
     fio_engine::build(None, profile)?;
     let programs = profile.folder().display().to_string();
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_needs_runs_before_it() {
+    fn dependencies_run_before_a_step() {
         for (at, step) in STEPS.iter().enumerate() {
             let before = |needed| STEPS[..at].iter().any(|step| step.name == needed);
             assert!(step.needs.is_none_or(before), "{}", step.name);
@@ -452,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_after_a_failure_run_and_all_failures_are_told() {
+    fn steps_after_a_failure_run_and_all_failures_are_reported() {
         let steps = [
             step("bad", None, |_| {
                 run::all(&mut ["false", "true", "false"].map(run::command))
@@ -474,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_whose_need_failed_is_not_run() {
+    fn step_after_failed_dependency_is_not_run() {
         let steps = [
             step("build", None, |_| {
                 Err(Failure::Failed("on purpose".to_owned()))
@@ -494,15 +496,15 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_before_each_step() {
+    fn progress_is_printed_before_each_step() {
         let minute = Duration::from_secs(60);
         assert_eq!(
             progress((2, 13), 3 * minute, None),
-            "step 2 of 13, 3 min so far"
+            "step 2 of 13, 3 min elapsed"
         );
         assert_eq!(
             progress((13, 13), minute, Some(20 * minute)),
-            "step 13 of 13, 60 s so far; this one took 20 min last time"
+            "step 13 of 13, 60 s elapsed; previous duration of this step: 20 min"
         );
     }
 

@@ -1,5 +1,5 @@
-//! How long the steps took when they last succeeded in this clone: what is expected of
-//! the next run.
+//! Durations of the steps when they last succeeded in this clone, to estimate the next
+//! run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use crate::run;
 
-/// Seconds by step. A file with a line for each, which is nothing but a help: what cannot
-/// be read or written is left out.
+/// Seconds by step, in a file with a line for each. Errors of the file are ignored.
 pub(crate) struct Times {
     file: PathBuf,
     seconds: BTreeMap<String, u64>,
 }
 
 impl Times {
-    /// Those of this clone.
+    /// The times of this clone.
     pub(crate) fn read() -> Self {
         Self::of(run::build_dir().join("test-times"))
     }
@@ -35,7 +34,7 @@ impl Times {
         self.seconds.get(step).copied().map(Duration::from_secs)
     }
 
-    /// A step succeeded.
+    /// Records a step that succeeded.
     pub(crate) fn took(&mut self, step: &str, took: Duration) {
         self.seconds.insert(step.to_owned(), took.as_secs());
         let lines = self.seconds.iter();
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_step_took_is_expected_of_the_next() {
+    fn last_duration_is_the_estimate() {
         let file = std::env::temp_dir().join(format!("test-times-{}", std::process::id()));
         let mut times = Times::of(file.clone());
         assert_eq!(times.expected("unit"), None);

@@ -1,9 +1,9 @@
-//! One build of everything in the workspace, and its test programs side by side.
+//! One build of the whole workspace, and its test programs in parallel.
 //!
-//! Cargo chooses the features of a crate by the packages and targets it is asked for: a
-//! build of the tests, one of the programs and one of a single package would compile most
-//! crates three times. So everything is built with one command, and every step that uses a
-//! part of it runs that same command, which then has nothing to do.
+//! Cargo chooses the features of a crate by the requested packages and targets: separate
+//! builds of tests, programs and single packages would compile most crates three times.
+//! Therefore one command builds everything. Each step that needs a part runs the same
+//! command, which then has nothing to do.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,9 +20,9 @@ pub(crate) const BUILD: &str = "build --workspace --all-targets --locked";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TestProgram {
     package: String,
-    /// Where its sources are: the folder that it runs in.
+    /// The folder of its sources, in which it runs.
     folder: PathBuf,
-    /// How cargo is told to run it, as in `--test kill`.
+    /// The option that selects it for cargo, such as `--test kill`.
     target: String,
     executable: PathBuf,
 }
@@ -40,7 +40,7 @@ pub(crate) fn test(is_wanted: impl Fn(&str) -> bool, variables: &[(&str, &str)])
     let messages = run::output(build.arg("--message-format=json-render-diagnostics"))?;
     let mut programs = in_messages(&messages);
     programs.retain(|program| is_wanted(&program.package));
-    run::side_by_side(&programs, |program| program.run(variables))
+    run::in_parallel(&programs, |program| program.run(variables))
 }
 
 /// The test programs in cargo's messages, one JSON object a line.
@@ -71,14 +71,14 @@ impl TestProgram {
         })
     }
 
-    /// Prints what it prints when it has ended, so that no other program is in between.
+    /// Prints its output when it has ended, not mixed with that of other programs.
     fn run(&self, variables: &[(&str, &str)]) -> Outcome {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut command = Command::new(&self.executable);
         command
             .current_dir(&self.folder)
             .env("PATH", run::search_path())
-            // What cargo sets, as far as a test asks for it.
+            // Variables of cargo that tests read.
             .env("CARGO", run::cargo("").get_program())
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .envs(variables.iter().copied());
@@ -87,7 +87,7 @@ impl TestProgram {
             "\n$ cargo test -p {} {}: {}\n{}",
             self.package,
             self.target,
-            run::seconds(begun.elapsed()),
+            run::seconds(started.elapsed()),
             text.trim_end()
         );
         let repeats = || self.repeats(variables, &text);
@@ -100,7 +100,7 @@ impl TestProgram {
         }
     }
 
-    /// What repeats each test that failed; all of them if the program was killed.
+    /// The commands that repeat each failed test; the whole program if it was killed.
     fn repeats(&self, variables: &[(&str, &str)], text: &str) -> Vec<String> {
         let tests = failed(text);
         if tests.is_empty() {

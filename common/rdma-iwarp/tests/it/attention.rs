@@ -1,5 +1,5 @@
-//! Which streams a poll looks at: those that had bytes lately, and after a
-//! sleep those of which the kernel says that they woke us.
+//! Which streams a poll tries: those that had bytes recently, and after a sleep those with an
+//! event.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{IoSliceMut, Write};
@@ -10,14 +10,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma_iwarp::SocketStreams;
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
-/// Streams of ours with their peers.
+/// Local streams with their peers.
 struct Stage {
     streams: SocketStreams,
     now: Duration,
 }
 
 impl Stage {
-    /// What polls say until one says something, `pause` after another.
+    /// Polls, with `pause` in between, until there are events.
     fn until_something(&mut self, pause: Duration) -> (Vec<StreamEvent>, u32) {
         let mut events = Vec::new();
         for polls in 1..1000 {
@@ -44,7 +44,7 @@ impl Stage {
     }
 }
 
-/// Our end of two connections, and the peers'. The first is hot.
+/// Both ends of two connections. The first is hot.
 fn two() -> (Stage, [StreamId; 2], [TcpStream; 2]) {
     let mut streams = SocketStreams::new(None, 0o600).unwrap();
     let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -77,15 +77,15 @@ fn says_ready(events: &[StreamEvent], stream: StreamId) -> bool {
 }
 
 #[test]
-fn after_a_sleep_the_one_that_woke_us_is_served_at_once() {
+fn stream_with_event_is_served_first_after_sleep() {
     let (mut stage, [hot, cold], [_busy, mut quiet]) = two();
     quiet.write_all(b"cold").unwrap();
     stage.wait();
     let (events, polls) = stage.until_something(Duration::from_millis(1));
     assert!(says_ready(&events, cold), "{events:?}");
     assert_eq!(polls, 1);
-    // The other is tried once more, since the kernel's word of it was passed
-    // over while it was hot, and then no longer.
+    // The other is tried once more, because events of it were ignored while it was hot, and
+    // then no longer.
     assert!(says_ready(&events, hot), "{events:?}");
     assert_eq!(stage.receive(hot), None);
     assert_eq!(stage.receive(cold), Some(4));
@@ -96,7 +96,7 @@ fn after_a_sleep_the_one_that_woke_us_is_served_at_once() {
 }
 
 #[test]
-fn without_a_sleep_the_hot_one_is_tried_and_the_kernel_asked_now_and_then() {
+fn hot_stream_is_tried_between_polls_of_kernel() {
     let (mut stage, [hot, cold], [mut busy, mut quiet]) = two();
     quiet.write_all(b"cold").unwrap();
     stage.wait();
@@ -109,13 +109,13 @@ fn without_a_sleep_the_hot_one_is_tried_and_the_kernel_asked_now_and_then() {
         assert!(says_ready(&events, hot), "{events:?}");
         while stage.receive(hot).is_none() {}
         polls += 1;
-        assert!(polls <= 32, "the quiet one is never looked at");
+        assert!(polls <= 32, "the quiet one is never tried");
     }
     assert!(polls > 1, "each poll asks the kernel");
 }
 
 #[test]
-fn while_one_is_busy_others_are_accepted_at_a_pace() {
+fn connections_are_accepted_at_pace_while_one_is_busy() {
     const WAITING: usize = 4;
     let mut streams = SocketStreams::new(None, 0o600).unwrap();
     let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();

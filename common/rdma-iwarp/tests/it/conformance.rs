@@ -1,5 +1,5 @@
-//! The suite of the contract, over loopback TCP and over Unix sockets, also through
-//! the layer that injects faults.
+//! The conformance suite, over loopback TCP and Unix sockets, also through the layer that
+//! injects faults.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -15,11 +15,11 @@ use tempfile::TempDir;
 
 struct Loopback {
     crc: [bool; 2],
-    /// Of Unix sockets; `None` for TCP.
+    /// Directory of Unix sockets; `None` for TCP.
     folder: Option<TempDir>,
-    /// What goes wrong, within the contract; `None` without the layer for it.
+    /// Faults to inject, within the contract; `None` without that layer.
     faults: Option<Faults>,
-    /// Paths given out.
+    /// Number of paths used.
     paths: Cell<u32>,
     start: Instant,
 }
@@ -49,7 +49,7 @@ impl Loopback {
     }
 }
 
-/// Events that come late, which break no promise.
+/// Late events, which violate no promise.
 fn late() -> Faults {
     Faults {
         delay: OneIn(3),
@@ -106,7 +106,7 @@ impl Fabric for Loopback {
     }
 }
 
-// The layer keeps every promise of what is inside, and so do events that come late.
+// The layer keeps every promise of the inner provider, and so do late events.
 mod tcp {
     use super::{Faults, late, tcp};
 

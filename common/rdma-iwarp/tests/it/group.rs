@@ -1,4 +1,4 @@
-//! Providers that share what they listen on.
+//! Providers that share listeners.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -15,14 +15,14 @@ use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig, group};
 
 const REQUEST: &[u8] = b"MPA ID Req Frame\x00\x01\x00\x00";
 
-/// The providers of some threads, turned by one.
+/// The providers of several threads, polled by one.
 struct Threads {
     providers: Vec<Iwarp>,
     listeners: Vec<ListenerId>,
     addr: SocketAddr,
     steering: Steering,
     start: Instant,
-    /// Of each.
+    /// For each provider.
     requests: Vec<usize>,
     closed: usize,
 }
@@ -52,7 +52,7 @@ impl Threads {
     }
 
     fn turn(&mut self) {
-        // Nothing here waits for a time to come.
+        // Nothing here depends on time.
         let now = Duration::ZERO;
         for (provider, requests) in self.providers.iter_mut().zip(&mut self.requests) {
             let mut events = Vec::new();
@@ -99,12 +99,12 @@ impl Threads {
 }
 
 #[test]
-fn connections_are_spread_evenly_also_after_some_ended() {
+fn connections_are_spread_evenly_after_some_ended() {
     let mut threads = Threads::listening(4);
     let peers = threads.connect(64);
     assert_eq!(threads.requests, [16; 4]);
     assert_eq!(threads.loads(), [16; 4]);
-    // Every fourth goes, which one thread has, and one more.
+    // Close every fourth, all of one thread, and one more.
     let mut left: Vec<_> = peers
         .into_iter()
         .enumerate()
@@ -118,13 +118,13 @@ fn connections_are_spread_evenly_also_after_some_ended() {
 }
 
 #[test]
-fn a_thread_that_stops_gets_no_more_connections() {
+fn thread_that_stops_listening_gets_no_connection() {
     let mut threads = Threads::listening(4);
     let listener = threads.listeners[1];
     threads.providers[1].unlisten(listener);
     let _peers = threads.connect(30);
     assert_eq!(threads.requests, [10, 0, 10, 10]);
-    // Nor one that is gone with all it had.
+    // Nor a dropped one.
     drop(threads.providers.remove(0));
     threads.requests.remove(0);
     assert_eq!(threads.loads(), [0, 0, 10, 10]);
@@ -133,11 +133,11 @@ fn a_thread_that_stops_gets_no_more_connections() {
 }
 
 #[test]
-fn what_came_for_a_thread_that_stops_is_closed() {
+fn connection_for_thread_that_stops_listening_is_closed() {
     let mut threads = Threads::listening(2);
     let _first = threads.connect(1);
     let second = TcpStream::connect(threads.addr).unwrap();
-    // The first thread takes it for the other, which stops at that moment.
+    // The first thread accepts it for the other, which stops listening at that moment.
     while threads.loads()[1] == 0 {
         threads.providers[0].poll(Duration::ZERO, &mut Vec::new());
     }
@@ -149,7 +149,7 @@ fn what_came_for_a_thread_that_stops_is_closed() {
 }
 
 #[test]
-fn the_address_is_free_when_the_last_one_leaves() {
+fn address_is_free_after_last_listener() {
     let mut threads = Threads::listening(2);
     for at in 0..2 {
         let mut other = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();

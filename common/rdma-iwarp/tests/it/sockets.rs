@@ -1,4 +1,4 @@
-//! What sockets add: hostile peers, backpressure, shortage, time.
+//! Tests of sockets: hostile peers, back-pressure, shortage, time-outs.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -26,7 +26,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 16,
 };
 const LARGE: usize = 6 << 20;
-/// How long anything may take.
+/// Time-out of the tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct End {
@@ -70,7 +70,7 @@ impl End {
         self.provider.poll(now, &mut self.events)
     }
 
-    /// Sleeps as an owner does: only once there is nothing to do.
+    /// Sleeps like an owner: only if there is nothing to do.
     fn sleep(&mut self) {
         if !self.turn() {
             let fd = PollFd::new(self.provider.wait_fd().unwrap(), PollFlags::POLLIN);
@@ -120,7 +120,7 @@ fn read_all(mut stream: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_are_turned_away_and_cost_nothing() {
+fn connections_without_mpa_request_are_closed() {
     let (mut end, addr) = End::listening();
     let mut strangers = Vec::new();
     for bytes in [
@@ -138,14 +138,14 @@ fn strangers_are_turned_away_and_cost_nothing() {
         assert!(start.elapsed() < PATIENCE);
     }
     let heard: Vec<_> = strangers.into_iter().map(|s| s.join().unwrap()).collect();
-    // Only the peer that wants markers is told why it may not come in.
+    // Only the peer that requests markers gets a rejection.
     assert_eq!(&heard[1][..17], b"MPA ID Rep Frame\x20");
     assert!(heard[0].is_empty() && heard[2].is_empty());
     assert!(end.events.is_empty());
 }
 
 #[test]
-fn a_peer_that_breaks_a_rule_gets_a_terminate() {
+fn peer_that_violates_protocol_gets_terminate() {
     let (mut end, addr) = End::listening();
     let mut peer = TcpStream::connect(addr.socket_addr().unwrap()).unwrap();
     peer.write_all(&mpa_request()).unwrap();
@@ -153,7 +153,7 @@ fn a_peer_that_breaks_a_rule_gets_a_terminate() {
     end.provider.prepare(qp, &CONFIG).unwrap();
     end.provider.accept(qp, &PrivateData::empty()).unwrap();
     end.turn();
-    // An RDMA Write to a key nobody gave out, and more than anyone will read.
+    // An RDMA Write to an unknown key, and more data than will be read.
     let mut bytes = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes.extend_from_slice(&[0; 40_000]);
     peer.write_all(&bytes).unwrap();
@@ -170,7 +170,7 @@ fn a_peer_that_breaks_a_rule_gets_a_terminate() {
 }
 
 #[test]
-fn a_listener_that_says_nothing_times_out() {
+fn connect_to_silent_listener_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut end = End::new(IwarpConfig {
         handshake: Duration::from_millis(50),
@@ -180,7 +180,7 @@ fn a_listener_that_says_nothing_times_out() {
     let nothing = PrivateData::empty();
     let now = Duration::ZERO;
     end.provider.connect(addr, &CONFIG, &nothing, now).unwrap();
-    // Its time runs on once the request is there.
+    // Its time-out continues once the request has arrived.
     listener.set_nonblocking(true).unwrap();
     let mut peer = loop {
         end.provider.submit(now);

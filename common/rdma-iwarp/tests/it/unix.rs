@@ -1,4 +1,4 @@
-//! What Unix sockets add: files, other users, listeners that are shared or full.
+//! Tests of Unix sockets: files, other users, listeners that are shared or full.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -42,7 +42,7 @@ fn provider() -> Iwarp {
     nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap()
 }
 
-/// Providers that share what they listen on.
+/// Providers that share listeners.
 fn group(members: usize) -> Vec<Iwarp> {
     nvmeof_rdma_iwarp::group(&IwarpConfig::default(), &Steering::new(members)).unwrap()
 }
@@ -95,7 +95,7 @@ fn request(passive: &mut Iwarp, clock: &Clock) -> ConnectRequest {
 }
 
 #[test]
-fn a_peer_is_known_by_its_process_and_user() {
+fn peer_is_identified_by_process_and_user() {
     let (folder, clock) = (folder(), Clock::start());
     let addr = at(&folder.path().join("a.sock"));
     let (mut passive, mut active) = (provider(), provider());
@@ -105,7 +105,7 @@ fn a_peer_is_known_by_its_process_and_user() {
     active
         .connect(addr, &CONFIG, &nothing, clock.now())
         .unwrap();
-    // The request goes out when the connection stands.
+    // The request is sent when the connection is established.
     active.poll(clock.now(), &mut Vec::new());
     let request = request(&mut passive, &clock);
     let expected = Peer::Process {
@@ -117,7 +117,7 @@ fn a_peer_is_known_by_its_process_and_user() {
 }
 
 #[test]
-fn the_file_has_the_mode_and_goes_with_the_listener() {
+fn socket_file_has_mode_and_is_removed_with_listener() {
     let folder = folder();
     let path = folder.path().join("a.sock");
     let mut passive = nvmeof_rdma_iwarp::new(IwarpConfig {
@@ -136,12 +136,12 @@ fn the_file_has_the_mode_and_goes_with_the_listener() {
 }
 
 #[test]
-fn whoever_cannot_listen_is_told_why() {
+fn failed_listen_reports_reason() {
     let folder = folder();
     let file = folder.path().join("file");
     fs::write(&file, "data").unwrap();
     let missing = folder.path().join("missing/a.sock");
-    for (path, word) in [(&file, "no socket"), (&missing, "No such file")] {
+    for (path, word) in [(&file, "not a socket"), (&missing, "No such file")] {
         let refused = provider().listen(at(path)).unwrap_err();
         assert!(matches!(refused, ListenError::Io { .. }), "{refused:?}");
         assert!(refused.to_string().contains(word), "{refused}");
@@ -154,7 +154,7 @@ fn whoever_cannot_listen_is_told_why() {
 }
 
 #[test]
-fn whoever_cannot_connect_is_told_why() {
+fn failed_connect_reports_reason() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("file"), "").unwrap();
@@ -163,7 +163,7 @@ fn whoever_cannot_connect_is_told_why() {
     for (name, kind, word) in [
         ("nothing", io::ErrorKind::ConnectionRefused, "no file"),
         ("left over", io::ErrorKind::ConnectionRefused, "refused"),
-        ("file", io::ErrorKind::InvalidInput, "no socket"),
+        ("file", io::ErrorKind::InvalidInput, "not a socket"),
         ("datagram", io::ErrorKind::InvalidInput, "another type"),
     ] {
         match why_not(at(&path(name))) {
@@ -178,9 +178,9 @@ fn whoever_cannot_connect_is_told_why() {
     }
 }
 
-/// Nobody but root may pass over permissions, so root proves nothing here.
+/// Root bypasses permissions, so the test needs another user.
 #[test]
-fn a_user_without_write_permission_is_refused() {
+fn user_without_write_permission_is_refused() {
     if geteuid().is_root() {
         return;
     }
@@ -197,13 +197,13 @@ fn a_user_without_write_permission_is_refused() {
 }
 
 #[test]
-fn a_listener_that_is_full_is_called_again() {
+fn connect_to_full_listener_is_retried() {
     let (folder, clock) = (folder(), Clock::start());
     let path = folder.path().join("a.sock");
     let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
     listener.listen(0).unwrap();
-    // One has room in the queue of a listener whose backlog is 0.
+    // A listener with backlog 0 has room for one.
     let first = UnixStream::connect(&path).unwrap();
     let mut active = provider();
     let nothing = PrivateData::empty();
@@ -211,7 +211,7 @@ fn a_listener_that_is_full_is_called_again() {
         .connect(at(&path), &CONFIG, &nothing, clock.now())
         .unwrap();
     let mut events = Vec::new();
-    // It is called again, and fails again.
+    // It is retried, and fails again.
     let mut now = clock.now();
     for _ in 0..5 {
         active.poll(now, &mut events);
@@ -222,7 +222,7 @@ fn a_listener_that_is_full_is_called_again() {
     assert!(events.is_empty(), "{events:?}");
     listener.accept().unwrap();
     drop(first);
-    // Now it is let in and says what it wants.
+    // Now it is accepted and sends its request.
     let (second, _) = loop {
         active.poll(clock.now(), &mut events);
         listener.set_nonblocking(true).unwrap();
@@ -233,14 +233,14 @@ fn a_listener_that_is_full_is_called_again() {
     second.set_nonblocking(false).unwrap();
     active.poll(clock.now(), &mut events);
     active.submit(clock.now());
-    let mut said = [std::mem::MaybeUninit::uninit(); 64];
-    let len = second.recv(&mut said).unwrap();
-    assert!(len >= 20, "{len} bytes are no MPA request");
+    let mut received = [std::mem::MaybeUninit::uninit(); 64];
+    let len = second.recv(&mut received).unwrap();
+    assert!(len >= 20, "{len} bytes are not an MPA request");
     assert!(events.is_empty(), "{events:?}");
 }
 
 #[test]
-fn members_of_a_group_share_a_path_and_the_connections() {
+fn group_members_share_path_and_connections() {
     let (folder, clock) = (folder(), Clock::start());
     let path = folder.path().join("a.sock");
     let mut members = group(3);
@@ -272,11 +272,11 @@ fn members_of_a_group_share_a_path_and_the_connections() {
             member.poll(clock.now(), got);
         }
     }
-    // All that look at the same time get as many.
+    // All that poll get the same number.
     let shares: Vec<_> = got.iter().map(Vec::len).collect();
     assert_eq!(shares, [10, 10, 10]);
 
-    // The file stays until the last one stops.
+    // The file stays until the last one stops listening.
     members[0].unlisten(listeners[0]);
     drop(members.remove(1));
     assert!(UnixStream::connect(&path).is_ok());
@@ -284,10 +284,10 @@ fn members_of_a_group_share_a_path_and_the_connections() {
     assert!(!path.exists());
 }
 
-/// The kernel resets a Unix socket whose peer closed it, or died, with bytes
-/// unread, and ends it otherwise: the same to us.
+/// The kernel resets a Unix socket whose peer closed it, or died, with unread bytes, and ends
+/// it otherwise: the provider treats both the same.
 #[test]
-fn a_peer_that_goes_with_bytes_unread_is_gone_like_any_other() {
+fn peer_that_closes_with_unread_bytes_is_closed_normally() {
     let (folder, clock) = (folder(), Clock::start());
     let addr = at(&folder.path().join("a.sock"));
     let (mut passive, mut active) = (provider(), provider());

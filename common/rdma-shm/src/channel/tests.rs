@@ -1,5 +1,5 @@
-//! Two channels over one memory: what arrives, what wakes, what a peer that
-//! scribbles can do.
+//! Tests with two channels over one memory: records, wake-ups, and peers that overwrite the
+//! memory.
 
 use std::os::fd::AsFd;
 
@@ -32,7 +32,7 @@ fn take(channel: &mut Channel) -> Option<(Record, Vec<u8>)> {
 }
 
 #[test]
-fn records_arrive_whole_and_in_order_round_after_round() {
+fn records_arrive_complete_and_in_order_across_wraps() {
     let (mut a, mut b) = pair(MIN_RING);
     let mut round = 0u8;
     let lens = [0, 1, 31, 32, 33, 4096, SEGMENT, 5000, SEGMENT - 1];
@@ -48,16 +48,16 @@ fn records_arrive_whole_and_in_order_round_after_round() {
             let (one, two) = bytes.split_at(len / 3);
             assert!(from.has_room(*len).unwrap());
             from.put(record(*len), [one, two]).unwrap();
-            from.tell();
+            from.publish();
             assert_eq!(take(to), Some((record(*len), bytes)));
             assert_eq!(take(to), None);
-            to.tell();
+            to.publish();
         }
     }
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_there_is_room() {
+fn full_ring_refuses_records_until_released() {
     let (mut a, mut b) = pair(MIN_RING);
     let mut put = 0;
     while a.has_room(SEGMENT).unwrap() {
@@ -65,57 +65,57 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
         put += 1;
     }
     assert_eq!(put, MIN_RING / size(SEGMENT));
-    a.tell();
+    a.publish();
     for _ in 0..put {
         assert_eq!(take(&mut b).unwrap().1, [7; SEGMENT]);
     }
-    b.tell();
+    b.publish();
     assert!(a.has_room(SEGMENT).unwrap());
 }
 
 #[test]
-fn one_sleep_costs_one_wake_up_and_only_for_what_was_wished() {
+fn one_sleep_gets_one_wake_up_for_requested_changes() {
     let (mut a, mut b) = pair(MIN_RING);
     a.wake();
     b.wake();
     let send = |a: &mut Channel| {
         a.put(record(8), [&[1; 8], &[]]).unwrap();
-        a.tell()
+        a.publish()
     };
     assert!(!send(&mut a), "b is awake");
     take(&mut b).unwrap();
-    assert!(!b.tell(), "a is awake");
+    assert!(!b.publish(), "a is awake");
     assert!(b.rest(None).unwrap());
     assert!(send(&mut a), "b sleeps");
     assert!(!send(&mut a), "b was woken");
     assert!(!b.rest(None).unwrap(), "there is something");
     assert!(!send(&mut a), "b stays awake");
-    // A sleeps for records and not for room.
+    // A requests a wake-up for records, not for room.
     assert!(a.rest(None).unwrap());
     take(&mut b).unwrap();
-    assert!(!b.tell());
-    // And now for room too, as long as there is none.
+    assert!(!b.publish());
+    // Now also for room, as long as there is none.
     while a.has_room(SEGMENT).unwrap() {
         a.put(record(SEGMENT), [&[7; SEGMENT], &[]]).unwrap();
     }
-    a.tell();
+    a.publish();
     assert!(a.rest(Some(SEGMENT)).unwrap());
     while take(&mut b).is_some() {}
-    assert!(b.tell());
+    assert!(b.publish());
     assert!(!a.rest(Some(SEGMENT)).unwrap(), "there is room");
 }
 
 #[test]
-fn new_connections_are_woken_for() {
+fn new_connection_requests_wake_up() {
     let (mut a, mut b) = pair(MIN_RING);
     for (from, to) in [(&mut a, "passive"), (&mut b, "active")] {
         from.put(record(0), [&[], &[]]).unwrap();
-        assert!(from.tell(), "the {to} side sleeps from the start");
+        assert!(from.publish(), "the {to} side sleeps from the start");
     }
 }
 
 #[test]
-fn memory_of_another_size_is_refused() {
+fn memory_of_wrong_size_is_refused() {
     let (_channel, fd) = Channel::create(MIN_RING, 0).unwrap();
     let open = |ring| Channel::open(fd.as_fd(), ring, 0).map(|_| ());
     for ring in [
@@ -147,12 +147,12 @@ impl Channel {
         self.record().map(Some).map_err(wrong)
     }
 
-    /// How far we are in what the peer wrote.
+    /// Position in the records of the peer.
     pub(crate) fn taken(&self) -> u64 {
         self.into.taken()
     }
 
-    /// The active side says that it filled its whole ring, without a write.
+    /// Publishes a full ring of the active side, without a write.
     pub(crate) fn refill(&self) {
         let ring = self.out_size();
         let head = self.taken() + ring as u64;
@@ -163,8 +163,8 @@ impl Channel {
         (self.marks - CONTROL) / 2
     }
 
-    /// Changes one word somewhere: an index, a wish, or where the next record
-    /// of either ring is looked for; often by one bit only.
+    /// Changes one word: an index, a wake-up request, or where the next record of either ring
+    /// is read; often by one bit only.
     pub(crate) fn scribble(&self, dice: &mut Dice) {
         let ring = self.out_size();
         let number = dice.below(2);
@@ -197,7 +197,7 @@ fn scribble(channel: &Channel, at: usize, value: u64) {
 }
 
 #[test]
-fn indices_that_cannot_be_are_faults() {
+fn impossible_index_is_a_fault() {
     let ring = MIN_RING as u64;
     for value in [
         1,
@@ -223,12 +223,12 @@ fn indices_that_cannot_be_are_faults() {
 }
 
 #[test]
-fn indices_that_go_back_are_faults() {
+fn decreasing_index_is_a_fault() {
     let (mut a, mut b) = pair(MIN_RING);
     for _ in 0..2 {
         a.put(record(0), [&[], &[]]).unwrap();
     }
-    a.tell();
+    a.publish();
     take(&mut b).unwrap();
     take(&mut b).unwrap();
     scribble(&b, place(0, MIN_RING).head, 64);
@@ -236,7 +236,7 @@ fn indices_that_go_back_are_faults() {
 }
 
 #[test]
-fn records_that_are_not_whole_are_faults() {
+fn incomplete_record_is_a_fault() {
     let most = MIN_RING - HEADER;
     for (len, ready, good) in [
         (0, 64, true),

@@ -1,4 +1,4 @@
-//! When work goes into the ring, and in which order.
+//! Tests of when work enters the ring, and in which order.
 
 use std::os::fd::AsFd;
 
@@ -35,22 +35,22 @@ impl Pair {
         self.outbound.post(tag, work, Some(&mut self.ours), None);
     }
 
-    /// Work whose completion is there.
+    /// Number of completions.
     fn completed(&mut self) -> usize {
         let mut events = Vec::new();
         self.outbound.complete(QpId(0), &mut events);
         events.len()
     }
 
-    /// What the peer finds when it is told.
+    /// Records that the peer finds after publication.
     fn arrived(&mut self) -> Vec<(Kind, u32)> {
-        self.ours.tell();
+        self.ours.publish();
         let mut kinds = Vec::new();
         while let Some(record) = self.theirs.next().unwrap() {
             kinds.push((record.kind, record.len));
             self.theirs.release(&record);
         }
-        self.theirs.tell();
+        self.theirs.publish();
         kinds
     }
 
@@ -89,17 +89,17 @@ fn write() -> Work {
 }
 
 #[test]
-fn a_message_is_put_when_it_is_posted() {
+fn message_is_put_when_posted() {
     let mut pair = Pair::new();
     pair.post(message(None));
     pair.post(message(Some(buf(100))));
     assert_eq!((pair.completed(), pair.outbound.posted()), (2, 0));
-    assert!(pair.theirs.next().unwrap().is_none(), "not told yet");
+    assert!(pair.theirs.next().unwrap().is_none(), "not published yet");
     assert_eq!(pair.arrived(), [(Kind::Send, 4), (Kind::Send, 104)]);
 }
 
 #[test]
-fn a_message_waits_for_what_is_before_it() {
+fn message_waits_for_earlier_work() {
     let mut pair = Pair::new();
     pair.post(write());
     pair.post(message(None));
@@ -107,7 +107,7 @@ fn a_message_waits_for_what_is_before_it() {
     pair.transmit();
     assert_eq!(pair.arrived(), [(Kind::Write, 8), (Kind::Send, 4)]);
     assert_eq!(pair.completed(), 2);
-    // What the peer is granted without a message.
+    // A grant without a message.
     let exposed = RemoteSlice {
         key: RemoteKey(1 << 8),
         addr: 1 << 20,
@@ -119,7 +119,7 @@ fn a_message_waits_for_what_is_before_it() {
     assert!(pair.arrived().is_empty());
     pair.transmit();
     assert_eq!(pair.arrived(), [(Kind::Grant, 0), (Kind::Send, 4)]);
-    // Or that a message has no room for, which has another key to say.
+    // A grant that the message cannot carry, because it carries another key.
     pair.outbound.grant(grant);
     pair.post(Work::Send {
         head: Inline::of(*b"head"),
@@ -130,8 +130,8 @@ fn a_message_waits_for_what_is_before_it() {
     assert!(pair.arrived().is_empty());
     pair.transmit();
     assert_eq!(pair.arrived(), [(Kind::Grant, 0), (Kind::Send, 4)]);
-    // An answer.
-    pair.outbound.answer(0, 0, 0);
+    // A response.
+    pair.outbound.respond(0, 0, 0);
     pair.post(message(None));
     assert!(pair.arrived().is_empty());
     pair.transmit();
@@ -139,7 +139,7 @@ fn a_message_waits_for_what_is_before_it() {
 }
 
 #[test]
-fn a_message_waits_for_room_and_a_long_one_goes_in_pieces() {
+fn message_waits_for_room_and_long_one_is_split() {
     let mut pair = Pair::new();
     let piece = u32::try_from(SEGMENT).unwrap();
     pair.post(message(Some(buf(SEGMENT))));

@@ -1,4 +1,4 @@
-//! Connection set-up: who says what before work goes both ways.
+//! Connection set-up, until the connection is established.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::listening;
 use crate::message::{self, Message, Request, Terms};
 
 impl Shm {
-    /// Starts to connect. That nobody is there is told by the next poll.
+    /// Starts to connect. The next poll reports if no process listens.
     pub(super) fn connect_to(
         &mut self,
         addr: SocketAddr,
@@ -48,34 +48,34 @@ impl Shm {
         Ok(QpId(self.conns.insert(Box::new(conn))))
     }
 
-    /// A peer connected. As long as it is not accepted it costs one of
-    /// `max_pending` places; the oldest of those that said nothing gives way.
+    /// Takes a new connection. Until it is accepted it uses one of the `max_pending` slots;
+    /// if all are in use, the oldest connection without a request is closed.
     pub(super) fn incoming(&mut self, listener: ListenerId, arrived: Arrived) {
         if self.core.pending >= self.core.config.limits.max_pending {
             self.drop_oldest_silent();
         }
         let limits = &self.core.config.limits;
         if self.core.pending >= limits.max_pending || self.conns.len() >= limits.max_qps as usize {
-            let link = Link::new(arrived.visitor).ok();
-            let text = "all places for connections are taken";
-            return self.core.say(link.as_ref(), &text);
+            let link = Link::new(arrived.connection).ok();
+            let text = "the limit on connections is reached";
+            return self.core.log_refusal(link.as_ref(), &text);
         }
-        let link = match Link::new(arrived.visitor) {
+        let link = match Link::new(arrived.connection) {
             Ok(link) => link,
-            Err(error) => return self.core.say(None, &error),
+            Err(error) => return self.core.log_refusal(None, &error),
         };
         if let Err(error) = link.check_peer(&self.core.config.users) {
-            // Told as well as logged: whoever may not connect can ask for it.
-            let told = fault(codes::USER, error.to_string());
-            let _ = link.send(&Message::Fault(told).to_bytes(), None);
+            // Reported to the peer as well, so that its user can ask for permission.
+            let denied = fault(codes::USER, error.to_string());
+            let _ = link.send(&Message::Fault(denied).to_bytes(), None);
             let text = format_args!("{error} (shm.users)");
-            return self.core.say(Some(&link), &text);
+            return self.core.log_refusal(Some(&link), &text);
         }
         let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, arrived.at)));
         conn.counted = arrived.counted;
         conn.id = QpId(self.conns.next_id());
         if let Err(error) = self.core.watch(&link, conn.id.0) {
-            return self.core.say(Some(&link), &error);
+            return self.core.log_refusal(Some(&link), &error);
         }
         conn.link = Some(link);
         let until = self.core.now.saturating_add(self.core.config.handshake);
@@ -83,11 +83,11 @@ impl Shm {
         self.core.pending += 1;
         self.core.silent.push_back(conn.id);
         self.conns.insert(Box::new(conn));
-        self.forget_those_that_spoke();
+        self.trim_silent();
     }
 
-    /// Keeps the list of those that said nothing short.
-    fn forget_those_that_spoke(&mut self) {
+    /// Bounds the list of connections without a request.
+    fn trim_silent(&mut self) {
         let bound = (self.core.config.limits.max_pending as usize).saturating_mul(2);
         if self.core.silent.len() > bound {
             let conns = &self.conns;
@@ -103,8 +103,8 @@ impl Shm {
             let dropped = self.with_later(qp, |core, conn, later| {
                 let silent = conn.phase == Phase::AwaitRequest;
                 if silent {
-                    let text = "it said nothing, and its place was needed";
-                    core.say(conn.link.as_ref(), &text);
+                    let text = "it sent no request and its slot was needed";
+                    core.log_refusal(conn.link.as_ref(), &text);
                     core.finish(conn, CloseReason::Local, later);
                 }
                 silent
@@ -117,7 +117,7 @@ impl Shm {
 }
 
 impl Core {
-    /// Meets the peer and says what we want.
+    /// Connects to the listener and sends the request.
     fn ask(
         &mut self,
         conn: &mut Conn,
@@ -141,7 +141,7 @@ impl Core {
         Ok(())
     }
 
-    /// What a peer that connected said first, and the memory that came with it.
+    /// Processes the first message of a peer and the memory that was passed with it.
     pub(super) fn on_request(
         &mut self,
         conn: &mut Conn,
@@ -150,7 +150,7 @@ impl Core {
         events: &mut Vec<Event>,
     ) {
         if Message::parse(bytes) == Ok(Message::Probe) {
-            conn.say(&Message::Probe);
+            conn.send(&Message::Probe);
             self.finish(conn, CloseReason::Local, events);
             return;
         }
@@ -158,7 +158,7 @@ impl Core {
         let (request, channel) = match asked {
             Ok(asked) => asked,
             Err(text) => {
-                self.say(conn.link.as_ref(), &text);
+                self.log_refusal(conn.link.as_ref(), &text);
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
                 return;
             }
@@ -176,8 +176,8 @@ impl Core {
             conn.taken = conn.link.as_ref().map(|link| Taken::new(link.keep()));
         }
         self.set_deadline(conn, None);
-        // On all addresses the peer's word has to do: it is told of what it
-        // reaches there, and nothing else comes of it.
+        // A listener on all addresses relies on the peer's statement: it only determines
+        // which address the peer gets reported.
         conn.reached = match addr.ip() {
             ip if !ip.is_unspecified() => Some(addr),
             _ if !sought.is_unspecified() => Some(SocketAddr::new(sought, addr.port())),
@@ -189,7 +189,7 @@ impl Core {
         events.push(Event::ConnectRequest(ConnectRequest {
             listener,
             qp: conn.id,
-            // The system always knows who that is.
+            // The system always knows the credentials.
             peer: conn.peer().unwrap_or(SocketAddr::new(addr.ip(), 0).into()),
             private_data: terms.private_data,
             reads_in: terms.reads_out,
@@ -206,12 +206,12 @@ impl Core {
         if conn.phase != Phase::Prepared {
             return Err(conn.phase.refusal());
         }
-        conn.say(&Message::Accept {
+        conn.send(&Message::Accept {
             terms: terms(&conn.config, private_data),
             regions: conn.taken.as_ref().map_or(0, |_| MOST_REGIONS),
         });
         let in_place = conn.taken.is_some();
-        self.tell_way(conn, in_place);
+        self.log_data_path(conn, in_place);
         self.pending = self.pending.saturating_sub(1);
         conn.start(conn.peer_reads_in);
         later.push(Event::Established {
@@ -230,7 +230,7 @@ impl Core {
     ) -> Result<(), PostError> {
         match conn.phase {
             Phase::Requested | Phase::Prepared => {
-                conn.say(&Message::Reject(private_data.clone()));
+                conn.send(&Message::Reject(private_data.clone()));
                 self.finish(conn, CloseReason::Local, later);
                 Ok(())
             }
@@ -238,7 +238,7 @@ impl Core {
         }
     }
 
-    /// The peer answered what we asked.
+    /// Processes the reply of the peer.
     pub(super) fn on_reply(&mut self, conn: &mut Conn, message: Message, events: &mut Vec<Event>) {
         let qp = conn.id;
         match message {
@@ -263,17 +263,17 @@ impl Core {
             }
             Message::Fault(fault) => self.finish(conn, CloseReason::Terminated(fault), events),
             Message::Wake | Message::Bye | Message::Probe | Message::Region { .. } => {
-                let text = "a message before the reply";
+                let text = "a message arrived before the reply";
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
             }
         }
     }
 }
 
-/// Takes a request apart and maps the memory that came with it.
+/// Parses a request and maps the memory that was passed with it.
 fn open_request(bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Request, Channel), String> {
     let request = Request::parse(bytes).ok_or(message::BAD_REQUEST)?;
-    let fd = fd.ok_or("its request brought no memory")?;
+    let fd = fd.ok_or("its request passed no memory")?;
     let channel = Channel::open(fd.as_fd(), request.ring, request.grants);
     let channel = channel.map_err(|error| error.to_string())?;
     Ok((request, channel))

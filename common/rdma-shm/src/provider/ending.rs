@@ -1,4 +1,4 @@
-//! How connections end: by us, by the peer, by a fault, or by time.
+//! End of connections: by this side, by the peer, by a fault, or by a time-out.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::conn::{Conn, Phase, of_peer};
 use crate::message::Message;
 
 impl Shm {
-    /// Ends what took too long.
+    /// Ends connections whose deadline has passed.
     pub(super) fn expire(&mut self, events: &mut Vec<Event>) -> bool {
         let mut worked = false;
         while let Some((at, qp)) = self.core.deadlines.first().copied()
@@ -34,16 +34,16 @@ impl Core {
                 waiting_for: "the reply",
             },
             Phase::AwaitRequest => {
-                self.say(conn.link.as_ref(), &"its request did not come in time");
+                self.log_refusal(conn.link.as_ref(), &"timed out waiting for its request");
                 CloseReason::Local
             }
-            // The peer said that it ends and goes on filling its ring.
+            // The peer announced the end and continues to fill its ring.
             Phase::Running => conn.reason.take().unwrap_or(CloseReason::Peer),
             Phase::Ending => {
-                conn.say(&Message::Bye);
+                conn.send(&Message::Bye);
                 CloseReason::Local
             }
-            // The disk of the peer may take its time.
+            // The backing store of the peer may take its time.
             Phase::Busy => conn.reason.take().unwrap_or(CloseReason::Local),
             Phase::Requested | Phase::Prepared | Phase::Gone => return,
         };
@@ -54,7 +54,7 @@ impl Core {
         match conn.phase {
             Phase::AwaitReply => self.finish(conn, CloseReason::Local, later),
             Phase::Requested | Phase::Prepared => {
-                conn.say(&Message::Reject(PrivateData::empty()));
+                conn.send(&Message::Reject(PrivateData::empty()));
                 self.finish(conn, CloseReason::Local, later);
             }
             Phase::Running => {
@@ -66,14 +66,14 @@ impl Core {
         }
     }
 
-    /// Gives the connection a bounded time to come to its end.
+    /// Sets a deadline for the end of the connection.
     fn linger(&mut self, conn: &mut Conn) {
         let until = self.now.saturating_add(self.config.linger);
         self.set_deadline(conn, Some(until));
         self.heat(conn);
     }
 
-    /// The peer said that it ends, or is gone. What is in its ring counts.
+    /// The peer closed or its process is gone. Records in its ring are still processed.
     pub(super) fn peer_ends(
         &mut self,
         conn: &mut Conn,
@@ -87,14 +87,14 @@ impl Core {
         }
     }
 
-    /// The socket came to its end, for a reason if there is one.
+    /// The socket reached its end, possibly with an error.
     pub(super) fn end_of_link(
         &mut self,
         conn: &mut Conn,
         error: Option<io::Error>,
         events: &mut Vec<Event>,
     ) {
-        // The socket ends when nobody there uses anything of ours any more.
+        // The socket ends when the peer does not use any local memory any more.
         conn.peer_takes = 0;
         let gone = |text| io::Error::new(io::ErrorKind::ConnectionReset, text);
         let reason = match conn.phase {
@@ -103,10 +103,13 @@ impl Core {
                 return self.peer_ends(conn, CloseReason::network(&error), events);
             }
             Phase::AwaitReply => CloseReason::network(&error.unwrap_or_else(|| {
-                gone("the peer closed before it replied; its log may tell why")
+                gone("the peer closed the connection before its reply; see its log")
             })),
             Phase::AwaitRequest => {
-                self.say(conn.link.as_ref(), &"it ended before its request");
+                self.log_refusal(
+                    conn.link.as_ref(),
+                    &"it closed the connection before its request",
+                );
                 CloseReason::Peer
             }
             Phase::Requested | Phase::Prepared => CloseReason::Peer,
@@ -116,9 +119,9 @@ impl Core {
         self.finish(conn, reason, events);
     }
 
-    /// The peer broke a rule: it is told, and the connection ends.
+    /// The peer violated the protocol: notifies it and ends the connection.
     pub(super) fn end_fault(&mut self, conn: &mut Conn, fault: Fault, events: &mut Vec<Event>) {
-        conn.say(&Message::Fault(fault.clone()));
+        conn.send(&Message::Fault(fault.clone()));
         let reason = match conn.phase {
             Phase::Ending => CloseReason::Local,
             _ => CloseReason::PeerFault(fault),
@@ -126,18 +129,18 @@ impl Core {
         self.finish(conn, reason, events);
     }
 
-    /// Gives everything back and reports the end. The peer keeps its own
-    /// mapping of the memory and finds there what we put.
+    /// Returns everything and reports the end. The peer keeps its own mapping of the memory
+    /// and finds the published records there.
     pub(super) fn finish(&mut self, conn: &mut Conn, reason: CloseReason, events: &mut Vec<Event>) {
         if conn.phase == Phase::Gone {
             return;
         }
         if !self.still_used(conn).is_empty() {
-            // Buffers are handed back when nobody else can touch them, which
-            // the peer's device may do for a while.
+            // Buffers return when no other process can access them; the peer's device may do
+            // so for a while.
             conn.phase = Phase::Busy;
             conn.reason = Some(reason);
-            self.look_again(conn);
+            self.check_later(conn);
             return;
         }
         if conn.phase.is_pending() {
@@ -146,7 +149,7 @@ impl Core {
         self.set_deadline(conn, None);
         let (qp, visible) = (conn.id, conn.is_visible());
         conn.phase = Phase::Gone;
-        // Who uses memory of the peer may keep the socket open.
+        // Users of the peer's memory may keep the socket open.
         if let Some(link) = conn.link.take() {
             self.unwatch(&link);
         }
@@ -159,21 +162,22 @@ impl Core {
         }
     }
 
-    /// Looks later whether the peer lets go. A disk takes a moment; who does not let
-    /// go for long was stopped, or its disk hangs, and somebody has to know.
-    fn look_again(&mut self, conn: &mut Conn) {
+    /// Checks later whether the peer has released the memory. A backing store takes a moment;
+    /// a peer that does not release memory for long was stopped, or its backing store does
+    /// not respond, which is logged.
+    fn check_later(&mut self, conn: &mut Conn) {
         let since = *conn.busy_since.get_or_insert(self.now);
         let waited = self.now.saturating_sub(since);
-        let next = (waited / 4).clamp(LOOK_SOON, LOOK_LATE);
-        if waited >= TELL_AFTER && !conn.busy_told {
-            conn.busy_told = true;
-            tell(conn);
+        let next = (waited / 4).clamp(FIRST_CHECK, LAST_CHECK);
+        if waited >= LOG_AFTER && !conn.busy_logged {
+            conn.busy_logged = true;
+            log_memory_in_use(conn);
         }
         self.set_deadline(conn, Some(self.now.saturating_add(next)));
     }
 
-    /// Takes back what the peer of a connection was granted, and says which
-    /// keys it uses nevertheless.
+    /// Revokes the grants of a connection's peer, and returns the keys that it uses
+    /// nevertheless.
     pub(super) fn still_used(&self, conn: &Conn) -> Vec<u32> {
         let granted = conn.channel.as_ref().filter(|_| conn.peer_takes > 0);
         let used = granted.map(|channel| {
@@ -184,8 +188,8 @@ impl Core {
     }
 }
 
-/// The log learns which process keeps a connection from ending.
-fn tell(conn: &Conn) {
+/// Logs which process keeps a connection from ending.
+fn log_memory_in_use(conn: &Conn) {
     let process = match conn.peer() {
         Some(Peer::Process { pid, .. }) => pid,
         _ => 0,
@@ -195,15 +199,15 @@ fn tell(conn: &Conn) {
         conn,
         process,
         "memory of this process is still in use by process {process} after its connection \
-         ended; it stays reserved until that process releases it or ends: is the process \
-         stopped (`kill -CONT {process}` resumes it), or waiting for a disk?"
+         ended; it stays reserved until that process releases it or ends; check \
+         whether it is stopped (`kill -CONT {process}` resumes it) or waits for I/O"
     );
 }
 
-/// How soon it is looked first whether a peer lets go of memory, if it does not say
-/// so by ending its side.
-const LOOK_SOON: Duration = Duration::from_millis(5);
-/// And how late at last.
-const LOOK_LATE: Duration = Duration::from_millis(250);
-/// A disk that answers does so sooner.
-const TELL_AFTER: Duration = Duration::from_secs(2);
+/// First interval of checks whether a peer has released memory, if it does not close its
+/// side.
+const FIRST_CHECK: Duration = Duration::from_millis(5);
+/// Last interval of these checks.
+const LAST_CHECK: Duration = Duration::from_millis(250);
+/// A backing store that works completes sooner.
+const LOG_AFTER: Duration = Duration::from_secs(2);

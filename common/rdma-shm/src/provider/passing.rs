@@ -1,4 +1,4 @@
-//! Passing memory to a peer that may use it in place, and taking it from one.
+//! Passing memory to a peer that may access it directly, and mapping memory of a peer.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,25 +11,24 @@ use crate::fault::{codes, fault};
 use crate::grant::REGIONS;
 use crate::message::Message;
 
-/// What the passive side says that it maps.
+/// The number of regions that the passive side offers to map.
 #[allow(clippy::cast_possible_truncation, reason = "a small number")]
 pub(super) const MOST_REGIONS: u32 = REGIONS as u32;
 
 impl Core {
-    /// Tells how payload goes.
-    pub(super) fn tell_way(&mut self, conn: &Conn, in_place: bool) {
+    /// Logs the data path of the connection.
+    pub(super) fn log_data_path(&mut self, conn: &Conn, in_place: bool) {
         let way = if in_place {
             "the target uses the initiator's memory in place"
         } else {
             "payload is copied through rings"
         };
-        if let Some(left_out) = self.ways.ask(self.now) {
+        if let Some(left_out) = self.data_paths.ask(self.now) {
             of_peer!(info, conn, in_place, left_out, "shared memory: {way}");
         }
     }
 
-    /// The peer takes so many of our regions, which it gets now as far as they
-    /// are registered.
+    /// The peer maps this many regions. Passes those that are registered.
     pub(super) fn may_take(&mut self, conn: &mut Conn, regions: u32) {
         let granted = conn
             .channel
@@ -38,11 +37,11 @@ impl Core {
         let takes = usize::try_from(regions).unwrap_or(REGIONS).min(REGIONS);
         conn.peer_takes = if granted { takes } else { 0 };
         let in_place = conn.peer_takes > 0;
-        self.tell_way(conn, in_place);
+        self.log_data_path(conn, in_place);
         self.pass_regions(conn, REGIONS);
     }
 
-    /// Passes the regions up to number `last` that the peer has not and takes.
+    /// Passes the regions up to number `last` that the peer maps and does not have yet.
     #[cold]
     pub(super) fn pass_regions(&self, conn: &mut Conn, last: usize) {
         while conn.passed <= last
@@ -56,8 +55,8 @@ impl Core {
             if let Some(link) = &conn.link
                 && let Err(error) = link.send(&message.to_bytes(), region.file())
             {
-                // Those before it serve; what lies in others goes by the ring.
-                of_peer!(debug, conn, %error, "a region was not passed");
+                // The regions before it can be used; the ring carries data of the others.
+                of_peer!(debug, conn, %error, "cannot pass a region to the peer");
                 conn.peer_takes = conn.passed;
                 return;
             }
@@ -80,7 +79,7 @@ impl Core {
         let ShmConfig {
             borrowed, mapped, ..
         } = &self.config;
-        // The system always knows; nobody is user -1.
+        // The system always knows the user; no process has user ID -1.
         let user = conn.link.as_ref().and_then(|link| link.user().ok());
         let user = user.unwrap_or(u32::MAX);
         let map = |fd: BorrowedFd<'_>, len| borrowed.map(fd, len, user, *mapped);
@@ -91,8 +90,9 @@ impl Core {
                     warn,
                     conn,
                     left_out,
-                    "{len} bytes of a peer are not used in place: its memory would be more than \
-                     its part of {most} bytes (shm.lent_memory); payload is copied instead"
+                    "cannot map {len} bytes of lent memory: the limit of {most} bytes \
+                     (shm.lent_memory), or the share of this user, is reached; payload is \
+                     copied through rings instead"
                 );
             }
         }

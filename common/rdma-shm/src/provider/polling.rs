@@ -1,5 +1,4 @@
-//! Looking what happened: in the rings of busy connections, and in the kernel
-//! for all others.
+//! Polling: the rings of active connections, and the kernel for all others.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,30 +13,30 @@ use nvmeof_rdma_soft::group::Acceptor;
 use super::{Core, Shm};
 use crate::conn::{Conn, Phase};
 use crate::fault::{codes, fault};
-use crate::group::Meeting;
+use crate::group::SharedListener;
 use crate::message::{Message, ROOM};
 
-/// In epoll's data: this names a listener.
+/// Data of epoll: flag of a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
-/// In epoll's data: connections that others of the group took for us.
+/// Data of epoll: the mailbox with connections that other members of the group accepted.
 pub(super) const MAILBOX: u64 = u64::MAX;
-/// Events taken from the kernel per poll.
+/// Maximum events from the kernel per poll.
 const EVENTS: usize = 64;
-/// Connections accepted per poll and listener.
+/// Maximum connections accepted per poll and listener.
 const ACCEPTS: usize = 16;
-/// Messages taken per poll and connection.
+/// Maximum messages received per poll and connection.
 const MESSAGES: usize = 16;
-/// Busy connections looked at per poll.
+/// Maximum active connections checked per poll.
 const HOT_TRIES: usize = 64;
-/// While there are busy connections the kernel is asked so often, or after so
-/// many polls where they take longer than that.
+/// While there are active connections, the kernel is polled at this interval, or after this
+/// many polls if they take longer.
 const ASK_EVERY: Duration = Duration::from_micros(20);
 const HOT_POLLS: u32 = 256;
-/// How long accepting pauses when there are no descriptors left.
+/// Pause of accepting when there are no file descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Shm {
-    /// Looks at busy connections, a bounded number in turn.
+    /// Checks active connections, a bounded number per call, in round robin.
     pub(super) fn poll_hot(&mut self, events: &mut Vec<Event>) -> bool {
         let mut worked = false;
         for _ in 0..self.core.hot.len().min(HOT_TRIES) {
@@ -53,7 +52,7 @@ impl Shm {
         worked
     }
 
-    /// Asks the kernel what happened on sockets.
+    /// Polls the kernel for events on sockets.
     pub(super) fn poll_kernel(&mut self, events: &mut Vec<Event>) -> bool {
         self.resume();
         let mut ready = std::mem::take(&mut self.core.ready);
@@ -72,8 +71,8 @@ impl Shm {
                 worked |= self.take_mail();
             } else if name & LISTENER == 0 {
                 let did = self.with(QpId(name), |core, conn| {
-                    let heard = core.hear(conn, events);
-                    core.work(conn, events) || heard
+                    let received = core.receive_messages(conn, events);
+                    core.work(conn, events) || received
                 });
                 worked |= did.unwrap_or(false);
             } else {
@@ -84,7 +83,7 @@ impl Shm {
         worked
     }
 
-    /// Takes connections that wait. Returns whether there were any.
+    /// Accepts pending connections. Returns whether there were any.
     fn accept_from(&mut self, name: u64) -> bool {
         for taken in 0..ACCEPTS {
             let Some(listener) = self.listeners.get(name & !LISTENER) else {
@@ -108,7 +107,7 @@ impl Shm {
         true
     }
 
-    /// Takes connections that others of the group took for us.
+    /// Takes connections that other members of the group accepted for this one.
     fn take_mail(&mut self) -> bool {
         let Some((_, own)) = &self.group else {
             return false;
@@ -116,10 +115,10 @@ impl Shm {
         let mail = own.take();
         let any = !mail.is_empty();
         for arrived in mail {
-            let at = |(name, meeting): (u64, &Arc<Meeting>)| {
-                (meeting.acceptor().addr() == arrived.at).then_some(name)
+            let at = |(name, shared): (u64, &Arc<SharedListener>)| {
+                (shared.acceptor().addr() == arrived.at).then_some(name)
             };
-            // What arrived just before we stopped to listen is closed.
+            // A connection that arrived just before the listener was closed is dropped.
             let name = self.listeners.iter().find_map(at);
             if let Some(name) = name {
                 self.incoming(ListenerId(LISTENER | name), arrived);
@@ -128,8 +127,7 @@ impl Shm {
         any
     }
 
-    /// Stops accepting for a while: the listeners stay ready, and would keep
-    /// us busy.
+    /// Pauses accepting: the listeners stay ready and would cause busy polling.
     fn pause(&mut self) {
         self.core.paused = Some(self.core.now.saturating_add(PAUSE));
         self.watch_listeners(EpollFlags::empty());
@@ -153,20 +151,20 @@ impl Shm {
 }
 
 impl Core {
-    /// Has the kernel tell when there is something to read.
+    /// Registers a socket with epoll for input.
     pub(super) fn watch(&self, socket: &impl AsFd, name: u64) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, name);
         Ok(self.epoll.add(socket, event)?)
     }
 
-    /// Has the kernel forget a socket.
+    /// Removes a socket from epoll.
     pub(super) fn unwatch(&self, socket: &impl AsFd) {
-        // An error says that it was not known.
+        // An error means that it was not registered.
         let _ = self.epoll.delete(socket);
     }
 
-    /// Whether this poll asks the kernel: not each one when there are busy
-    /// connections, since that takes longer than looking at them.
+    /// Whether this poll asks the kernel: not each one while there are active connections,
+    /// because that takes longer than checking them.
     pub(super) fn asks_kernel(&mut self) -> bool {
         self.hot_polls += 1;
         let late = self.now.saturating_sub(self.asked) >= ASK_EVERY;
@@ -178,11 +176,10 @@ impl Core {
         asks
     }
 
-    /// Does what there is to do on a connection. Returns whether there was
-    /// anything.
+    /// Processes a connection. Returns whether there was anything to do.
     pub(super) fn work(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let worked = match conn.phase {
-            // Nobody was there to connect to.
+            // No process was listening.
             Phase::AwaitReply => false,
             Phase::Running | Phase::Ending => {
                 match conn.exchange(&mut self.keys, &mut self.given, events) {
@@ -206,11 +203,11 @@ impl Core {
             if !conn.outbound.is_idle() {
                 return worked;
             }
-            conn.say(&Message::Bye);
+            conn.send(&Message::Bye);
             self.finish(conn, CloseReason::Local, events);
             return true;
         }
-        // The peer ended, and its ring is empty.
+        // The peer closed, and its ring is empty.
         if let Some(reason) = conn.reason.take_if(|_| !worked) {
             self.finish(conn, reason, events);
             return true;
@@ -218,8 +215,7 @@ impl Core {
         worked
     }
 
-    /// Whether a connection that was taken from the list of those that are looked at in
-    /// each poll goes back to it.
+    /// Keeps a connection in the list of active ones, or leaves it out.
     pub(super) fn keep_hot(&mut self, conn: &mut Conn, hot: bool) {
         conn.hot = hot;
         if hot {
@@ -231,8 +227,8 @@ impl Core {
         conn.runs() && self.now.saturating_sub(conn.worked) < self.config.spin
     }
 
-    /// Has the peer of a connection wake us from now on. False when there is something
-    /// to do already.
+    /// Requests wake-ups from the peer of a connection. False if there is something to do
+    /// already.
     pub(super) fn rests(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         if !conn.runs() {
             return true;
@@ -248,25 +244,24 @@ impl Core {
         })
     }
 
-    /// Takes what the peer said on the socket. Returns whether it said
-    /// anything.
-    fn hear(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
+    /// Receives messages on the socket. Returns whether there were any.
+    fn receive_messages(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let mut room = [0; ROOM];
         for taken in 0..MESSAGES {
             let Some(link) = &conn.link else {
                 return taken > 0;
             };
-            let heard = if conn.phase == Phase::AwaitRequest || conn.taken.is_some() {
+            let received = if conn.phase == Phase::AwaitRequest || conn.taken.is_some() {
                 link.receive_memory(&mut room)
             } else {
                 let message = link.receive(&mut room);
                 message.map(|message| message.map(|message| (message, None)))
             };
-            match heard {
+            match received {
                 Ok(Some((bytes, fd))) if conn.phase == Phase::AwaitRequest => {
                     self.on_request(conn, bytes, fd.as_ref(), events);
                 }
-                // Nothing that it says matters any more but its end.
+                // Only its end matters now.
                 Ok(Some(_)) if conn.phase == Phase::Busy => {}
                 Ok(Some((bytes, fd))) => match Message::parse(bytes) {
                     Ok(Message::Region { number, len }) => {
@@ -300,12 +295,12 @@ impl Core {
             (Phase::Running, Message::Fault(fault)) => {
                 self.peer_ends(conn, CloseReason::Terminated(fault), events);
             }
-            // Nobody reads any more what we would still put.
+            // The peer does not read records any more.
             (Phase::Ending, Message::Bye | Message::Fault(_)) => {
                 self.finish(conn, CloseReason::Local, events);
             }
             (_, message) => {
-                let text = format!("a message that does not belong here: {message:?}");
+                let text = format!("a message arrived that is invalid in this state: {message:?}");
                 self.end_fault(conn, fault(codes::MESSAGE, text), events);
             }
         }

@@ -1,5 +1,5 @@
-//! A peer that writes anything anywhere in the memory of a connection, at any
-//! time between two looks of ours. Everything is drawn from a seed.
+//! Tests with a peer that writes anything anywhere in the memory of a connection, at any time
+//! between two reads of this side. Everything is drawn from a seed.
 
 mod floods;
 
@@ -19,7 +19,7 @@ const SEEDS: u64 = 300;
 const STEPS: usize = 60;
 const BUFFERS: usize = 64;
 const LEN: usize = 48 << 10;
-/// Where the exposed window lies in its buffer.
+/// Range of the exposed window in its buffer.
 const WINDOW: std::ops::Range<usize> = 8192..40_000;
 const UNTOUCHED: u8 = 0xEE;
 const CONFIG: QpConfig = QpConfig {
@@ -40,8 +40,8 @@ struct Side {
     closed: Option<CloseReason>,
     window: Option<RemoteSlice>,
     next_tag: u64,
-    /// Whether its peer uses its memory in place: whoever scribbles over what it
-    /// granted itself may find its memory changed, and only its own.
+    /// Whether its peer accesses its memory directly: a side that overwrites its own grants
+    /// may find its own memory changed, and no other.
     gives: bool,
 }
 
@@ -132,8 +132,8 @@ impl Side {
         self.post(work);
     }
 
-    /// Polls, and checks what comes back on the connection under attack;
-    /// returns what is of others.
+    /// Polls, and checks what comes back on the connection under attack; returns the events
+    /// of others.
     fn turn(&mut self, now: Duration) -> Vec<Event> {
         let mut events = Vec::new();
         self.provider.submit(now);
@@ -152,7 +152,7 @@ impl Side {
                     assert!(self.recvs.is_empty() && self.works.is_empty());
                     self.closed = Some(reason);
                 }
-                // Its peer left, and there may be something in the ring yet.
+                // Its peer closed, and the ring may still contain records.
                 Event::Ending { .. } => {}
                 other => panic!("{other:?}"),
             }
@@ -305,12 +305,12 @@ impl Host {
 }
 
 #[test]
-fn scribbling_harms_nobody_else_and_everything_comes_back() {
+fn corrupted_channel_affects_no_other_connection() {
     scribble(Pages::Normal);
 }
 
 #[test]
-fn scribbling_over_grants_harms_nobody_else() {
+fn corrupted_grants_affect_no_other_connection() {
     scribble(Pages::Shareable);
 }
 
@@ -330,14 +330,14 @@ fn scribble(active: Pages) {
     }
     assert!(
         faults > 100,
-        "only {faults} of {SEEDS} attacks were noticed"
+        "only {faults} of {SEEDS} attacks were detected"
     );
 }
 
 /// A write of several records: what does not fit is refused before the first
 /// of them is put in place.
 #[test]
-fn a_long_write_that_does_not_fit_changes_nothing() {
+fn long_write_out_of_bounds_changes_nothing() {
     let mut host = Host::new(Pages::Normal);
     let link = host.link();
     for (side, qp) in host.sides.iter_mut().zip(link) {
@@ -362,10 +362,10 @@ fn a_long_write_that_does_not_fit_changes_nothing() {
     }
 }
 
-/// Messages posted without a submit are shown when there are some; the rest
-/// with the next submit.
+/// Messages posted without a submit are published when there are several; the rest with the
+/// next submit.
 #[test]
-fn messages_are_shown_together() {
+fn messages_are_published_in_batches() {
     let mut host = Host::new(Pages::Normal);
     let [a, b] = host.link();
     let now = host.now;

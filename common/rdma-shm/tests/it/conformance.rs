@@ -1,6 +1,6 @@
-//! The suite of the contract, between two providers of one process: rings of
-//! the usual size, and the smallest ones, which long transfers fill; with memory
-//! that the active side gives, which is written and read in place, and without.
+//! The conformance suite, between two providers of one process: with rings of the usual size,
+//! and with the smallest ones, which long transfers fill; with memory that the active side
+//! lends, and without.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::fd::BorrowedFd;
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 struct OneHost {
     folder: TempDir,
     ring: usize,
-    /// How long connections are looked at before they are left to wake-ups.
+    /// How long connections are polled before they rely on wake-ups.
     spin: Duration,
     give: Give,
-    /// What goes wrong, within the contract; `None` without the layer for it.
+    /// Faults to inject, within the contract; `None` without that layer.
     faults: Option<Faults>,
     start: Instant,
 }
@@ -103,8 +103,8 @@ nvmeof_rdma_conformance::conformance_suite!(
     ]
 );
 
-// The layer keeps every promise of what is inside, memory that is lent included,
-// and events that come late break none.
+// The layer keeps every promise of the inner provider, including those about lent memory, and
+// late events violate none.
 nvmeof_rdma_conformance::conformance_suite!(
     faulty_without_faults,
     [Give::SameUser, Give::Never].map(|give| faulty(give, Faults::default()))

@@ -1,5 +1,4 @@
-//! Peers that pass memory which is not what it has to be, and grant what they
-//! have not got.
+//! Peers that pass invalid memory and send invalid grants.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -34,7 +33,7 @@ fn memfd(len: i64, flags: MFdFlags, seals: SealFlag) -> OwnedFd {
 }
 
 #[test]
-fn regions_that_are_none_are_refused_with_the_reason() {
+fn invalid_region_is_refused_with_reason() {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
     let none = MFdFlags::empty();
     let good = memfd(8192, none, seals);
@@ -47,16 +46,16 @@ fn regions_that_are_none_are_refused_with_the_reason() {
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let most: Vec<u32> = (0..17).collect();
     let cases: [(&[u32], u64, Option<&OwnedFd>, &str); 11] = [
-        (&[1], 8192, Some(&good), "where number 0 is due"),
-        (&[0, 0], 8192, Some(&good), "where number 1 is due"),
-        (&most, 8192, Some(&good), "16 are the most"),
-        (&[0], 8192, None, "without memory"),
+        (&[1], 8192, Some(&good), "number 0 was expected"),
+        (&[0, 0], 8192, Some(&good), "number 1 was expected"),
+        (&most, 8192, Some(&good), "at most 16 are possible"),
+        (&[0], 8192, None, "without a file descriptor"),
         (&[0], 8192, Some(&null), "not sealed"),
         (&[0], 8192, Some(&loose), "not sealed"),
         (&[0], 4096, Some(&good), "bytes of memory"),
         (&[0], u64::MAX, Some(&good), "bytes of memory"),
-        (&[0], 8192, Some(&fixed), "refused a mapping"),
-        (&[0], 8192, Some(&readable), "refused a mapping"),
+        (&[0], 8192, Some(&fixed), "mmap failed"),
+        (&[0], 8192, Some(&readable), "mmap failed"),
         (&[0], 2 << 20, Some(&huge), "not an ordinary memfd"),
     ];
     let mut host = Host::new();
@@ -76,7 +75,7 @@ fn regions_that_are_none_are_refused_with_the_reason() {
     let (stranger, _memory, _) = intruder_with(&mut host, GRANTS);
     send(&stranger, &region(0, 0), &[&empty]);
     assert!(matches!(host.event(), Event::Closed { .. }));
-    // Whoever has no room for grants passes no regions.
+    // A peer without room for grants passes no regions.
     let (stranger, _memory, _) = intruder(&mut host);
     send(&stranger, &region(0, 8192), &[&good]);
     assert!(matches!(host.event(), Event::Closed { .. }));
@@ -96,7 +95,7 @@ fn grant(key: u32, start: u64, len: u64, number: u64) -> Record {
 }
 
 #[test]
-fn grants_reach_no_further_than_the_region() {
+fn grant_is_limited_to_region() {
     let mut host = Host::new();
     let (stranger, memory, qp) = intruder_with(&mut host, GRANTS);
     let (theirs, fd) = Shared::create(8192).unwrap();
@@ -127,7 +126,7 @@ fn grants_reach_no_further_than_the_region() {
         assert_eq!(buf.is_some(), good, "{:#x}", grant.key);
         mapped.extend(buf);
     }
-    // The owner may take the bytes away, not the memory.
+    // The owner may punch a hole, but not unmap the memory.
     assert!(mapped[0].to_vec().iter().all(|byte| *byte == 7));
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(&fd, hole, 0, 8192).unwrap();
@@ -138,9 +137,9 @@ fn grants_reach_no_further_than_the_region() {
     host.assert_open();
 }
 
-/// Beyond the bound nothing is mapped, and everything else works.
+/// Beyond the limit nothing is mapped, and everything else works.
 #[test]
-fn more_memory_than_there_is_room_for_is_not_mapped() {
+fn memory_above_limit_is_not_mapped() {
     let mut host = Host::new();
     host.provider = Shm::new(ShmConfig {
         mapped: 8192,

@@ -1,5 +1,5 @@
-//! Providers of one process that share their addresses, and what a listener
-//! knows of who reached it.
+//! Providers of one process that share their addresses, and the local address of accepted
+//! connections.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ const CONFIG: QpConfig = QpConfig {
 struct Host {
     folder: TempDir,
     members: Vec<Shm>,
-    /// Requests that each member was told of.
+    /// Requests reported to each member.
     asked: Vec<Vec<QpId>>,
 }
 
@@ -40,7 +40,7 @@ impl Host {
         }
     }
 
-    /// Somebody connects so many times.
+    /// Connects `times` times.
     fn call(&self, addr: Address, times: usize) -> Shm {
         let mut caller = Shm::new(config(&self.folder)).unwrap();
         for _ in 0..times {
@@ -52,7 +52,7 @@ impl Host {
         caller
     }
 
-    /// Polls all until so many requests were told of.
+    /// Polls all until `count` requests are reported.
     fn poll_until(&mut self, count: usize) {
         let start = Instant::now();
         while self.asked.iter().map(Vec::len).sum::<usize>() < count {
@@ -87,7 +87,7 @@ fn config(folder: &TempDir) -> ShmConfig {
 }
 
 #[test]
-fn connections_go_to_each_in_turn_as_long_as_it_listens() {
+fn connections_are_spread_over_listening_members() {
     let mut host = Host::new(3);
     let mut addr = "127.0.0.1:0".parse().unwrap();
     let mut listeners = Vec::new();
@@ -103,7 +103,7 @@ fn connections_go_to_each_in_turn_as_long_as_it_listens() {
     let _more = host.call(addr, 8);
     host.poll_until(17);
     assert_eq!(host.counts(), [7, 3, 7]);
-    // One that is gone gets none either.
+    // A dropped member gets none either.
     host.members.truncate(2);
     let _last = host.call(addr, 2);
     host.members.remove(1);
@@ -115,7 +115,7 @@ fn connections_go_to_each_in_turn_as_long_as_it_listens() {
 }
 
 #[test]
-fn others_and_the_same_one_twice_are_refused() {
+fn second_listener_on_address_is_refused() {
     let mut host = Host::new(2);
     let addr = "127.0.0.1:1".parse().unwrap();
     for member in &mut host.members {
@@ -128,8 +128,8 @@ fn others_and_the_same_one_twice_are_refused() {
 }
 
 #[test]
-fn the_address_that_a_peer_reached_is_known() {
-    for (listens, sought, told) in [
+fn local_address_of_connection_is_known() {
+    for (listens, sought, expected) in [
         ("127.0.0.1:7", "127.0.0.1:7", "127.0.0.1:7"),
         ("0.0.0.0:7", "127.0.0.3:7", "127.0.0.3:7"),
         ("[::]:7", "[::1]:7", "[::1]:7"),
@@ -139,6 +139,10 @@ fn the_address_that_a_peer_reached_is_known() {
         let _caller = host.call(sought.parse().unwrap(), 1);
         host.poll_until(1);
         let reached = host.members[0].local_addr(host.asked[0][0]);
-        assert_eq!(reached, Some(told.parse().unwrap()), "{listens} {sought}");
+        assert_eq!(
+            reached,
+            Some(expected.parse().unwrap()),
+            "{listens} {sought}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Memory that the active side gives: used in place, marked as long as it is,
-//! and handed back when nobody uses it any more.
+//! Memory that the active side lends: accessed directly, marked as long as it is in use, and
+//! returned when it is not in use any more.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -100,7 +100,7 @@ impl Side {
     }
 }
 
-/// A gives, B takes.
+/// A lends, B maps.
 struct Pair {
     a: Side,
     b: Side,
@@ -135,7 +135,7 @@ impl Pair {
         pair
     }
 
-    /// Both are here, so that time is what we say it is.
+    /// Both are in this process, so the test controls the time.
     fn turn(&mut self) {
         self.now += Duration::from_millis(1);
         let now = self.now;
@@ -146,7 +146,7 @@ impl Pair {
         }
     }
 
-    /// Long enough for everything that was said to be heard, and to linger.
+    /// Long enough for all messages to arrive, and to linger.
     fn settle(&mut self) {
         for _ in 0..100 {
             self.turn();
@@ -161,7 +161,7 @@ impl Pair {
 }
 
 #[test]
-fn what_is_mapped_is_the_owners_memory() {
+fn mapped_buffer_is_memory_of_owner() {
     let mut pair = Pair::new(Give::SameUser);
     assert!(pair.a.works_in_place() && !pair.b.works_in_place());
     let slice = pair.a.expose(7, Rights::all());
@@ -187,7 +187,7 @@ fn what_is_mapped_is_the_owners_memory() {
 }
 
 #[test]
-fn a_key_gives_its_range_and_rights_alone() {
+fn key_limits_range_and_rights() {
     let mut pair = Pair::new(Give::SameUser);
     let read = pair.a.expose(1, Rights::REMOTE_READ);
     let write = pair.a.expose(2, Rights::REMOTE_WRITE);
@@ -224,7 +224,7 @@ fn a_key_gives_its_range_and_rights_alone() {
 }
 
 #[test]
-fn who_gives_nothing_is_served_through_the_rings() {
+fn data_of_host_without_lent_memory_use_rings() {
     let mut pair = Pair::new(Give::Never);
     assert!(!pair.a.works_in_place());
     let slice = pair.a.expose(7, Rights::all());
@@ -240,9 +240,9 @@ fn who_gives_nothing_is_served_through_the_rings() {
     assert!(read.buf.unwrap().iter().all(|byte| *byte == 7));
 }
 
-/// The ring of A takes no record, and yet the data is there.
+/// The ring of A gets no record, and yet the data arrive.
 #[test]
-fn writes_and_reads_are_done_in_place() {
+fn writes_and_reads_access_lent_memory() {
     let mut pair = Pair::new(Give::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -278,7 +278,7 @@ fn message(invalidate: Option<RemoteKey>) -> Work {
 }
 
 #[test]
-fn a_key_is_not_invalidated_while_its_memory_is_used() {
+fn key_in_use_cannot_be_invalidated() {
     let mut pair = Pair::new(Give::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     let buf = pair.a.pool.take().unwrap();
@@ -295,7 +295,7 @@ fn a_key_is_not_invalidated_while_its_memory_is_used() {
 }
 
 #[test]
-fn nothing_comes_back_before_the_peer_lets_go() {
+fn buffers_return_after_peer_releases_memory() {
     for peer_closes in [false, true] {
         let mut pair = Pair::new(Give::SameUser);
         let slice = pair.a.expose(7, Rights::all());
@@ -327,10 +327,10 @@ fn nothing_comes_back_before_the_peer_lets_go() {
     }
 }
 
-/// Whoever rests right after it did something, without a poll between, is told that
-/// there is something to do, and hears at once what became of it.
+/// A caller that rests right after posting work, without a poll in between, learns that there
+/// is something to do, and the next poll reports it.
 #[test]
-fn what_was_begun_before_a_rest_is_told_by_the_next_poll() {
+fn work_posted_before_rest_is_reported_by_next_poll() {
     let mut pair = Pair::new(Give::Never);
     let now = pair.now;
     let has_to_poll = |side: &mut Side| {
@@ -349,9 +349,9 @@ fn what_was_begun_before_a_rest_is_told_by_the_next_poll() {
     assert!(pair.a.is_closed());
 }
 
-/// It may be stopped for ever.
+/// The peer may be stopped for ever.
 #[test]
-fn a_peer_that_does_not_let_go_is_looked_at_now_and_then() {
+fn peer_that_keeps_memory_is_checked_periodically() {
     let mut pair = Pair::new(Give::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -380,8 +380,8 @@ fn a_peer_that_does_not_let_go_is_looked_at_now_and_then() {
 }
 
 #[test]
-fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
-    // The owner goes: what is used is there until it is let go.
+fn memory_of_gone_side_stays_valid_while_in_use() {
+    // The owner goes: memory in use stays until it is released.
     let mut pair = Pair::new(Give::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -392,13 +392,13 @@ fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
         &mut pair.a,
         Side::new(&folder, Give::Never),
     ));
-    assert_eq!(owners.available(), BUFFERS - 1, "nobody else gets that one");
+    assert_eq!(owners.available(), BUFFERS - 1, "that one is not reused");
     drop(owners);
     pair.turn_until(|pair| pair.b.is_closed());
     mapped.fill(1);
     assert!(mapped.to_vec().iter().all(|byte| *byte == 1));
 
-    // The user goes: the owner hears of it.
+    // The user goes: the owner is notified.
     let mut pair = Pair::new(Give::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -415,9 +415,9 @@ fn a_side_that_is_gone_leaves_the_memory_to_who_uses_it() {
     assert_eq!(pair.a.pool.available(), BUFFERS);
 }
 
-/// Keys come and go: each time they open the memory that they are for.
+/// Keys are reused: each time they refer to the right memory.
 #[test]
-fn places_are_used_again_and_again() {
+fn grant_slots_are_reused() {
     let mut pair = Pair::new(Give::SameUser);
     for round in 0..10_000u32 {
         let byte = round.to_le_bytes()[0];
@@ -431,10 +431,10 @@ fn places_are_used_again_and_again() {
     }
 }
 
-/// Regions that are registered when connections stand already, and more of
-/// them than a peer takes.
+/// Regions that are registered after the connection is established, and more of them than a
+/// peer maps.
 #[test]
-fn late_regions_are_passed_and_those_too_many_are_not() {
+fn late_regions_are_passed_up_to_limit() {
     let mut pair = Pair::new(Give::SameUser);
     for number in 1..20 {
         let pool = pool();

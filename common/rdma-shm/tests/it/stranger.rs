@@ -1,4 +1,4 @@
-//! A provider, and those who speak its protocol without being one.
+//! A provider, and peers that use its protocol without being one.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -39,9 +39,9 @@ pub(crate) struct Host {
     _alone: MutexGuard<'static, ()>,
     pub(crate) folder: TempDir,
     pub(crate) provider: Shm,
-    /// When to give up.
+    /// Time-out of the test.
     start: Instant,
-    /// What the providers are told: it moves with their polls, however fast these are.
+    /// The time for the providers: it advances with their polls, however fast these are.
     now: Duration,
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn config(folder: &TempDir) -> ShmConfig {
     }
 }
 
-/// What a provider would say: rings of that size, 4 reads each way.
+/// A request as from a provider: rings of that size, 4 reads each way.
 pub(crate) fn request(ring: usize) -> Vec<u8> {
     request_with(ring, 0)
 }
@@ -155,7 +155,7 @@ pub(crate) fn request_with(ring: usize, grants: u32) -> Vec<u8> {
     bytes
 }
 
-/// How many descriptors of these files are open; other tests run beside us.
+/// Number of open descriptors of these files; other tests run in parallel.
 pub(crate) fn open_of(files: &[&OwnedFd]) -> usize {
     let ours = files.iter().map(|fd| fstat(fd).unwrap());
     let ours: Vec<(u64, u64)> = ours.map(|file| (file.st_dev, file.st_ino)).collect();
@@ -180,7 +180,7 @@ pub(crate) fn send(socket: &Socket, bytes: &[u8], fds: &[&OwnedFd]) {
     .unwrap();
 }
 
-/// All that the provider says to a stranger before it closes.
+/// Everything that the provider sends to a stranger before it closes.
 pub(crate) fn last_words(host: &mut Host, socket: &Socket) -> String {
     socket.set_nonblocking(true).unwrap();
     let mut said = String::new();
@@ -198,7 +198,7 @@ pub(crate) fn last_words(host: &mut Host, socket: &Socket) -> String {
     }
 }
 
-/// Connects as a stranger with memory of its own, and has it accepted.
+/// Connects as a stranger with its own memory, and accepts it.
 pub(crate) fn intruder(host: &mut Host) -> (Socket, Shared, QpId) {
     intruder_with(host, 0)
 }

@@ -1,5 +1,5 @@
-//! Peers that are no providers: what they say first, what they pass, and one
-//! that writes into the rings while we look at them.
+//! Peers that are not providers: their first message, the memory that they pass, and one that
+//! writes into the rings while they are read.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -21,7 +21,7 @@ use nvmeof_rdma_layers::Dice;
 use socket2::Socket;
 
 #[test]
-fn requests_that_make_no_sense_are_refused_with_the_reason() {
+fn invalid_request_is_refused_with_reason() {
     let mut host = Host::new();
     let (_memory, good) = Shared::create(TOTAL).unwrap();
     let (_memory, small) = Shared::create(TOTAL - 4096).unwrap();
@@ -39,7 +39,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason() {
         (&[0], &[&good], no_request),
         (&right[..right.len() - 1], &[&good], no_request),
         (&other_version, &[&good], no_request),
-        (&right, &[], "no memory"),
+        (&right, &[], "passed no memory"),
         (&right, &[&null], "not sealed"),
         (&right, &[&loose], "not sealed"),
         (&right, &[&small], "bytes of memory"),
@@ -48,7 +48,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason() {
         (&request_with(RING, 7), &[&good], "must be 0 or 2048"),
         (&request(0), &[&good], "power of two"),
         (&request(usize::MAX), &[&good], "power of two"),
-        // These break the socket's own rules.
+        // These violate the rules of the socket.
         (&right, &[&good, &good, &good], ""),
         (&long, &[&good], ""),
     ];
@@ -66,14 +66,14 @@ fn requests_that_make_no_sense_are_refused_with_the_reason() {
 }
 
 #[test]
-fn those_who_say_nothing_give_way() {
+fn oldest_silent_connection_is_closed() {
     let mut host = Host::new();
     let silent: Vec<Socket> = (0..20).map(|_| host.stranger()).collect();
     for _ in 0..20 {
         assert!(host.poll().is_empty());
     }
     host.assert_open();
-    // And those who stay long are told to go.
+    // And silent ones time out.
     for stranger in &silent {
         last_words(&mut host, stranger);
     }
@@ -83,7 +83,7 @@ fn those_who_say_nothing_give_way() {
 }
 
 #[test]
-fn messages_out_of_place_end_the_connection() {
+fn unexpected_message_ends_connection() {
     for message in [&[2; 9][..], &[3], &[7], &[4, 4], &[5, 0], &[0; 400]] {
         let mut host = Host::new();
         let (stranger, _memory, _) = intruder(&mut host);
@@ -97,7 +97,7 @@ fn messages_out_of_place_end_the_connection() {
 }
 
 #[test]
-fn wake_ups_for_nothing_are_harmless_and_descriptors_are_not_kept() {
+fn spurious_wake_ups_are_harmless_and_descriptors_closed() {
     let mut host = Host::new();
     let (stranger, _memory, qp) = intruder(&mut host);
     let (_other, fd) = Shared::create(4096).unwrap();
@@ -114,12 +114,12 @@ fn wake_ups_for_nothing_are_harmless_and_descriptors_are_not_kept() {
 }
 
 #[test]
-fn records_against_the_rules_are_told_by_their_number() {
+fn invalid_record_is_reported_with_its_code() {
     const LEN: usize = 4096;
     const LAST: u64 = 1 << 8;
     const INVALIDATES: u64 = 1 << 10;
-    // What the owner of the memory has: a receive of 64 bytes, a read of 100
-    // bytes in flight, and an exposed window, whose key and start stand in.
+    // State of the owner: a receive of 64 bytes, a read of 100 bytes in flight, and an
+    // exposed window, whose key and start are filled in.
     type Make = fn(RemoteSlice) -> Vec<Record>;
     fn record(kind: u64, len: u64, rest: u64, window: RemoteSlice) -> Record {
         let (key, addr) = (window.key.0, window.addr);
@@ -191,8 +191,8 @@ fn records_against_the_rules_are_told_by_their_number() {
     host.assert_open();
 }
 
-/// Writes nonsense into the memory until it is told to stop: indices that
-/// could be, records that could be, and anything else.
+/// Writes garbage into the memory until `stop` is set: plausible indices, plausible records,
+/// and anything else.
 fn scribble(memory: &Shared, seed: u64, stop: &AtomicBool, window: RemoteSlice) {
     let mut dice = Dice::new(seed);
     while !stop.load(Ordering::Relaxed) {
@@ -213,8 +213,8 @@ fn scribble(memory: &Shared, seed: u64, stop: &AtomicBool, window: RemoteSlice) 
         } else {
             dice.roll() % (RING as u64 / 64) * 64
         };
-        // What is larger than ours moves on, what is smaller is a fault at
-        // once: mostly only one line further.
+        // Larger values advance, smaller ones are a fault immediately: mostly only one line
+        // further.
         let word = memory.word(at).unwrap();
         let next = word.load(Ordering::Relaxed).wrapping_add(64);
         let value = if dice.below(8) == 0 { value } else { next };
@@ -223,7 +223,7 @@ fn scribble(memory: &Shared, seed: u64, stop: &AtomicBool, window: RemoteSlice) 
 }
 
 #[test]
-fn one_who_writes_while_we_look_changes_nothing_of_ours() {
+fn concurrent_writer_changes_no_other_memory() {
     const LEN: usize = 32 << 10;
     const WINDOW: std::ops::Range<usize> = 8192..16_384;
     let mut host = Host::new();

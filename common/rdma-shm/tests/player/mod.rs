@@ -1,5 +1,5 @@
-//! One side of a connection that always has everything under way: messages,
-//! writes and reads, as many as there are places for.
+//! One side of a connection that always has all kinds of work outstanding: messages, writes
+//! and reads, as many as there are entries for.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -17,7 +17,7 @@ use nvmeof_rdma_shm::{Shm, ShmConfig};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const BUFFERS: usize = 64;
 const LEN: usize = 128 << 10;
-/// Receives that are posted, and of each kind of work how much is.
+/// Number of posted receives, and of each kind of work.
 const RECVS: usize = 16;
 const WORKS: usize = 4;
 const CONFIG: QpConfig = QpConfig {
@@ -41,12 +41,11 @@ pub(crate) struct Player {
     recvs: VecDeque<Tag>,
     works: VecDeque<Tag>,
     undone: bool,
-    /// Messages to send: each answers one, so that there are always receives.
-    owed: usize,
+    /// Messages to send: each responds to one, so that there are always receives.
+    pending: usize,
     ours: Option<RemoteSlice>,
     theirs: Option<RemoteSlice>,
-    /// Memory of the peer that we work in, as a disk does; only a peer that called
-    /// gives any.
+    /// Memory of the peer in use, as by a backing store; only a connecting peer lends any.
     pub(crate) lent: Vec<Buf>,
 }
 
@@ -75,7 +74,7 @@ impl Player {
             recvs: VecDeque::new(),
             works: VecDeque::new(),
             undone: false,
-            owed: 0,
+            pending: 0,
             ours: None,
             theirs: None,
             lent: Vec::new(),
@@ -91,11 +90,11 @@ impl Player {
         let now = self.start.elapsed();
         let data = PrivateData::empty();
         let qp = self.provider.connect(addr, &CONFIG, &data, now).unwrap();
-        // The other side may send as soon as it accepted.
+        // The other side may send as soon as it has accepted.
         self.fill_recvs(qp);
     }
 
-    /// Calls again as long as nobody is there.
+    /// Retries as long as no process listens.
     #[allow(dead_code, reason = "not in every test")]
     pub(crate) fn call_until_established(&mut self, addr: Address) {
         while self.qp.is_none() {
@@ -109,7 +108,7 @@ impl Player {
         }
     }
 
-    /// A call found nobody; the peer is about to start.
+    /// A connect found no listener; the peer is about to start.
     #[allow(dead_code, reason = "not in every test")]
     pub(crate) fn forget_failure(&mut self) {
         self.undone = false;
@@ -161,15 +160,15 @@ impl Player {
         let window = self.pool.take().unwrap();
         let slice = self.provider.expose(qp, window, Rights::all()).unwrap();
         self.ours = Some(slice);
-        self.owed = WORKS;
-        self.send_owed(qp);
+        self.pending = WORKS;
+        self.send_pending(qp);
     }
 
-    /// Completions are in order, so that messages wait for reads: not all that
-    /// are owed may have a place.
-    fn send_owed(&mut self, qp: QpId) {
-        while self.owed > 0 && self.works.len() < 3 * WORKS {
-            self.owed -= 1;
+    /// Completions are in order, so messages wait for reads, and there may be no entries for
+    /// all pending ones.
+    fn send_pending(&mut self, qp: QpId) {
+        while self.pending > 0 && self.works.len() < 3 * WORKS {
+            self.pending -= 1;
             self.send(qp);
         }
     }
@@ -181,7 +180,7 @@ impl Player {
             addr: u64::from_le_bytes(buf[8..16].try_into().unwrap()),
             len: u32::try_from(LEN).unwrap(),
         };
-        // Its memory may come later than its first messages: it takes another way.
+        // Its memory may arrive after its first messages: then a read or write is used.
         if self.lent.is_empty() {
             let lent = self.provider.map_remote(qp, theirs, Rights::all());
             self.lent.extend(lent);
@@ -212,15 +211,14 @@ impl Player {
         self.post(qp, work);
     }
 
-    /// Submits, polls and deals with what happened, or sleeps.
+    /// Submits, polls and handles events, or sleeps.
     pub(crate) fn turn(&mut self) {
         if !self.look() {
             self.sleep();
         }
     }
 
-    /// Submits, polls and deals with what happened. Returns whether anything
-    /// did.
+    /// Submits, polls and handles events. Returns whether there was any progress.
     pub(crate) fn look(&mut self) -> bool {
         let now = self.start.elapsed();
         assert!(now < PATIENCE, "waited in vain");
@@ -234,7 +232,7 @@ impl Player {
         worked
     }
 
-    /// What a disk does with memory that is lent, whether its owner lives or not.
+    /// Accesses lent memory like a backing store, whether its owner lives or not.
     pub(crate) fn work_in_place(&mut self) {
         for lent in &mut self.lent {
             lent.fill(0x5a);
@@ -270,8 +268,8 @@ impl Player {
                     self.recv(received.qp);
                     self.on_message(received.qp, &received.buf);
                     drop(received.buf);
-                    self.owed += 1;
-                    self.send_owed(received.qp);
+                    self.pending += 1;
+                    self.send_pending(received.qp);
                 }
             }
             Event::Completion(completion) => {
@@ -279,7 +277,7 @@ impl Player {
                 drop(completion.buf);
                 if self.done(&completion.outcome) {
                     self.again(completion.qp, completion.kind);
-                    self.send_owed(completion.qp);
+                    self.send_pending(completion.qp);
                 }
             }
             Event::Closed { reason, .. } => {
@@ -289,7 +287,7 @@ impl Player {
         }
     }
 
-    /// Whether it was.
+    /// Whether it was completed.
     fn done(&mut self, outcome: &Outcome) -> bool {
         self.seen += 1;
         let success = outcome.is_success();

@@ -1,4 +1,4 @@
-//! The suite of the contract, on many simulated networks and through layers.
+//! The conformance suite, on many simulated networks and through layers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::fabric::SimFabric;
@@ -6,7 +6,7 @@ use nvmeof_rdma_layers::{Faults, Faulty, OneIn, Sharing, Trace, TraceLog};
 
 nvmeof_rdma_conformance::conformance_suite!(bare, SimFabric::seeds(|sim| Box::new(sim)));
 
-// Wrappers keep every promise of what is inside.
+// Wrappers keep every promise of the inner provider.
 nvmeof_rdma_conformance::conformance_suite!(
     traced,
     (0..2).map(|seed| SimFabric::new(seed, |sim| {
@@ -19,7 +19,7 @@ nvmeof_rdma_conformance::conformance_suite!(
         Box::new(Faulty::new(sim, Faults::default()))
     }))
 );
-// Events that come late break no promise either.
+// Late events violate no promise either.
 nvmeof_rdma_conformance::conformance_suite!(
     delayed,
     (0..2).map(|seed| SimFabric::new(seed, |sim| {
@@ -31,7 +31,7 @@ nvmeof_rdma_conformance::conformance_suite!(
         Box::new(Faulty::new(sim, faults))
     }))
 );
-// Shared receive queues, which a stream cannot have, upon one.
+// Shared receive queues, which streams do not have, added by a layer.
 nvmeof_rdma_conformance::conformance_suite!(
     sharing,
     (0..3).map(|seed| SimFabric::new(seed, |sim| {

@@ -20,8 +20,8 @@ pub(crate) struct SimFabric {
 }
 
 impl SimFabric {
-    /// Networks for the seeds from 0 on: 20, or as many as the environment
-    /// variable `SIM_SEEDS` says.
+    /// Networks for the seeds from 0 on: 20, or the number in the environment variable
+    /// `SIM_SEEDS`.
     pub(crate) fn seeds(wrap: fn(Sim) -> Box<dyn Provider>) -> impl Iterator<Item = Self> {
         let count = std::env::var("SIM_SEEDS").ok();
         let count = count.map_or(20, |count| count.parse().unwrap());
@@ -46,8 +46,8 @@ impl SimFabric {
                 0 => 2000,
                 _ => defaults.longest_piece,
             },
-            // Not so small that a Write which breaks a rule at its end, as the suite
-            // has them, comes in two: DDP checks each segment by itself.
+            // Large enough that a Write with an invalid end, as in the suite, is a single
+            // segment: DDP checks each segment by itself.
             segment: match seed / 4 % 4 {
                 0 => None,
                 1 => Some(1460),
@@ -61,7 +61,7 @@ impl SimFabric {
         Self { seed, net, wrap }
     }
 
-    /// The network, to make trouble on it.
+    /// The network, to inject faults.
     pub(crate) fn net(&self) -> SimNet {
         self.net.clone()
     }
@@ -85,7 +85,7 @@ impl Fabric for SimFabric {
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
-        // A checksum is used as soon as one side asks for it.
+        // A checksum is used if one side requests it.
         let make = |end, crc| {
             let config = SoftConfig {
                 crc,

@@ -1,4 +1,4 @@
-//! Providers that share what they listen on.
+//! Providers that share listeners.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 0,
 };
 
-/// How many requests each member gets of `count` that a host makes.
+/// Number of requests that each member gets, of `count` by a host.
 fn shares(net: &SimNet, members: &mut [Sim], addr: Address, count: usize) -> Vec<usize> {
     let mut host = net.endpoint(HOST, SoftConfig::default());
     for _ in 0..count {
@@ -43,7 +43,7 @@ fn shares(net: &SimNet, members: &mut [Sim], addr: Address, count: usize) -> Vec
 }
 
 #[test]
-fn connections_go_to_each_in_turn_as_long_as_it_listens() {
+fn connections_go_round_robin_to_listening_members() {
     let net = SimNet::new(0, SimConfig::default());
     let mut members = net.group(TARGET, &SoftConfig::default(), 3);
     let addr = Address::from(SocketAddr::new(TARGET, 4420));
@@ -59,7 +59,7 @@ fn connections_go_to_each_in_turn_as_long_as_it_listens() {
 }
 
 #[test]
-fn others_and_the_same_one_twice_are_refused() {
+fn second_listener_on_address_is_refused() {
     let net = SimNet::new(0, SimConfig::default());
     let mut members = net.group(TARGET, &SoftConfig::default(), 2);
     let addr = Address::from(SocketAddr::new(TARGET, 4420));

@@ -1,4 +1,4 @@
-//! Peers that do not speak the protocol, or say nothing at all.
+//! Peers that do not use the protocol, or send nothing.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -22,8 +22,8 @@ fn stranger() -> IpAddr {
     "10.0.0.3".parse().unwrap()
 }
 
-/// Runs `test` with a stranger's streams on the networks of some seeds, then
-/// checks that two that know the protocol still connect.
+/// Runs `test` with a stranger's streams on the networks of some seeds, then checks that two
+/// peers that use the protocol still connect.
 fn with_stranger(seeds: u64, test: impl Fn(&mut Rig<'_>, &mut SimStreams, &mut Dice)) {
     for seed in 0..seeds {
         println!("seed {seed}");
@@ -45,7 +45,7 @@ fn send(rig: &mut Rig<'_>, streams: &mut SimStreams, stream: StreamId, mut bytes
         match streams.send(stream, &[IoSlice::new(bytes)]) {
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The other side has had enough.
+            // The other side closed the stream.
             Err(_) => return,
         }
         rig.step();
@@ -65,7 +65,7 @@ fn is_over(streams: &mut SimStreams, stream: StreamId) -> bool {
 }
 
 #[test]
-fn those_who_say_nothing_keep_nobody_out() {
+fn silent_connections_do_not_block_others() {
     with_stranger(6, |rig, streams, _| {
         let addr = rig.listening();
         let silent: Vec<_> = (0..500).map(|_| streams.connect(addr).unwrap()).collect();
@@ -78,7 +78,7 @@ fn those_who_say_nothing_keep_nobody_out() {
             over.count()
         };
         assert!(over(streams) >= most, "{} are closed", over(streams));
-        // The rest may wait, but not for ever.
+        // The others may wait, but not for ever.
         let late = rig.now() + Duration::from_secs(60);
         rig.wait("the silent ones are closed", |rig| {
             let done = over(streams) == silent.len();
@@ -89,20 +89,20 @@ fn those_who_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn noise_ends_its_own_connection_only() {
+fn invalid_bytes_end_only_their_connection() {
     with_stranger(60, |rig, streams, dice| {
         for _ in 0..10 {
             let addr = rig.listening();
             let stream = streams.connect(addr).unwrap();
             rig.settle();
-            // Some begin well.
+            // Some start with a valid request.
             let start = dice.below(REQUEST.len() + 1);
             let mut noise = REQUEST.get(..start).unwrap_or_default().to_vec();
             noise.extend((0..300).map(|_| dice.roll().to_le_bytes()[0]));
             send(rig, streams, stream, &noise);
             rig.wait("noise is closed", |rig| {
                 while let Some(event) = rig.take_event(B) {
-                    // What looked like a request for a moment is closed again.
+                    // A connection that started with a valid request is closed again.
                     let harmless = matches!(event, Event::ConnectRequest(_) | Event::Closed { .. });
                     assert!(harmless, "{event:?}");
                 }
@@ -113,7 +113,7 @@ fn noise_ends_its_own_connection_only() {
 }
 
 #[test]
-fn noise_after_a_good_start_is_a_fault() {
+fn invalid_bytes_after_set_up_are_a_fault() {
     with_stranger(100, |rig, streams, dice| {
         let addr = rig.listening();
         let stream = streams.connect(addr).unwrap();
@@ -127,13 +127,13 @@ fn noise_after_a_good_start_is_a_fault() {
             rig[B].recv(request.qp, tag, 4096);
         }
         rig.established(B, request.qp);
-        // Lengths that are small, so that what they announce comes.
+        // Small lengths, so that the announced bytes arrive.
         let noise: Vec<u8> = (0..200)
             .flat_map(|_| {
                 let mut frame = [0; 100].map(|_: u8| dice.roll().to_le_bytes()[0]);
                 frame[0] = 0;
-                // DDP and RDMAP control that may be good (RFC 5041, section
-                // 4.1, and RFC 5040, section 4.1).
+                // DDP and RDMAP control fields that may be valid (RFC 5041, section 4.1, and
+                // RFC 5040, section 4.1).
                 frame[2] &= 0xC1;
                 frame[3] = 0x40 | frame[3] & 0x0F;
                 frame

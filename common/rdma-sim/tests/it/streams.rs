@@ -1,4 +1,4 @@
-//! The byte streams of the network by themselves.
+//! Tests of the byte streams of the network alone.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -40,8 +40,8 @@ fn ends(seed: u64, config: SimConfig) -> Ends {
         }
         other => panic!("unexpected {other:?}"),
     };
-    let news = poll(&mut a);
-    assert!(matches!(news[..], [StreamEvent::Connected(id)] if id == at_a));
+    let events = poll(&mut a);
+    assert!(matches!(events[..], [StreamEvent::Connected(id)] if id == at_a));
     Ends {
         net,
         a,
@@ -62,7 +62,7 @@ fn is_ready(events: &[StreamEvent], id: StreamId) -> bool {
     events.iter().any(ready)
 }
 
-/// Receives all that is there; the error or end that stopped it, too.
+/// Receives everything available, and the error or end behind it.
 fn drain(streams: &mut SimStreams, id: StreamId) -> (Vec<u8>, Option<ErrorKind>) {
     let mut all = Vec::new();
     loop {
@@ -80,7 +80,7 @@ fn drain(streams: &mut SimStreams, id: StreamId) -> (Vec<u8>, Option<ErrorKind>)
 }
 
 #[test]
-fn bytes_arrive_in_order_through_any_window() {
+fn bytes_arrive_in_order_with_any_window() {
     for seed in 0..50 {
         let mut ends = ends(seed, SimConfig::default());
         let data: Vec<u8> = (0..300_000u32).flat_map(u32::to_le_bytes).collect();
@@ -111,7 +111,7 @@ fn bytes_arrive_in_order_through_any_window() {
 }
 
 #[test]
-fn a_sender_waits_for_the_receiver() {
+fn sender_waits_for_receiver() {
     let config = SimConfig {
         window: 1000..=1000,
         ..SimConfig::default()
@@ -137,7 +137,7 @@ fn a_sender_waits_for_the_receiver() {
 }
 
 #[test]
-fn bytes_that_nobody_receives_are_reported_once() {
+fn unread_bytes_are_reported_once() {
     let mut ends = ends(1, SimConfig::default());
     ends.a.send(ends.at_a, &[IoSlice::new(b"hello")]).unwrap();
     while ends.net.advance_to_next(None) {}
@@ -150,7 +150,7 @@ fn bytes_that_nobody_receives_are_reported_once() {
 }
 
 #[test]
-fn an_end_comes_after_the_bytes_and_leaves_the_other_half() {
+fn end_follows_bytes_and_keeps_other_direction() {
     let mut ends = ends(2, SimConfig::default());
     ends.a.send(ends.at_a, &[IoSlice::new(&[1; 10])]).unwrap();
     ends.a.shutdown_send(ends.at_a);
@@ -167,7 +167,7 @@ fn an_end_comes_after_the_bytes_and_leaves_the_other_half() {
 }
 
 #[test]
-fn closing_over_bytes_is_a_reset() {
+fn close_with_unread_bytes_is_reset() {
     let mut ends = ends(3, SimConfig::default());
     ends.a.send(ends.at_a, &[IoSlice::new(&[1; 10])]).unwrap();
     while ends.net.advance_to_next(None) {}
@@ -181,7 +181,7 @@ fn closing_over_bytes_is_a_reset() {
 }
 
 #[test]
-fn a_cut_holds_everything_until_it_heals() {
+fn cut_delays_everything_until_healed() {
     let mut ends = ends(4, SimConfig::default());
     ends.net.inject(Trouble::Cut(B, A));
     let sent = ends.a.send(ends.at_a, &[IoSlice::new(&[1; 900])]).unwrap();
@@ -195,7 +195,7 @@ fn a_cut_holds_everything_until_it_heals() {
 }
 
 #[test]
-fn connections_can_be_refused_reset_and_half_closed() {
+fn connections_are_refused_reset_and_half_closed() {
     let mut ends = ends(5, SimConfig::default());
     ends.net.inject(Trouble::HalfClose(A, B));
     while ends.net.advance_to_next(None) {}
@@ -212,15 +212,15 @@ fn connections_can_be_refused_reset_and_half_closed() {
     for refused in [true, false] {
         ends.a.connect(addr).unwrap();
         while ends.net.advance_to_next(None) {}
-        let news = poll(&mut ends.a);
-        let failed = matches!(&news[..], [StreamEvent::ConnectFailed(_, error)]
+        let events = poll(&mut ends.a);
+        let failed = matches!(&events[..], [StreamEvent::ConnectFailed(_, error)]
             if error.kind() == ErrorKind::ConnectionRefused);
-        assert_eq!(failed, refused, "{news:?}");
+        assert_eq!(failed, refused, "{events:?}");
     }
 }
 
 #[test]
-fn addresses_are_checked() {
+fn invalid_address_is_refused() {
     let net = SimNet::new(0, SimConfig::default());
     let mut a = net.streams(A);
     let (listener, addr) = a.listen(SocketAddr::new(A, 0).into()).unwrap();
@@ -234,7 +234,7 @@ fn addresses_are_checked() {
 }
 
 #[test]
-fn chance_turns_bits_and_stalls() {
+fn random_faults_flip_bits_and_stall() {
     let config = SimConfig {
         window: 1 << 20..=1 << 20,
         ..SimConfig::default()
@@ -256,7 +256,7 @@ fn chance_turns_bits_and_stalls() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_yields_same_run() {
     let run = |seed| {
         let mut ends = ends(seed, SimConfig::default());
         let mut log = Vec::new();

@@ -1,4 +1,4 @@
-//! Providers on networks with trouble: promises hold whatever happens.
+//! Tests of providers on networks with faults: all promises hold.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,8 +16,8 @@ use nvmeof_rdma_conformance::{Link, Rig, check_pattern};
 use nvmeof_rdma_layers::{OneIn, Trace, TraceLog};
 use nvmeof_rdma_sim::{SimChances, SimNet, Trouble};
 
-/// Runs `test` on the networks of some seeds. The seeds of which the rest by
-/// 4 is not 0 use checksums.
+/// Runs `test` on the networks of some seeds. Seeds that are not multiples of 4 use
+/// checksums.
 fn on_seeds(seeds: impl Iterator<Item = u64>, test: impl Fn(&mut Rig<'_>, &SimNet)) {
     for seed in seeds {
         println!("seed {seed}");
@@ -31,7 +31,7 @@ fn on_seeds(seeds: impl Iterator<Item = u64>, test: impl Fn(&mut Rig<'_>, &SimNe
     }
 }
 
-/// Work of all kinds that cannot be done at once.
+/// Work of all kinds that cannot complete immediately.
 fn load(rig: &mut Rig<'_>, link: Link) {
     let source = rig[B].filled(100_000, 1);
     let source = rig[B].expose(link.b, source, Rights::REMOTE_READ);
@@ -47,7 +47,7 @@ fn load(rig: &mut Rig<'_>, link: Link) {
 }
 
 #[test]
-fn a_reset_closes_both_sides() {
+fn reset_closes_both_sides() {
     on_seeds(0..20, |rig, net| {
         let link = rig.link();
         load(rig, link);
@@ -66,7 +66,7 @@ fn a_reset_closes_both_sides() {
 }
 
 #[test]
-fn a_cut_is_silent_and_heals() {
+fn healed_cut_loses_nothing() {
     on_seeds(0..8, |rig, net| {
         let link = rig.link();
         rig.assert_alive(link);
@@ -83,13 +83,13 @@ fn a_cut_is_silent_and_heals() {
 }
 
 #[test]
-fn a_connection_is_given_up_across_a_cut() {
+fn connection_across_cut_is_closed() {
     on_seeds(0..8, |rig, net| {
         let link = rig.link();
         rig[A].recv(link.a, 1, 64);
         let before = net.now();
         net.inject(Trouble::Cut(ip(A), ip(B)));
-        // One side waits for bytes it sent to leave, the other sent none.
+        // One side waits until its bytes are sent, the other sent none.
         let waiting = rig[A].buf(64);
         let waiting = rig[A].expose(link.a, waiting, Rights::REMOTE_READ);
         rig[B].recv(link.b, 1, 64);
@@ -104,7 +104,7 @@ fn a_connection_is_given_up_across_a_cut() {
 }
 
 #[test]
-fn a_handshake_across_a_cut_times_out() {
+fn handshake_across_cut_times_out() {
     on_seeds(0..8, |rig, net| {
         rig.listening();
         net.inject(Trouble::Cut(ip(A), ip(B)));
@@ -116,7 +116,7 @@ fn a_handshake_across_a_cut_times_out() {
 }
 
 #[test]
-fn a_refusal_is_a_network_failure() {
+fn refused_connection_is_network_failure() {
     on_seeds(0..4, |rig, net| {
         rig.listening();
         net.inject(Trouble::Refuse(ip(B), 2));
@@ -131,7 +131,7 @@ fn a_refusal_is_a_network_failure() {
 }
 
 #[test]
-fn half_an_end_is_the_end() {
+fn half_close_ends_connection() {
     on_seeds(0..20, |rig, net| {
         let link = rig.link();
         rig[A].recv(link.a, 1, 64);
@@ -143,7 +143,7 @@ fn half_an_end_is_the_end() {
 }
 
 #[test]
-fn bits_that_turned_are_never_delivered() {
+fn flipped_bits_are_never_delivered() {
     let faults = Cell::new(0);
     let with_checksums = (0..100).filter(|seed| seed % 4 != 0);
     on_seeds(with_checksums, |rig, net| {
@@ -172,8 +172,8 @@ fn bits_that_turned_are_never_delivered() {
     assert!(faults.get() > 50, "only {} faults were found", faults.get());
 }
 
-/// Checks that what was delivered is what was sent. Returns how often the
-/// peer was found to have broken the protocol.
+/// Checks that delivered data match the sent data. Returns the number of detected protocol
+/// violations.
 fn check_what_came(rig: &mut Rig<'_>) -> u32 {
     let mut faults = 0;
     for end in [A, B] {
@@ -184,7 +184,7 @@ fn check_what_came(rig: &mut Rig<'_>) -> u32 {
                 {
                     check_pattern(&done.buf.unwrap(), 3);
                 }
-                // Each message is posted with the receive that is for it.
+                // Each message is posted with its receive.
                 Event::Received(message) if message.outcome.is_success() => {
                     assert_eq!(message.len, 8000);
                     check_pattern(&message.buf, message.tag.0);
@@ -200,7 +200,7 @@ fn check_what_came(rig: &mut Rig<'_>) -> u32 {
     faults
 }
 
-/// One connection of the chaos: its number is its private data.
+/// A connection of the chaos test: its number is its private data.
 #[derive(Default)]
 struct Life {
     a: Option<QpId>,
@@ -209,10 +209,10 @@ struct Life {
     got: u64,
 }
 
-/// Connections come, work and go while the network refuses, resets and
-/// stalls. What the rig checks always holds; what arrives is in order.
+/// Connections are opened, used and closed while the network refuses, resets and stalls. The
+/// checks of the rig always hold; data arrive in order.
 #[test]
-fn nothing_is_lost_in_chaos() {
+fn buffers_and_events_survive_network_chaos() {
     let delivered = Cell::new(0);
     on_seeds(0..60, |rig, net| {
         let mut lives: Vec<Life> = Vec::new();
@@ -242,7 +242,7 @@ fn nothing_is_lost_in_chaos() {
                     if ready && rig[A].try_post(a, life.sent, work).is_ok() {
                         life.sent += 1;
                     } else if ready {
-                        // Its receive is not for the next message.
+                        // Its receive does not belong to the next message.
                         rig[B].disconnect(b);
                     }
                     if (number + round) % 37 == 0 {
@@ -294,7 +294,7 @@ fn live(rig: &mut Rig<'_>, lives: &mut [Life]) {
 
 /// One seed is one run, to the last line of the trace.
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn same_seed_yields_same_trace() {
     let run = |seed| {
         let log = TraceLog::new(100_000);
         let copy = log.clone();

@@ -1,4 +1,4 @@
-//! The rules a peer can break with a segment, in words.
+//! Faults for invalid segments of a peer.
 
 use nvmeof_rdma::RemoteKey;
 
@@ -31,7 +31,7 @@ pub(super) fn other_opcode(first: Opcode, now: Opcode) -> WireFault {
     WireFault::new(
         codes::RDMAP_OPCODE,
         format!(
-            "a message started with opcode {} and went on with {}",
+            "a message started with opcode {} and continued with {}",
             first.0, now.0
         ),
     )

@@ -2,13 +2,11 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// From here on `crc-fast` is the faster one. With the wide carry-less
-/// multiplications of recent CPUs it takes half the time of `crc32c`,
-/// which uses the CRC instruction.
+/// From this length on `crc-fast` is faster. With the wide carry-less multiplications of
+/// recent CPUs it takes half the time of `crc32c`, which uses the CRC instruction.
 const LONG: usize = 256;
 
-/// The CRC of what `crc` is the CRC of, followed by `bytes`. That of nothing
-/// is 0.
+/// Extends `crc` by `bytes`. The CRC of no bytes is 0.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < LONG {
@@ -25,7 +23,7 @@ pub(crate) fn of(bytes: &[u8]) -> u32 {
 }
 
 fn append_long(crc: u32, bytes: &[u8]) -> u32 {
-    // The register of the CRC: its bits are all turned in the result.
+    // The CRC register: the result is its complement.
     let state = u64::from(!crc);
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
     digest.update(bytes);
@@ -39,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 3720, appendix B.4, as RFC 5044 wants it.
+    /// RFC 3720, appendix B.4, as required by RFC 5044.
     #[test]
     fn known_values() {
         assert_eq!(of(&[]), 0);
@@ -50,9 +48,9 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut, and whichever of the two computes which part.
+        /// For any split, and whichever of the two computes which part.
         #[test]
-        fn parts_make_the_whole(
+        fn crc_of_parts_is_crc_of_whole(
             bytes in proptest::collection::vec(any::<u8>(), 0..8 * LONG),
             cut in any::<prop::sample::Index>(),
             skip in 0_usize..64,

@@ -55,13 +55,13 @@ impl Opcode {
         }
     }
 
-    /// Whether it is a Send that raises a solicited event.
+    /// Whether it is a Send with Solicited Event.
     #[must_use]
     pub fn solicited(self) -> bool {
         matches!(self, Self::SEND_SOLICITED | Self::SEND_SOLICITED_INVALIDATE)
     }
 
-    /// Whether it is a Send that invalidates.
+    /// Whether it is a Send with Invalidate.
     #[must_use]
     pub fn invalidates(self) -> bool {
         matches!(
@@ -70,7 +70,7 @@ impl Opcode {
         )
     }
 
-    /// Every operation has its kind of header and its queue (RFC 5040, section
+    /// Whether the operation may have this kind of header and this queue (RFC 5040, section
     /// 4.1, figure 4).
     #[inline]
     fn suits(self, kind: &Kind) -> bool {
@@ -80,7 +80,7 @@ impl Opcode {
         }
     }
 
-    /// The queue it travels on; `None` for what is tagged or unknown.
+    /// Its queue; `None` for tagged and unknown operations.
     #[inline]
     fn queue(self) -> Option<u32> {
         match self.0 {
@@ -101,23 +101,23 @@ pub struct Header {
     pub last: bool,
     /// Bytes of payload.
     pub payload: usize,
-    /// The rest.
+    /// The part that depends on the kind of header.
     pub kind: Kind,
 }
 
-/// What tagged and untagged headers differ in.
+/// Fields of tagged and untagged headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// To memory the header names.
+    /// Tagged: to the memory named in the header.
     Tagged {
         /// Steering tag.
         stag: u32,
         /// Tagged offset: the address.
         to: u64,
     },
-    /// To the next buffer of a queue.
+    /// Untagged: to the next buffer of a queue.
     Untagged {
-        /// The steering tag to invalidate, where the opcode says so.
+        /// The steering tag to invalidate, if the opcode is one with Invalidate.
         invalidate: u32,
         /// Queue number.
         queue: u32,
@@ -129,11 +129,10 @@ pub enum Kind {
 }
 
 impl Header {
-    /// Bytes of MPA length and header at most.
+    /// Maximum length of MPA length and header.
     pub const MAX_LEN: usize = MPA_LEN + UNTAGGED_LEN;
 
-    /// Length of the MPA length and header together, once the first 4 bytes
-    /// are there.
+    /// Length of the MPA length and header together, from the first 4 bytes.
     ///
     /// # Errors
     /// When the MPA length is too short for a header.
@@ -155,11 +154,11 @@ impl Header {
         Ok(MPA_LEN + len)
     }
 
-    /// Parses MPA length and header, as many bytes as
-    /// [`framed_len`](Self::framed_len) says.
+    /// Parses MPA length and header. `bytes` has the length returned by
+    /// [`framed_len`](Self::framed_len).
     ///
     /// # Errors
-    /// When versions, opcode or queue are not what they must be.
+    /// When versions, opcode or queue are invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireFault> {
         let mut whole = [0; Self::MAX_LEN];
         for (to, from) in whole.iter_mut().zip(bytes) {
@@ -171,9 +170,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Parses MPA length and header at the start of an FPDU of any kind, and
-    /// says how many of the bytes they take. `None`: they are not what they
-    /// must be.
+    /// Parses MPA length and header at the start of an FPDU of any kind, and returns their
+    /// length. `None` if they are invalid.
     #[inline]
     pub(super) fn parse_first(bytes: &[u8; Self::MAX_LEN]) -> Option<(Self, usize)> {
         let (header, control) = Self::read(bytes);
@@ -188,7 +186,7 @@ impl Header {
         good.then_some((header, MPA_LEN + len))
     }
 
-    /// What the bytes say, and the control field.
+    /// The header in the bytes, and the control field.
     #[inline]
     fn read(bytes: &[u8; Self::MAX_LEN]) -> (Self, u16) {
         let mut take = Take(bytes);
@@ -215,7 +213,7 @@ impl Header {
         (header, control)
     }
 
-    /// MPA length and header, and how many of the bytes they take.
+    /// MPA length and header, and their length.
     #[inline(always)]
     #[must_use]
     pub fn to_bytes(&self) -> ([u8; Self::MAX_LEN], usize) {
@@ -294,13 +292,13 @@ fn check_opcode(opcode: Opcode, kind: Kind) -> Result<(), WireFault> {
 /// The payload of an RDMA Read Request (RFC 5040, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the answer goes.
+    /// Steering tag of the sink.
     pub sink_stag: u32,
     /// Offset there.
     pub sink_to: u64,
     /// Bytes to read.
     pub len: u32,
-    /// What is read.
+    /// Steering tag of the source.
     pub source_stag: u32,
     /// Offset there.
     pub source_to: u64,
@@ -342,7 +340,7 @@ impl ReadRequest {
     }
 }
 
-/// Takes big-endian numbers off a slice; what is missing counts as 0.
+/// Takes big-endian numbers from a slice; missing bytes count as 0.
 struct Take<'a>(&'a [u8]);
 
 impl Take<'_> {
@@ -379,7 +377,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_frame_of_a_linux_host() {
+    fn first_frame_of_linux_host_is_parsed() {
         let bytes = [
             0, 0x52, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
         ];
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_header_has_its_code() {
+    fn invalid_header_has_matching_code() {
         let code = |control: u16, queue: u32| {
             let mut bytes = vec![1, 0];
             bytes.extend_from_slice(&control.to_be_bytes());
@@ -429,7 +427,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_the_same(bytes: [u8; 20]) {
+        fn parsed_header_round_trips(bytes: [u8; 20]) {
             let mut bytes = bytes;
             // Reserved bits are ignored.
             bytes[2] &= 0xc3;
@@ -444,7 +442,7 @@ mod tests {
         }
 
         #[test]
-        fn read_requests_write_back_the_same(bytes: [u8; 28]) {
+        fn read_request_round_trips(bytes: [u8; 28]) {
             let mut out = Vec::new();
             ReadRequest::parse(&bytes).write(&mut out);
             prop_assert_eq!(&out[..], &bytes[..]);

@@ -1,10 +1,10 @@
-//! Broken rules, as the wire names them and in words.
+//! Protocol violations, as codes on the wire and as text.
 
 use nvmeof_rdma::Fault;
 
-/// A rule the peer broke: what the Terminate message says, and words.
+/// A protocol violation of the peer: the code for the Terminate message, and a description.
 ///
-/// One word, since every step of the receiving path may return it.
+/// One pointer, because every step of the receive path may return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireFault(Box<Fault>);
 
@@ -99,7 +99,7 @@ pub mod codes {
     /// MPA, RFC 6581: no ready-to-receive frame suits both.
     pub const MPA_RTR: u16 = 0x2007;
 
-    /// The registry's words for a code.
+    /// The registry's description of a code.
     #[must_use]
     pub fn words(code: u16) -> &'static str {
         match code {

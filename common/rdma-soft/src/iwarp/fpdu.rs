@@ -1,5 +1,4 @@
-//! MPA framing (RFC 5044, section 4): length, padding, CRC, and how long an
-//! FPDU may be.
+//! MPA framing (RFC 5044, section 4): length, padding, CRC, and maximum length of an FPDU.
 
 use nvmeof_rdma::Inline;
 
@@ -8,13 +7,13 @@ use super::{TAGGED_LEN, UNTAGGED_LEN};
 /// Bytes of the length field that starts an FPDU.
 pub const MPA_LEN: usize = 2;
 
-/// Payload of one DDP segment that we send at most, in bytes. The MPA length has 16
-/// bits, so that 64 KiB do not fit: of 64 or 128 KiB as little as possible is
-/// left for a last segment, which then arrives in one call with the rest of the
-/// one before. A multiple of a cache line keeps what follows aligned.
+/// Maximum payload of a sent DDP segment, in bytes. The MPA length has 16 bits, so that 64
+/// KiB do not fit: with this value, the last segment of 64 or 128 KiB is as short as possible
+/// and arrives in one call with the rest of the one before. A multiple of a cache line keeps
+/// the following data aligned.
 pub const MAX_PAYLOAD: usize = 64 * 1023;
 
-/// Bytes of CRC that end an FPDU, there whether CRCs are used or not.
+/// Bytes of the CRC field at the end of an FPDU, which exists whether or not CRCs are used.
 pub(crate) const CRC_LEN: usize = 4;
 
 /// Padding after a ULPDU of `len` bytes: length field, ULPDU and padding end
@@ -32,31 +31,30 @@ pub(crate) fn crc_bytes(crc: u32) -> [u8; CRC_LEN] {
 
 const _: () = assert!(MAX_PAYLOAD + UNTAGGED_LEN <= u16::MAX as usize);
 
-/// Payload that one DDP segment may have, by its kind of header.
+/// Maximum payload of a DDP segment, by its kind of header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadLimit {
-    /// Of a tagged segment, in bytes.
+    /// For a tagged segment, in bytes.
     pub tagged: usize,
-    /// Of an untagged segment, in bytes.
+    /// For an untagged segment, in bytes.
     pub untagged: usize,
 }
 
 impl PayloadLimit {
-    /// As long as the format allows: for a stream that is not cut into
-    /// segments.
+    /// The maximum of the format, for a stream without segments.
     pub const LONGEST: Self = Self {
         tagged: MAX_PAYLOAD,
         untagged: MAX_PAYLOAD,
     };
 
-    /// So that an FPDU fills one TCP segment of at most `emss` bytes of data
+    /// A limit with which an FPDU fills one TCP segment of at most `emss` bytes of data
     /// (effective maximum segment size).
     #[must_use]
     pub fn for_segment(emss: usize) -> Self {
         let emss = emss.max(MIN_EMSS);
-        // RFC 5044, section 4.2, without markers: MULPDU = EMSS - (6 + EMSS
-        // mod 4). Such FPDUs need no padding, and in a row they stay in step
-        // with the segments if EMSS is a multiple of 4.
+        // RFC 5044, section 4.2, without markers: MULPDU = EMSS - (6 + EMSS mod 4). Such
+        // FPDUs need no padding, and consecutive ones stay aligned with the segments if EMSS
+        // is a multiple of 4.
         let mulpdu = emss - (MPA_LEN + CRC_LEN + emss % 4);
         Self {
             tagged: (mulpdu - TAGGED_LEN).min(MAX_PAYLOAD),
@@ -65,8 +63,8 @@ impl PayloadLimit {
     }
 }
 
-/// What a smaller segment is taken for: the head of a Send, and what is not cut
-/// (Read Request, Terminate), has to fit.
+/// Lower bound for the segment size: the head of a Send, and messages that are not split
+/// (Read Request, Terminate), have to fit.
 const MIN_EMSS: usize = 128;
 const LONGEST_HEAD: usize = Inline::empty().array().len();
 const _: () = assert!(MPA_LEN + UNTAGGED_LEN + LONGEST_HEAD + CRC_LEN <= MIN_EMSS);
@@ -76,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_segment_has_no_padding_and_fits() {
+    fn full_segment_fits_without_padding() {
         for (emss, tagged, untagged) in [
             (536, 516, 512),
             (1448, 1428, 1424),

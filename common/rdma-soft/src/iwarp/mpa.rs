@@ -11,8 +11,7 @@ pub const MAX_PRIVATE: usize = 512;
 pub const REVISION_1: u8 = 1;
 /// The revision of RFC 6581.
 pub const REVISION_2: u8 = 2;
-/// Largest IRD or ORD; it says that the number is not negotiated here
-/// (RFC 6581, section 9).
+/// Largest IRD or ORD; it means that the number is not negotiated here (RFC 6581, section 9).
 pub const READS_UNSAID: u16 = 0x3fff;
 
 const KEY_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
@@ -22,7 +21,7 @@ const CRC: u8 = 0x40;
 const REJECT: u8 = 0x20;
 const ENHANCED: u8 = 0x10;
 
-/// Which of the two frames.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// From the initiator.
@@ -36,11 +35,11 @@ pub enum FrameKind {
 pub struct Frame {
     /// Request or reply.
     pub kind: FrameKind,
-    /// The sender wants to receive markers.
+    /// The sender requests markers.
     pub markers: bool,
-    /// The sender wants CRCs.
+    /// The sender requests CRCs.
     pub crc: bool,
-    /// The responder refuses. Without meaning in a request.
+    /// The responder rejects. Without meaning in a request.
     pub reject: bool,
     /// The private data starts with [`Reads`].
     pub enhanced: bool,
@@ -54,9 +53,9 @@ pub struct Frame {
 /// section 9): 4 bytes in front of the private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// RDMA Reads the sender can answer at once: 14 bits.
+    /// RDMA Reads that the sender can process at once: 14 bits.
     pub ird: u16,
-    /// RDMA Reads the sender wants in flight: 14 bits.
+    /// RDMA Reads that the sender wants in flight: 14 bits.
     pub ord: u16,
     /// A: peer-to-peer, the initiator sends a ready-to-receive frame first.
     pub peer_to_peer: bool,
@@ -68,20 +67,20 @@ pub struct Reads {
     pub rtr_read: bool,
 }
 
-/// What is wrong with a frame.
+/// Why a frame is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// It does not start with the key.
     Key {
-        /// What was due.
+        /// The expected kind of frame.
         expected: FrameKind,
     },
-    /// It announces more private data than allowed.
+    /// It has more private data than allowed.
     PrivateTooLong {
-        /// Length announced.
+        /// Length of the private data.
         len: u16,
     },
-    /// It says it is enhanced and has no room for IRD and ORD.
+    /// It is enhanced and has no room for IRD and ORD.
     NoReads,
 }
 
@@ -114,7 +113,7 @@ impl FrameKind {
         }
     }
 
-    /// Whether `bytes`, the first of a stream, can become this frame.
+    /// Whether `bytes`, the first of a stream, may be the start of this frame.
     #[must_use]
     pub fn may_start(self, bytes: &[u8]) -> bool {
         self.key().iter().zip(bytes).all(|(key, byte)| key == byte)
@@ -136,7 +135,7 @@ impl Frame {
             markers: flags & MARKERS != 0,
             crc: flags & CRC != 0,
             reject: flags & REJECT != 0,
-            // Revision 1 has the bit reserved, to be ignored.
+            // In revision 1 the bit is reserved and ignored.
             enhanced: flags & ENHANCED != 0 && *revision >= REVISION_2,
             revision: *revision,
             private_len: u16::from_be_bytes([*high, *low]),
@@ -175,7 +174,7 @@ impl Reads {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
-    /// Numbers only, no peer-to-peer mode.
+    /// IRD and ORD without peer-to-peer mode.
     #[must_use]
     pub fn new(ird: u32, ord: u32) -> Self {
         let clamp = |n: u32| u16::try_from(n).map_or(READS_UNSAID - 1, |n| n.min(READS_UNSAID - 1));
@@ -214,11 +213,11 @@ impl Reads {
         [a, b, c, d]
     }
 
-    /// The answer of a responder that can do `ird` and `ord`. RFC 6581,
-    /// section 9.2: in peer-to-peer mode it picks the ready-to-receive frame;
-    /// a Write without data costs us nothing, a Read without data little. When
-    /// the initiator offers neither we name the Write all the same, and it is
-    /// for the initiator to end the connection (error "no matching RTR").
+    /// The reply of a responder that supports `ird` and `ord`. RFC 6581, section 9.2: in
+    /// peer-to-peer mode it selects the ready-to-receive frame. A Write without data costs
+    /// nothing, a Read without data little. If the initiator offers neither, the reply names
+    /// the Write nevertheless, and the initiator has to end the connection (error "no
+    /// matching RTR").
     #[must_use]
     pub fn answer(&self, ird: u32, ord: u32) -> Self {
         let read = self.peer_to_peer && self.rtr_read && !self.rtr_write;
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_of_a_linux_host() {
+    fn request_of_linux_host_is_parsed() {
         let bytes = captured();
         let frame = Frame::parse(FrameKind::Request, bytes.first_chunk().unwrap()).unwrap();
         let expected = Frame {
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn invalid_frame_is_refused() {
         let good: [u8; 20] = *captured().first_chunk().unwrap();
         let parse = |at: usize, byte: u8| {
             let mut bad = good;
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_responder_picks_the_frame_that_starts_peer_to_peer_mode() {
+    fn responder_selects_ready_to_receive_frame() {
         let ask = |write, read| Reads {
             peer_to_peer: true,
             rtr_empty: true,
@@ -303,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_the_same(
+        fn parsed_frame_round_trips(
             flags: u8,
             revision: u8,
             len in 4u16..=512,

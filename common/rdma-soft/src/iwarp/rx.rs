@@ -1,54 +1,52 @@
-//! The receiving half: from a byte stream, split anywhere, to segments.
+//! The receiving side: from a byte stream, split anywhere, to segments.
 
 use super::crc;
 use super::fault::{WireFault, codes};
 use super::fpdu::{CRC_LEN, crc_bytes, pad_len};
 use super::{Header, MPA_LEN, TAGGED_LEN};
 
-/// Payload of a segment from which on it is large: more than a packet of 9000 bytes
-/// brings. A call for each of those costs more than to copy them.
+/// Minimum payload of a large segment: more than a packet of 9000 bytes brings. For smaller
+/// ones, copying costs less than a call each.
 pub(crate) const LARGE: usize = 9 * 1024;
-/// So many segments after a large one another is expected: messages come in
-/// several, and small messages go with large ones.
+/// Number of segments after a large one in which another is expected: messages come in
+/// several segments, and small messages accompany large ones.
 const EXPECTED: u8 = 16;
 
-/// Where segments go and what is done with them. Calls come in the order
-/// `start`, any number of `place` and `advance`, `finish`; or there is just
-/// `segment`.
+/// Destination and processing of segments. The order of calls is `start`, any number of
+/// `place` and `advance`, `finish`; or only `segment`.
 pub trait Sink {
-    /// A segment starts. Everything its header says is checked here.
+    /// Starts a segment and checks its header.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
+    /// A protocol violation; the connection ends.
     fn start(&mut self, header: &Header) -> Result<(), WireFault>;
 
     /// Memory for the rest of the payload of the segment that was started:
     /// `remaining` bytes.
     ///
     /// # Errors
-    /// When the memory is not there any more.
+    /// When the memory does not exist any more.
     fn place(&mut self, remaining: usize) -> Result<&mut [u8], WireFault>;
 
-    /// So many bytes were put at the start of what `place` gave.
+    /// Reports that `len` bytes were written to the start of the memory from `place`.
     fn advance(&mut self, len: usize);
 
-    /// The segment is whole and its CRC was right.
+    /// The segment is complete and its CRC was correct.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
+    /// A protocol violation; the connection ends.
     fn finish(&mut self, header: &Header) -> Result<(), WireFault>;
 
-    /// A segment that is there from its first byte to its last one, and whose
-    /// CRC is right: does what the other calls would.
+    /// Processes a complete segment with a correct CRC: equivalent to the other calls.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
+    /// A protocol violation; the connection ends.
     fn segment(&mut self, header: &Header, payload: &[u8]) -> Result<(), WireFault> {
         in_parts(self, header, payload)
     }
 }
 
-/// A whole segment by the calls for one that comes in parts.
+/// Processes a complete segment by the calls for one that arrives in parts.
 #[inline(never)]
 pub(crate) fn in_parts(
     sink: &mut (impl Sink + ?Sized),
@@ -62,29 +60,28 @@ pub(crate) fn in_parts(
     sink.finish(header)
 }
 
-/// Receives FPDUs. Keeps a header's worth of bytes and no more, however the
-/// stream is split.
+/// Receives FPDUs. It buffers at most one header, however the stream is split.
 #[derive(Debug)]
 pub struct Rx {
     /// Whether CRCs are checked.
     check_crc: bool,
-    /// Of the bytes of this FPDU so far.
+    /// CRC of the bytes of this FPDU so far.
     crc: u32,
     carry: [u8; Header::MAX_LEN],
     carried: usize,
     state: State,
     frames: u64,
-    /// Counts down from a large segment on.
+    /// Counts down after a large segment.
     large: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// MPA length and header come into `carry`.
+    /// Receiving MPA length and header into `carry`.
     Header,
-    /// Payload comes to its place.
+    /// Receiving payload to its destination.
     Payload { header: Header, remaining: usize },
-    /// Padding and CRC come.
+    /// Receiving padding and CRC.
     Trailer {
         header: Header,
         padding: usize,
@@ -93,22 +90,21 @@ enum State {
     },
 }
 
-/// An FPDU all of which is at hand.
+/// A complete FPDU.
 struct Whole<'a> {
     header: Header,
     /// Bytes of MPA length and header.
     own: usize,
     payload: &'a [u8],
-    /// What the CRC is of: all before it.
+    /// The bytes covered by the CRC.
     covered: &'a [u8],
     crc: [u8; CRC_LEN],
-    /// What follows.
+    /// The bytes behind it.
     rest: &'a [u8],
 }
 
 impl<'a> Whole<'a> {
-    /// The first FPDU of `bytes`. `None` where not all of it is there, or where
-    /// something about its header is wrong.
+    /// The first FPDU of `bytes`. `None` if it is incomplete or has an invalid header.
     #[inline(always)]
     fn split(bytes: &'a [u8]) -> Option<Self> {
         // No FPDU is shorter than the longest header.
@@ -128,7 +124,7 @@ impl<'a> Whole<'a> {
 }
 
 impl Rx {
-    /// A connection in full operation, before its first FPDU.
+    /// An established connection, before its first FPDU.
     #[must_use]
     pub fn new(check_crc: bool) -> Self {
         Self {
@@ -142,9 +138,8 @@ impl Rx {
         }
     }
 
-    /// Whether large payloads are coming: what is received behind the payload
-    /// at hand, or where none is, should then be little, because payload in it
-    /// has to be copied.
+    /// Whether large payloads are expected: then little should be received behind the current
+    /// payload, or if there is none, because payload there has to be copied.
     #[must_use]
     pub fn expects_large(&self) -> bool {
         self.large > 0
@@ -157,19 +152,19 @@ impl Rx {
         };
     }
 
-    /// Whole FPDUs received.
+    /// Number of complete FPDUs received.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Whether the stream may end here: not inside an FPDU.
+    /// Whether the stream may end here, which is not inside an FPDU.
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.carried == 0
     }
 
-    /// What is missing, for messages.
+    /// The missing part, for messages.
     #[must_use]
     pub fn waiting_for(&self) -> &'static str {
         match self.state {
@@ -179,15 +174,15 @@ impl Rx {
         }
     }
 
-    /// MPA length and DDP header of the segment at hand, as received so far.
+    /// MPA length and DDP header of the current segment, as received so far.
     #[must_use]
     pub fn header_bytes(&self) -> &[u8] {
         self.carry.get(..self.carried).unwrap_or_default()
     }
 
-    /// The header of the segment whose payload is arriving and how much of it
-    /// is missing: that many bytes of the stream can go directly to
-    /// [`Sink::place`], followed by [`placed`](Self::placed).
+    /// The header of the segment whose payload is arriving, and the number of missing bytes:
+    /// that many bytes of the stream can go directly to [`Sink::place`], followed by
+    /// [`placed`](Self::placed).
     #[must_use]
     pub fn payload(&self) -> Option<(&Header, usize)> {
         match &self.state {
@@ -208,11 +203,11 @@ impl Rx {
         }
     }
 
-    /// The next `len` bytes of the stream were read to where the payload goes,
-    /// not more than [`payload`](Self::payload) said.
+    /// Reports that the next `len` bytes of the stream were read to the destination of the
+    /// payload, at most as many as [`payload`](Self::payload) returned.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
+    /// A protocol violation; the connection ends.
     pub fn placed(&mut self, len: usize, sink: &mut impl Sink) -> Result<(), WireFault> {
         let State::Payload { header, remaining } = self.state else {
             return Ok(());
@@ -226,12 +221,12 @@ impl Rx {
         Ok(())
     }
 
-    /// Takes the next bytes of the stream, all of them.
+    /// Processes the next bytes of the stream, all of them.
     ///
     /// # Errors
-    /// A broken rule; the connection ends.
-    // One copy of it for all callers, which has all of a whole segment's way in it
-    // and calls the rest.
+    /// A protocol violation; the connection ends.
+    // Not inlined: one copy for all callers, which contains the whole path of a complete
+    // segment and calls the rest.
     #[inline(never)]
     pub fn consume(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireFault> {
         while !bytes.is_empty() {
@@ -252,9 +247,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Takes FPDUs as long as all of the next one is at hand: most are. Leaves
-    /// one about whose header something is wrong: the way through the states finds
-    /// out what.
+    /// Processes FPDUs as long as the next one is complete, which most are. Leaves one with
+    /// an invalid header: the slow path determines the error.
     #[inline(always)]
     fn take_whole<'a>(
         &mut self,
@@ -271,7 +265,7 @@ impl Rx {
                 false => Ok(()),
             };
             if let Err(fault) = checked.and_then(|()| sink.segment(header, whole.payload)) {
-                // For the Terminate that tells the peer.
+                // For the Terminate.
                 self.fill_carry(bytes, whole.own);
                 return Err(fault);
             }
@@ -368,7 +362,7 @@ impl Rx {
         let count = (*padding + CRC_LEN - *got).min(bytes.len());
         let (taken, rest) = bytes.split_at(count);
         for byte in taken {
-            // Padding counts for the CRC, and its content does not matter.
+            // The CRC covers the padding, whose content does not matter.
             match got.checked_sub(*padding).and_then(|at| crc.get_mut(at)) {
                 Some(place) => *place = *byte,
                 None if self.check_crc => self.crc = crc::append(self.crc, &[*byte]),
@@ -380,7 +374,7 @@ impl Rx {
             return Ok(rest);
         }
         let (header, crc) = (*header, *crc);
-        // RFC 5044, section 4.4: without CRCs the field is there, unchecked.
+        // RFC 5044, section 4.4: without CRCs the field exists and is not checked.
         if self.check_crc {
             check_crc(crc, self.crc)?;
         }

@@ -1,4 +1,4 @@
-//! The receiving half under every way of splitting a stream.
+//! Tests of the receiving side with all splits of a stream.
 
 use super::*;
 use crate::iwarp::{Kind, MAX_PAYLOAD, Opcode, TAGGED_LEN};
@@ -49,7 +49,7 @@ fn frame(header: &Header, payload: &[u8], crc: bool) -> Vec<u8> {
     out
 }
 
-/// Of an RDMA Write of one segment.
+/// Header of an RDMA Write of one segment.
 fn write(payload: usize) -> Header {
     Header {
         opcode: Opcode::WRITE,
@@ -59,8 +59,8 @@ fn write(payload: usize) -> Header {
     }
 }
 
-/// Feeds `bytes` in pieces; `direct` ones go where payload goes, as a vectored
-/// read would put them.
+/// Feeds `bytes` in pieces; `direct` ones go to the destination of the payload, as in a
+/// vectored read.
 fn feed(bytes: &[u8], crc: bool, cuts: &[(usize, bool)]) -> (Record, Result<(), WireFault>) {
     let (mut rx, mut sink) = (Rx::new(crc), Record::default());
     let mut rest = bytes;
@@ -123,7 +123,7 @@ fn cuts() -> impl Strategy<Value = Vec<(usize, bool)>> {
 
 proptest! {
     #[test]
-    fn any_split_gives_the_same_segments(segments in segments(), crc: bool, cuts in cuts()) {
+    fn any_split_yields_same_segments(segments in segments(), crc: bool, cuts in cuts()) {
         let bytes: Vec<u8> = segments
             .iter()
             .flat_map(|(header, payload)| frame(header, payload, crc))
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_end_the_same_way_under_any_split(
+    fn any_split_of_hostile_bytes_yields_same_error(
         segments in segments(),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         crc: bool,
@@ -164,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn a_flipped_bit_is_found_by_the_crc() {
+fn crc_detects_flipped_bit() {
     let header = write(5);
     let good = frame(&header, b"hello", true);
     assert!(feed(&good, true, &[(3, false)]).1.is_ok());
@@ -181,12 +181,12 @@ fn a_flipped_bit_is_found_by_the_crc() {
 
 /// RFC 5040, section 4.8: a Terminate carries a copy of the header at fault.
 #[test]
-fn the_header_of_a_segment_at_fault_is_kept() {
+fn header_of_faulty_segment_is_kept() {
     let header = write(5);
     let good = frame(&header, b"hello", true);
     let mut bytes = [&good[..], &good[..]].concat();
     *bytes.last_mut().unwrap() ^= 1;
-    // Both as a whole, and in pieces.
+    // Both complete, and in pieces.
     for step in [bytes.len(), 7] {
         let (mut rx, mut sink) = (Rx::new(true), Record::default());
         let mut pieces = bytes.chunks(step);
@@ -198,7 +198,7 @@ fn the_header_of_a_segment_at_fault_is_kept() {
 }
 
 #[test]
-fn the_boundary_between_frames_is_known() {
+fn boundary_between_frames_is_known() {
     let header = write(MAX_PAYLOAD);
     let bytes = frame(&header, &vec![1; MAX_PAYLOAD], false);
     let (mut rx, mut sink) = (Rx::new(false), Record::default());
@@ -213,13 +213,13 @@ fn the_boundary_between_frames_is_known() {
 }
 
 #[test]
-fn large_segments_are_expected_after_a_large_one() {
+fn large_segment_is_expected_after_large_one() {
     let segment = |payload| frame(&write(payload), &vec![1; payload], false);
     let (small, large) = (segment(4096), segment(LARGE));
     let (mut rx, mut sink) = (Rx::new(false), Record::default());
     rx.consume(&small, &mut sink).unwrap();
     assert!(!rx.expects_large());
-    // As a whole, and when its payload is still to come.
+    // Complete, and with its payload still missing.
     for step in [large.len(), 100] {
         for piece in large.chunks(step) {
             rx.consume(piece, &mut sink).unwrap();

@@ -22,7 +22,7 @@ pub struct Terminate {
 }
 
 impl Terminate {
-    /// Bytes that are looked at; copies of headers follow them.
+    /// Bytes that are parsed; copies of headers follow them.
     pub const LEN: usize = 4;
 
     /// Parses the first bytes of the payload; missing ones count as 0.
@@ -36,7 +36,7 @@ impl Terminate {
         }
     }
 
-    /// What the peer complains of, in words.
+    /// The fault that the peer reports.
     #[must_use]
     pub fn into_fault(self) -> Fault {
         let about = if self.flags & RDMAP != 0 {
@@ -55,8 +55,8 @@ impl Terminate {
     /// `header` is the MPA length and DDP header of the segment at fault,
     /// `request` the RDMAP header after it when that was a Read Request.
     pub(crate) fn write(fault: &WireFault, header: &[u8], request: &[u8], out: &mut Vec<u8>) {
-        // RFC 5040, section 4.8: errors of the layer below carry no copies,
-        // and a header of a version we do not know cannot be told apart.
+        // RFC 5040, section 4.8: errors of the layer below carry no copies, and the fields of
+        // a header of an unknown version cannot be identified.
         let unknown = matches!(
             fault.code(),
             codes::DDP_TAGGED_VERSION | codes::DDP_UNTAGGED_VERSION | codes::RDMAP_VERSION

@@ -1,5 +1,5 @@
-//! Frames that wait for the stream: bytes of our own, and payload where it
-//! lies.
+//! Frames that wait for the stream: own bytes (headers, heads, trailers) in an arena, and
+//! references to payload.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -8,33 +8,32 @@ use nvmeof_rdma::Inline;
 
 use crate::iwarp::{CRC_LEN, Header, MPA_LEN, crc, crc_bytes, pad_len};
 
-/// Bytes of our own that wait at most, per connection.
+/// Maximum own bytes that wait, per connection.
 const ARENA: usize = 32 * 1024;
-/// Payload that waits at most, but for the frame that reaches it.
+/// Maximum payload that waits; the last frame may exceed it.
 const AHEAD: usize = 1 << 20;
-/// Frames that wait at most: more than one system call takes.
+/// Maximum frames that wait: more than one system call sends.
 const MAX_FRAMES: usize = 256;
-/// Bytes of our own in one frame at most, and a few more: 20 of header, 64 of
-/// head, 7 of trailer.
+/// Maximum own bytes in one frame, rounded up: 20 of header, 64 of head, 7 of trailer.
 const ROOM: usize = 96;
-/// Padding and CRC at most.
+/// Maximum padding and CRC.
 const TRAILER: usize = 8;
 
-/// Of what has none.
+/// The head of messages without one.
 pub(super) const NO_HEAD: &Inline = &Inline::empty();
 
-/// Whole frames, oldest first.
+/// Complete frames, oldest first.
 #[derive(Debug)]
 pub(super) struct Frames {
     queue: VecDeque<Frame>,
-    /// Of these, those with payload.
+    /// Number of frames with payload.
     with_payload: usize,
-    /// Bytes of that payload.
+    /// Bytes of their payload.
     payload: usize,
-    /// Bytes of the first frame that are sent.
+    /// Sent bytes of the first frame.
     front_sent: usize,
-    /// The bytes of our own of all frames, one after the other: those of the
-    /// first start at `front`, those of the last end at `used`.
+    /// The own bytes of all frames, one after the other: those of the first start at `front`,
+    /// those of the last end at `used`.
     arena: Vec<u8>,
     front: usize,
     used: usize,
@@ -44,9 +43,9 @@ pub(super) struct Frames {
 
 #[derive(Debug)]
 struct Frame {
-    /// Where in the arena its payload interrupts its bytes, and where they
-    /// end, or those of the frame behind it that goes with it. They start where
-    /// those of the frame before it end.
+    /// Offsets in the arena where its payload is inserted, and where its own bytes, or those
+    /// of the frame that goes with it, end. They start where those of the frame before it
+    /// end.
     middle: usize,
     end: usize,
     source: Source,
@@ -55,7 +54,7 @@ struct Frame {
     done: Done,
 }
 
-/// Whose payload.
+/// Source of payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
     /// Work of the send queue, by number.
@@ -64,7 +63,7 @@ pub(super) enum Source {
     Exposed(u32),
 }
 
-/// Payload of a frame: `bytes`, which lie in `source` from `offset`.
+/// Payload of a frame: `bytes`, at `offset` in `source`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload<'a> {
     pub(super) source: Source,
@@ -72,13 +71,13 @@ pub(super) struct Payload<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// What is done once a frame is sent.
+/// The action once a frame is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Done {
     Nothing,
-    /// The work of that number.
+    /// Completes the work with this number.
     Work(u64),
-    /// An answer, with the key it kept busy.
+    /// Ends a response, with the key that it kept busy.
     Response(Option<u32>),
 }
 
@@ -108,7 +107,7 @@ impl Frames {
         self.queue.is_empty()
     }
 
-    /// Slices that [`gather`](Self::gather) gives at most.
+    /// Maximum number of slices of [`gather`](Self::gather).
     pub(super) fn slices(&self) -> usize {
         2 * self.with_payload + 1
     }
@@ -144,8 +143,8 @@ impl Frames {
         }
     }
 
-    /// Puts the bytes of our own of a frame into the arena: `header`, `head` and what
-    /// follows `payload`. Returns where in the arena the payload goes.
+    /// Puts the own bytes of a frame into the arena: `header`, `head` and the trailer of
+    /// `payload`. Returns the offset in the arena at which the payload is inserted.
     #[inline(always)]
     fn put(&mut self, header: &Header, head: &Inline, payload: &[u8]) -> Option<usize> {
         debug_assert_eq!(header.payload, head.len() + payload.len());
@@ -153,7 +152,7 @@ impl Frames {
         let (bytes, len) = header.to_bytes();
         let room = self.room()?;
         *room.first_chunk_mut()? = bytes;
-        // All of it: what is too much is written over by the trailer.
+        // Copies the whole array: the trailer overwrites the excess.
         if !head.is_empty() {
             *room.get_mut(len..)?.first_chunk_mut()? = *head.array();
         }
@@ -162,8 +161,8 @@ impl Frames {
         Some(self.take_room(own, behind))
     }
 
-    /// Adds a frame without payload elsewhere: `bytes` from its MPA length to
-    /// the last one before its padding, 88 at most.
+    /// Adds a frame without referenced payload: `bytes` from its MPA length to the last one
+    /// before its padding, at most 88.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         let (own, checked) = (bytes.len(), self.crc);
         let sealed = self.room().and_then(|room| {
@@ -171,15 +170,15 @@ impl Frames {
             seal(room, own, &[], checked)
         });
         let Some(behind) = sealed else {
-            debug_assert!(false, "frames of our own are short");
+            debug_assert!(false, "raw frames are short");
             return;
         };
         let middle = self.take_room(own, behind);
         self.enqueue(middle, Payload::NONE, Done::Nothing);
     }
 
-    /// The room was filled with `own` bytes before the payload and some behind it.
-    /// Returns where in the arena the payload goes.
+    /// Accounts for `own` bytes before the payload and `behind` bytes after it. Returns the
+    /// offset in the arena at which the payload is inserted.
     #[inline(always)]
     fn take_room(&mut self, own: usize, behind: usize) -> usize {
         let middle = self.used + own;
@@ -187,7 +186,7 @@ impl Frames {
         middle
     }
 
-    /// Where the bytes of the next frame go. Always there.
+    /// The memory for the own bytes of the next frame. It always exists.
     #[inline(always)]
     fn room(&mut self) -> Option<&mut [u8; ROOM]> {
         let end = self.used + ROOM;
@@ -223,8 +222,8 @@ impl Frames {
         });
     }
 
-    /// Fills `slices`, joining bytes of our own that lie one after the other;
-    /// `find` gives payload. Returns slices and bytes.
+    /// Fills `slices`, joining adjacent own bytes; `find` returns payload. Returns the
+    /// numbers of slices and bytes.
     pub(super) fn gather<'a>(
         &'a self,
         slices: &mut [IoSlice<'a>],
@@ -240,7 +239,7 @@ impl Frames {
         if let Some(front) = self.queue.front()
             && from > front.middle
         {
-            // Some of its payload is sent, or all and some of what follows it.
+            // Its payload is partly sent, or completely with some of the bytes behind it.
             let sent = (from - front.middle).min(front.len);
             to.push(find(front.source, front.offset + sent, front.len - sent));
             from -= sent;
@@ -257,8 +256,8 @@ impl Frames {
         (to.used, to.bytes)
     }
 
-    /// The stream took `count` bytes more. Takes off the frames that are wholly sent
-    /// now: what was to be done then.
+    /// The stream accepted `count` more bytes. Removes the frames that are completely sent
+    /// now and returns their actions.
     #[inline]
     pub(super) fn sent(&mut self, count: usize) -> impl Iterator<Item = Done> {
         self.front_sent += count;
@@ -272,8 +271,8 @@ impl Frames {
         self.queue.drain(..whole).map(|frame| frame.done)
     }
 
-    /// Where not all is sent: goes to the first frame that is not. Returns how many
-    /// there are before it.
+    /// If not all is sent: advances to the first frame that is not. Returns the number of
+    /// frames before it.
     fn pass_whole(&mut self) -> usize {
         let mut whole = 0;
         for frame in &self.queue {
@@ -290,7 +289,7 @@ impl Frames {
         whole
     }
 
-    /// Drops all frames; gives what each would have been done with.
+    /// Drops all frames; returns their actions.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Done> + use<> {
         self.front_sent = 0;
         self.cut_to_frame()
@@ -298,8 +297,8 @@ impl Frames {
 
     /// Drops all frames but one that is partly sent.
     pub(super) fn cut_to_frame(&mut self) -> impl Iterator<Item = Done> + use<> {
-        let begun = usize::from(self.front_sent > 0);
-        let dropped = self.queue.split_off(self.queue.len().min(begun));
+        let started = usize::from(self.front_sent > 0);
+        let dropped = self.queue.split_off(self.queue.len().min(started));
         let left = self.queue.front();
         self.payload = left.map_or(0, |frame| frame.len);
         self.with_payload = usize::from(self.payload > 0);
@@ -308,8 +307,7 @@ impl Frames {
         dropped.into_iter().map(|frame| frame.done)
     }
 
-    /// Adds to what happens once everything here is sent, if there is anything
-    /// here and nothing happens yet.
+    /// Sets the action of the last frame, if there is one without an action.
     pub(super) fn finish_with(&mut self, done: Done) -> bool {
         match self.queue.back_mut() {
             Some(last) if matches!(last.done, Done::Nothing) => {
@@ -321,13 +319,13 @@ impl Frames {
     }
 }
 
-/// Adds padding and CRC to the `own` bytes that were put into the room for a frame
-/// with that payload. Returns how many bytes these are.
+/// Adds padding and CRC to the `own` bytes in `room` of a frame with that payload. Returns
+/// their number.
 #[inline(always)]
 fn seal(room: &mut [u8; ROOM], own: usize, payload: &[u8], checked: bool) -> Option<usize> {
     let padding = pad_len(own - MPA_LEN + payload.len());
     let (own, rest) = room.split_at_mut_checked(own)?;
-    // RFC 5044, section 4.4: the field is there without CRCs too.
+    // RFC 5044, section 4.4: the field exists without CRCs too.
     let crc = match checked {
         true => crc_of(own, payload, padding),
         false => 0,

@@ -1,34 +1,33 @@
-//! A message that is framed: segments of it become frames.
+//! A message that is being framed, segment by segment.
 
 use nvmeof_rdma::Inline;
 
 use super::frames::{Done, Frames, Payload, Source};
 use crate::iwarp::{Header, Kind, Opcode, PayloadLimit, ReadRequest};
 
-/// A message of which not everything is framed: head, then payload.
+/// A message that is not completely framed: head, then payload.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) opcode: Opcode,
-    /// Of the first segment.
+    /// Header of the first segment.
     pub(super) kind: Kind,
-    /// Where its payload lies, from which byte on.
+    /// Source of its payload, and offset there.
     pub(super) source: Source,
     pub(super) offset: usize,
-    /// Bytes of head and payload of one segment at most.
+    /// Maximum bytes of head and payload of one segment.
     pub(super) max: usize,
     /// Bytes of head and payload that are not framed.
     pub(super) left: usize,
-    /// Bytes that are framed, and how many of them are the head's.
+    /// Framed bytes, and how many of them belong to the head.
     pub(super) framed: usize,
     pub(super) head: usize,
-    /// Once all of it is sent.
+    /// Action once all of it is sent.
     pub(super) done: Done,
 }
 
 impl Message {
-    /// The answer to a Read of memory that lies `offset` bytes into the buffer
-    /// of its key.
-    pub(super) fn answer(request: &ReadRequest, offset: usize, limit: PayloadLimit) -> Self {
+    /// The response to a Read of memory at `offset` in the buffer of its key.
+    pub(super) fn response(request: &ReadRequest, offset: usize, limit: PayloadLimit) -> Self {
         let key = request.source_stag;
         Self {
             opcode: Opcode::READ_RESPONSE,
@@ -42,12 +41,12 @@ impl Message {
             left: usize::try_from(request.len).unwrap_or(usize::MAX),
             framed: 0,
             head: 0,
-            // An answer of nothing reads no memory.
+            // A response without bytes reads no memory.
             done: Done::Response((request.len > 0).then_some(key)),
         }
     }
 
-    pub(super) fn is_begun(&self) -> bool {
+    pub(super) fn is_started(&self) -> bool {
         self.framed > 0
     }
 
@@ -59,9 +58,9 @@ impl Message {
         }
     }
 
-    /// Adds the next segment to `frames`; `head` goes before the payload of
-    /// the first one and is shorter than a segment, `memory` is where the
-    /// payload lies. Returns whether that was the last segment.
+    /// Adds the next segment to `frames`; `head` goes before the payload of the first one and
+    /// is shorter than a segment, `memory` is the source of the payload. Returns whether that
+    /// was the last segment.
     pub(super) fn frame(&mut self, frames: &mut Frames, head: &Inline, memory: &[u8]) -> bool {
         let count = self.left.min(self.max);
         let last = count == self.left;

@@ -1,12 +1,12 @@
-//! Answers to our RDMA Reads: they must fit the oldest one.
+//! Responses to RDMA Reads of this side: they must match the oldest one.
 
 use super::Outbound;
 use crate::iwarp::{Header, WireFault, codes};
 
 impl Outbound {
-    /// A segment of an answer to one of our Reads: it must be the next piece
-    /// of the oldest one (RFC 5040, section 5.2: answers come in order).
-    pub(crate) fn check_answer(
+    /// Checks a segment of a Read Response: it must be the next piece of the oldest Read (RFC
+    /// 5040, section 5.2: responses are in order).
+    pub(crate) fn check_response(
         &self,
         stag: u32,
         to: u64,
@@ -18,7 +18,7 @@ impl Outbound {
                 "an RDMA Read Response arrived and no Read is in flight",
             ));
         };
-        // RFC 5040, section 5.2: an answer of nothing names nothing.
+        // RFC 5040, section 5.2: the tag of a response without bytes is not checked.
         if read.len > 0 {
             if stag != read.sink_stag {
                 return Err(WireFault::new(
@@ -44,7 +44,10 @@ impl Outbound {
         } else if header.payload > 0 {
             return Err(WireFault::new(
                 codes::DDP_BOUNDS,
-                format!("{} bytes answer an RDMA Read of none", header.payload),
+                format!(
+                    "an RDMA Read Response brings {} bytes for a Read of none",
+                    header.payload
+                ),
             ));
         }
         if header.last != (read.arrived + header.payload == read.len) {
@@ -61,38 +64,38 @@ impl Outbound {
         Ok(())
     }
 
-    pub(crate) fn answer_place(&mut self, remaining: usize) -> Option<&mut [u8]> {
+    pub(crate) fn response_place(&mut self, remaining: usize) -> Option<&mut [u8]> {
         let read = self.reads.front()?;
         let (number, start) = (read.number, read.arrived);
         let local = self.entry_mut(number)?.buf.as_mut()?;
         local.get_mut(start..start.checked_add(remaining)?)
     }
 
-    /// Bytes of the oldest Read that are missing.
-    pub(crate) fn answer_left(&self) -> usize {
+    /// Missing bytes of the oldest Read.
+    pub(crate) fn response_left(&self) -> usize {
         let read = self.reads.front();
         read.map_or(0, |read| read.len.saturating_sub(read.arrived))
     }
 
-    /// Grows with each byte that answers our Reads.
-    pub(crate) fn answer_progress(&self) -> u64 {
-        // Reads that are answered leave the row in order: the number of the oldest one
-        // counts for more than any that it may bring.
+    /// Grows with each byte of Read Responses.
+    pub(crate) fn response_progress(&self) -> u64 {
+        // Completed Reads leave the queue in order: the number of the oldest one counts for
+        // more than any bytes that it may get.
         let read = self.reads.front();
         read.map_or(u64::MAX, |read| read.number << 32 | read.arrived as u64)
     }
 
-    pub(crate) fn answer_advance(&mut self, len: usize) {
+    pub(crate) fn response_advance(&mut self, len: usize) {
         if let Some(read) = self.reads.front_mut() {
             read.arrived += len;
         }
     }
 
-    pub(crate) fn answer_done(&mut self) {
+    pub(crate) fn response_done(&mut self) {
         if let Some(read) = self.reads.pop_front()
             && let Some(entry) = self.entry_mut(read.number)
         {
-            entry.answered = true;
+            entry.responded = true;
         }
     }
 }

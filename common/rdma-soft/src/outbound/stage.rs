@@ -1,4 +1,4 @@
-//! Work and answers become frames.
+//! Framing of work and responses.
 
 use nvmeof_rdma::{Answer, Inline, RemoteKey, RemoteSlice, Tag, Work, WorkKind};
 
@@ -8,16 +8,16 @@ use super::{Entry, Outbound, ReadInFlight};
 use crate::iwarp::{Header, Kind, Opcode, QUEUE_READ, QUEUE_SEND, ReadRequest};
 use crate::keys::KeyTable;
 
-/// Whose frame is next.
-pub(super) enum Turn {
-    Answer,
+/// Source of the next frame.
+pub(super) enum Next {
+    Response,
     Work,
     Nothing,
 }
 
 impl Outbound {
-    /// Takes work. Where nothing goes before it, its first frame is made at
-    /// once: then it does not have to be kept.
+    /// Queues work. If nothing is before it, its first frame is built immediately: then the
+    /// work need not be kept.
     pub(crate) fn post(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
         if self.may_begin(&work) && self.is_free() {
             self.begin(tag, work, keys);
@@ -31,8 +31,7 @@ impl Outbound {
         self.waiting.extend(works);
     }
 
-    /// Takes a Write and its Send, which become one entry where both can be framed
-    /// at once.
+    /// Queues a Write and its Send, which become one entry if both can be framed immediately.
     pub(crate) fn post_answer(&mut self, tag: Tag, answer: Answer) {
         if answer.local.len() > self.limit.tagged || !self.is_free() {
             return self.wait(answer.into_works().map(|work| (tag, work)));
@@ -71,29 +70,29 @@ impl Outbound {
             tag,
             buf: Some(local),
             kind: WorkKind::Send,
-            answered: false,
+            responded: false,
         });
-        self.prefer_answer = true;
+        self.prefer_response = true;
     }
 
-    /// Whether nothing goes before what is posted now, so that it need not wait.
+    /// Whether nothing is queued, so that newly posted work need not wait.
     #[inline]
     fn is_free(&self) -> bool {
         self.waiting.is_empty()
-            && self.begun.is_none()
-            && self.answers.is_empty()
+            && self.partial.is_none()
+            && self.responses.is_empty()
             && !self.held
             && !self.closed
             && self.frames.has_room()
     }
 
-    /// The number of the work that is next.
+    /// The number of the next work.
     #[inline]
     fn next_number(&self) -> u64 {
         self.base + self.queue.len() as u64
     }
 
-    /// The next message of the send queue, from its start.
+    /// The header of the next message of the send queue, at its start.
     #[inline]
     fn next_send(&mut self, invalidate: Option<RemoteKey>) -> Kind {
         let msn = self.send_msn;
@@ -106,53 +105,55 @@ impl Outbound {
         }
     }
 
-    /// Frames what fits, as long as there is something.
+    /// Frames as much as fits.
     pub(crate) fn stage(&mut self, keys: &mut KeyTable) {
         if self.held {
             return;
         }
         while self.frames.has_room() {
-            match self.turn() {
-                Turn::Answer => self.stage_answer(keys),
-                Turn::Work => self.stage_work(keys),
-                Turn::Nothing => break,
+            match self.next_frame() {
+                Next::Response => self.stage_response(keys),
+                Next::Work => self.stage_work(keys),
+                Next::Nothing => break,
             }
         }
     }
 
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn next_frame(&self) -> Next {
         // RFC 5041, section 5.2: messages are not interleaved.
-        if self.begun.is_some() {
-            return Turn::Work;
+        if self.partial.is_some() {
+            return Next::Work;
         }
         let next = self.waiting.front();
         let work = !self.closed && next.is_some_and(|(_, work)| self.may_begin(work));
-        match self.answers.front() {
-            Some(answer) if answer.is_begun() || self.prefer_answer || !work => Turn::Answer,
-            _ if work => Turn::Work,
-            _ => Turn::Nothing,
+        match self.responses.front() {
+            Some(response) if response.is_started() || self.prefer_response || !work => {
+                Next::Response
+            }
+            _ if work => Next::Work,
+            _ => Next::Nothing,
         }
     }
 
-    /// RDMA Reads wait until fewer than the agreed number (ORD) are in flight,
-    /// and what was posted after them waits with them.
+    /// RDMA Reads wait until fewer than the negotiated number (ORD) are in flight, and later
+    /// work waits with them.
     fn may_begin(&self, work: &Work) -> bool {
         !matches!(work, Work::Read { .. }) || self.reads.len() < self.max_reads
     }
 
-    fn stage_answer(&mut self, keys: &KeyTable) {
-        let Some(answer) = self.answers.front_mut() else {
+    fn stage_response(&mut self, keys: &KeyTable) {
+        let Some(response) = self.responses.front_mut() else {
             return;
         };
-        let memory = answer.busy_key().and_then(|key| keys.memory(key));
-        if answer.frame(&mut self.frames, NO_HEAD, memory.unwrap_or_default()) {
-            self.answers.pop_front();
-            self.prefer_answer = false;
+        let memory = response.busy_key().and_then(|key| keys.memory(key));
+        if response.frame(&mut self.frames, NO_HEAD, memory.unwrap_or_default()) {
+            self.responses.pop_front();
+            self.prefer_response = false;
         }
     }
 
     fn stage_work(&mut self, keys: &mut KeyTable) {
-        let Some(mut message) = self.begun.take() else {
+        let Some(mut message) = self.partial.take() else {
             if let Some((tag, work)) = self.waiting.pop_front() {
                 self.begin(tag, work, keys);
             }
@@ -161,16 +162,16 @@ impl Outbound {
         let buf = self.queue.back().and_then(|entry| entry.buf.as_deref());
         let last = message.frame(&mut self.frames, NO_HEAD, buf.unwrap_or_default());
         if last {
-            self.prefer_answer = true;
+            self.prefer_response = true;
         } else {
-            self.begun = Some(message);
+            self.partial = Some(message);
         }
     }
 
-    /// Makes the first frame of the work that is next.
+    /// Builds the first frame of the next work.
     fn begin(&mut self, tag: Tag, work: Work, keys: &mut KeyTable) {
         let number = self.next_number();
-        self.prefer_answer = true;
+        self.prefer_response = true;
         match &work {
             Work::Send {
                 head,
@@ -197,8 +198,7 @@ impl Outbound {
         self.queue.push_back(Entry::new(tag, work));
     }
 
-    // Twice in the code, so that each kind of header is made without asking
-    // which it is.
+    // Inlined twice, so that each kind of header is built without a branch.
     #[inline(always)]
     fn begin_message(
         &mut self,
@@ -242,15 +242,14 @@ impl Outbound {
         self.begin_long(message, head, memory);
     }
 
-    /// Makes the first frame of a message that takes several.
+    /// Builds the first frame of a message that takes several.
     #[inline(never)]
     fn begin_long(&mut self, mut message: Message, head: &Inline, memory: &[u8]) {
         message.frame(&mut self.frames, head, memory);
-        self.begun = Some(message);
+        self.partial = Some(message);
     }
 
-    /// Frames the Read Request of the work that is next, and notes where the
-    /// answer goes.
+    /// Frames the Read Request of the next work, and records the destination of the response.
     fn begin_read(&mut self, keys: &mut KeyTable, remote: RemoteSlice, number: u64, len: usize) {
         let request = ReadRequest {
             sink_stag: keys.sink_tag(),

@@ -1,4 +1,4 @@
-//! How connections end: ours, the peer's, the network's doing, or time.
+//! End of connections: by this side, by the peer, by the network, or by a time-out.
 
 use std::io::{self, IoSliceMut};
 
@@ -9,14 +9,13 @@ use crate::conn::{Conn, Phase};
 use crate::iwarp::WireFault;
 use crate::{StreamId, Streams};
 
-/// Streams that may wait for the peer's end at once; beyond, the oldest is
-/// closed early.
+/// Maximum streams that wait for the peer's end; beyond that, the oldest is closed early.
 const MAX_LINGERING: usize = 256;
-/// Receive calls that throw away what a lingering stream brings, per poll.
+/// Maximum receive calls per poll that discard data of a lingering stream.
 const DRAIN_CALLS: usize = 4;
 
 impl<S: Streams> SoftRdma<S> {
-    /// Ends in good order: what is queued goes out, for a bounded time.
+    /// Orderly end: queued work is sent, for a bounded time.
     pub(super) fn wind_down(&mut self, conn: &mut Conn, reason: CloseReason) {
         if matches!(conn.phase, Phase::Ending | Phase::Gone) {
             return;
@@ -26,7 +25,7 @@ impl<S: Streams> SoftRdma<S> {
         self.start_ending(conn);
     }
 
-    /// The peer broke a rule: it is told, and the connection ends.
+    /// The peer violated the protocol: notifies it and ends the connection.
     pub(super) fn end_fault(&mut self, conn: &mut Conn, fault: WireFault, events: &mut Vec<Event>) {
         let header = conn.rx.header_bytes();
         let request = conn.inbound.request_bytes();
@@ -36,7 +35,7 @@ impl<S: Streams> SoftRdma<S> {
         if conn.broken {
             self.finish(conn, events);
         } else {
-            // The peer may know long before all that is queued for it went out.
+            // The peer may be notified long before everything queued is sent.
             if conn.phase == Phase::Running {
                 events.push(Event::Ending { qp: conn.id });
             }
@@ -46,7 +45,7 @@ impl<S: Streams> SoftRdma<S> {
 
     fn start_ending(&mut self, conn: &mut Conn) {
         self.leave_pending(conn);
-        // A stream that does not stand yet has nothing to send.
+        // A stream that is not connected yet has nothing to send.
         if conn.phase == Phase::Connecting {
             conn.frame_out.clear();
         }
@@ -56,7 +55,7 @@ impl<S: Streams> SoftRdma<S> {
         self.list(conn);
     }
 
-    /// The network failed.
+    /// Ends a connection after a failure of the network.
     pub(super) fn end_network(
         &mut self,
         conn: &mut Conn,
@@ -70,7 +69,7 @@ impl<S: Streams> SoftRdma<S> {
         self.finish(conn, events);
     }
 
-    /// Gives everything back and reports the end.
+    /// Returns everything and reports the end.
     pub(super) fn finish(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
         if conn.phase == Phase::Gone {
             return;
@@ -96,11 +95,10 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Waits for the peer to end the stream too: closing while its bytes are
-    /// unread would make TCP reset the connection, and the peer might lose
-    /// what we sent last.
+    /// Waits for the peer to end the stream too: closing with unread bytes would make TCP
+    /// reset the connection, and the peer might lose the last data.
     fn linger(&mut self, stream: StreamId) {
-        // What waits for the peer's end hears of that in any case.
+        // A lingering stream gets an event for that in any case.
         let _ = self.streams.want_send(stream, false);
         self.streams.shutdown_send(stream);
         self.owners.insert(stream, Owner::Linger);
@@ -136,7 +134,7 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Ends what took too long.
+    /// Ends connections whose deadline has passed.
     pub(super) fn expire(&mut self, events: &mut Vec<Event>) -> bool {
         let mut worked = false;
         while let Some((_, stream)) = self.lingering.pop_front_if(|(at, _)| *at <= self.now) {
@@ -160,7 +158,7 @@ impl<S: Streams> SoftRdma<S> {
                 };
                 if let Some(waiting_for) = waiting_for {
                     if !conn.visible {
-                        this.say_of(
+                        this.warn_limited(
                             conn.remote,
                             &format_args!("timed out waiting for {waiting_for}"),
                         );

@@ -1,5 +1,4 @@
-//! Connection set-up: who says what before the first FPDU (RFC 5044, section
-//! 7.1; RFC 6581).
+//! Connection set-up before the first FPDU (RFC 5044, section 7.1; RFC 6581).
 
 use std::io::{self, IoSliceMut};
 
@@ -16,11 +15,11 @@ use crate::iwarp::mpa::{
 use crate::iwarp::{PayloadLimit, WireFault, codes};
 use crate::{StreamId, Streams};
 
-/// Bytes of private data that are ours to use.
+/// Maximum private data of the user.
 const USER_PRIVATE: usize = 196;
 
 impl<S: Streams> SoftRdma<S> {
-    /// Takes a new connection in.
+    /// Adds a new connection.
     pub(super) fn adopt(&mut self, conn: Conn) -> QpId {
         let stream = conn.stream;
         let qp = self.conns.insert(Box::new(conn));
@@ -30,8 +29,8 @@ impl<S: Streams> SoftRdma<S> {
         qp
     }
 
-    /// A peer connected. As long as it is not accepted it costs one of
-    /// `max_pending` places; the oldest of those that said nothing gives way.
+    /// Takes a new connection. Until it is accepted it uses one of the `max_pending` slots;
+    /// if all are in use, the oldest connection without a request is closed.
     pub(super) fn incoming(
         &mut self,
         listener: ListenerId,
@@ -47,9 +46,9 @@ impl<S: Streams> SoftRdma<S> {
         if self.pending >= self.config.limits.max_pending
             || self.conns.count() >= self.config.limits.max_qps
         {
-            self.say_of(
+            self.warn_limited(
                 remote,
-                &"connection refused: all places for connections are taken",
+                &"connection refused: the limit on connections is reached",
             );
             self.streams.close(stream);
             return;
@@ -73,8 +72,9 @@ impl<S: Streams> SoftRdma<S> {
             let dropped = self.with(qp, |this, conn| {
                 let silent = conn.phase == Phase::AwaitRequest;
                 if silent {
-                    let text = "closed before its request was complete: its place was needed";
-                    this.say_of(conn.remote, &text);
+                    let text =
+                        "connection closed: no complete request yet, and its slot was needed";
+                    this.warn_limited(conn.remote, &text);
                     this.finish(conn, events);
                 }
                 silent
@@ -85,7 +85,7 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// A connection is pending no more.
+    /// The connection is not pending any more.
     pub(super) fn leave_pending(&mut self, conn: &Conn) {
         if matches!(
             conn.phase,
@@ -95,7 +95,7 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Our stream stands: says what we want.
+    /// The stream is connected: sends the request.
     pub(super) fn connected(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
         if conn.phase != Phase::Connecting {
             return;
@@ -104,8 +104,8 @@ impl<S: Streams> SoftRdma<S> {
         let reads = Reads::new(conn.config.reads_in, conn.config.reads_out);
         let frame = Frame {
             kind: FrameKind::Request,
-            // RFC 5044, section 7.1: markers are the receiver's choice; we
-            // do not want any.
+            // RFC 5044, section 7.1: markers are the receiver's choice; this side requests
+            // none.
             markers: false,
             crc: self.config.crc,
             reject: false,
@@ -118,7 +118,7 @@ impl<S: Streams> SoftRdma<S> {
         self.advance(conn, events);
     }
 
-    /// Takes what there is of an MPA frame, and not a byte more.
+    /// Receives an MPA frame, and no bytes behind it.
     pub(super) fn receive_frame(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let kind = match conn.phase {
             Phase::AwaitRequest => FrameKind::Request,
@@ -169,8 +169,8 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// The owner was asked and did not answer yet. The peer may give up; it
-    /// may not send (RFC 5044, section 7.1.2: no FPDU before the reply).
+    /// The owner did not respond to the request yet. The peer may close; it may not send (RFC
+    /// 5044, section 7.1.2: no FPDU before the reply).
     pub(super) fn receive_early(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let mut byte = [0];
         match self
@@ -188,9 +188,8 @@ impl<S: Streams> SoftRdma<S> {
         true
     }
 
-    /// The stream ended where a frame was due. RFC 6581, section 10: a
-    /// responder that does not know revision 2 closes the connection, and the
-    /// initiator may try again with revision 1.
+    /// The stream ended before a frame. RFC 6581, section 10: a responder that does not know
+    /// revision 2 closes the connection, and the initiator may try again with revision 1.
     fn frame_ended(&mut self, conn: &mut Conn, error: Option<io::Error>, events: &mut Vec<Event>) {
         let unanswered = conn.phase == Phase::AwaitReply && conn.frame_in.is_empty();
         if unanswered && conn.revision >= REVISION_2 {
@@ -200,12 +199,12 @@ impl<S: Streams> SoftRdma<S> {
         let error = error.unwrap_or_else(|| {
             io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "the peer closed during the MPA set-up; is it an iWARP peer?",
+                "the peer closed the connection during the MPA set-up; check that it uses iWARP",
             )
         });
         if !conn.visible {
             let error = describe(&error);
-            self.say_of(
+            self.warn_limited(
                 conn.remote,
                 &format_args!("connection ended before its request: {error}"),
             );
@@ -213,13 +212,17 @@ impl<S: Streams> SoftRdma<S> {
         self.end_network(conn, &error, events);
     }
 
-    /// Connects anew with revision 1.
+    /// Connects again with revision 1.
     fn fall_back(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
-        // Whoever called us asks for nothing again.
+        // Only the active side tries again.
         let Remote::Called(addr) = conn.remote else {
             return;
         };
-        of_peer!(debug, conn, "no MPA revision 2 there, trying revision 1");
+        of_peer!(
+            debug,
+            conn,
+            "the peer does not support MPA revision 2, trying revision 1"
+        );
         self.owners.remove(conn.stream);
         self.streams.close(conn.stream);
         conn.revision = REVISION_1;
@@ -248,9 +251,9 @@ impl<S: Streams> SoftRdma<S> {
         let refusal = if !(REVISION_1..=REVISION_2).contains(&frame.revision) {
             Some("its MPA revision is neither 1 nor 2")
         } else if frame.markers {
-            // RFC 5044, section 7.1: who cannot send markers refuses a peer
-            // that asks for them.
-            Some("it asks for MPA markers, which are not supported")
+            // RFC 5044, section 7.1: a side that cannot send markers rejects a peer that
+            // requests them.
+            Some("it requests MPA markers, which are not supported")
         } else if user.len() > USER_PRIVATE {
             Some("it has more than 196 bytes of private data")
         } else {
@@ -273,7 +276,7 @@ impl<S: Streams> SoftRdma<S> {
             }
             (why, _, _) => {
                 let why = why.unwrap_or("its private data does not fit");
-                self.say_of(conn.remote, &format_args!("connection rejected: {why}"));
+                self.warn_limited(conn.remote, &format_args!("connection rejected: {why}"));
                 self.refuse(conn, &PrivateData::empty());
                 self.advance(conn, events);
             }
@@ -317,8 +320,8 @@ impl<S: Streams> SoftRdma<S> {
         if conn.phase != Phase::Prepared {
             return Err(conn.phase.refusal());
         }
-        // RFC 6581, section 9.1: we ask for no more than the initiator can
-        // answer, and say how many we can.
+        // RFC 6581, section 9.1: the reply requests no more than the initiator can process,
+        // and states how many this side can.
         let ird = conn.config.reads_in;
         let ord = conn.peer_reads.map_or(conn.config.reads_out, |reads| {
             conn.config.reads_out.min(u32::from(reads.ird))
@@ -355,8 +358,8 @@ impl<S: Streams> SoftRdma<S> {
     }
 
     fn on_reply(&mut self, conn: &mut Conn, frame: Frame, events: &mut Vec<Event>) {
-        // RFC 6581, section 10: an answer of revision 1 comes from a peer that
-        // took IRD and ORD for private data, so it was asked the wrong thing.
+        // RFC 6581, section 10: a reply of revision 1 comes from a peer that took IRD and ORD
+        // for private data, so it got the wrong request.
         if conn.revision >= REVISION_2 && frame.revision < REVISION_2 {
             self.fall_back(conn, events);
             return;
@@ -377,7 +380,7 @@ impl<S: Streams> SoftRdma<S> {
             return;
         }
         if frame.markers {
-            self.end_set_up(conn, "the MPA reply asks for markers", events);
+            self.end_set_up(conn, "the MPA reply requests markers", events);
             return;
         }
         if frame.revision != conn.revision || reads.is_some() != (conn.revision >= REVISION_2) {
@@ -414,10 +417,10 @@ impl<S: Streams> SoftRdma<S> {
         self.list(conn);
     }
 
-    /// The peer's half of the set-up is wrong: there is no way to tell it.
+    /// The peer's part of the set-up is invalid: there is no message to report that.
     pub(super) fn end_set_up(&mut self, conn: &mut Conn, text: &str, events: &mut Vec<Event>) {
         if !conn.visible {
-            self.say_of(conn.remote, &format_args!("connection closed: {text}"));
+            self.warn_limited(conn.remote, &format_args!("connection closed: {text}"));
         }
         conn.reason = CloseReason::PeerFault(Fault {
             layer: "MPA",
@@ -432,7 +435,7 @@ impl<S: Streams> SoftRdma<S> {
 fn put_frame(conn: &mut Conn, mut frame: Frame, reads: Reads, private_data: &[u8]) {
     let reads = reads.to_bytes();
     let reads = if frame.enhanced { &reads[..] } else { &[] };
-    // At most 200: what PrivateData holds and 4.
+    // At most 200: the maximum of PrivateData and 4.
     frame.private_len = u16::try_from(reads.len() + private_data.len()).unwrap_or(u16::MAX);
     conn.frame_out.clear();
     conn.frame_sent = 0;

@@ -1,4 +1,4 @@
-//! Who gets what a stream says.
+//! Owners of streams.
 
 use nvmeof_rdma::QpId;
 
@@ -7,11 +7,11 @@ use crate::StreamId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Conn(QpId),
-    /// Nobody any more: the stream waits for its peer to end it too.
+    /// No connection any more: the stream waits for its peer to end it too.
     Linger,
 }
 
-/// The owner of each stream, at the place of its slot.
+/// The owner of each stream, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     slots: Vec<Option<(StreamId, Owner)>>,
@@ -50,14 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_is_gone_has_no_owner() {
+    fn closed_stream_has_no_owner() {
         let mut owners = Owners::default();
         let (old, new) = (StreamId(3), StreamId(1 << 32 | 3));
         let conn = Owner::Conn(QpId(7));
         owners.insert(old, conn);
         assert_eq!((owners.get(old), owners.get(new)), (Some(conn), None));
         owners.insert(new, Owner::Linger);
-        // The slot is another stream's by now.
+        // The slot belongs to another stream now.
         owners.remove(old);
         assert_eq!(
             (owners.get(old), owners.get(new)),

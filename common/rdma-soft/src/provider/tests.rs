@@ -1,5 +1,5 @@
-//! The provider over pipes: what the suite of the contract cannot see, because
-//! it needs a peer that speaks otherwise.
+//! Tests of the provider over pipes with hand-made peers, which the conformance suite does
+//! not have.
 
 mod active;
 mod answers;
@@ -28,7 +28,7 @@ fn addr() -> Address {
     "192.0.2.2:4420".parse().unwrap()
 }
 
-/// A provider and a raw stream to it: everything the peer says is made by hand.
+/// A provider and a raw stream to it: all bytes of the peer are hand-made.
 struct Raw {
     provider: SoftRdma<Pipes>,
     peer: Pipes,
@@ -51,7 +51,7 @@ impl Raw {
         (provider, pool)
     }
 
-    /// The provider listens, the peer connected.
+    /// The provider listens, the peer is connected.
     fn passive(config: SoftConfig) -> Self {
         let (mut peer, streams) = Pipes::pair(1 << 20, 1 << 20);
         let (mut provider, pool) = Self::provider(config, streams);
@@ -67,48 +67,48 @@ impl Raw {
         }
     }
 
-    /// As `passive`, in full operation.
+    /// As `passive`, with the connection established.
     fn running(config: SoftConfig) -> (Self, QpId) {
         let mut raw = Self::passive(config);
         let qp = raw.establish();
         (raw, qp)
     }
 
-    /// Has the stream at hand become a connection in full operation.
+    /// Establishes the connection of the stream.
     fn establish(&mut self) -> QpId {
-        self.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
+        self.send(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
         self.turn();
         let qp = self.request().qp;
         self.provider.prepare(qp, &CONFIG).unwrap();
         self.provider.accept(qp, &PrivateData::empty()).unwrap();
         self.turn();
         assert!(matches!(self.events.remove(0), Event::Established { .. }));
-        assert_eq!(self.hear().len(), FRAME_LEN + 4);
+        assert_eq!(self.receive().len(), FRAME_LEN + 4);
         qp
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         let sent = self.peer.send(self.stream, &[IoSlice::new(bytes)]);
         assert_eq!(sent.unwrap(), bytes.len());
     }
 
-    /// Everything the provider said since.
-    fn hear(&mut self) -> Vec<u8> {
+    /// Everything that the provider sent since the last call.
+    fn receive(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 20];
-        let heard = self
+        let received = self
             .peer
             .recv(self.stream, &mut [IoSliceMut::new(&mut bytes)]);
-        bytes.truncate(heard.unwrap_or(0));
+        bytes.truncate(received.unwrap_or(0));
         bytes
     }
 
     /// Whether the provider ended the stream.
     fn ended(&mut self) -> bool {
         let mut byte = [0];
-        let heard = self
+        let received = self
             .peer
             .recv(self.stream, &mut [IoSliceMut::new(&mut byte)]);
-        heard.is_ok_and(|count| count == 0)
+        received.is_ok_and(|count| count == 0)
     }
 
     fn turn(&mut self) {
@@ -129,21 +129,21 @@ impl Raw {
         }
     }
 
-    /// The code of the Terminate that the provider sent, last.
+    /// The code of the Terminate that the provider sent last.
     fn terminate(&mut self) -> u16 {
-        let bytes = self.hear();
+        let bytes = self.receive();
         let header = Header::parse(&bytes[..20]).unwrap();
         assert_eq!(header.opcode, Opcode::TERMINATE);
         assert_eq!(bytes.len(), (20 + header.payload).next_multiple_of(4) + 4);
         Terminate::parse(&bytes[20..]).code
     }
 
-    /// Says `bytes` and expects to be told of a fault.
+    /// Sends `bytes` and expects a Terminate with `code`.
     fn fault(bytes: &[u8], code: u16) {
         let (mut raw, qp) = Self::running(SoftConfig::default());
         let buf = raw.pool.take().unwrap();
         raw.provider.post_recv(qp, Tag(1), buf).unwrap();
-        raw.say(bytes);
+        raw.send(bytes);
         raw.turn();
         assert_eq!(raw.terminate(), code);
         assert!(raw.ended());
@@ -183,7 +183,7 @@ fn reply(bytes: &[u8]) -> (Frame, Option<Reads>) {
     (frame, reads)
 }
 
-/// Bytes that tell where they were.
+/// Bytes that depend on their offset.
 fn content(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at ^ (at >> 8)).to_le_bytes()[0])
@@ -237,22 +237,22 @@ fn read_request(len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn both_revisions_are_answered_in_kind() {
+fn reply_has_revision_of_request() {
     for (revision, flags, reads, crc) in [
         (1, 0, None, false),
         (1, 0x40, None, true),
         (2, 0x10, Some(Reads::new(1, 128)), false),
     ] {
         let mut raw = Raw::passive(SoftConfig::default());
-        raw.say(&request(revision, flags, reads, b"hello"));
+        raw.send(&request(revision, flags, reads, b"hello"));
         raw.turn();
         let asked = raw.request();
         assert_eq!(&*asked.private_data, b"hello");
         raw.provider.prepare(asked.qp, &CONFIG).unwrap();
-        let said = PrivateData::new(b"yes").unwrap();
-        raw.provider.accept(asked.qp, &said).unwrap();
+        let private_data = PrivateData::new(b"yes").unwrap();
+        raw.provider.accept(asked.qp, &private_data).unwrap();
         raw.turn();
-        let bytes = raw.hear();
+        let bytes = raw.receive();
         let (frame, answered) = reply(&bytes);
         assert_eq!(
             (frame.revision, frame.crc, frame.reject),
@@ -263,15 +263,15 @@ fn both_revisions_are_answered_in_kind() {
     }
 }
 
-/// What Linux 6.12 sent: nvme-rdma over siw, captured.
+/// Captured from Linux 6.12: nvme-rdma over siw.
 #[test]
-fn a_linux_host_gets_in() {
+fn linux_host_connects() {
     let mut raw = Raw::passive(SoftConfig::default());
     let mut asks = b"MPA ID Req Frame".to_vec();
     asks.extend_from_slice(&[0x10, 2, 0, 0x24, 0, 0x80, 0, 0]);
     asks.extend_from_slice(&[0, 0, 0, 0, 0x20, 0, 0x1f, 0]);
     asks.resize(56, 0);
-    raw.say(&asks);
+    raw.send(&asks);
     raw.turn();
     let asked = raw.request();
     assert_eq!((asked.reads_in, asked.reads_out), (0, 128));
@@ -279,10 +279,10 @@ fn a_linux_host_gets_in() {
     raw.provider.prepare(asked.qp, &CONFIG).unwrap();
     let buf = raw.pool.take().unwrap();
     raw.provider.post_recv(asked.qp, Tag(3), buf).unwrap();
-    let said = PrivateData::empty();
-    raw.provider.accept(asked.qp, &said).unwrap();
+    let private_data = PrivateData::empty();
+    raw.provider.accept(asked.qp, &private_data).unwrap();
     raw.turn();
-    assert_eq!(raw.hear()[16..], [0x10, 2, 0, 4, 0, 2, 0, 2]);
+    assert_eq!(raw.receive()[16..], [0x10, 2, 0, 4, 0, 2, 0, 2]);
     let mut command = vec![0x7f, 0x40, 0, 0, 1, 0, 0, 0];
     command.resize(64, 0x55);
     let mut frame = vec![0, 0x52, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -290,7 +290,7 @@ fn a_linux_host_gets_in() {
     frame.extend_from_slice(&command);
     frame.extend_from_slice(&[0; 4]);
     assert_eq!(frame.len(), 88);
-    raw.say(&frame);
+    raw.send(&frame);
     raw.turn();
     match raw.events.pop() {
         Some(Event::Received(received)) => {
@@ -302,7 +302,7 @@ fn a_linux_host_gets_in() {
 }
 
 #[test]
-fn what_we_cannot_do_is_rejected() {
+fn unsupported_request_is_rejected() {
     let long = vec![0; 300];
     for bytes in [
         request(2, 0x90, Some(Reads::new(1, 1)), b""),
@@ -311,38 +311,38 @@ fn what_we_cannot_do_is_rejected() {
         request(1, 0, None, &long),
     ] {
         let mut raw = Raw::passive(SoftConfig::default());
-        raw.say(&bytes);
+        raw.send(&bytes);
         raw.turn();
         assert!(raw.events.is_empty(), "{:?}", raw.events);
-        assert!(reply(&raw.hear()).0.reject);
+        assert!(reply(&raw.receive()).0.reject);
         assert!(raw.ended());
     }
 }
 
 #[test]
-fn what_is_no_request_is_closed_at_once() {
+fn connection_without_valid_request_is_closed() {
     let mut too_long = request(1, 0, None, b"");
     too_long[18] = 0xff;
     for bytes in [b"GET / HTTP/1.0\r\n\r\n".to_vec(), too_long] {
         let mut raw = Raw::passive(SoftConfig::default());
-        raw.say(&bytes);
+        raw.send(&bytes);
         raw.turn();
         assert!(raw.ended() && raw.events.is_empty());
     }
 }
 
 #[test]
-fn data_before_the_reply_ends_the_connection() {
+fn data_before_reply_end_connection() {
     let mut raw = Raw::passive(SoftConfig::default());
     let mut bytes = request(1, 0, None, b"");
     bytes.extend(untagged(Opcode::SEND, 0, 1, b"too soon"));
-    raw.say(&bytes);
+    raw.send(&bytes);
     raw.turn();
     assert!(matches!(raw.reason(), CloseReason::PeerFault(_)));
 }
 
 #[test]
-fn the_responder_sends_nothing_before_the_first_frame() {
+fn responder_sends_nothing_before_first_frame() {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     let buf = raw.pool.take().unwrap();
     raw.provider.post_recv(qp, Tag(1), buf).unwrap();
@@ -354,15 +354,15 @@ fn the_responder_sends_nothing_before_the_first_frame() {
     };
     raw.provider.post(qp, Tag(2), work).unwrap();
     raw.turn();
-    assert!(raw.hear().is_empty() && raw.events.is_empty());
-    raw.say(&untagged(Opcode::SEND, 0, 1, b"go"));
+    assert!(raw.receive().is_empty() && raw.events.is_empty());
+    raw.send(&untagged(Opcode::SEND, 0, 1, b"go"));
     raw.turn();
-    assert_eq!(raw.hear().len(), 28);
+    assert_eq!(raw.receive().len(), 28);
     assert_eq!(raw.events.len(), 2);
 }
 
 #[test]
-fn every_broken_rule_has_its_terminate() {
+fn every_violation_has_matching_terminate() {
     Raw::fault(&untagged(Opcode::SEND, 0, 2, b""), codes::DDP_MSN);
     let too_long = vec![0; 65000];
     let mut twice = untagged(Opcode::SEND, 0, 1, b"");
@@ -398,7 +398,7 @@ fn every_broken_rule_has_its_terminate() {
 }
 
 #[test]
-fn the_terminate_arrives_though_the_peer_sends_on() {
+fn terminate_arrives_while_peer_keeps_sending() {
     let mut bytes = tagged(Opcode::WRITE, 1, b"x");
     bytes.resize(SCRATCH * 3, 0);
     Raw::fault(&bytes, codes::DDP_STAG);
@@ -407,11 +407,11 @@ fn the_terminate_arrives_though_the_peer_sends_on() {
 #[test]
 fn operations_without_payload_check_no_key() {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
-    raw.say(&tagged(Opcode::WRITE, 0xdead, b""));
-    raw.say(&untagged(Opcode::READ_REQUEST, 1, 1, &read_request(0)));
+    raw.send(&tagged(Opcode::WRITE, 0xdead, b""));
+    raw.send(&untagged(Opcode::READ_REQUEST, 1, 1, &read_request(0)));
     raw.turn();
     assert!(raw.events.is_empty());
-    let answer = raw.hear();
+    let answer = raw.receive();
     let header = Header::parse(&answer[..16]).unwrap();
     assert_eq!((header.opcode, header.payload), (Opcode::READ_RESPONSE, 0));
     assert_eq!(header.kind, Kind::Tagged { stag: 9, to: 0 });
@@ -421,7 +421,7 @@ fn operations_without_payload_check_no_key() {
 }
 
 #[test]
-fn reads_beyond_what_was_agreed_are_a_fault() {
+fn reads_above_negotiated_number_are_a_fault() {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     let buf = raw.pool.take().unwrap();
     let slice = raw.provider.expose(qp, buf, Rights::REMOTE_READ).unwrap();
@@ -437,17 +437,17 @@ fn reads_beyond_what_was_agreed_are_a_fault() {
         request.write(&mut payload);
         untagged(Opcode::READ_REQUEST, 1, msn, &payload)
     };
-    // In one call, so that none is answered before the third is seen.
-    raw.say(&[request(1), request(2), request(3)].concat());
+    // In one call, so that none is completed before the third arrives.
+    raw.send(&[request(1), request(2), request(3)].concat());
     raw.turn();
     assert_eq!(raw.terminate(), codes::DDP_NO_BUFFER);
     assert!(raw.provider.withdraw(slice.key).is_ok());
 }
 
 #[test]
-fn a_terminate_is_put_into_words() {
+fn terminate_is_described() {
     let (mut raw, _) = Raw::running(SoftConfig::default());
-    raw.say(&untagged(Opcode::TERMINATE, 2, 1, &[0x11, 0x01, 0, 0]));
+    raw.send(&untagged(Opcode::TERMINATE, 2, 1, &[0x11, 0x01, 0, 0]));
     raw.turn();
     let reason = raw.reason();
     assert!(matches!(&reason, CloseReason::Terminated(fault) if fault.code == codes::DDP_BOUNDS));
@@ -455,11 +455,11 @@ fn a_terminate_is_put_into_words() {
 }
 
 #[test]
-fn the_end_inside_a_frame_is_a_fault() {
+fn end_inside_frame_is_a_fault() {
     for (bytes, good) in [(&[][..], true), (&[0], false)] {
         let (mut raw, _) = Raw::running(SoftConfig::default());
         if !bytes.is_empty() {
-            raw.say(bytes);
+            raw.send(bytes);
         }
         raw.peer.shutdown_send(raw.stream);
         raw.turn();
@@ -474,7 +474,7 @@ fn the_end_inside_a_frame_is_a_fault() {
 }
 
 #[test]
-fn the_oldest_silent_peer_gives_way() {
+fn oldest_silent_connection_is_closed() {
     let mut config = SoftConfig::default();
     config.limits.max_pending = 2;
     let mut raw = Raw::passive(config);
@@ -496,9 +496,9 @@ fn the_oldest_silent_peer_gives_way() {
 }
 
 #[test]
-fn peers_that_say_nothing_time_out() {
+fn silent_peer_times_out() {
     let mut raw = Raw::passive(SoftConfig::default());
-    raw.say(b"MPA ID");
+    raw.send(b"MPA ID");
     raw.turn();
     assert_eq!(raw.provider.next_deadline(), Some(Duration::from_secs(10)));
     raw.now = Duration::from_secs(9);
@@ -511,10 +511,10 @@ fn peers_that_say_nothing_time_out() {
 }
 
 proptest! {
-    /// Whatever a peer sends, wherever it is cut: the connection waits or ends,
-    /// and everything comes back.
+    /// For any bytes of a peer and any split, the connection waits or ends, and everything
+    /// returns.
     #[test]
-    fn hostile_bytes_end_in_a_fault_or_in_waiting(
+    fn hostile_bytes_cause_fault_or_waiting(
         frames in proptest::collection::vec((0u8..8, 0u32..4, 0u32..4, 0usize..100), 0..12),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         step in 1usize..200,
@@ -546,7 +546,7 @@ proptest! {
                 }
                 raw.turn();
             }
-            let said: Vec<String> = raw.events.iter().map(|event| match event {
+            let described: Vec<String> = raw.events.iter().map(|event| match event {
                 Event::Received(received) => format!("{:?} {:?}", received.len, received.outcome),
                 other => format!("{other:?}"),
             }).collect();
@@ -554,7 +554,7 @@ proptest! {
             raw.turn();
             raw.events.clear();
             assert_eq!(raw.pool.available(), 8);
-            said
+            described
         };
         prop_assert_eq!(run(step), run(usize::MAX));
     }

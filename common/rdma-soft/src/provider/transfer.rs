@@ -1,5 +1,4 @@
-//! Moving bytes: from the stream to their place and from their place to the
-//! stream.
+//! Data transfer between streams and memory.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -11,21 +10,21 @@ use crate::conn::{Conn, Phase, of_peer};
 use crate::inbound::Receiver;
 use crate::iwarp::{Rx, Sink, WireFault, codes};
 
-/// What is taken besides the rest of a payload while large ones come: the next
-/// header or some small messages, and little payload that has to be copied.
+/// Bytes received behind the rest of a payload while large ones are expected: the next header
+/// or some small messages, and little payload that has to be copied.
 const BETWEEN: usize = 2 * 1024;
-/// Pieces of one send call at most, and of those that have less to send: to lay the
-/// pieces out costs, whether they are used or not.
+/// Maximum slices of one send call, and of one with less to send: filling the array costs
+/// time, whether the slices are used or not.
 const SLICES: usize = 256;
 const SOME_SLICES: usize = 64;
 const FEW_SLICES: usize = 8;
-/// Send calls for one connection before others get their turn.
+/// Maximum send calls for one connection before others are served.
 const SEND_CALLS: usize = 8;
-/// Receive calls likewise: what they bring is answered in one send call.
+/// Maximum receive calls likewise: the responses to all go into one send call.
 const RECEIVE_CALLS: usize = 4;
 
 impl<S: Streams> SoftRdma<S> {
-    /// Takes what arrived, once. Returns whether anything did.
+    /// Receives once. Returns whether anything arrived.
     pub(super) fn receive(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         match conn.phase {
             Phase::AwaitRequest | Phase::AwaitReply => self.receive_frame(conn, events),
@@ -36,8 +35,8 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Receives as long as there is more than one call takes, and others have
-    /// not waited for long.
+    /// Receives as long as there is more than one call takes, and other connections have not
+    /// waited for long.
     fn receive_more(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let mut worked = false;
         for _ in 0..RECEIVE_CALLS {
@@ -84,7 +83,7 @@ impl<S: Streams> SoftRdma<S> {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if conn.broken {
-                    // Sending failed, and all that arrived before was taken.
+                    // Sending failed, and everything that arrived before was processed.
                     self.finish(conn, events);
                 }
                 return Received::Nothing;
@@ -129,7 +128,7 @@ impl<S: Streams> SoftRdma<S> {
         self.finish(conn, events);
     }
 
-    /// Throws away what arrives on a connection that ends.
+    /// Discards data that arrive on an ending connection.
     fn receive_nothing(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let bufs = &mut [IoSliceMut::new(&mut self.scratch)];
         match self.streams.recv(conn.stream, bufs) {
@@ -142,8 +141,8 @@ impl<S: Streams> SoftRdma<S> {
         }
     }
 
-    /// Sends what can be sent, hands out what is done, and ends a connection
-    /// whose last bytes are out.
+    /// Sends as much as possible, reports completed work, and ends a connection whose last
+    /// bytes are sent.
     pub(super) fn advance(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let before = events.len();
         let sent = self.transmit(conn);
@@ -156,8 +155,8 @@ impl<S: Streams> SoftRdma<S> {
         sent || events.len() > before
     }
 
-    /// Sends until the stream is full, nothing is left, or others have their
-    /// turn. Returns whether anything was sent.
+    /// Sends until the stream is full, nothing is left, or others are to be served. Returns
+    /// whether anything was sent.
     pub(super) fn transmit(&mut self, conn: &mut Conn) -> bool {
         let mut worked = false;
         for _ in 0..SEND_CALLS {
@@ -169,7 +168,7 @@ impl<S: Streams> SoftRdma<S> {
                 Some(Ok(counts)) => counts,
                 Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => (0, 1),
                 Some(Err(error)) => {
-                    // A Terminate that says why may have arrived already.
+                    // A Terminate with the reason may have arrived already.
                     conn.broken = true;
                     if conn.phase == Phase::Running {
                         conn.reason = CloseReason::network(&error);
@@ -225,8 +224,8 @@ impl<S: Streams> SoftRdma<S> {
         })
     }
 
-    /// One send call of at most `N` pieces. Returns how many bytes were sent
-    /// and how many could have been.
+    /// One send call of at most `N` slices. Returns how many bytes were sent and how many
+    /// could have been.
     fn send_slices<const N: usize>(&mut self, conn: &mut Conn) -> io::Result<(usize, usize)> {
         let mut slices = [IoSlice::new(&[]); N];
         let (used, offered) = conn.outbound.gather(&self.keys, &mut slices);
@@ -238,15 +237,15 @@ impl<S: Streams> SoftRdma<S> {
     }
 }
 
-/// Where the bytes of one receive call go: what is missing of the payload at hand
-/// to its place, what stands between that and the payload of the next segment to
-/// the scratch buffer, that payload to what follows the place, all else to the rest
-/// of the scratch buffer. Two large segments of an answer take one call that way.
+/// Destinations of one receive call: the missing part of the current payload goes to its
+/// destination, the bytes between it and the payload of the next segment to the scratch
+/// buffer, that payload behind the first one, and everything else to the rest of the scratch
+/// buffer. Two large segments of a Read Response take one call that way.
 #[derive(Clone, Copy)]
 struct Plan {
     missing: usize,
     between: usize,
-    /// 0 where it is not known that the next segment goes there.
+    /// 0 if the destination of the next segment is unknown.
     ahead: usize,
 }
 
@@ -285,7 +284,7 @@ impl Plan {
         Ok(recv(&mut bufs.map(IoSliceMut::new)))
     }
 
-    /// Takes the `count` bytes that it brought.
+    /// Processes the `count` received bytes.
     #[inline]
     fn take(
         &self,
@@ -305,8 +304,8 @@ impl Plan {
         self.take_behind(left, scratch, rx, sink)
     }
 
-    /// Takes `left` bytes that came behind the payload, some of them to the
-    /// place of the next one.
+    /// Processes `left` bytes that arrived behind the payload, some of them for the
+    /// destination of the next one.
     #[cold]
     fn take_behind(
         &self,
@@ -327,12 +326,12 @@ impl Plan {
     }
 }
 
-/// What a receive call brought.
+/// Result of a receive call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
     Nothing,
     Part,
-    /// All that there was room for: there may be more.
+    /// It was full: there may be more.
     Full,
 }
 

@@ -1,4 +1,4 @@
-//! The end of queue pairs.
+//! Closing of queue pairs.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
-use crate::blocking_calls::Calling;
+use crate::blocking_calls::PendingCall;
 use crate::conn::{Conn, Phase, Stopped, of_peer};
 use crate::link::{Link, Room};
 use crate::outstanding::{RecvItem, SendItem};
@@ -16,19 +16,18 @@ use crate::retired::Retired;
 use crate::sys::{CmId, CmIdKey, Context};
 use crate::words::{found_by, of_device, stopped_by_request};
 
-/// Queue pairs torn down in one poll.
+/// Maximum queue pairs torn down in one poll.
 const ENDS_AT_ONCE: usize = 8;
-/// How long work that is under way when the peer says good-bye may take to
-/// come back as what it is.
+/// Time for outstanding work to complete with its own status after the peer has disconnected.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long a device gets to refuse what it has completed already.
+/// Time for a device to refuse a request that it has completed already.
 const REFUSAL: Duration = Duration::from_millis(10);
-/// How long an id waits for the peer to notice that we left.
+/// Time for which an id waits until the peer is notified of the disconnect.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Verbs {
-    /// A queue pair ends for a reason nobody asked for. The log hears it here if no owner
-    /// knows the peer yet; otherwise its owner says it, who knows whom it is about.
+    /// Ends a queue pair with an unexpected reason. It is logged here if the peer was not
+    /// reported to an owner yet; otherwise the owner logs it, with the names that it knows.
     pub(super) fn fail(&mut self, qp: QpId, reason: CloseReason) {
         let Some(conn) = self.conns.get(qp) else {
             return;
@@ -45,14 +44,14 @@ impl Verbs {
         self.end(qp, reason);
     }
 
-    /// The device of a connection, and its number for the queue pair.
+    /// The device of a connection, and its queue pair number.
     fn device_of(&self, conn: &Conn) -> Option<(&str, u32)> {
         let link = conn.link.as_ref()?;
         let adapter = self.adapters.get(link.room.adapter.0 as usize)?;
         Some((adapter.as_ref()?.name.as_str(), link.qp_number))
     }
 
-    /// A queue pair ends. The first reason stays.
+    /// Ends a queue pair. The first reason stays.
     pub(super) fn end(&mut self, qp: QpId, reason: CloseReason) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -71,8 +70,8 @@ impl Verbs {
         self.ending.push(qp);
     }
 
-    /// A connection that stood is over: its owner learns that when queue pairs are torn
-    /// down next, however long this one takes.
+    /// Records that an established connection is over: its owner is notified by the next
+    /// tear-down of queue pairs, however long that of this one takes.
     pub(super) fn note_leaving(leaving: &mut Vec<QpId>, conn: &mut Conn) {
         if conn.phase == Phase::Running && !conn.left {
             conn.left = true;
@@ -87,7 +86,7 @@ impl Verbs {
         match conn.phase {
             Phase::Draining | Phase::Ending => {}
             Phase::Requested | Phase::Prepared => {
-                // A peer that gets no answer would wait for its time-out.
+                // A peer without a response would wait for its time-out.
                 let _ = conn.cm.reject(&[]);
                 self.end(qp, CloseReason::Local);
             }
@@ -104,10 +103,10 @@ impl Verbs {
         }
     }
 
-    /// The peer said good-bye. On InfiniBand and RoCE that is a datagram which
-    /// may overtake the connection's own packets: what it refused before it
-    /// left, and why, may still be on its way.
-    pub(super) fn hear_out(&mut self, qp: QpId) {
+    /// The peer disconnected. On InfiniBand and RoCE that is a datagram which may overtake
+    /// packets of the connection: a refusal by the peer, with its reason, may still be in
+    /// flight.
+    pub(super) fn on_peer_disconnect(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
@@ -122,7 +121,7 @@ impl Verbs {
         Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
     }
 
-    /// Ends a closing queue pair on which nothing is under way.
+    /// Ends a closing queue pair without outstanding work.
     pub(super) fn drained(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get(qp) else {
             return;
@@ -144,13 +143,13 @@ impl Verbs {
         }
         let iwarp = super::connecting::is_iwarp(&conn.cm);
         super::connecting::check_private(private_data, iwarp, super::connecting::REJECT)?;
-        // A peer that is gone needs no answer.
+        // A peer that is gone needs no response.
         let _ = conn.cm.reject(private_data);
         self.end(qp, CloseReason::Local);
         Ok(())
     }
 
-    /// Tears down the queue pairs that end. Returns whether there were any.
+    /// Tears down all ended queue pairs. Returns whether there were any.
     pub(super) fn end_all(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         while self.end_some(events) {
@@ -159,9 +158,8 @@ impl Verbs {
         any
     }
 
-    /// Tears down some of the queue pairs that end: each takes calls into the
-    /// kernel, and when many go at once the others are not to wait for all.
-    /// Returns whether there were any.
+    /// Tears down some of the ended queue pairs: each takes system calls, and when many end
+    /// at once others should not wait for all. Returns whether there were any.
     pub(super) fn end_some(&mut self, events: &mut Vec<Event>) -> bool {
         let leaving = self.leaving.drain(..);
         events.extend(leaving.map(|qp| Event::Ending { qp }));
@@ -174,7 +172,7 @@ impl Verbs {
     }
 
     fn tear_down(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        // Completions that are there already come back as what they are.
+        // Completions that exist already return with their own status.
         while self.reap(events) {}
         let Some(conn) = self.conns.get(qp) else {
             return;
@@ -192,8 +190,8 @@ impl Verbs {
         if let Some(conn) = self.conns.get_mut(qp).filter(|_| !held) {
             conn.cm.destroy_qp();
         }
-        // Now no completion is added, and taking all that are left makes its
-        // room in the completion queue free.
+        // Now no completion is added; taking all remaining ones frees its share of the
+        // completion queue.
         while self.reap(events) {}
         let Some(mut conn) = self.conns.remove(qp) else {
             return;
@@ -211,12 +209,12 @@ impl Verbs {
         let Conn {
             mut cm,
             link,
-            calling,
+            pending_call,
             ..
         } = *conn;
-        let link = match (link, calling) {
-            (Some(link), Some(calling)) if held => {
-                self.leave_unanswered(cm, link, &calling);
+        let link = match (link, pending_call) {
+            (Some(link), Some(pending_call)) if held => {
+                self.destroy_in_thread(cm, link, &pending_call);
                 return;
             }
             (link, _) => link,
@@ -228,21 +226,20 @@ impl Verbs {
         }
         if let Some(link) = link {
             let room = link.room;
-            // Its memory is deregistered before its domain goes.
+            // Its memory is deregistered before its domain is destroyed.
             drop(link);
             self.leave(room);
         }
     }
 
-    /// Has the device do nothing more for the peer.
+    /// Stops the queue pair, so that its device does nothing for the peer any more.
     fn stop(&mut self, qp: QpId) -> Stopped {
         let Some(conn) = self.conns.get_mut(qp) else {
             return Stopped::default();
         };
         conn.find_own_fault();
         let said_good_bye = if conn.was_connected {
-            // Moves the queue pair to a state in which its device does
-            // nothing for the peer any more, and tells the peer.
+            // Moves the queue pair to the error state, and notifies the peer.
             conn.cm.disconnect().is_ok()
         } else {
             false
@@ -265,9 +262,8 @@ impl Verbs {
         stopped
     }
 
-    /// Whether the device may not have told the peer yet what it refused: rxe
-    /// completes a receive first, and a queue pair that is destroyed in between
-    /// says nothing any more.
+    /// Whether the device may not have reported its refusal to the peer yet: rxe completes a
+    /// receive first, and a queue pair that is destroyed in between does not report it.
     fn awaits_refusal(&mut self, qp: QpId) -> bool {
         let Some(conn) = self.conns.get_mut(qp) else {
             return false;
@@ -283,18 +279,17 @@ impl Verbs {
         true
     }
 
-    /// Has a queue pair that is stopped destroyed by a thread that may wait
-    /// for the peer's answer.
-    fn leave_unanswered(&mut self, cm: CmId, link: Link, calling: &Calling<Retired>) {
+    /// Lets a thread, which may block for the peer's response, destroy a stopped queue pair.
+    fn destroy_in_thread(&mut self, cm: CmId, link: Link, pending_call: &PendingCall<Retired>) {
         self.settling += 1;
         let mailbox = Arc::clone(&self.mailbox);
         let retired = Retired { cm, link, mailbox };
-        if let Err(retired) = calling.leave(retired) {
+        if let Err(retired) = pending_call.leave(retired) {
             self.blocking_calls.run(move || retired.settle());
         }
     }
 
-    /// A queue pair is gone: its place on the device is free.
+    /// Releases the resources of a destroyed queue pair.
     pub(super) fn leave(&mut self, room: Room) {
         if let Some(adapter) = self.adapter(room.adapter) {
             adapter.release(room.queue, room.claimed);
@@ -303,12 +298,12 @@ impl Verbs {
         self.close_adapter(room.adapter);
     }
 
-    /// An id that waited for its peer is done with.
+    /// Removes an id that waited for its peer.
     pub(super) fn stop_lingering(&mut self, id: CmIdKey) {
         drop(self.lingering.take(id));
     }
 
-    /// The device goes: everything on it ends.
+    /// The device was removed: ends everything on it.
     pub(super) fn lose_adapter(&mut self, id: AdapterId) {
         let Some(adapter) = self.adapter(id) else {
             return;
@@ -330,8 +325,8 @@ impl Verbs {
         self.close_adapter(id);
     }
 
-    /// Closes a device that nothing uses: one that goes, or one that could not
-    /// tell when it goes.
+    /// Closes an unused device: one that was removed, or one that could not report its
+    /// removal.
     pub(super) fn close_adapter(&mut self, id: AdapterId) {
         let Some(place) = self.adapters.get_mut(id.0 as usize) else {
             return;
@@ -350,13 +345,13 @@ impl Verbs {
         let gone = adapter.gone;
         drop(adapter);
         if gone {
-            // Has librdmacm close a device that is no longer listed: the
-            // kernel waits for that.
+            // Makes librdmacm close a device that is no longer listed: the kernel waits for
+            // that.
             let _ = Context::all();
         }
     }
 
-    /// Ends everything at once.
+    /// Ends everything immediately.
     pub(super) fn tear_down_all(&mut self) {
         let all: Vec<QpId> = self.conns.iter_mut().map(|conn| conn.id).collect();
         for qp in all {
@@ -368,7 +363,7 @@ impl Verbs {
         self.adapters.clear();
     }
 
-    /// What is due by now.
+    /// Processes passed deadlines.
     pub(super) fn expire(&mut self) -> bool {
         let mut any = false;
         while let Some((deadline, qp)) = self.deadlines.first().copied() {
@@ -394,15 +389,15 @@ impl Verbs {
         let waiting_for = match conn.phase {
             Phase::Resolving => "the peer's address to be resolved",
             Phase::Routing => "a route to the peer",
-            Phase::Connecting => "the peer's answer",
+            Phase::Connecting => "the peer's response",
             Phase::Requested | Phase::Prepared => {
                 let _ = conn.cm.reject(&[]);
-                "an answer to the request"
+                "a response to the request"
             }
             Phase::Accepting => "the peer's confirmation",
             Phase::Running if !conn.unexplained => return self.nudge(qp),
             Phase::Running => {
-                // The device stopped it and nothing said why.
+                // The device stopped it without a reason.
                 let text = "the device stopped the queue pair";
                 self.fail(qp, of_device(io::ErrorKind::ConnectionAborted, text));
                 return;
@@ -416,8 +411,8 @@ impl Verbs {
         self.end(qp, CloseReason::Timeout { waiting_for });
     }
 
-    /// What a device still had to do before its queue pair is destroyed took
-    /// too long, or is not waited for.
+    /// Stops waiting for a device before its queue pair is destroyed: it took too long, or
+    /// there is no need to wait.
     fn wait_no_longer(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -447,10 +442,10 @@ impl Verbs {
 }
 
 impl Conn {
-    /// Whether destroying the queue pair would wait for the peer's answer, and
-    /// may be left to others. Not when the queue pair could not be `stopped`:
-    /// the buffers posted there go back to their owner now, so that would have
-    /// to be waited for. A device that is gone (`EIO`) touches none.
+    /// Whether destroying the queue pair would block for the peer's response and may be left
+    /// to another thread. Not if the queue pair could not be `stopped`: its buffers return to
+    /// their owner now, so the destruction has to be waited for. A device that is gone
+    /// (`EIO`) accesses no buffers.
     fn hold(&self, stopped: &io::Result<()>) -> bool {
         if !self.is_held() {
             return false;
@@ -463,25 +458,28 @@ impl Conn {
                 of_peer!(error, self, "a queue pair cannot be stopped: {error}");
             }
         }
-        while self.calling.as_ref().is_some_and(|one| one.is_under_way()) {
+        while self
+            .pending_call
+            .as_ref()
+            .is_some_and(|one| one.is_in_progress())
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         false
     }
 
-    /// On InfiniBand and RoCE a queue pair whose peer only says good-bye is
-    /// not in the error state: if it is, its device stopped it for what the
-    /// peer asked.
+    /// On InfiniBand and RoCE a queue pair whose peer only disconnects is not in the error
+    /// state: if it is, its device stopped it because of a request of the peer.
     fn find_own_fault(&mut self) {
         let Some(link) = &self.link else { return };
-        let told = self.reason == Some(CloseReason::Peer) && !self.reason_is_own;
-        if told && !link.iwarp && self.was_connected && self.cm.qp_failed() {
+        let by_peer = self.reason == Some(CloseReason::Peer) && !self.reason_is_own;
+        if by_peer && !link.iwarp && self.was_connected && self.cm.qp_failed() {
             self.reason = Some(stopped_by_request());
         }
     }
 }
 
-/// Gives back everything that is outstanding, in order.
+/// Returns everything outstanding, in order.
 fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     let qp = conn.id;
     let stuck = conn.stuck.take();
@@ -494,7 +492,7 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     }
 }
 
-/// What the caller sees of something that was on a send queue.
+/// The caller's event for an entry of a send queue.
 pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<Event> {
     let SendItem::Work {
         tag,
@@ -506,7 +504,7 @@ pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<E
     else {
         return None;
     };
-    // The peer loses the memory before its owner gets it back.
+    // The memory is closed before its owner gets it back.
     drop(sink);
     Some(Event::Completion(Completion {
         qp,
@@ -517,7 +515,7 @@ pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<E
     }))
 }
 
-/// What the caller sees of a receive.
+/// The caller's event for a receive.
 pub(super) fn received(qp: QpId, item: RecvItem, outcome: Outcome) -> Received {
     let done = outcome.is_success();
     let len = if done {
@@ -530,8 +528,7 @@ pub(super) fn received(qp: QpId, item: RecvItem, outcome: Outcome) -> Received {
         tag: item.tag,
         len,
         invalidated: item.invalidated.filter(|_| done),
-        // Verbs tell a sender's wish for an event to the completion channel
-        // only.
+        // Verbs report a solicited event only through the completion channel.
         solicited: false,
         buf: item.buf,
         outcome,

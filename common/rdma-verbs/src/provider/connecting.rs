@@ -1,5 +1,5 @@
-//! How queue pairs come to stand: what connection management says, and the
-//! caller's answers to requests.
+//! Connection set-up: events of connection management, and the caller's responses to
+//! requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use super::queueing::{post_early_recvs, post_recvs};
 use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::{Adapter, AdapterId};
-use crate::blocking_calls::{Called, Calling};
+use crate::blocking_calls::{CallOutcome, PendingCall};
 use crate::conn::{Conn, Phase, of_peer};
 use crate::heads::Heads;
 use crate::link::{Link, Room};
-use crate::mailbox::{Letter, Request};
+use crate::mailbox::{Message, Request};
 use crate::retired::Retired;
 use crate::siw;
 use crate::sizes;
@@ -35,7 +35,7 @@ pub(super) const REQUEST: usize = 56;
 const ACCEPT: usize = 196;
 pub(super) const REJECT: usize = 148;
 
-/// iWARP carries up to 512 bytes, so all there can be.
+/// iWARP carries up to 512 bytes, which covers every value.
 pub(super) fn check_private(data: &PrivateData, iwarp: bool, max: usize) -> Result<(), PostError> {
     let len = data.len();
     if !iwarp && len > max {
@@ -44,12 +44,12 @@ pub(super) fn check_private(data: &PrivateData, iwarp: bool, max: usize) -> Resu
     Ok(())
 }
 
-/// Connection management has a byte for a number of reads.
+/// Connection management has one byte for a number of reads.
 fn byte(reads: u32) -> u8 {
     u8::try_from(reads).unwrap_or(u8::MAX)
 }
 
-/// Whether the id's device speaks iWARP.
+/// Whether the id's device is an iWARP device.
 pub(super) fn is_iwarp(cm: &CmId) -> bool {
     let context = cm.context().and_then(|key| Context::of(key).ok());
     let attr = context.and_then(|context| context.attr().ok());
@@ -73,7 +73,7 @@ impl Verbs {
             if let Some(value) = self.config.type_of_service {
                 cm.set_type_of_service(value)?;
             }
-            cm.resolve_addr(addr, self.patience_ms())?;
+            cm.resolve_addr(addr, self.timeout_ms())?;
             Ok(cm)
         });
         let cm = started.map_err(|source| ConnectError::Io {
@@ -89,7 +89,7 @@ impl Verbs {
         Ok(id)
     }
 
-    fn patience_ms(&self) -> i32 {
+    fn timeout_ms(&self) -> i32 {
         i32::try_from(self.config.handshake.as_millis()).unwrap_or(i32::MAX)
     }
 
@@ -113,8 +113,8 @@ impl Verbs {
         }
         let mut qp = QpId(event.token);
         if event.token == 0 {
-            // A request whose letter came meanwhile.
-            self.take_letters(events);
+            // A request whose message arrived meanwhile.
+            self.take_messages(events);
             let of = |conn: &&mut Conn| conn.cm.key() == event.id;
             let Some(conn) = self.conns.iter_mut().find(of) else {
                 return;
@@ -143,7 +143,7 @@ impl Verbs {
                 }
             }
             (CmEventKind::RouteResolved, Phase::Routing) => {
-                if let Err(reason) = self.ask(qp) {
+                if let Err(reason) = self.send_request(qp) {
                     self.fail(qp, reason);
                 }
             }
@@ -164,13 +164,16 @@ impl Verbs {
                 }
                 Refusal::Network(reason) => self.end(qp, reason),
             },
-            (CmEventKind::Disconnected, Phase::Running) => self.hear_out(qp),
-            // The peer gave up what it asked for.
+            (CmEventKind::Disconnected, Phase::Running) => self.on_peer_disconnect(qp),
+            // The peer canceled its request.
             (CmEventKind::Rejected | CmEventKind::Disconnected, _) => {
                 self.end(qp, CloseReason::Peer);
             }
             (CmEventKind::ConnectError | CmEventKind::Unreachable, _) => {
-                self.end(qp, set_up_reason(status, "the connection was not made"));
+                self.end(
+                    qp,
+                    set_up_reason(status, "the connection was not established"),
+                );
             }
             (CmEventKind::Established, _) => self.established(qp, event, events),
             (CmEventKind::DeviceRemoval, _) => match conn.link.as_ref() {
@@ -188,23 +191,27 @@ impl Verbs {
     }
 
     fn resolve_route(&mut self, qp: QpId) -> io::Result<()> {
-        let patience = self.patience_ms();
+        let timeout = self.timeout_ms();
         let Some(conn) = self.conns.get_mut(qp) else {
             return Ok(());
         };
         if let Some(value) = self.config.ack_timeout
             && let Err(error) = conn.cm.set_ack_timeout(value)
         {
-            // iWARP has none: its transport is TCP.
-            of_peer!(debug, conn, "no acknowledgement time-out: {error}");
+            // iWARP has no such time-out: its transport is TCP.
+            of_peer!(
+                debug,
+                conn,
+                "cannot set the acknowledgement time-out: {error}"
+            );
         }
-        conn.cm.resolve_route(patience)?;
+        conn.cm.resolve_route(timeout)?;
         conn.phase = Phase::Routing;
         Ok(())
     }
 
-    /// The route is known: makes the queue pair and asks the peer.
-    fn ask(&mut self, qp: QpId) -> Result<(), CloseReason> {
+    /// The route is known: creates the queue pair and sends the request.
+    fn send_request(&mut self, qp: QpId) -> Result<(), CloseReason> {
         let attached = self.attach(qp);
         attached.map_err(|error| network(io::ErrorKind::Other, error.to_string()))?;
         let Some(conn) = self.conns.get_mut(qp) else {
@@ -217,7 +224,7 @@ impl Verbs {
             network(io::ErrorKind::InvalidInput, text)
         })?;
         conn.phase = Phase::Connecting;
-        // What the peer sends first may come together with its answer.
+        // The first message of the peer may arrive together with its response.
         let posted = post_early_recvs(&self.adapters, conn);
         posted.map_err(|error| CloseReason::failed("posting receives", &error))?;
         let params = ConnectParams {
@@ -226,35 +233,35 @@ impl Verbs {
             reads_out: byte(conn.config.reads_out),
         };
         if !iwarp {
-            let called = conn.cm.connect(params);
-            return called.map_err(|error| CloseReason::failed("connecting", &error));
+            let connected = conn.cm.connect(params);
+            return connected.map_err(|error| CloseReason::failed("connecting", &error));
         }
         let call = conn.cm.connect_elsewhere(params);
-        let calling = Arc::new(Calling::new());
-        conn.calling = Some(Arc::clone(&calling));
+        let pending_call = Arc::new(PendingCall::new());
+        conn.pending_call = Some(Arc::clone(&pending_call));
         conn.awaits_answer = true;
         let mailbox = Arc::clone(&self.mailbox);
         self.blocking_calls
-            .run(move || match calling.make(|| call.make()) {
-                Called::Back(result) => mailbox.called(qp, result),
-                Called::Left(retired) => Retired::settle(retired),
+            .run(move || match pending_call.make(|| call.make()) {
+                CallOutcome::Returned(result) => mailbox.connected(qp, result),
+                CallOutcome::Left(retired) => Retired::settle(retired),
             });
         Ok(())
     }
 
-    /// The call that connects `qp` is back.
-    fn on_called(&mut self, qp: QpId, result: io::Result<()>) {
+    /// Handles the return of the call that connects `qp`.
+    fn on_connect_returned(&mut self, qp: QpId, result: io::Result<()>) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
         if let Err(error) = result {
-            // No answer will come.
+            // There will be no response.
             conn.awaits_answer = false;
             self.fail(qp, CloseReason::failed("connecting", &error));
         }
     }
 
-    /// The device of a connection that is still there.
+    /// The device of a connection, if it is still present.
     fn adapter_behind(&mut self, qp: QpId) -> Result<Option<AdapterId>, VerbsError> {
         let Some(conn) = self.conns.get(qp) else {
             return Ok(None);
@@ -269,7 +276,7 @@ impl Verbs {
         self.adapter_of(local, key).map(Some)
     }
 
-    /// Makes the queue pair of a connection whose device is known.
+    /// Creates the queue pair of a connection whose device is known.
     fn attach(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let call = |what| move |source| VerbsError::Call { what, source };
         let Some(id) = self.adapter_behind(qp)? else {
@@ -286,7 +293,7 @@ impl Verbs {
             return Ok(());
         };
         sizes::check(&adapter.attr, &adapter.name, &conn.config)?;
-        // Reads beyond what a device has wait their turn.
+        // Reads beyond the limit of the device are queued.
         conn.config.reads_in = conn.config.reads_in.min(adapter.attr.max_reads_in);
         conn.config.reads_out = conn.config.reads_out.min(adapter.attr.max_reads_out);
         let domain = adapter.own_domain(&self.regions)?;
@@ -296,17 +303,17 @@ impl Verbs {
         };
         let heads = Heads::new(&pd, conn.config.sends);
         let heads = heads.map_err(|error| adapter.not_registered(error))?;
-        // A window is bound and closed by requests on the same queue.
+        // A window is bound and invalidated by requests on the same queue.
         let internal = match domain {
-            // One to nudge a silent peer.
+            // One entry for a nudge to a silent peer.
             Some(_) => u32::from(adapter.attr.vendor_id == siw::VENDOR),
-            None => sizes::internal_places(&adapter.attr, &conn.config),
+            None => sizes::internal_entries(&adapter.attr, &conn.config),
         };
         let drawn = match conn.draws {
-            // The device went meanwhile.
+            // The device was removed meanwhile.
             Some(draw) if draw.of != id => {
                 let gone = io::ErrorKind::NetworkUnreachable.into();
-                return Err(call("making a queue pair")(gone));
+                return Err(call("creating a queue pair")(gone));
             }
             Some(_) => adapter.drawn(),
             None => None,
@@ -335,8 +342,8 @@ impl Verbs {
         Ok(())
     }
 
-    /// Opens the device of a listener before the first connection comes, so
-    /// that what is wrong with it shows at once.
+    /// Opens the device of a listener before the first connection, so that its errors are
+    /// detected immediately.
     pub(super) fn open_early(&mut self, addr: SocketAddr) -> io::Result<()> {
         let found = self
             .group
@@ -346,7 +353,7 @@ impl Verbs {
         };
         let id = self.adapter_of(local, key).map_err(io::Error::other)?;
         if let Some(adapter) = self.adapters.get(id.0 as usize).and_then(Option::as_ref) {
-            // Where each queue pair has a domain of its own: tries one.
+            // If each queue pair has a domain of its own: tries one.
             adapter
                 .own_domain(&self.regions)
                 .map_err(io::Error::other)?;
@@ -354,21 +361,21 @@ impl Verbs {
         Ok(())
     }
 
-    /// Takes what other threads handed over.
-    pub(super) fn take_letters(&mut self, events: &mut Vec<Event>) -> bool {
-        let letters = self.mailbox.take();
-        let any = !letters.is_empty();
-        for letter in letters {
-            match letter {
-                Letter::Request(request) => self.on_request(*request, events),
-                Letter::Note(device, note) => self.on_note(device, note, events),
-                Letter::ListenerLost(addr) => {
+    /// Takes messages from other threads.
+    pub(super) fn take_messages(&mut self, events: &mut Vec<Event>) -> bool {
+        let messages = self.mailbox.take();
+        let any = !messages.is_empty();
+        for message in messages {
+            match message {
+                Message::Request(request) => self.on_request(*request, events),
+                Message::DeviceEvent(device, event) => self.on_device_event(device, event, events),
+                Message::ListenerLost(addr) => {
                     if !self.lost.iter().any(|(_, known)| *known == addr) {
                         self.lost.push((self.now + crate::listening::RETRY, addr));
                     }
                 }
-                Letter::Called(qp, result) => self.on_called(qp, result),
-                Letter::Settled(room) => {
+                Message::Connected(qp, result) => self.on_connect_returned(qp, result),
+                Message::Destroyed(room) => {
                     self.settling = self.settling.saturating_sub(1);
                     self.leave(room);
                 }
@@ -436,7 +443,7 @@ impl Verbs {
             {
                 return Err(PostError::Size { what, value, max });
             }
-            // The machine's doing: the caller sees the request end.
+            // An error of this host: the caller gets the end of the request.
             if let Some(conn) = self.conns.get(qp) {
                 let _ = conn.cm.reject(&[]);
             }
@@ -460,7 +467,7 @@ impl Verbs {
         }
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         check_private(private_data, iwarp, ACCEPT)?;
-        // No more than the other side can do or wants.
+        // Not more than the other side supports or requests.
         let (asked_in, asked_out) = conn.asked;
         let reads_in = byte(conn.config.reads_in).min(asked_in);
         let reads_out = byte(conn.config.reads_out).min(asked_out);
@@ -483,7 +490,7 @@ impl Verbs {
         Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
         match accepted {
             Ok(()) => {}
-            // It gave up meanwhile.
+            // It canceled the request meanwhile.
             Err(CloseReason::Peer) => self.end(qp, CloseReason::Peer),
             Err(reason) => self.fail(qp, reason),
         }
@@ -495,24 +502,30 @@ impl Verbs {
             return;
         };
         match conn.phase {
-            Phase::Accepting => self.stand(qp, PrivateData::empty(), events),
+            Phase::Accepting => self.establish(qp, PrivateData::empty(), events),
             Phase::Connecting => {
                 let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
                 let offered = if iwarp {
-                    // Drivers disagree on which number is whose; none is none.
+                    // Drivers disagree on the meaning of the two numbers; 0 means none for
+                    // all.
                     event.reads_out.max(event.reads_in)
                 } else {
                     event.reads_out
                 };
                 conn.reads_out = conn.config.reads_out.min(u32::from(offered));
-                self.stand(qp, event.private_data.clone(), events);
+                self.establish(qp, event.private_data.clone(), events);
             }
             _ => {}
         }
     }
 
-    /// The connection stands.
-    pub(super) fn stand(&mut self, qp: QpId, private_data: PrivateData, events: &mut Vec<Event>) {
+    /// Establishes the connection.
+    pub(super) fn establish(
+        &mut self,
+        qp: QpId,
+        private_data: PrivateData,
+        events: &mut Vec<Event>,
+    ) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
@@ -523,25 +536,24 @@ impl Verbs {
             of_peer!(
                 debug,
                 conn,
-                "the peer will wait longer for receives: {error}"
+                "cannot shorten the RNR timer, the peer waits longer for receives: {error}"
             );
         }
         events.push(Event::Established { qp, private_data });
         self.listen_for_first(qp);
     }
 
-    /// The peer's first message came before the last word of the set-up, which
-    /// may be lost.
-    pub(super) fn stand_by_message(&mut self, qp: QpId, events: &mut Vec<Event>) {
+    /// The peer's first message arrived before the last message of the set-up, which may be
+    /// lost.
+    pub(super) fn establish_by_message(&mut self, qp: QpId, events: &mut Vec<Event>) {
         let accepting = |conn: &&mut Conn| conn.phase == Phase::Accepting;
         if let Some(conn) = self.conns.get_mut(qp).filter(accepting) {
             let _ = conn.cm.notify_established();
-            self.stand(qp, PrivateData::empty(), events);
+            self.establish(qp, PrivateData::empty(), events);
         }
     }
 
-    /// The adapter of a device, made when it is new. `local` is an address of
-    /// the device.
+    /// The adapter of a device, created for a new one. `local` is an address of the device.
     pub(super) fn adapter_of(
         &mut self,
         local: Option<SocketAddr>,
@@ -558,8 +570,8 @@ impl Verbs {
     }
 }
 
-/// Makes the queue pair of `conn`, which belongs to the device `id`, with `internal` places
-/// for requests of our own. Gives the room that it takes there.
+/// Creates the queue pair of `conn` on the device `id`, with `internal` entries for internal
+/// requests. Returns the resources that it reserved there.
 fn make_qp(
     adapter: &mut Adapter,
     id: AdapterId,
@@ -577,7 +589,7 @@ fn make_qp(
     };
     let claimed = wanted.sends.saturating_add(wanted.recvs);
     let queue = adapter.claim(claimed).map_err(|source| VerbsError::Call {
-        what: "making a completion queue",
+        what: "creating a completion queue",
         source,
     })?;
     let Some(cq) = adapter.queues.get(queue).map(|queue| queue.cq.clone()) else {

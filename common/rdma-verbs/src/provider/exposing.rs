@@ -1,10 +1,9 @@
-//! Memory that peers reach: opening it, and closing it again.
+//! Exposure of memory to peers, and its withdrawal.
 //!
-//! Devices with memory windows of type 2B get one protection domain and a
-//! window for each exposure, bound to its queue pair by a work request and
-//! closed by the peer's Send with Invalidate or by a work request of ours.
-//! Others get a domain for each queue pair and a registration for each
-//! exposure, which costs system calls but opens no more.
+//! Devices with memory windows of type 2B have one protection domain and a window for each
+//! exposure. A work request binds it to its queue pair; the peer's Send with Invalidate or a
+//! local work request invalidates it. Other devices have a domain for each queue pair and a
+//! registration for each exposure, which costs system calls but exposes nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -23,30 +22,30 @@ use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::{KeyMap, next_key};
 use crate::words::{not_acknowledged, not_closed};
 
-/// Memory that a peer may reach.
+/// Exposed memory.
 #[derive(Debug)]
 pub(super) struct Exposure {
     pub(super) qp: QpId,
     buf: Buf,
-    pub(super) way: Way,
+    pub(super) access: Access,
 }
 
-/// How a peer reaches it.
+/// How a peer accesses it.
 #[derive(Debug)]
-pub(super) enum Way {
-    /// Not any more: its queue pair is gone.
+pub(super) enum Access {
+    /// No access any more: its queue pair is destroyed.
     Closed,
     Window {
         adapter: AdapterId,
         window: Arc<MemoryWindow>,
-        /// What it is bound to.
+        /// The region that it is bound to.
         region: Arc<MemoryRegion>,
-        /// It is destroyed to close it, with its region.
+        /// To close it, it is destroyed with its region.
         once: bool,
         state: WindowState,
     },
     Region {
-        /// Closed when this is.
+        /// Closed when this is closed.
         region: MemoryRegion,
         /// The peer invalidated it.
         invalidated: bool,
@@ -55,20 +54,20 @@ pub(super) enum Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowState {
-    /// Our request to open it is under way.
+    /// The local request to bind it is in progress.
     Binding,
     Open,
-    /// Our request to close it is under way.
+    /// The local request to invalidate it is in progress.
     Closing,
-    /// Closed, by us or by the peer.
+    /// Invalidated, by this side or by the peer.
     Closed,
 }
 
-/// How long a call may wait for a place on a send queue. It takes
-/// microseconds, unless the queue pair is held up by its peer.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// What the kernel takes for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
-/// where nobody says (`CMA_IBOE_PACKET_LIFETIME`, and the way back): 2.1 s.
+/// Time for which a call waits for an entry of a send queue. It takes microseconds, unless
+/// the peer blocks the queue pair.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// The kernel's default for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
+/// (`CMA_IBOE_PACKET_LIFETIME`, and the way back): 2.1 s.
 const ACK_TIMEOUT: u8 = 19;
 
 type Refusal = (ExposeError, Buf);
@@ -107,11 +106,11 @@ impl Verbs {
         } else {
             self.open_window(qp, &buf, rights)
         };
-        let (slice, way) = match opened {
+        let (slice, access) = match opened {
             Ok(opened) => opened,
             Err(error) => return Err((error, buf)),
         };
-        self.exposed.insert(slice.key, Exposure { qp, buf, way });
+        self.exposed.insert(slice.key, Exposure { qp, buf, access });
         Ok(slice)
     }
 
@@ -120,11 +119,11 @@ impl Verbs {
         qp: QpId,
         buf: &Buf,
         rights: Rights,
-    ) -> Result<(RemoteSlice, Way), ExposeError> {
+    ) -> Result<(RemoteSlice, Access), ExposeError> {
         let full = ExposeError::Full {
             max: self.config.limits.max_exposed,
         };
-        if !self.wait_for_place(qp) {
+        if !self.wait_for_entry(qp) {
             return Err(full);
         }
         self.make_room(qp);
@@ -155,7 +154,7 @@ impl Verbs {
         let key = free_key(&window, &self.exposed);
         let addr = region.name_of(buf.region_offset());
         let slice = slice_of(key, addr, buf)?;
-        // A window of no bytes is not possible: this one opens nothing.
+        // A window of no bytes is not possible: this one exposes nothing.
         let (start, len, rights) = if buf.is_empty() {
             (region.first_name(), 1, Rights::empty())
         } else {
@@ -169,19 +168,19 @@ impl Verbs {
             len,
             rights,
         };
-        let way = Way::Window {
+        let access = Access::Window {
             adapter: link.room.adapter,
             window,
             region,
             once,
             state: WindowState::Binding,
         };
-        // Destroying a window has to wait for this.
+        // The window must not be destroyed before this completes.
         chain(conn, SendItem::Bind(slice.key), op, once);
         conn.internal += 1;
         conn.exposed = true;
         self.list(qp);
-        Ok((slice, way))
+        Ok((slice, access))
     }
 
     fn open_region(
@@ -189,7 +188,7 @@ impl Verbs {
         qp: QpId,
         buf: &Buf,
         rights: Rights,
-    ) -> Result<(RemoteSlice, Way), ExposeError> {
+    ) -> Result<(RemoteSlice, Access), ExposeError> {
         let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
         conn.exposed = true;
         let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
@@ -203,8 +202,7 @@ impl Verbs {
         };
         let mut rights = rights;
         if buf.is_empty() {
-            // A registration of no bytes is not possible: this one opens
-            // nothing.
+            // A registration of no bytes is not possible: this one exposes nothing.
             piece = Piece {
                 offset: 0,
                 len: 1,
@@ -212,16 +210,16 @@ impl Verbs {
             };
             rights = Rights::empty();
         }
-        // A key that something else has, on another device, or had a short
-        // time ago, is kept until one is found that is new.
+        // A key that is in use on another device, or was in use recently, is kept until an
+        // unused one is found.
         let mut taken = Vec::new();
         loop {
             #[allow(
                 unsafe_code,
                 reason = "the buffer is the provider's until it is closed"
             )]
-            // SAFETY: the part of `buf` in view, or nothing of it; the caller keeps it with
-            // the way that is returned, which is closed before anybody gets it back.
+            // SAFETY: the view of `buf`, or nothing of it; the caller keeps it with the
+            // returned value, which is closed before the buffer returns.
             let region =
                 unsafe { MemoryRegion::remote(domain.pd(), local.region(), piece, rights) };
             let region = match region {
@@ -241,17 +239,17 @@ impl Verbs {
                 continue;
             }
             let slice = slice_of(key.0, addr, buf)?;
-            let way = Way::Region {
+            let access = Access::Region {
                 region,
                 invalidated: false,
             };
-            return Ok((slice, way));
+            return Ok((slice, access));
         }
     }
 
-    /// Waits until the send queue has a place that is not the caller's.
-    fn wait_for_place(&mut self, qp: QpId) -> bool {
-        self.wait_until(qp, PATIENCE, |this| {
+    /// Waits until the send queue has a free internal entry.
+    fn wait_for_entry(&mut self, qp: QpId) -> bool {
+        self.wait_until(qp, TIMEOUT, |this| {
             let conn = this.conns.get(qp)?;
             let link = conn.link.as_ref()?;
             (conn.internal < link.extra).then_some(())
@@ -259,12 +257,12 @@ impl Verbs {
         .is_some()
     }
 
-    /// Posts what is chained and takes completions until `done` gives
-    /// something, for as long as `patience` lasts. Events wait for the next poll.
+    /// Posts the chain and takes completions until `done` returns a value, for at most
+    /// `timeout`. Events are reported by the next poll.
     fn wait_until<R>(
         &mut self,
         qp: QpId,
-        patience: Duration,
+        timeout: Duration,
         done: impl Fn(&Self) -> Option<R>,
     ) -> Option<R> {
         if let Some(result) = done(self) {
@@ -272,7 +270,7 @@ impl Verbs {
         }
         self.post_chain(qp);
         let mut events = std::mem::take(&mut self.later);
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         let result = loop {
             let progress = self.reap(&mut events);
             if let Some(result) = done(self) {
@@ -287,7 +285,7 @@ impl Verbs {
                 if Instant::now() >= end {
                     break None;
                 }
-                // A device in software may need this CPU.
+                // A software device may need this CPU.
                 std::thread::yield_now();
             }
         };
@@ -309,29 +307,29 @@ impl Verbs {
             self.cut_off(qp, not_acknowledged());
         }
         let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
-        if matches!(exposure.way, Way::Region { .. }) {
+        if matches!(exposure.access, Access::Region { .. }) {
             self.withdrawn.add(key);
         }
-        if let Err(error) = self.drop_way(exposure.way) {
+        if let Err(error) = self.close_access(exposure.access) {
             self.cut_off(qp, not_closed(&error));
         }
         Ok(exposure.buf)
     }
 
-    /// In which the device sends again what was lost once: our request to
-    /// close a window waits behind it. A queue pair that is held up for longer
-    /// is given up, since its caller waits.
+    /// Time for one retransmission by the device: the local request to invalidate a window
+    /// waits behind it. A queue pair that is blocked for longer is closed, because its caller
+    /// waits.
     fn resend_time(&self) -> Duration {
         let exponent = self.config.ack_timeout.unwrap_or(ACK_TIMEOUT);
-        // 4.096 µs times 2 to that power (InfiniBand Architecture, 9.7.6.1.3),
-        // and half of it for the answer. Not for minutes, whoever asks.
+        // 4.096 µs times 2 to that power (InfiniBand Architecture, 9.7.6.1.3), and half of it
+        // for the response. Bounded, so that it never takes minutes.
         let micros = 4u64.checked_shl(exponent.into()).unwrap_or(u64::MAX);
         let time = Duration::from_micros(micros.saturating_add(micros / 2));
-        time.clamp(PATIENCE, Duration::from_secs(5))
+        time.clamp(TIMEOUT, Duration::from_secs(5))
     }
 
-    /// Ends a queue pair at once, since a key could not be closed: when it is
-    /// destroyed its peer reaches nothing, whatever keys there are.
+    /// Ends a queue pair immediately, because a key could not be invalidated: when it is
+    /// destroyed its peer can access nothing, whatever keys exist.
     fn cut_off(&mut self, qp: QpId, reason: CloseReason) {
         self.fail_own(qp, reason);
         let mut events = std::mem::take(&mut self.later);
@@ -343,12 +341,12 @@ impl Verbs {
     /// Closes memory.
     ///
     /// # Errors
-    /// When the peer may still reach it, as long as there is its queue pair.
-    fn drop_way(&mut self, way: Way) -> io::Result<()> {
-        let (adapter, window, region, once, state) = match way {
-            Way::Closed => return Ok(()),
-            Way::Region { region, .. } => return region.close(),
-            Way::Window {
+    /// If the peer may still access it, as long as its queue pair exists.
+    fn close_access(&mut self, access: Access) -> io::Result<()> {
+        let (adapter, window, region, once, state) = match access {
+            Access::Closed => return Ok(()),
+            Access::Region { region, .. } => return region.close(),
+            Access::Window {
                 adapter,
                 window,
                 region,
@@ -364,16 +362,16 @@ impl Verbs {
             return Ok(());
         }
         adapter.windows.lost();
-        // The window goes before its region. A chain that still names it does
-        // so for a queue pair that is gone.
+        // The window is destroyed before its region. A chain that still contains it belongs
+        // to a destroyed queue pair.
         let closed = Arc::into_inner(window).map_or(Ok(()), MemoryWindow::close);
         drop(region);
         closed
     }
 
-    /// Asks the device to close a window.
+    /// Requests the invalidation of a window.
     fn invalidate(&mut self, qp: QpId, key: RemoteKey) {
-        if !self.wait_for_place(qp) {
+        if !self.wait_for_entry(qp) {
             return;
         }
         self.make_room(qp);
@@ -396,71 +394,69 @@ impl Verbs {
 
     fn set_window(&mut self, key: RemoteKey, new: WindowState) {
         if let Some(exposure) = self.exposed.get_mut(&key)
-            && let Way::Window { state, .. } = &mut exposure.way
+            && let Access::Window { state, .. } = &mut exposure.access
         {
             *state = new;
         }
     }
 
-    /// Our request to open a window is done.
+    /// The local request to bind a window is complete.
     pub(super) fn window_opened(&mut self, key: RemoteKey) {
         if let Some(exposure) = self.exposed.get_mut(&key)
-            && let Way::Window { state, .. } = &mut exposure.way
+            && let Access::Window { state, .. } = &mut exposure.access
             && *state == WindowState::Binding
         {
             *state = WindowState::Open;
         }
     }
 
-    /// Our request to close a window is done.
+    /// The local request to invalidate a window is complete.
     pub(super) fn window_closed(&mut self, key: RemoteKey) {
         self.set_window(key, WindowState::Closed);
     }
 
-    /// The peer of `qp` invalidated `key`. Returns whether it was its to
-    /// invalidate: devices in software let peers do that to keys of others, or
-    /// to keys that are invalid already.
+    /// The peer of `qp` invalidated `key`. Returns whether it was allowed to: software
+    /// devices let peers invalidate keys of others, and keys that are invalid already.
     pub(super) fn invalidated_by_peer(&mut self, qp: QpId, key: RemoteKey) -> bool {
         let Some(exposure) = self.exposed.get_mut(&key) else {
             return false;
         };
         let own = exposure.qp == qp;
-        let first = match &mut exposure.way {
-            Way::Closed => false,
-            Way::Window { state, .. } => match state {
+        let first = match &mut exposure.access {
+            Access::Closed => false,
+            Access::Window { state, .. } => match state {
                 WindowState::Binding | WindowState::Open => {
                     *state = WindowState::Closed;
                     true
                 }
-                // Our own request is behind it and finds nothing to do.
+                // The local request is behind it and has no effect.
                 WindowState::Closing => true,
                 WindowState::Closed => false,
             },
-            Way::Region { invalidated, .. } => !std::mem::replace(invalidated, true),
+            Access::Region { invalidated, .. } => !std::mem::replace(invalidated, true),
         };
         own && first
     }
 
-    /// Closes everything that the peer of `qp` reaches: its queue pair does
-    /// nothing any more.
+    /// Closes everything that is exposed to the peer of `qp`: its queue pair is stopped.
     pub(super) fn close_all_to_peer(&mut self, qp: QpId) {
         let exposed = self.exposed.values_mut().filter(|one| one.qp == qp);
-        let open = exposed.map(|one| std::mem::replace(&mut one.way, Way::Closed));
-        let open: Vec<Way> = open.collect();
-        for way in open {
-            // The queue pair is stopped, and destroyed before anybody gets the
-            // buffer; the cause is in the log.
-            let _ = self.drop_way(way);
+        let open = exposed.map(|one| std::mem::replace(&mut one.access, Access::Closed));
+        let open: Vec<Access> = open.collect();
+        for access in open {
+            // The queue pair is stopped, and destroyed before the buffer returns; the cause
+            // is in the log.
+            let _ = self.close_access(access);
         }
     }
 }
 
 impl Exposure {
-    /// Whether the device has to be asked to close it.
+    /// Whether the device has to invalidate it.
     fn wants_invalidating(&self) -> bool {
         matches!(
-            self.way,
-            Way::Window {
+            self.access,
+            Access::Window {
                 once: false,
                 state: WindowState::Binding | WindowState::Open,
                 ..
@@ -468,20 +464,20 @@ impl Exposure {
         )
     }
 
-    /// Whether the peer reaches it no more, or not once it is dropped.
+    /// Whether the peer cannot access it any more, or will not once it is dropped.
     fn may_go_back(&self) -> bool {
-        match self.way {
-            Way::Window { once, state, .. } => match state {
+        match self.access {
+            Access::Window { once, state, .. } => match state {
                 WindowState::Binding | WindowState::Closing => false,
                 WindowState::Open => once,
                 WindowState::Closed => true,
             },
-            Way::Closed | Way::Region { .. } => true,
+            Access::Closed | Access::Region { .. } => true,
         }
     }
 }
 
-/// The next key of `window` that no other exposure has: two devices may have the same.
+/// The next key of `window` that no other exposure has: two devices may use the same key.
 fn free_key(window: &MemoryWindow, exposed: &KeyMap<Exposure>) -> u32 {
     let mut key = next_key(window.key());
     while exposed.contains_key(&RemoteKey(key)) && key != window.key() {
@@ -490,7 +486,7 @@ fn free_key(window: &MemoryWindow, exposed: &KeyMap<Exposure>) -> u32 {
     key
 }
 
-/// Registers exactly what is exposed, for a window of its own.
+/// Registers exactly the exposed bytes, for a window of its own.
 fn narrow(domain: &Domain, shared: &MemoryRegion, buf: &Buf) -> io::Result<Arc<MemoryRegion>> {
     let offset = if buf.is_empty() {
         0

@@ -1,8 +1,8 @@
-//! First messages that a device overlooks.
+//! Nudges for devices that overlook the first message.
 //!
-//! Linux siw answers a request before it looks for data on that socket
-//! (`siw_accept`): what a fast peer sent in between stays there until more
-//! comes, and whoever waits for the answer to its first message sends no more.
+//! Linux siw accepts a request before it checks for data on that socket (`siw_accept`). Data
+//! that a fast peer sent in between stay there until more arrive, and a peer that waits for
+//! the response to its first message sends no more.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::outstanding::SendItem;
 use crate::siw;
 use crate::sys::{Payload, Segment, SendOp};
 
-/// How long a new connection may be silent. Long enough that a peer which was
-/// not overlooked is hardly ever nudged: siw answers a Read of nothing with the
-/// length of what it sends at that moment, if it sends something.
+/// Time for which a new connection may be silent. Long enough that a peer which was not
+/// overlooked hardly ever gets a nudge: siw responds to a Read of no bytes with the length of
+/// the message that it sends at that moment, if any.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A name for nothing. Some hardware refuses Reads of no bytes from key 0.
+/// A key for Reads of no bytes. Some hardware refuses key 0.
 const NO_KEY: u32 = 1;
 
 impl Verbs {
@@ -37,10 +37,10 @@ impl Verbs {
         }
     }
 
-    /// If nothing was heard yet, moves some bytes, behind which a device finds
-    /// what it overlooked. Only whoever accepted overlooks something: if that was
-    /// this side, the peer answers a Read of nothing (RFC 5040, section 5.2);
-    /// otherwise the peer gets a Write of nothing.
+    /// If nothing was received yet, sends some bytes, after which a device finds the
+    /// overlooked data. Only an accepting device overlooks data: if that was this side, the
+    /// peer responds to a Read of no bytes (RFC 5040, section 5.2); otherwise the peer gets
+    /// an empty Write.
     pub(super) fn nudge(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -62,7 +62,11 @@ impl Verbs {
             let payload = Payload::Inline(&[]);
             SendOp::Write { payload, addr, key }
         };
-        of_peer!(debug, conn, "silent since it stands: nudges it");
+        of_peer!(
+            debug,
+            conn,
+            "the peer has been silent since the connection was established, sending a nudge"
+        );
         conn.internal += 1;
         chain(conn, SendItem::Nudge, op, true);
         self.post_chain(qp);

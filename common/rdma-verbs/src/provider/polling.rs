@@ -1,9 +1,8 @@
-//! What happened: completions, and what descriptors tell.
+//! Polling of completions and of file descriptors.
 //!
-//! As long as completions come, a poll makes no system call but for a look at
-//! the descriptors now and then. When none come, every completion queue is
-//! armed and looked at once more before a poll says that nothing happened: its
-//! caller may sleep, and misses nothing.
+//! As long as there are completions, a poll makes no system call except for an occasional
+//! check of the descriptors. When there are none, every completion queue is armed and polled
+//! once more before a poll reports no progress: its caller may then sleep and misses nothing.
 
 use std::time::Duration;
 
@@ -15,28 +14,28 @@ use super::{Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::conn::{Conn, Phase, WorkId};
 use crate::outstanding::{SendItem, failed};
-use crate::sys::{AsyncNote, ContextKey, CqKey, WorkCompletion, event, status};
+use crate::sys::{ContextKey, CqKey, DeviceEvent, WorkCompletion, event, status};
 use crate::words::{
     event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,
 };
 
-/// How often the descriptors are looked at while completions come, and while
-/// none do.
+/// Intervals of checks of the descriptors, while there are completions and while there are
+/// none.
 const LOOK_BUSY: Duration = Duration::from_micros(500);
 const LOOK_IDLE: Duration = Duration::from_micros(20);
 
-/// Descriptors looked at at once.
+/// Maximum descriptors per check.
 const READY: usize = 16;
 
-/// Completions taken from one queue in one poll, in batches.
+/// Maximum completions from one queue in one poll, in batches.
 const BATCHES: usize = 8;
-/// Events of connection management handled in one poll.
+/// Maximum events of connection management in one poll.
 const CM_EVENTS: usize = 64;
-/// What a device that stopped an iWARP queue pair has time to say why.
+/// Time for a device that stopped an iWARP queue pair to report the reason.
 const EXPLAIN: Duration = Duration::from_secs(1);
 
 impl Verbs {
-    pub(super) fn turn(&mut self, events: &mut Vec<Event>) -> bool {
+    pub(super) fn poll_once(&mut self, events: &mut Vec<Event>) -> bool {
         let before = events.len();
         events.append(&mut self.later);
         self.post_listed();
@@ -44,7 +43,7 @@ impl Verbs {
         let pause = if worked { LOOK_BUSY } else { LOOK_IDLE };
         let due = |looked: Duration| self.now.saturating_sub(looked) >= pause;
         if self.looked.is_none_or(due) {
-            worked |= self.look(events);
+            worked |= self.check_descriptors(events);
         }
         if !worked {
             worked |= self.arm(events);
@@ -54,7 +53,7 @@ impl Verbs {
         worked || events.len() > before
     }
 
-    /// Takes completions, so many at most. Returns whether there were any.
+    /// Takes completions, up to a limit. Returns whether there were any.
     pub(super) fn reap(&mut self, events: &mut Vec<Event>) -> bool {
         let mut found = std::mem::take(&mut self.found);
         for (number, adapter) in (0..).zip(&mut self.adapters) {
@@ -86,8 +85,8 @@ impl Verbs {
         any
     }
 
-    /// Has every queue raise an event at its next completion, and takes what
-    /// came before that.
+    /// Arms every queue for its next completion, and takes completions that arrived before
+    /// that.
     fn arm(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         let adapters = self.adapters.iter_mut().flatten();
@@ -101,8 +100,8 @@ impl Verbs {
         any && self.reap(events)
     }
 
-    /// Looks at the descriptors. Returns whether anything happened.
-    fn look(&mut self, events: &mut Vec<Event>) -> bool {
+    /// Checks the descriptors. Returns whether there was any event.
+    fn check_descriptors(&mut self, events: &mut Vec<Event>) -> bool {
         self.looked = Some(self.now);
         let mut ready = [EpollEvent::empty(); READY];
         let Ok(count) = self.epoll.wait(&mut ready, EpollTimeout::ZERO) else {
@@ -118,12 +117,12 @@ impl Verbs {
         let ready = tokens.get(..count).unwrap_or_default();
         let mut any = false;
         if ready.contains(&watch::MAILBOX) {
-            any |= self.take_letters(events);
+            any |= self.take_messages(events);
         }
-        // What a device says of a queue pair explains what comes after it.
+        // An asynchronous event of a queue pair explains later events.
         for (kind, id) in ready.iter().filter_map(|token| watched(*token)) {
             if kind == watch::ASYNC {
-                any |= self.take_notes(id, events);
+                any |= self.take_device_events(id, events);
             } else {
                 self.take_wake_ups(id);
             }
@@ -133,7 +132,7 @@ impl Verbs {
         }
         if ready.contains(&watch::GROUP) && self.group.hand_out() {
             any = true;
-            self.take_letters(events);
+            self.take_messages(events);
         }
         self.reap(events) || any
     }
@@ -161,7 +160,7 @@ impl Verbs {
         any
     }
 
-    /// Takes the events that completion queues raised.
+    /// Takes the events of completion queues.
     fn take_wake_ups(&mut self, id: AdapterId) {
         let Some(adapter) = self.adapter(id) else {
             return;
@@ -174,24 +173,29 @@ impl Verbs {
         }
     }
 
-    fn take_notes(&mut self, id: AdapterId, events: &mut Vec<Event>) -> bool {
+    fn take_device_events(&mut self, id: AdapterId, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         loop {
             let Some(adapter) = self.adapter(id) else {
                 return any;
             };
             let key = adapter.key();
-            let Some(note) = adapter.context.take_async_event() else {
+            let Some(event) = adapter.context.take_async_event() else {
                 return any;
             };
             any = true;
-            crate::mailbox::tell_others(&self.mailbox, key, note);
-            self.on_note(key, note, events);
+            crate::mailbox::forward_to_others(&self.mailbox, key, event);
+            self.on_device_event(key, event, events);
         }
     }
 
-    /// A device tells something that no completion does.
-    pub(super) fn on_note(&mut self, device: ContextKey, note: AsyncNote, events: &mut Vec<Event>) {
+    /// Handles an asynchronous event of a device.
+    pub(super) fn on_device_event(
+        &mut self,
+        device: ContextKey,
+        event: DeviceEvent,
+        events: &mut Vec<Event>,
+    ) {
         let of = |one: &&Option<crate::adapter::Adapter>| {
             one.as_ref().is_some_and(|one| one.key() == device)
         };
@@ -201,20 +205,20 @@ impl Verbs {
         }) else {
             return;
         };
-        match note.event {
+        match event.event {
             event::DEVICE_FATAL => {
                 self.lose_adapter(AdapterId(index));
                 return;
             }
-            event::SRQ_ERR => self.lose_shared(AdapterId(index), note.srq),
-            event::PORT_ACTIVE => tracing::info!(device = name, port = note.port, "port is up"),
-            event::PORT_ERR => tracing::warn!(device = name, port = note.port, "port is down"),
+            event::SRQ_ERR => self.lose_shared(AdapterId(index), event.srq),
+            event::PORT_ACTIVE => tracing::info!(device = name, port = event.port, "port is up"),
+            event::PORT_ERR => tracing::warn!(device = name, port = event.port, "port is down"),
             _ => {}
         }
-        if let Some(key) = note.cq {
+        if let Some(key) = event.cq {
             self.lose_queue(AdapterId(index), key);
         }
-        let Some(number) = note.qp else { return };
+        let Some(number) = event.qp else { return };
         let of = |conn: &&mut Conn| {
             let link = conn.link.as_ref();
             link.is_some_and(|link| link.room.adapter.0 == index && link.qp_number == number)
@@ -222,23 +226,22 @@ impl Verbs {
         let Some(qp) = self.conns.iter_mut().find(of).map(|conn| conn.id) else {
             return;
         };
-        if note.event == event::COMM_EST {
-            self.stand_by_message(qp, events);
-        } else if note.event == event::LAST_WQE {
+        if event.event == event::COMM_EST {
+            self.establish_by_message(qp, events);
+        } else if event.event == event::LAST_WQE {
             self.took_last(qp);
-        } else if let Some(reason) = event_reason(note.event) {
+        } else if let Some(reason) = event_reason(event.event) {
             self.fail_own(qp, reason);
         }
     }
 
-    /// A completion queue failed: what it would tell is lost, so its queue
-    /// pairs end.
+    /// A completion queue failed: its completions are lost, so its queue pairs end.
     fn lose_queue(&mut self, id: AdapterId, key: CqKey) {
         let Some(adapter) = self.adapter(id) else {
             return;
         };
         let mut queues = adapter.queues.iter_mut().enumerate();
-        // It may be of another provider.
+        // It may belong to another provider.
         let Some((number, queue)) = queues.find(|(_, queue)| queue.cq.key() == key) else {
             return;
         };
@@ -260,7 +263,7 @@ impl Verbs {
     fn on_completion(&mut self, wc: &WorkCompletion, events: &mut Vec<Event>) {
         let id = WorkId::parse(wc.id);
         let Some(conn) = self.conns.of_work(id) else {
-            // Of a queue pair that is gone.
+            // Completion of a destroyed queue pair.
             return;
         };
         let qp = conn.id;
@@ -271,7 +274,7 @@ impl Verbs {
         }
     }
 
-    /// What the completion of a receive means.
+    /// The outcome for the completion of a receive.
     pub(super) fn recv_outcome(
         &mut self,
         qp: QpId,
@@ -280,7 +283,7 @@ impl Verbs {
     ) -> Outcome {
         let outcome = self.outcome(qp, wc, recv_reason);
         if outcome.is_success() {
-            self.stand_by_message(qp, events);
+            self.establish_by_message(qp, events);
             if let Some(reason) = self.check_invalidated(qp, wc) {
                 let outcome = failed(&reason);
                 self.fail_own(qp, reason);
@@ -305,7 +308,7 @@ impl Verbs {
         }
     }
 
-    /// Checks that a message invalidated only what its sender may.
+    /// Checks that a message invalidated only keys of its sender.
     fn check_invalidated(&mut self, qp: QpId, wc: &WorkCompletion) -> Option<CloseReason> {
         let key = wc.invalidated?;
         if self.invalidated_by_peer(qp, RemoteKey(key)) {
@@ -356,8 +359,7 @@ impl Verbs {
         self.drained(qp);
     }
 
-    /// What a completion means for its work, and for its queue pair if it
-    /// failed.
+    /// The outcome of a completion for its work, and for its queue pair if it failed.
     fn outcome(
         &mut self,
         qp: QpId,
@@ -380,8 +382,8 @@ impl Verbs {
         }
     }
 
-    /// A queue pair fails for a reason that its own device found: that beats
-    /// what the peer's good-bye says.
+    /// Fails a queue pair with a reason from its own device, which overrides the peer's
+    /// disconnect.
     pub(super) fn fail_own(&mut self, qp: QpId, reason: CloseReason) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -393,8 +395,7 @@ impl Verbs {
         self.fail(qp, reason);
     }
 
-    /// Work was flushed. Mostly because the queue pair ends; otherwise its
-    /// device stopped it.
+    /// Handles flushed work: usually the queue pair ends, otherwise its device stopped it.
     fn flushed(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -406,13 +407,13 @@ impl Verbs {
         Self::note_leaving(&mut self.leaving, conn);
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         if iwarp {
-            // The end of the stream flushes too. Connection management will
-            // say what it was.
+            // The end of the stream flushes too. Connection management will report the
+            // reason.
             let deadline = self.now + EXPLAIN;
             Self::set_deadline(&mut self.deadlines, conn, Some(deadline));
             return;
         }
-        // A completion that says more may be behind this one.
+        // A completion with the reason may be behind this one.
         self.fail(qp, stopped_by_request());
     }
 }

@@ -1,4 +1,4 @@
-//! Work requests: checked, written down, chained, posted.
+//! Work requests: checked, recorded, chained, posted.
 
 use std::io;
 
@@ -38,8 +38,8 @@ impl Verbs {
             invalidated: None,
         };
         let number = conn.recvs.push(item, true);
-        // At once, because a message may be on its way to it already. That
-        // needs no doorbell and no system call, so there is nothing to batch.
+        // Posted immediately, because a message for it may be in flight already. That needs
+        // no doorbell and no system call, so there is nothing to batch.
         if chain_recv(&self.adapters, conn, number)
             && let Err(error) = post_recvs(conn)
         {
@@ -55,7 +55,7 @@ impl Verbs {
                 return Err(conn.phase.refusal());
             }
             _ if conn.draws.is_some() => {
-                let state = "drawing from a shared receive queue";
+                let state = "using a shared receive queue";
                 return Err(PostError::WrongState { state });
             }
             _ => {}
@@ -106,7 +106,7 @@ impl Verbs {
         if conn.work >= depth {
             return Err(PostError::QueueFull { depth });
         }
-        // Both sides agreed on no Reads at all: this one would wait for ever.
+        // The negotiated number of Reads is 0: this one would wait for ever.
         if work.kind() == WorkKind::Read && conn.reads_out == 0 {
             return Err(PostError::QueueFull { depth: 0 });
         }
@@ -134,7 +134,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// Has the queue pair's chain posted in the next submit or poll.
+    /// Adds the queue pair to those whose chain the next submit or poll posts.
     pub(super) fn list(&mut self, qp: QpId) {
         if let Some(conn) = self.conns.get_mut(qp)
             && !conn.listed
@@ -144,7 +144,7 @@ impl Verbs {
         }
     }
 
-    /// Posts the chains of all queue pairs that have something in theirs.
+    /// Posts all chains that are not empty.
     pub(super) fn post_listed(&mut self) {
         let mut listed = std::mem::take(&mut self.listed);
         for qp in listed.drain(..) {
@@ -153,7 +153,7 @@ impl Verbs {
             }
             self.post_chain(qp);
         }
-        // What was listed meanwhile waits for its turn.
+        // Queue pairs that were added meanwhile wait for the next call.
         listed.append(&mut self.listed);
         self.listed = listed;
     }
@@ -178,21 +178,20 @@ impl Verbs {
     }
 }
 
-/// Chains a receive if there is a queue pair already. Returns whether there
-/// is.
+/// Chains a receive if the queue pair exists already. Returns whether it does.
 fn chain_recv(adapters: &[Option<Adapter>], conn: &mut Conn, number: u64) -> bool {
     let (Some(link), Some(item)) = (&mut conn.link, conn.recvs.get(number)) else {
         return false;
     };
     let room = domain_of(adapters, link).and_then(|domain| domain.room(&item.buf));
-    // InfiniBand hardware takes a length of 0 for 2 GiB.
+    // InfiniBand hardware interprets a length of 0 as 2 GiB.
     let room = room.filter(|room| link.iwarp || room.len > 0);
     let id = WorkId::of(conn.id, true, number);
     link.recv_chain.push(id, room);
     true
 }
 
-/// Posts the receives that were queued before there was a queue pair.
+/// Posts the receives that were queued before the queue pair was created.
 pub(super) fn post_early_recvs(adapters: &[Option<Adapter>], conn: &mut Conn) -> io::Result<()> {
     let numbers: Vec<u64> = conn.recvs.iter().map(|(number, _)| number).collect();
     for number in numbers {
@@ -224,9 +223,8 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     let Some(link) = &mut conn.link else {
         return Ok(());
     };
-    // One completion for the chain; reads and what somebody waits for have
-    // their own. Every chain has one, so a queue never fills up with work
-    // that raises none.
+    // One completion for the chain; reads and requests that are waited for have their own.
+    // Every chain has one, so a queue never fills up with unsignaled work.
     link.send_chain.signal_last();
     #[allow(
         unsafe_code,
@@ -241,7 +239,7 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     }
 }
 
-/// Writes down the caller's work and chains it.
+/// Records the caller's work and chains it.
 fn chain_work(
     adapters: &[Option<Adapter>],
     conn: &mut Conn,
@@ -312,8 +310,8 @@ fn chain_read(
         }
     };
     let (addr, key) = (remote.addr, remote.key.0);
-    // iWARP needs a piece of memory for each Read (RFC 5040, section
-    // 4.4): one of no bytes is a Write of none, which opens nothing.
+    // iWARP needs memory for each Read (RFC 5040, section 4.4): one of no bytes is replaced
+    // by an empty Write, which exposes nothing.
     let nothing = iwarp && segment.is_none();
     let op = if nothing {
         SendOp::Write {
@@ -356,7 +354,7 @@ fn chain_send(
     };
     let total = head.len() + body.as_ref().map_or(0, |body| body.len());
     let link = conn.link.as_ref();
-    // Linux siw takes no inline bytes in a Send with Invalidate.
+    // Linux siw supports no inline data in a Send with Invalidate.
     let inline =
         link.is_some_and(|link| total <= link.inline && !(link.iwarp && invalidate.is_some()));
     let placed = link.and_then(|link| {
@@ -409,7 +407,7 @@ fn chain_send(
     Ok(())
 }
 
-/// A message that goes with its work request: `head` and `body`, copied to `bytes`.
+/// The inline data of a message: `head` and `body`, copied to `bytes`.
 fn copy_inline<'a>(head: &[u8], body: &[u8], bytes: &'a mut [u8; INLINE]) -> &'a [u8] {
     let mut len = 0;
     for (place, byte) in bytes.iter_mut().zip(head.iter().chain(body)) {
@@ -419,16 +417,15 @@ fn copy_inline<'a>(head: &[u8], body: &[u8], bytes: &'a mut [u8; INLINE]) -> &'a
     bytes.get(..len).unwrap_or_default()
 }
 
-/// Writes a request down and puts it into the chain, which has room.
-/// `signalled` reads are done by their own completion only.
+/// Records a request and adds it to the chain, which must have room. `signalled` reads are
+/// completed only by their own completion.
 pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signalled: bool) {
     let alone = signalled && matches!(op, SendOp::Read { .. });
     let number = conn.sends.push(item, alone);
     if let Some(link) = &mut conn.link {
-        // Linux siw hands pages of work that raises no completion to TCP as
-        // they are, where they stay until the peer acknowledges them: long
-        // after a later completion says that the work is done. Pages of work
-        // that raises one are copied.
+        // Linux siw passes pages of unsignaled work to TCP without a copy, where they stay
+        // until the peer acknowledges them: long after a later completion reports that the
+        // work is complete. Pages of signaled work are copied.
         let copied = link.iwarp && op.sends_memory();
         if link.siw {
             siw::in_two(&mut op);
@@ -441,17 +438,16 @@ pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signall
     }
 }
 
-/// Where an RDMA Read goes.
+/// Destination of an RDMA Read.
 struct Sink {
     opened: Option<MemoryRegion>,
     segment: Option<Segment>,
     iwarp: bool,
 }
 
-/// On iWARP a peer answers an RDMA Read by writing to a key, so the memory
-/// that is read into is opened to it, as long as the Read takes and not a byte
-/// more (RFC 5040, section 4.4). That costs two system calls a Read, which is
-/// the price of never opening more. Elsewhere nothing is needed.
+/// On iWARP a peer responds to an RDMA Read by writing to a key, so exactly the destination
+/// is exposed to it for the duration of the Read (RFC 5040, section 4.4). That costs two
+/// system calls per Read, but exposes nothing else. Other devices need nothing.
 fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Result<Sink> {
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
     let domain = domain_of(adapters, link).ok_or_else(unknown)?;
@@ -474,8 +470,8 @@ fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Resu
         unsafe_code,
         reason = "the buffer is the provider's until it is closed"
     )]
-    // SAFETY: the caller keeps `local`, of which that is the part in view, with what is
-    // returned, and closes that first.
+    // SAFETY: the caller keeps `local`, whose view this is, with the returned value, and
+    // closes that first.
     let opened = unsafe { MemoryRegion::remote(domain.pd(), region.region(), piece, rights) }?;
     let segment = Segment {
         addr: opened.name_of(local.region_offset()),

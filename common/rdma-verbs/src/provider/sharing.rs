@@ -1,5 +1,5 @@
-//! Shared receive queues: who draws, what is posted, and the end of a queue
-//! pair that draws.
+//! Shared receive queues: their queue pairs, posted receives, and the end of a queue pair
+//! that uses one.
 
 use std::io;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::shared::Shared;
 use crate::sys::{SrqKey, WorkCompletion};
 use crate::words::of_device;
 
-/// How long a device may take to say that it takes no more receives for a
-/// queue pair that was stopped. Some never say it.
+/// Time for a device to report that it takes no more receives for a stopped queue pair. Some
+/// never report it.
 const LAST: Duration = Duration::from_millis(200);
 
 impl Verbs {
-    pub(super) fn let_draw(
+    pub(super) fn share_receives_of(
         &mut self,
         qp: QpId,
         recvs: u32,
@@ -104,7 +104,7 @@ impl Verbs {
         let Some(domain) = domain.filter(|domain| registered && domain.room(&buf).is_some()) else {
             return Err((PostError::NotRegistered, buf));
         };
-        // At once, as receives of a queue pair are.
+        // Posted immediately, like receives of a queue pair.
         receives.post(tag, buf, domain).map_err(|(error, buf)| {
             let error = explain(&error);
             tracing::warn!(
@@ -115,7 +115,7 @@ impl Verbs {
         })
     }
 
-    /// A shared receive came back.
+    /// Handles the completion of a shared receive.
     pub(super) fn on_shared(
         &mut self,
         id: AdapterId,
@@ -140,11 +140,10 @@ impl Verbs {
         events.push(Event::Received(received(qp, item, outcome)));
     }
 
-    /// Whether a queue pair that was stopped may not be destroyed yet. Its
-    /// device may hold receives that it took and that did not come back: they
-    /// do before it says that there was a last one, and would be lost with the
-    /// queue pair (InfiniBand Architecture, volume 1, section 10.2.9: "Last WQE
-    /// Reached").
+    /// Whether a stopped queue pair may not be destroyed yet. Its device may hold receives
+    /// that it took and that are not completed: they complete before it reports the last one,
+    /// and would be lost with the queue pair (InfiniBand Architecture, volume 1, section
+    /// 10.2.9: "Last WQE Reached").
     pub(super) fn awaits_last(&mut self, qp: QpId) -> bool {
         let Some(conn) = self.conns.get_mut(qp) else {
             return false;
@@ -165,8 +164,8 @@ impl Verbs {
         true
     }
 
-    /// The device takes no more receives for a queue pair, or it is not waited
-    /// for any longer.
+    /// The device takes no more receives for a queue pair, or the time for its report has
+    /// passed.
     pub(super) fn took_last(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
@@ -179,14 +178,13 @@ impl Verbs {
         }
     }
 
-    /// A shared receive queue failed: those that draw from it get no message
-    /// any more.
+    /// A shared receive queue failed: queue pairs that use it get no message any more.
     pub(super) fn lose_shared(&mut self, id: AdapterId, which: Option<SrqKey>) {
         let Some(receives) = self.receives_of(id) else {
             return;
         };
         if which != Some(receives.srq().key()) {
-            // Of another thread.
+            // It belongs to another thread.
             return;
         }
         let drawers: Vec<QpId> = receives.drawers().collect();
@@ -196,8 +194,8 @@ impl Verbs {
         }
     }
 
-    /// A queue pair is gone, of which no completion is left. With the last one
-    /// that draws, the queue goes, and what is posted on it.
+    /// Removes a destroyed queue pair, of which no completion is left. The last one that uses
+    /// the queue destroys it, with the posted receives.
     pub(super) fn stop_drawing(&mut self, conn: &Conn) {
         let Some(Draw { of, recvs }) = conn.draws else {
             return;

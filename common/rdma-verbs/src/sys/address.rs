@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// An address with its family, in the storage that has room for any.
+/// An address with its family, in storage for any kind of address.
 pub(super) fn to_raw(addr: SocketAddr) -> sockaddr_storage {
     // SAFETY: an address is numbers, for which zero is a value.
     let mut raw: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -39,7 +39,7 @@ pub(super) fn to_raw(addr: SocketAddr) -> sockaddr_storage {
     raw
 }
 
-/// The address in `raw`. `None` when its family is no internet one.
+/// The address in `raw`. `None` if its family is not IPv4 or IPv6.
 pub(super) fn from_raw(raw: &sockaddr_storage) -> Option<SocketAddr> {
     let place = &raw const *raw;
     match i32::from(raw.ss_family) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
+    fn address_round_trips() {
         for text in [
             "10.1.2.3:4420",
             "[fd00::1]:4421",

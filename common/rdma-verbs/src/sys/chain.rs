@@ -13,32 +13,32 @@ use super::raw::{
 };
 use super::{CmId, MemoryRegion, MemoryWindow, SharedReceiveQueue, check};
 
-/// Bytes that a request may carry in itself.
+/// Maximum inline data of a request in bytes.
 pub(crate) const INLINE: usize = 64;
 
-/// Work requests of one chain.
+/// Maximum work requests of one chain.
 const CHAIN: usize = 32;
 
 /// Bytes in registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// As the device names it.
+    /// I/O address.
     pub(crate) addr: u64,
     pub(crate) len: u32,
-    /// Key for work of this side.
+    /// Local key.
     pub(crate) key: u32,
 }
 
-/// Where a message is.
+/// Location of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
     /// At most [`INLINE`] bytes, copied into the request.
     Inline(&'a [u8]),
-    /// In registered memory, one after the other.
+    /// In registered memory, in this order.
     Memory([Option<Segment>; 2]),
 }
 
-/// What to do.
+/// Operation of a request.
 #[derive(Debug)]
 pub(crate) enum SendOp<'a> {
     Send {
@@ -71,7 +71,7 @@ pub(crate) enum SendOp<'a> {
 }
 
 impl SendOp<'_> {
-    /// Whether bytes go to the peer out of registered memory.
+    /// Whether it sends bytes from registered memory.
     pub(crate) fn sends_memory(&self) -> bool {
         match self {
             Self::Send { payload, .. } | Self::Write { payload, .. } => {
@@ -96,7 +96,7 @@ pub(crate) struct SendChain {
     segments: Box<[[ibv_sge; 2]]>,
     inline: Box<[[u8; INLINE]]>,
     count: usize,
-    /// What the requests name by pointer, and the window's new key.
+    /// Objects to which the requests have pointers, and the window's new key.
     named: Vec<(Arc<MemoryWindow>, Arc<MemoryRegion>, u32)>,
 }
 
@@ -156,7 +156,7 @@ impl SendChain {
             flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
         raw.num_sge = 0;
-        // Left from an earlier request: drivers refuse some that have it.
+        // Left from an earlier request: drivers refuse some requests with it.
         raw.imm_data_invalidated_rkey_union.invalidated_rkey = 0;
         match request.op {
             SendOp::Send {
@@ -205,14 +205,14 @@ impl SendChain {
         raw.send_flags = flags;
     }
 
-    /// Has the last request raise a completion.
+    /// Makes the last request signaled.
     pub(crate) fn signal_last(&mut self) {
         if let Some(last) = self.requests.iter_mut().take(self.count).last() {
             last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
     }
 
-    /// Posts what is in the chain, which is empty then.
+    /// Posts the chain, which is empty then.
     ///
     /// # Safety
     /// Until each request completes, or the queue pair is destroyed:
@@ -245,7 +245,7 @@ impl SendChain {
     }
 }
 
-/// Has a request bind `window`, which is called `key` then, to a range of `region`.
+/// Makes a request bind `window`, with the new key `key`, to a range of `region`.
 fn bind(
     raw: &mut ibv_send_wr,
     window: &MemoryWindow,
@@ -267,7 +267,7 @@ fn bind(
     };
 }
 
-/// Has a request send `payload`; returns the flags it needs for that.
+/// Makes a request send `payload`; returns the flags it needs for that.
 fn place(
     raw: &mut ibv_send_wr,
     segments: &mut [ibv_sge; 2],
@@ -287,8 +287,7 @@ fn place(
     }
 }
 
-/// Has the first `count` requests name their segments and each the next one,
-/// the last none; returns the first.
+/// Sets the segment pointers of the first `count` requests and links them; returns the first.
 fn link<T>(
     requests: &mut [T],
     segments: &mut [[ibv_sge; 2]],
@@ -390,7 +389,7 @@ impl RecvChain {
         raw.num_sge = put(segments, [room, None]);
     }
 
-    /// Posts what is in the chain, which is empty then.
+    /// Posts the chain, which is empty then.
     ///
     /// # Safety
     /// Until each receive completes, or the queue pair is destroyed, no reference exists to
@@ -404,7 +403,7 @@ impl RecvChain {
         })
     }
 
-    /// Posts what is in the chain to a shared queue.
+    /// Posts the chain to a shared queue.
     ///
     /// # Safety
     /// As of [`post`](Self::post), until the shared queue is destroyed.

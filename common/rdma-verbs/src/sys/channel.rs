@@ -1,4 +1,4 @@
-//! Event channels: where connection management tells what happened to ids.
+//! Event channels: events of connection management about ids.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use super::library::{Functions, functions};
 use super::raw::{rdma_cm_event, rdma_cm_event_type, rdma_event_channel};
 use super::{check, last_error};
 
-/// Where the events of ids arrive. Never waits.
+/// Receives the events of ids. Never blocks.
 #[derive(Debug)]
 pub(crate) struct EventChannel {
     raw: NonNull<rdma_event_channel>,
@@ -24,7 +24,7 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// What happened to an id.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmEventKind {
     AddrResolved,
@@ -40,12 +40,12 @@ pub(crate) enum CmEventKind {
     DeviceRemoval,
     AddrChange,
     TimewaitExit,
-    /// Nothing that concerns connections.
+    /// Not about connections.
     Other,
 }
 
 impl CmEventKind {
-    /// Whether nothing more comes about a connect call.
+    /// Whether there are no more events about a connect call.
     pub(crate) fn ends_connect(self) -> bool {
         matches!(
             self,
@@ -71,9 +71,9 @@ pub(crate) struct CmEvent {
     /// 0, a negative errno, or a reason of the protocol.
     pub(crate) status: i32,
     pub(crate) private_data: PrivateData,
-    /// RDMA Reads and atomics the peer wants to have in flight towards us.
+    /// RDMA Reads and atomics that the peer wants to have in flight towards this side.
     pub(crate) reads_in: u8,
-    /// RDMA Reads and atomics the peer answers at once.
+    /// RDMA Reads and atomics that the peer processes at once.
     pub(crate) reads_out: u8,
 }
 
@@ -86,10 +86,10 @@ impl EventChannel {
         Ok(Arc::new(Self { raw, functions }))
     }
 
-    /// A channel that is none: for tests that replace the functions which would look at it.
+    /// An invalid channel, for tests that replace the functions which would access it.
     ///
     /// # Safety
-    /// None of `functions` looks at it.
+    /// None of `functions` accesses it.
     #[cfg(test)]
     pub(super) unsafe fn with_functions(functions: &'static Functions) -> Arc<Self> {
         let raw = NonNull::dangling();
@@ -107,7 +107,7 @@ impl EventChannel {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Takes the next event, if the descriptor does not wait.
+    /// Takes the next event. The descriptor must be non-blocking.
     ///
     /// # Safety
     /// No other thread takes events of this channel meanwhile, or destroys queue pairs of its
@@ -136,7 +136,7 @@ impl EventChannel {
         let kind = kind_of(event.event);
         let (id, request) = if kind == CmEventKind::ConnectRequest {
             let request = NonNull::new(event.id);
-            // SAFETY: the library made the id for this event, and nobody else has it.
+            // SAFETY: the library created the id for this event, and it has no other owner.
             let request = request.map(|raw| unsafe { CmId::of(raw, self) });
             (event.listen_id, request)
         } else {
@@ -164,7 +164,7 @@ impl EventChannel {
             let len = usize::from(param.private_data_len);
             // SAFETY: the event carries as many bytes.
             let bytes = unsafe { std::slice::from_raw_parts(param.private_data.cast(), len) };
-            // What is beyond is padding: nobody says more.
+            // The rest is padding: no peer sends more.
             let bytes = bytes.get(..MOST_PRIVATE).unwrap_or(bytes);
             read.private_data = PrivateData::new(bytes).unwrap_or_default();
         }
@@ -172,7 +172,7 @@ impl EventChannel {
     }
 }
 
-/// Private data that the contract carries at most.
+/// Maximum private data of the contract.
 const MOST_PRIVATE: usize = 196;
 
 fn kind_of(number: rdma_cm_event_type::Type) -> CmEventKind {

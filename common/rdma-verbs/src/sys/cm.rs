@@ -16,16 +16,16 @@ use super::raw::{
 };
 use super::{CompletionQueue, ContextKey, Drawn, ProtectionDomain, check, last_error};
 
-/// What a queue pair is made from.
+/// Objects from which a queue pair is created.
 #[derive(Clone, Debug)]
 pub(crate) struct QpParts {
     pub(crate) pd: Arc<ProtectionDomain>,
     pub(crate) cq: Arc<CompletionQueue>,
-    /// Where its receives come from, if it has none of its own.
+    /// The shared receive queue, if it uses one.
     pub(crate) drawn: Option<Drawn>,
 }
 
-/// Which id: equal as long as it exists.
+/// Identifies an id as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CmIdKey(usize);
 
@@ -35,8 +35,7 @@ impl CmIdKey {
     }
 }
 
-/// An id: a connection to be, a connection, or a listener, and its queue pair
-/// if it has one.
+/// An id: a future connection, a connection, or a listener, and its queue pair if it has one.
 #[derive(Debug)]
 pub(crate) struct CmId {
     /// Never borrowed as a whole: another thread may be in a call (`connect_elsewhere`) that
@@ -44,10 +43,10 @@ pub(crate) struct CmId {
     raw: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
     functions: &'static Functions,
-    /// What its queue pair was made from.
+    /// Objects from which its queue pair was created.
     qp: Option<QpParts>,
-    /// Shared with a call that another thread makes: id and queue pair stay
-    /// until it is back.
+    /// Shared with a call that another thread makes: id and queue pair exist until it
+    /// returns.
     lent: Arc<()>,
 }
 
@@ -63,7 +62,7 @@ pub(crate) struct QpSizes {
     pub(crate) inline: u32,
 }
 
-/// What is said when a connection is made.
+/// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectParams<'a> {
     pub(crate) private_data: &'a [u8],
@@ -71,13 +70,12 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) reads_out: u8,
 }
 
-/// Try again this often when there is no answer: the most there is.
+/// Number of retries without an acknowledgement: the maximum.
 const RETRIES: u8 = 7;
-/// Try for ever when the peer has no receive posted (InfiniBand Architecture,
-/// 9.7.5.2.8).
+/// Unlimited retries if the peer has no receive posted (InfiniBand Architecture, 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
-/// 0.64 ms (InfiniBand Architecture, table 45): how long a peer should wait
-/// before it sends again what found no receive.
+/// 0.64 ms (InfiniBand Architecture, table 45): how long a peer should wait before it retries
+/// a message that found no receive.
 const RNR_TIMER: u8 = 12;
 
 impl CmId {
@@ -85,8 +83,7 @@ impl CmId {
         let functions = channel.functions;
         let mut raw = std::ptr::null_mut();
         let token = as_context(token);
-        // SAFETY: the channel exists; the token is no pointer that anybody
-        // follows.
+        // SAFETY: the channel exists; the token is not a pointer that is dereferenced.
         let result = unsafe {
             (functions.rdma_create_id)(
                 channel.raw(),
@@ -101,7 +98,7 @@ impl CmId {
         Ok(unsafe { Self::of(raw, channel) })
     }
 
-    /// The owner of an id that the library made.
+    /// Takes ownership of an id that the library created.
     ///
     /// # Safety
     /// The id exists, belongs to `channel`, and has no other owner.
@@ -127,7 +124,7 @@ impl CmId {
         unsafe { place.write(as_context(token)) };
     }
 
-    /// The device, once the address or the route decided.
+    /// The device, once the address or the route has determined it.
     pub(crate) fn context(&self) -> Option<ContextKey> {
         // SAFETY: the id exists; the field alone, as said at `raw`.
         let raw = unsafe { (*self.raw.as_ptr()).verbs };
@@ -191,13 +188,12 @@ impl CmId {
         self.set_option(raw::OPTION_ID_ACK_TIMEOUT, (&raw mut value).cast(), 1)
     }
 
-    /// Lets the address be bound although connections of a listener that is
-    /// gone still have it.
+    /// Allows binding the address although connections of a closed listener still use it.
     pub(crate) fn set_reuse_addr(&self) -> io::Result<()> {
         self.switch_on(raw::OPTION_ID_REUSEADDR)
     }
 
-    /// Has an address of IPv6 stand for IPv6 alone, whatever `net.ipv6.bindv6only` says.
+    /// Restricts an IPv6 address to IPv6, whatever `net.ipv6.bindv6only` says.
     pub(crate) fn set_only_v6(&self) -> io::Result<()> {
         self.switch_on(raw::OPTION_ID_AFONLY)
     }
@@ -216,7 +212,7 @@ impl CmId {
         check(result)
     }
 
-    /// Has the events of this id arrive at another channel.
+    /// Moves the events of this id to another channel.
     pub(crate) fn migrate(&mut self, channel: &Arc<EventChannel>) -> io::Result<()> {
         // SAFETY: both exist; no event of the id is taken and unacknowledged,
         // which it would wait for.
@@ -226,12 +222,11 @@ impl CmId {
         Ok(())
     }
 
-    /// Makes the queue pair. Returns how many bytes a send may carry in
-    /// itself.
+    /// Creates the queue pair. Returns its maximum inline data in bytes.
     pub(crate) fn create_qp(&mut self, parts: &QpParts, sizes: QpSizes) -> io::Result<u32> {
         let QpParts { pd, cq, drawn } = parts;
         let drawn = drawn.as_ref();
-        // The library compares the domain alone, and drivers trust the rest.
+        // The library checks only the domain, and drivers rely on the rest.
         let device = pd.context().key();
         let is_other = |key: ContextKey| key != device;
         let drawn_of = drawn.map(|drawn| [drawn.cq.context().key(), drawn.srq.context().key()]);
@@ -262,8 +257,7 @@ impl CmId {
         Ok(attr.cap.max_inline_data)
     }
 
-    /// Destroys the queue pair: from then on the device touches no memory for
-    /// it.
+    /// Destroys the queue pair: from then on the device accesses no memory for it.
     pub(crate) fn destroy_qp(&mut self) {
         if self.is_lent() {
             debug_assert!(false, "a queue pair is destroyed under a call");
@@ -272,7 +266,7 @@ impl CmId {
         if let Some(made_from) = self.qp.take() {
             // SAFETY: the queue pair was made by `create_qp`.
             unsafe { (self.functions.rdma_destroy_qp)(self.raw.as_ptr()) };
-            // Not before: this may be the last to hold them.
+            // Not before: this may be the last reference to them.
             drop(made_from);
         }
     }
@@ -307,8 +301,8 @@ impl CmId {
         result.and_then(check).is_ok() && attr.qp_state == ibv_qp_state::IBV_QPS_ERR
     }
 
-    /// Has the queue pair tell peers to wait a short time when no receive is
-    /// posted: the kernel's choice is 0.65 seconds.
+    /// Sets a short RNR timer, for which peers wait if no receive is posted: the kernel's
+    /// default is 0.65 seconds.
     pub(crate) fn shorten_rnr_timer(&self) -> io::Result<()> {
         // SAFETY: as in `qp_failed`.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -318,8 +312,8 @@ impl CmId {
         self.modify(&mut attr, mask)
     }
 
-    /// Stops the queue pair: nothing of the peer is done any more, and what is
-    /// posted is flushed.
+    /// Stops the queue pair: requests of the peer are not executed any more, and posted work
+    /// is flushed.
     pub(crate) fn stop_qp(&self) -> io::Result<()> {
         // SAFETY: as in `qp_failed`.
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -375,8 +369,8 @@ impl CmId {
         check(unsafe { (self.functions.rdma_disconnect)(self.raw.as_ptr()) })
     }
 
-    /// Tells connection management that the peer's first message came before
-    /// its last word of the set-up.
+    /// Notifies connection management that the peer's first message arrived before the last
+    /// message of the set-up.
     pub(crate) fn notify_established(&self) -> io::Result<()> {
         let event = raw::event::COMM_EST;
         // SAFETY: the id exists; the event is one that the function knows.
@@ -384,14 +378,13 @@ impl CmId {
     }
 }
 
-/// A connect call that is still to be made. As long as this exists its id and
-/// queue pair are not destroyed.
+/// A pending connect call. As long as this exists its id and queue pair are not destroyed.
 #[derive(Debug)]
 pub(crate) struct ConnectCall {
     id: NonNull<rdma_cm_id>,
     functions: &'static Functions,
     private_data: Box<[u8]>,
-    /// Towards us, towards the peer.
+    /// Towards this side, towards the peer.
     reads: (u8, u8),
     _lent: Arc<()>,
 }
@@ -417,8 +410,8 @@ impl ConnectCall {
 impl Drop for CmId {
     fn drop(&mut self) {
         if self.is_lent() {
-            // Its owner waits for the call, so this does not happen. Should
-            // it, then what the call uses stays for good.
+            // Its owner waits for the call, so this does not happen. If it did, the objects
+            // of the call would be leaked.
             debug_assert!(false, "an id is destroyed under a call");
             std::mem::forget((self.qp.take(), Arc::clone(&self.channel)));
             return;
@@ -460,7 +453,7 @@ mod tests {
     use super::super::raw::{ibv_context, rdma_event_channel};
     use super::*;
 
-    /// The test read what it wanted to read beside the call.
+    /// The test has read the fields during the call.
     static READ: AtomicBool = AtomicBool::new(false);
 
     unsafe extern "C" fn destroy_channel(_: *mut rdma_event_channel) {}

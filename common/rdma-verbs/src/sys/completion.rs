@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::raw::{ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags};
 use super::{Context, last_error};
 
-/// Tells by a descriptor that completion queues have something.
+/// A descriptor that signals completions of completion queues.
 #[derive(Debug)]
 pub(crate) struct CompletionChannel {
     raw: NonNull<ibv_comp_channel>,
@@ -39,8 +39,7 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Takes the next event, if the descriptor does not wait: the number that
-    /// its queue was made with.
+    /// Takes the next event: the number of its queue. The descriptor must be non-blocking.
     pub(crate) fn take(&self) -> Option<usize> {
         let mut cq: *mut ibv_cq = std::ptr::null_mut();
         let mut number = std::ptr::null_mut();
@@ -66,7 +65,7 @@ impl Drop for CompletionChannel {
     }
 }
 
-/// Which completion queue: equal as long as it exists.
+/// Identifies a completion queue as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqKey(pub(super) usize);
 
@@ -76,7 +75,7 @@ pub(crate) struct CompletionQueue {
     raw: NonNull<ibv_cq>,
     channel: Arc<CompletionChannel>,
     /// Events taken from the channel and not acknowledged.
-    owed: AtomicU32,
+    unacknowledged: AtomicU32,
 }
 
 // SAFETY: libibverbs may be called from any thread.
@@ -84,11 +83,11 @@ unsafe impl Send for CompletionQueue {}
 // SAFETY: as above; drivers lock their queues.
 unsafe impl Sync for CompletionQueue {}
 
-/// Events are acknowledged in batches: each time costs a lock.
+/// Events are acknowledged in batches, because each call takes a lock.
 const ACKNOWLEDGE_AT: u32 = 128;
 
 impl CompletionQueue {
-    /// Makes one for at least `size` completions, whose events carry `number`.
+    /// Creates one for at least `size` completions, whose events contain `number`.
     pub(crate) fn new(
         channel: &Arc<CompletionChannel>,
         size: u32,
@@ -111,7 +110,7 @@ impl CompletionQueue {
         Ok(Arc::new(Self {
             raw,
             channel: Arc::clone(channel),
-            owed: AtomicU32::new(0),
+            unacknowledged: AtomicU32::new(0),
         }))
     }
 
@@ -129,21 +128,23 @@ impl CompletionQueue {
 
     /// An event of this queue was taken from its channel.
     pub(crate) fn event_taken(&self) {
-        let owed = self.owed.fetch_add(1, Ordering::Relaxed) + 1;
-        if owed >= ACKNOWLEDGE_AT {
+        let unacknowledged = self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
+        if unacknowledged >= ACKNOWLEDGE_AT {
             self.acknowledge();
         }
     }
 
     fn acknowledge(&self) {
-        let owed = self.owed.swap(0, Ordering::Relaxed);
-        if owed > 0 {
+        let unacknowledged = self.unacknowledged.swap(0, Ordering::Relaxed);
+        if unacknowledged > 0 {
             // SAFETY: as many events as were taken.
-            unsafe { (self.channel.context.functions().ibv_ack_cq_events)(self.raw(), owed) };
+            unsafe {
+                (self.channel.context.functions().ibv_ack_cq_events)(self.raw(), unacknowledged)
+            };
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event for the next completion.
     pub(crate) fn arm(&self) {
         // SAFETY: the queue exists.
         let result = unsafe { ibv_req_notify_cq(self.raw(), 0) };
@@ -155,8 +156,8 @@ impl CompletionQueue {
         let room = i32::try_from(batch.raw.len()).unwrap_or(i32::MAX);
         // SAFETY: there is room for as many completions.
         let count = unsafe { ibv_poll_cq(self.raw(), room, batch.raw.as_mut_ptr()) };
-        // Negative when the driver cannot read its queue: nothing is known
-        // then, and connections end by their own time-outs.
+        // Negative if the driver cannot read its queue: then nothing is known, and
+        // connections end by their own time-outs.
         batch.filled = usize::try_from(count).unwrap_or(0).min(batch.raw.len());
         batch.filled
     }
@@ -164,14 +165,14 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // Destroying waits for all that is owed.
+        // Destroying blocks until all events are acknowledged.
         self.acknowledge();
         // SAFETY: queue pairs made with it hold it, so there are none.
         let _ = unsafe { (self.channel.context.functions().ibv_destroy_cq)(self.raw()) };
     }
 }
 
-/// Completions taken at once.
+/// Maximum completions per poll.
 const BATCH: usize = 32;
 
 /// Room for completions.
@@ -198,7 +199,7 @@ pub(crate) struct WorkCompletion {
     pub(crate) id: u64,
     /// A number of [`status`](super::status).
     pub(crate) status: u32,
-    /// What the driver's maker wants to know.
+    /// Vendor specific error code.
     pub(crate) vendor_error: u32,
     /// Length of a received message.
     pub(crate) len: u32,

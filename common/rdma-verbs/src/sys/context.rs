@@ -1,4 +1,4 @@
-//! Devices that are open: what they can do, and their asynchronous events.
+//! Open devices: their attributes and asynchronous events.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,12 +13,12 @@ use super::raw::{
 };
 use super::{CqKey, SrqKey, check, event};
 
-/// Which open device: equal as long as one of its owners lives.
+/// Identifies an open device as long as one of its owners exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ContextKey(pub(super) usize);
 
-/// An open device. librdmacm opens each device once for the whole process and
-/// counts who uses it; this is one use.
+/// An open device. librdmacm opens each device once for the whole process and counts its
+/// users; this is one reference.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<ibv_context>,
@@ -30,7 +30,7 @@ unsafe impl Send for Context {}
 // SAFETY: as above: they lock what threads share.
 unsafe impl Sync for Context {}
 
-/// What a device can do.
+/// Attributes of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttr {
     pub(crate) vendor_id: u32,
@@ -54,7 +54,7 @@ pub(crate) struct DeviceAttr {
     pub(crate) ports: u8,
 }
 
-/// What a port is and can do.
+/// Attributes of a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortAttr {
     pub(crate) active: bool,
@@ -62,9 +62,9 @@ pub(crate) struct PortAttr {
     pub(crate) max_message: u32,
 }
 
-/// Something happened that no completion tells.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AsyncNote {
+pub(crate) struct DeviceEvent {
     /// A number of [`event`](super::event).
     pub(crate) event: i32,
     /// Number of the queue pair, for its events.
@@ -78,7 +78,7 @@ pub(crate) struct AsyncNote {
 }
 
 impl Context {
-    /// Uses all devices there are, and notices those that went.
+    /// Opens all devices, and detects removed ones.
     pub(crate) fn all() -> io::Result<Vec<Arc<Self>>> {
         let functions = functions().map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
         let mut count = 0;
@@ -96,15 +96,12 @@ impl Context {
             let Some(raw) = NonNull::new(raw) else { break };
             all.push(Arc::new(Self { raw, functions }));
         }
-        // The uses stay: each context gives back its own.
-        // SAFETY: librdmacm allocates the list with malloc and frees it with
-        // free itself.
+        // The references stay: each context releases its own.
         unsafe { libc::free(list.cast()) };
         Ok(all)
     }
 
-    /// A device that is no device: for tests that replace the functions which
-    /// would look at it.
+    /// An invalid device, for tests that replace the functions which would access it.
     ///
     /// # Safety
     /// `raw` is an open device, or none of `functions` looks at it.
@@ -116,7 +113,7 @@ impl Context {
         Self { raw, functions }
     }
 
-    /// Uses the device of `key`, which has to be open.
+    /// Takes a reference to the device of `key`, which must be open.
     pub(crate) fn of(key: ContextKey) -> io::Result<Arc<Self>> {
         let found = Self::all()?.into_iter().find(|one| one.key() == key);
         found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
@@ -134,7 +131,7 @@ impl Context {
         self.functions
     }
 
-    /// What the driver does itself, without a function of the library.
+    /// Functions of the driver that are called without the library.
     pub(super) fn ops(&self) -> ibv_context_ops {
         // SAFETY: librdmacm keeps the device open as long as it is used. Nothing but this field
         // is read: other threads take the lock that is in the structure.
@@ -218,16 +215,15 @@ impl Context {
         unsafe { (*self.raw()).async_fd }
     }
 
-    /// Readable when there are asynchronous events. All who use the device
-    /// share it, so each of them may take events of others.
+    /// Readable when there are asynchronous events. All users of the device share it, so each
+    /// of them may take events of others.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the device is.
         unsafe { BorrowedFd::borrow_raw(self.async_raw_fd()) }
     }
 
-    /// The next asynchronous event, without waiting if the descriptor does not
-    /// wait.
-    pub(crate) fn take_async_event(&self) -> Option<AsyncNote> {
+    /// Takes the next asynchronous event. The descriptor must be non-blocking.
+    pub(crate) fn take_async_event(&self) -> Option<DeviceEvent> {
         let mut raw = AsyncEvent {
             element: raw::AsyncElement { port: 0 },
             event: 0,
@@ -277,7 +273,7 @@ impl Context {
         };
         // SAFETY: as it was filled above.
         unsafe { (self.functions.ibv_ack_async_event)(&raw mut raw) };
-        Some(AsyncNote {
+        Some(DeviceEvent {
             event: raw.event,
             qp,
             cq,
@@ -293,7 +289,7 @@ impl Drop for Context {
         // SAFETY: plain memory of two pointers, freed by the call below.
         let list = unsafe { libc::calloc(1, size) }.cast::<*mut ibv_context>();
         if list.is_null() {
-            // The device stays open, which is all that happens.
+            // The only effect is that the device stays open.
             return;
         }
         // The second entry is null and ends the list.

@@ -1,5 +1,5 @@
-//! The C functions, looked up when they are first needed, so that the program
-//! starts on machines without rdma-core and can say what is missing.
+//! The C functions, looked up when they are first needed, so that the program starts on
+//! machines without rdma-core and can report what is missing.
 //!
 //! Work requests are posted and completions polled through pointers that the
 //! libraries put into their own structures: those calls need no symbol.
@@ -14,7 +14,7 @@ use super::raw::{
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 
-/// Why the functions are not there.
+/// Why the functions are missing.
 #[derive(Clone, Debug)]
 pub(crate) enum Missing {
     /// A library cannot be loaded.
@@ -46,7 +46,7 @@ macro_rules! functions {
                 let found = unsafe { library.get::<Function>(name) };
                 *found.map_err(|_| Missing::Symbol { file: $file, name: stringify!($name) })?
             };)*
-            // Loaded for good: the pointers live as long as the program.
+            // Never unloaded: the pointers are valid as long as the program runs.
             std::mem::forget(library);)*
             Ok(Functions { $($($name,)*)* })
         }
@@ -109,14 +109,14 @@ fn open(file: &'static str) -> Result<libloading::Library, Missing> {
     // every program that links them runs at its start.
     let library = unsafe { libloading::Library::new(file) };
     library.map_err(|error| {
-        // What the loader says is behind what was tried.
+        // The message of the loader is behind the name of the file.
         let why = std::error::Error::source(&error);
         let text = why.map_or_else(|| error.to_string(), ToString::to_string);
         Missing::Library { file, text }
     })
 }
 
-/// The functions, loaded the first time. What was missing stays missing.
+/// The functions, loaded by the first call. A failure is permanent.
 pub(super) fn functions() -> Result<&'static Functions, Missing> {
     static LOADED: OnceLock<Result<Functions, Missing>> = OnceLock::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)

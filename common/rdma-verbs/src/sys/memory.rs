@@ -1,4 +1,4 @@
-//! Memory that devices may touch: protection domains, regions, windows.
+//! Memory that devices may access: protection domains, regions, windows.
 
 use std::io;
 use std::ptr::NonNull;
@@ -52,15 +52,15 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// Which bytes of a region are registered, and how they are named.
+/// The registered bytes of a region, and their I/O address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     /// Bytes from the start of the region to the first one.
     pub(crate) offset: u64,
     /// Number of bytes.
     pub(crate) len: usize,
-    /// What the first byte's address is for the device and for peers; that in
-    /// this process when `None`.
+    /// I/O address of the first byte for the device and for peers; `None` for the address in
+    /// this process.
     pub(crate) named: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct MemoryRegion {
     /// Keeps the memory mapped.
     region: Region,
     piece: Piece,
-    /// Deregistered, or tried to be.
+    /// Deregistration was done or attempted.
     closed: bool,
 }
 
@@ -82,7 +82,7 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Registers memory for work of this side, and for windows if `windows`.
+    /// Registers memory for local access, and for windows if `windows`.
     pub(crate) fn local(
         pd: &Arc<ProtectionDomain>,
         region: &Region,
@@ -181,12 +181,12 @@ impl MemoryRegion {
         unsafe { (*self.raw()).rkey }
     }
 
-    /// How the device names the first byte.
+    /// I/O address of the first byte.
     pub(crate) fn first_name(&self) -> u64 {
         self.name_of(self.piece.offset)
     }
 
-    /// How the device names the byte at `offset` of the region.
+    /// I/O address of the byte at `offset` of the region.
     pub(crate) fn name_of(&self, offset: u64) -> u64 {
         let start = self
             .piece
@@ -200,7 +200,7 @@ impl MemoryRegion {
     /// Deregisters it.
     ///
     /// # Errors
-    /// When the device may still reach the memory. It stays mapped for good.
+    /// If the device may still access the memory. Then it stays mapped for ever.
     pub(crate) fn close(mut self) -> io::Result<()> {
         self.deregister()
     }
@@ -221,13 +221,12 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // What matters to somebody is closed by `close`.
+        // Callers that need the result use `close`.
         let _ = self.deregister();
     }
 }
 
-/// What a call to close something said. A device that is gone (`EIO`) reaches
-/// nothing any more.
+/// Result of a destroy call. A device that is gone (`EIO`) accesses nothing any more.
 fn unless_gone(result: libc::c_int) -> io::Result<()> {
     check(result).or_else(|error| match error.raw_os_error() {
         Some(libc::EIO) => Ok(()),
@@ -250,13 +249,13 @@ pub(super) fn window_access(rights: Rights) -> libc::c_uint {
     remote_access(rights)
 }
 
-/// A memory window of type 2: opens part of a region to the peer of one queue
-/// pair, by a key whose low byte is ours to choose anew each time.
+/// A memory window of type 2: gives the peer of one queue pair access to part of a region, by
+/// a key whose low byte is chosen anew for each bind.
 #[derive(Debug)]
 pub(crate) struct MemoryWindow {
     raw: NonNull<ibv_mw>,
     pd: Arc<ProtectionDomain>,
-    /// Deallocated, or tried to be.
+    /// Deallocation was done or attempted.
     closed: bool,
 }
 
@@ -286,7 +285,7 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// The key it has now.
+    /// The current key.
     pub(crate) fn key(&self) -> u32 {
         self.place().load(Ordering::Relaxed)
     }
@@ -298,18 +297,17 @@ impl MemoryWindow {
         unsafe { AtomicU32::from_ptr(place) }
     }
 
-    /// Notes the key that a bind gave it. Drivers read the field when the next
-    /// bind is posted.
+    /// Records the key of a bind. Drivers read the field when the next bind is posted.
     pub(super) fn set_key(&self, key: u32) {
         self.place().store(key, Ordering::Relaxed);
     }
 }
 
 impl MemoryWindow {
-    /// Deallocates it, which closes what it opened.
+    /// Deallocates it, which ends the access that it gave.
     ///
     /// # Errors
-    /// When a peer may still reach that.
+    /// If a peer may still access that memory.
     pub(crate) fn close(mut self) -> io::Result<()> {
         self.deallocate()
     }
@@ -333,7 +331,7 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // What matters to somebody is closed by `close`.
+        // Callers that need the result use `close`.
         let _ = self.deallocate();
     }
 }
@@ -348,7 +346,7 @@ mod tests {
     use super::super::raw::ibv_context;
     use super::*;
 
-    /// What deregistering says.
+    /// Result of deregistration.
     static SAID: AtomicI32 = AtomicI32::new(0);
 
     unsafe extern "C" fn alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
@@ -377,8 +375,7 @@ mod tests {
         unsafe { libc::free(list.cast()) };
     }
 
-    /// A domain of a device that does what [`SAID`] says. `None` without the
-    /// libraries.
+    /// A domain of a device that returns [`SAID`]. `None` without the libraries.
     fn domain() -> Option<Arc<ProtectionDomain>> {
         let functions = Functions {
             ibv_alloc_pd: alloc_pd,
@@ -407,8 +404,8 @@ mod tests {
         })
     }
 
-    /// What deregistering says, whether that is an error, and whether the
-    /// memory stays mapped although its owner is done with it.
+    /// Result of deregistration, whether that is an error, and whether the memory stays
+    /// mapped although its owner released it.
     #[test]
     fn memory_that_stays_registered_stays_mapped() {
         let Some(pd) = domain() else { return };

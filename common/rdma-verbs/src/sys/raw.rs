@@ -1,5 +1,5 @@
-//! The names of the C headers: the one file that knows `rdma-sys`, and what
-//! that crate lacks or has wrong.
+//! Declarations of the C headers: the only file that uses `rdma-sys`, and declarations that
+//! are missing or wrong in that crate.
 
 pub(super) use rdma_sys::{
     bind_mw_t, ibv_access_flags, ibv_comp_channel, ibv_context, ibv_context_ops, ibv_cq,

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use super::raw::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use super::{CompletionQueue, Context, ProtectionDomain, check, last_error};
 
-/// A queue of receives that queue pairs draw from.
+/// A queue of receives that queue pairs share.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
     raw: NonNull<ibv_srq>,
     pd: Arc<ProtectionDomain>,
-    /// It was destroyed, or that was tried.
+    /// Destruction was done or attempted.
     closed: bool,
 }
 
-/// Which shared receive queue: equal as long as it lives.
+/// Identifies a shared receive queue as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SrqKey(pub(super) usize);
 
-/// Where the receives of a queue pair come from, and where they complete.
+/// The shared receive queue of a queue pair, and its completion queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
     pub(crate) srq: Arc<SharedReceiveQueue>,
@@ -33,7 +33,7 @@ unsafe impl Send for SharedReceiveQueue {}
 unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
-    /// Makes one for at least `entries` receives of one piece of memory each.
+    /// Creates one for at least `entries` receives of one segment each.
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, entries: u32) -> io::Result<Arc<Self>> {
         let mut attr = ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),
@@ -58,17 +58,17 @@ impl SharedReceiveQueue {
         SrqKey(self.raw.as_ptr().addr())
     }
 
-    /// Destroys it: afterwards the device touches no memory for it.
+    /// Destroys it: afterwards the device accesses no memory for it.
     ///
     /// # Errors
-    /// When it does not, because a queue pair still draws.
+    /// If the device refuses, because a queue pair still uses it.
     pub(crate) fn close(this: Arc<Self>) -> io::Result<()> {
         let Some(mut this) = Arc::into_inner(this) else {
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         this.closed = true;
         match this.destroy() {
-            // The device is gone and has forgotten it.
+            // The device is gone.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV)) => Ok(()),
             result => result,
         }

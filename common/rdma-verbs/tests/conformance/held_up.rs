@@ -1,4 +1,4 @@
-//! Cases: keys that cannot be closed, because the network holds up the queue.
+//! Cases: keys that cannot be invalidated, because the network blocks the queue.
 
 use std::io::ErrorKind;
 
@@ -9,26 +9,26 @@ use nvmeof_rdma_verbs::DeviceKind;
 
 use super::{Device, device};
 
-/// Sends again after 8.6 seconds, which is longer than a withdraw waits. A
-/// device in software that sends again fails for reasons of its own.
+/// Retransmits after 8.6 seconds, which is longer than a withdraw waits. A software device
+/// that retransmits fails for other reasons.
 const LATE: u8 = 21;
 
-/// The owner gets the buffer back for sure, its connection ends, and the cause
-/// is the network and not what the peer did.
+/// The owner gets the buffer back in any case, its connection ends, and the reason is the
+/// network and not the peer.
 #[test]
-fn a_key_that_cannot_be_closed_ends_its_connection() {
+fn key_that_cannot_be_invalidated_ends_connection() {
     let device = Device {
         ack_timeout: Some(LATE),
         ..device()
     };
     if device.kind == DeviceKind::Iwarp {
-        // Nothing is opened or closed by work requests there.
+        // No work requests bind or invalidate memory there.
         return;
     }
     run([device], |rig| {
         let link = rig.link();
         rig[B].vanish();
-        // Nobody acknowledges it, and what is behind it waits.
+        // It is not acknowledged, and everything behind it waits.
         rig[A].send(link.a, 1, 64);
         let buf = rig[A].filled(100, 3);
         let provider = rig[A].provider();

@@ -1,7 +1,6 @@
-//! The suite of the contract, over an RDMA device of this machine.
+//! The conformance suite, over an RDMA device of this machine.
 //!
-//! Needs a device, so it is built and run on purpose: the lab does. Anywhere
-//! else:
+//! It needs a device, so it is built and run only explicitly. The lab does that. Elsewhere:
 //!
 //! ```text
 //! ip neighbour add 10.10.0.99 lladdr 02:00:00:00:00:99 dev IFACE
@@ -9,8 +8,8 @@
 //!     cargo test -p nvmeof-rdma-verbs --test conformance
 //! ```
 //!
-//! with the address of a device's interface, and one that it would reach and
-//! where nobody is.
+//! with the address of a device's interface, and an address that is on its route and not in
+//! use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod held_up;
@@ -38,7 +37,7 @@ fn device() -> Device {
     let Ok(addr) = std::env::var("NVMEOF_VERBS_ADDR") else {
         panic!(
             "set NVMEOF_VERBS_ADDR to the address of an RDMA device's interface \
-             (`rdma link` shows the devices); `cargo xtask lab` runs this with devices in software"
+             (`rdma link` shows the devices); `cargo xtask lab` runs this with software devices"
         );
     };
     let addr = addr.parse().unwrap();
@@ -77,7 +76,7 @@ impl Fabric for Device {
             let default = VerbsConfig::default();
             let config = VerbsConfig {
                 limits: Limits {
-                    // The suite uses all there are.
+                    // The suite uses all of them.
                     max_exposed: 4096,
                     ..default.limits
                 },
@@ -96,18 +95,17 @@ impl Fabric for Device {
 
     fn deviations(&self) -> Deviations {
         let any = Deviations {
-            solicited_untold: true,
+            solicited_unreported: true,
             rejects_for_the_dead: true,
             ..Deviations::NONE
         };
-        // Devices in software have names that say so, unless somebody gave
-        // them others.
+        // Software devices have typical names, unless they were renamed.
         let siw = self.name.starts_with("siw");
         let rxe = self.name.starts_with("rxe");
         match self.kind {
             DeviceKind::Iwarp => Deviations {
                 silent_faults: true,
-                invalidated_untold: siw,
+                invalidated_unreported: siw,
                 reads_need_no_right: siw,
                 tears_short_reads: siw,
                 answers_after_withdraw: siw,

@@ -9,8 +9,8 @@ use super::device;
 
 /// Enhanced, revision 2, 4 bytes more: 1 Read each way (RFC 6581, section 9).
 const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x04\x00\x01\x00\x01";
-/// Bytes of a reply before its private data, where its last two say how much
-/// that is (RFC 5044, section 7.1).
+/// Bytes of a reply before its private data; the last two are the length of the private data
+/// (RFC 5044, section 7.1).
 const REPLY: usize = 20;
 /// Bytes of an RDMA Read Request in its FPDU (RFC 5040, section 4.4).
 const READ_REQUEST: usize = 52;
@@ -27,10 +27,10 @@ fn take(rig: &mut Rig<'_>, stream: &mut TcpStream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whoever is accepted and says nothing is asked for a Read of no bytes, because
-/// siw may have overlooked its first message.
+/// A peer that is accepted and sends nothing gets a Read of no bytes, because siw may have
+/// overlooked its first message.
 #[test]
-fn a_silent_peer_is_asked_for_a_sign() {
+fn silent_peer_gets_empty_read() {
     let device = device();
     if !device.name.starts_with("siw") {
         return;

@@ -1,4 +1,4 @@
-//! Cases: peers that never answer. Their connections wait, nothing else does.
+//! Cases: peers that never respond. Their connections wait, others do not.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,24 +10,24 @@ use nvmeof_rdma_verbs::{DeviceKind, Verbs, VerbsConfig};
 
 use super::device;
 
-/// Messages that go over another connection while one is given up: hundreds
-/// where nothing waits, none where something does.
+/// Messages over another connection while one is closed: hundreds if nothing blocks, none
+/// otherwise.
 const MESSAGES: u32 = 50;
 
-/// Where nobody answers.
+/// An address without a host.
 fn nobody() -> IpAddr {
     let Ok(silent) = std::env::var("NVMEOF_VERBS_SILENT") else {
         panic!(
-            "set NVMEOF_VERBS_SILENT to an address that the device would reach and where nobody \
+            "set NVMEOF_VERBS_SILENT to an address on the route of the device where no host \
              is, with an entry in the table of neighbours (`ip neighbour add`)"
         );
     };
     silent.parse().unwrap()
 }
 
-/// A peer whose machine does not answer, with its own time-out.
+/// A peer whose machine does not respond, with its own time-out.
 #[test]
-fn a_silent_machine_holds_up_nobody() {
+fn silent_machine_delays_no_other_connection() {
     run([device()], |rig| {
         let link = rig.link();
         let config = rig.config();
@@ -41,20 +41,20 @@ fn a_silent_machine_holds_up_nobody() {
         assert!(messages > MESSAGES, "only {messages} messages meanwhile");
         let reason = rig.closed(A, a);
         let late = matches!(&reason, CloseReason::Timeout { waiting_for } if
-            *waiting_for == "the peer's answer");
+            *waiting_for == "the peer's response");
         assert!(late, "{reason}");
         rig.assert_alive(link);
     });
 }
 
-/// A peer that takes a TCP connection and says nothing on it.
+/// A peer that accepts a TCP connection and sends nothing.
 struct Mute {
     listener: TcpListener,
     stream: Option<TcpStream>,
 }
 
 impl Mute {
-    /// `None` where connections are not made over TCP.
+    /// `None` if connections do not use TCP.
     fn new() -> Option<Self> {
         let device = device();
         if device.kind != DeviceKind::Iwarp {
@@ -68,7 +68,7 @@ impl Mute {
         })
     }
 
-    /// Has A connect to it, until it read the whole request.
+    /// Connects A to it, until it has read the whole request.
     fn called(&mut self, rig: &mut Rig<'_>) -> QpId {
         let (addr, config) = (self.listener.local_addr().unwrap(), rig.config());
         let a = rig.connect(A, addr.into(), &config, "hello");
@@ -93,14 +93,10 @@ impl Mute {
     /// The other side did not close it.
     fn assert_open(&mut self) {
         let kind = self.read().map_err(|error| error.kind());
-        assert_eq!(
-            kind,
-            Err(ErrorKind::WouldBlock),
-            "the kernel was waited for"
-        );
+        assert_eq!(kind, Err(ErrorKind::WouldBlock), "the kernel blocked");
     }
 
-    /// Reads to the end, if that is there.
+    /// Reads to the end of the stream, if it is reached.
     fn is_at_its_end(&mut self) -> bool {
         while self.read().is_ok_and(|count| count > 0) {}
         self.is_closed()
@@ -114,10 +110,10 @@ impl Mute {
     }
 }
 
-/// The kernel keeps such a connection until a time-out of its own: what tells
-/// is that it is open still.
+/// The kernel keeps such a connection until its own time-out: the test checks that it is
+/// still open.
 #[test]
-fn giving_up_a_mute_peer_takes_no_time() {
+fn closing_connection_to_silent_peer_does_not_block() {
     run([device()], |rig| {
         let Some(mut mute) = Mute::new() else { return };
         let link = rig.link();
@@ -137,9 +133,9 @@ fn giving_up_a_mute_peer_takes_no_time() {
     });
 }
 
-/// An answer that comes after its connection was given up changes nothing.
+/// A response that arrives after its connection was closed has no effect.
 #[test]
-fn a_late_answer_is_no_answer() {
+fn late_response_is_ignored() {
     run([device()], |rig| {
         let Some(mut mute) = Mute::new() else { return };
         let link = rig.link();
@@ -158,9 +154,9 @@ fn a_late_answer_is_no_answer() {
     });
 }
 
-/// What is given up counts as a queue pair until the kernel let it go.
+/// A closed connection counts as a queue pair until the kernel has released it.
 #[test]
-fn places_of_what_was_given_up_are_free_when_it_is_gone() {
+fn closed_connection_frees_slot_when_destroyed() {
     let Some(mut mute) = Mute::new() else { return };
     let limits = Limits {
         max_qps: 1,
@@ -190,7 +186,7 @@ fn places_of_what_was_given_up_are_free_when_it_is_gone() {
             .drain(..)
             .any(|event| matches!(event, Event::Closed { .. }))
     };
-    let first = connect(&mut provider).expect("there is a place");
+    let first = connect(&mut provider).expect("there is a free slot");
     while mute.stream.is_none() {
         assert!(!turn(&mut provider), "it closed by itself");
         mute.stream = mute.listener.accept().ok().map(|(stream, _)| stream);
@@ -200,17 +196,17 @@ fn places_of_what_was_given_up_are_free_when_it_is_gone() {
     provider.disconnect(first);
     while !turn(&mut provider) {}
     let full = connect(&mut provider).unwrap_err().to_string();
-    assert!(full.contains("all 1 places"), "{full}");
+    assert!(full.contains("all 1 entries"), "{full}");
     while let Err(error) = connect(&mut provider) {
-        assert!(error.to_string().contains("all 1 places"), "{error}");
+        assert!(error.to_string().contains("all 1 entries"), "{error}");
         assert!(!turn(&mut provider), "there is nothing to close");
     }
     assert!(mute.is_at_its_end());
 }
 
-/// A provider goes at once, whoever owes it an answer.
+/// Dropping a provider does not wait for pending responses.
 #[test]
-fn dropping_a_provider_waits_for_nobody() {
+fn dropping_provider_does_not_block() {
     run([device()], |rig| {
         let Some(mut mute) = Mute::new() else { return };
         mute.called(rig);

@@ -1,4 +1,4 @@
-//! Every mode, on any kernel that has the best one.
+//! Rings in each mode that this kernel supports.
 
 use std::io::Write;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn wait(ring: &mut Ring) -> Done {
 }
 
 #[test]
-fn every_mode_works_wakes_and_drains() {
+fn each_mode_completes_wakes_and_drains() {
     let threads = [1, 600_000].map(|ms| (Mode::Thread, Some(thread(ms))));
     for (mode, thread) in MODES.map(|mode| (mode, None)).into_iter().chain(threads) {
         let config = RingConfig {
@@ -71,7 +71,7 @@ fn every_mode_works_wakes_and_drains() {
         let (pipe, mut write) = (ring.add_file(read.into()).unwrap(), File::from(write));
         ring.read(1, pipe, 0, pool.take().unwrap()).unwrap();
         ring.submit().unwrap();
-        // The kernel's thread may be about to take it.
+        // The kernel's thread may not have taken it yet.
         while !ring.arm() {
             std::thread::yield_now();
         }
@@ -90,13 +90,13 @@ fn every_mode_works_wakes_and_drains() {
 }
 
 #[test]
-fn a_sleep_is_ended_from_another_thread_and_the_next_one_begins() {
+fn waker_ends_one_sleep() {
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     let readable = |ring: &Ring, timeout| {
         let mut fds = [PollFd::new(ring.wait_fd(), PollFlags::POLLIN)];
         poll(&mut fds, timeout) == Ok(1)
     };
-    // Before the sleep or in it.
+    // Woken before the sleep or during it.
     for sleeps in [false, true] {
         assert!(!sleeps || ring.arm());
         let waker = ring.waker();
@@ -111,7 +111,7 @@ fn a_sleep_is_ended_from_another_thread_and_the_next_one_begins() {
 }
 
 #[test]
-fn a_completion_of_nothing_is_an_error_after_the_others() {
+fn stray_completion_is_error_after_others() {
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     let foreign = opcode::Nop::new().build().user_data(7 << 32 | 3);
     // SAFETY: doing nothing names no memory.
@@ -131,7 +131,7 @@ fn a_completion_of_nothing_is_an_error_after_the_others() {
 }
 
 #[test]
-fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
+fn batch_takes_few_system_calls_with_fixed_buffers() {
     let layout = PoolLayout {
         count: 64,
         stride: 4096,
@@ -151,7 +151,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
         }
         let after = ring.counts();
         assert_eq!((after.operations, after.not_fixed), ((turn + 1) * 63, 0));
-        // Seven times eight while they are made, and the last seven.
+        // Seven batches of eight while they are started, and the last seven operations.
         assert_eq!(after.enters, before.enters + 7);
         ring.submit().unwrap();
         assert_eq!(ring.counts().enters, before.enters + 8);
@@ -160,7 +160,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
             ring.reap(&mut done).unwrap();
         }
         done.clear();
-        // Turns with nothing to do are none.
+        // Without operations there is no system call.
         let before = ring.counts();
         ring.submit().unwrap();
         assert_eq!(ring.counts(), before);
@@ -172,7 +172,7 @@ fn a_turn_is_few_system_calls_with_fixed_buffers_and_files() {
 }
 
 #[test]
-fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
+fn submit_to_awake_sqpoll_thread_takes_no_system_call() {
     let config = RingConfig {
         thread: Some(thread(600_000)),
         ..RingConfig::default()
@@ -190,7 +190,7 @@ fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
             ring.reap(&mut done).unwrap();
         }
         done.clear();
-        // The thread begins asleep.
+        // The thread sleeps at first.
         woken = if tag == 0 {
             ring.counts().enters
         } else {
@@ -203,10 +203,10 @@ fn handing_over_to_a_thread_that_is_awake_is_no_system_call() {
     assert!(removed.is_some());
 }
 
-/// Where no device can be polled, the kernel says so, and everything else of
-/// such a file works.
+/// Where the device cannot be polled, reads fail with `EOPNOTSUPP`, and all other operations
+/// on such a file work.
 #[test]
-fn a_file_that_cannot_be_polled_says_so_and_does_the_rest() {
+fn polled_file_without_poll_queues_fails_reads_only() {
     let pool = pool();
     let mut ring = Ring::new(RingConfig::default()).unwrap();
     ring.register_regions([pool.region()]);
@@ -214,9 +214,9 @@ fn a_file_that_cannot_be_polled_says_so_and_does_the_rest() {
     let usual = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
     for round in 0..3 {
         ring.read(1, polled, 0, pool.take().unwrap()).unwrap();
-        assert!(!ring.arm(), "who has to ask cannot sleep");
+        assert!(!ring.arm(), "a polling thread cannot sleep");
         let done = wait(&mut ring);
-        // It is neither direct nor on a device that has queues for that.
+        // The file has no direct I/O and its device no poll queues.
         assert_eq!(
             (done.tag, done.result),
             (1, Err(Errno::EOPNOTSUPP)),

@@ -1,4 +1,4 @@
-//! Memory that another process lends, as fixed buffers.
+//! Lent memory as fixed buffers.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -15,10 +15,10 @@ use nvmeof_uring::{Done, FileId, Ring, RingConfig, WriteMode};
 
 const BLOCK: usize = 4096;
 const PIECE: usize = 2 << 20;
-/// Pieces that a ring has room for.
-const PLACES: usize = 512;
+/// Pieces that a ring registers at most.
+const MAX_PIECES: usize = 512;
 
-/// Memory, and who lends it: here the same process.
+/// Memory and its lender: here the same process.
 struct Peer {
     pool: Pool,
     lender: Lender,
@@ -45,7 +45,7 @@ impl Peer {
     }
 }
 
-/// A ring with memory of its own, and a file whose blocks have their numbers.
+/// A ring with memory of its own, and a file whose blocks contain their numbers.
 struct Disk {
     ring: Ring,
     file: FileId,
@@ -83,7 +83,7 @@ impl Disk {
         self.done.pop().unwrap()
     }
 
-    /// Reads from that block on into `buf`.
+    /// Reads into `buf` from that block on.
     fn read(&mut self, block: u8, buf: Buf) -> Buf {
         let at = u64::from(block) * BLOCK as u64;
         let len = u32::try_from(buf.len()).unwrap();
@@ -104,7 +104,7 @@ fn seen(peer: &Peer, start: usize) -> u8 {
 }
 
 #[test]
-fn what_is_lent_is_registered_when_it_is_first_used() {
+fn lent_memory_is_registered_at_first_use() {
     let (mut disk, peer) = (Disk::new(), Peer::new(3, PIECE));
     let mut own = peer.pool.take().unwrap();
     assert_eq!(disk.ring.lent_pieces(), 0);
@@ -115,7 +115,7 @@ fn what_is_lent_is_registered_when_it_is_first_used() {
     assert_eq!((seen(&peer, PIECE - 1), disk.ring.lent_pieces()), (9, 1));
     drop(disk.read(11, peer.lend(0, 2 * PIECE, BLOCK)));
     assert_eq!((seen(&peer, 2 * PIECE), disk.ring.lent_pieces()), (11, 2));
-    // And out of it: what the owner put there goes to the disk.
+    // Writes from lent memory: the bytes of its owner go to the file.
     own.fill(200);
     let start = usize::try_from(own.region_offset()).unwrap();
     let lent = peer.lend(0, start, BLOCK);
@@ -129,7 +129,7 @@ fn what_is_lent_is_registered_when_it_is_first_used() {
 }
 
 #[test]
-fn what_lies_in_two_pieces_is_used_without() {
+fn buffer_across_two_pieces_is_not_registered() {
     let (mut disk, peer) = (Disk::new(), Peer::new(2, PIECE));
     for start in [PIECE - 1, PIECE - BLOCK + 1] {
         drop(disk.read(5, peer.lend(0, start, BLOCK)));
@@ -138,12 +138,12 @@ fn what_lies_in_two_pieces_is_used_without() {
     assert_eq!((disk.not_fixed(), disk.ring.lent_pieces()), (2, 0));
 }
 
-/// Numbers of regions are never used twice, places are: each finds its own
-/// memory behind it, and they never run out.
+/// Ids of regions are never reused, indices are: each refers to its own memory, and they
+/// never run out.
 #[test]
-fn places_of_those_who_left_are_used_again() {
+fn indices_of_released_pieces_are_reused() {
     let mut disk = Disk::new();
-    for round in 0..4 * PLACES {
+    for round in 0..4 * MAX_PIECES {
         let block = u8::try_from(round % 256).unwrap();
         let peer = Peer::new(1, BLOCK);
         drop(disk.read(block, peer.lend(0, 0, BLOCK)));
@@ -156,13 +156,13 @@ fn places_of_those_who_left_are_used_again() {
         assert_eq!((disk.ring.lent_left_out(), disk.not_fixed()), (None, 0));
     }
     assert_eq!(disk.not_fixed(), 0);
-    // Nobody has any of it any more: before a sleep all of it goes.
+    // All of it is unused: a sleep releases it.
     let _ = disk.ring.arm();
     assert_eq!(disk.ring.lent_pieces(), 0);
 }
 
 #[test]
-fn without_a_sleep_it_goes_too() {
+fn submit_releases_pieces_without_sleep() {
     let mut disk = Disk::new();
     let peers: Vec<Peer> = (0..8).map(|_| Peer::new(1, BLOCK)).collect();
     for peer in &peers {
@@ -177,7 +177,7 @@ fn without_a_sleep_it_goes_too() {
 }
 
 #[test]
-fn what_an_operation_uses_stays() {
+fn piece_in_flight_is_kept() {
     let (mut disk, peer) = (Disk::new(), Peer::new(1, BLOCK));
     let (read, write) = nix::unistd::pipe().unwrap();
     let (pipe, mut write) = (disk.ring.add_file(read.into()).unwrap(), File::from(write));
@@ -185,14 +185,14 @@ fn what_an_operation_uses_stays() {
     let buf = lender.lend(0, 0, 8).unwrap();
     disk.ring.read(3, pipe, 0, buf).unwrap();
     disk.ring.submit().unwrap();
-    // Of the peer nothing is left here but what the kernel waits to fill.
+    // Only the operation in flight still uses the memory of the peer.
     drop(lender);
     for _ in 0..4 {
         disk.ring.submit().unwrap();
         let _ = disk.ring.arm();
     }
     assert_eq!(disk.ring.lent_pieces(), 1);
-    // Others come meanwhile, and get other places.
+    // Other memory that is registered meanwhile gets other indices.
     let other = Peer::new(1, BLOCK);
     drop(disk.read(77, other.lend(0, 0, BLOCK)));
     write.write_all(b"for you!").unwrap();
@@ -206,30 +206,33 @@ fn what_an_operation_uses_stays() {
 }
 
 #[test]
-fn beyond_the_places_there_are_it_is_used_without() {
+fn pieces_beyond_limit_are_not_registered() {
     let mut disk = Disk::new();
-    let mut peers: Vec<Peer> = (0..PLACES + 8).map(|_| Peer::new(1, BLOCK)).collect();
+    let mut peers: Vec<Peer> = (0..MAX_PIECES + 8).map(|_| Peer::new(1, BLOCK)).collect();
     for (block, peer) in (0..=u8::MAX).cycle().zip(&peers) {
         drop(disk.read(block, peer.lend(0, 0, BLOCK)));
         assert_eq!(seen(peer, 0), block);
     }
-    assert_eq!((disk.not_fixed(), disk.ring.lent_pieces()), (8, PLACES));
+    assert_eq!((disk.not_fixed(), disk.ring.lent_pieces()), (8, MAX_PIECES));
     assert_eq!(
         disk.ring.lent_left_out(),
         None,
         "the kernel refused nothing"
     );
-    // Room for those who are left over comes when others leave.
+    // Released pieces make room for the remaining peers.
     peers.drain(..16);
     let _ = disk.ring.arm();
     for peer in &peers {
         drop(disk.read(1, peer.lend(0, 0, BLOCK)));
     }
-    assert_eq!((disk.not_fixed(), disk.ring.lent_pieces()), (8, PLACES - 8));
+    assert_eq!(
+        (disk.not_fixed(), disk.ring.lent_pieces()),
+        (8, MAX_PIECES - 8)
+    );
 }
 
 #[test]
-fn a_ring_that_ends_gives_everything_back() {
+fn drop_of_ring_releases_lent_memory() {
     let (mut disk, peer) = (Disk::new(), Peer::new(1, BLOCK));
     drop(disk.read(1, peer.lend(0, 0, BLOCK)));
     let (read, _write) = nix::unistd::pipe().unwrap();

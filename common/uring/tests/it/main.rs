@@ -1,7 +1,7 @@
 //! Tests through the interface of the crate.
 //!
-//! Beside this folder, as programs of their own: what lowers a limit of the process
-//! or looks at its threads.
+//! Tests that lower a limit of the process or inspect its threads are programs of their
+//! own, in the parent directory.
 
 mod lent;
 mod ring;

@@ -74,7 +74,7 @@ fn filled(pool: &Pool, byte: u8) -> Buf {
     buf
 }
 
-/// A pipe whose reading end is in the ring.
+/// A pipe whose read end is in the ring.
 fn pipe(ring: &mut Ring) -> (FileId, File) {
     let (read, write) = nix::unistd::pipe().unwrap();
     let id = ring.add_file(File::from(read)).unwrap();
@@ -108,7 +108,7 @@ fn bytes_written_are_read_with_and_without_registration() {
 }
 
 #[test]
-fn more_than_the_submission_queue_holds_and_then_more_than_the_ring() {
+fn operations_beyond_ring_size_are_refused() {
     let (pool, mut ring) = (pool(17), small_ring());
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
     for n in 0..16u8 {
@@ -133,7 +133,7 @@ fn more_than_the_submission_queue_holds_and_then_more_than_the_ring() {
 }
 
 #[test]
-fn errors_are_results_and_bring_the_buffer_back() {
+fn failed_operation_returns_errno_and_buffer() {
     let (pool, mut ring) = (pool(1), small_ring());
     let reading = File::open("/proc/self/exe").unwrap();
     let file = ring.add_file(reading).unwrap();
@@ -165,7 +165,7 @@ fn holes_and_synchronisation() {
 }
 
 #[test]
-fn a_sleeper_wakes_when_something_is_done() {
+fn completion_wakes_sleeping_thread() {
     let (pool, mut ring) = (pool(1), small_ring());
     let (id, mut write) = pipe(&mut ring);
     ring.read(1, id, 0, pool.take().unwrap()).unwrap();
@@ -184,7 +184,7 @@ fn a_sleeper_wakes_when_something_is_done() {
 }
 
 #[test]
-fn epoll_wakes_too() {
+fn completion_wakes_epoll() {
     use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
     let (pool, mut ring) = (pool(1), small_ring());
     let (id, mut write) = pipe(&mut ring);
@@ -209,14 +209,14 @@ fn epoll_wakes_too() {
 }
 
 #[test]
-fn dropping_a_ring_takes_the_memory_from_the_kernel_first() {
+fn drop_of_ring_waits_for_kernel() {
     for register in [false, true] {
         let (pool, mut ring) = (pool(3), small_ring());
         if register {
             ring.register_regions([pool.region()]);
         }
         let (id, mut write) = pipe(&mut ring);
-        // One the kernel waits with, one it has not seen, one it can finish.
+        // One in flight, one not submitted, one that can complete.
         ring.read(1, id, 0, filled(&pool, 1)).unwrap();
         ring.submit().unwrap();
         ring.read(2, id, 0, filled(&pool, 2)).unwrap();
@@ -235,7 +235,7 @@ fn dropping_a_ring_takes_the_memory_from_the_kernel_first() {
 }
 
 #[test]
-fn a_file_that_left_the_ring_is_unknown_but_finishes() {
+fn removed_file_is_unknown_and_its_operations_complete() {
     let (pool, mut ring) = (pool(2), small_ring());
     let (id, mut write) = pipe(&mut ring);
     ring.read(1, id, 0, pool.take().unwrap()).unwrap();
@@ -251,20 +251,19 @@ fn a_file_that_left_the_ring_is_unknown_but_finishes() {
 }
 
 #[test]
-fn the_file_table_has_an_end() {
+fn full_file_table_refuses_another_file() {
     let mut ring = small_ring();
     let mut ids: Vec<_> = (0..4).map(|_| pipe(&mut ring)).collect();
     let file = tempfile::tempfile().unwrap();
     let full = ring.add_file(file.try_clone().unwrap()).unwrap_err();
-    assert!(full.to_string().contains("all 4 places"), "{full}");
+    assert!(full.to_string().contains("all 4 slots"), "{full}");
     ring.remove_file(ids.pop().unwrap().0).unwrap();
     ring.add_file(file).unwrap();
 }
 
-/// The kernel prints the requests it finds in the submission queue, decoded,
-/// in the descriptor's fdinfo: what it is asked is seen through its own eyes.
+/// The kernel decodes the entries of the submission queue in the fdinfo of the descriptor.
 #[test]
-fn the_kernel_is_asked_for_what_was_meant() {
+fn submission_entries_have_requested_opcodes_and_flags() {
     let (pool, mut ring) = (pool(4), small_ring());
     let listed = ring.register_regions([pool.region()]).registered > 0;
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
@@ -295,7 +294,7 @@ fn the_kernel_is_asked_for_what_was_meant() {
 }
 
 #[test]
-fn this_kernel_gets_the_best_mode_it_has() {
+fn ring_uses_best_supported_mode() {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().unwrap().parse::<u32>().unwrap();

@@ -41,7 +41,7 @@ fn golden_dwords() {
 }
 
 #[test]
-fn sixty_five_thousand_five_hundred_and_thirty_six_queues_are_refused() {
+fn queue_count_of_65536_is_rejected() {
     for dword in [0x0000_ffff, 0xffff_0000] {
         assert_eq!(
             NumberOfQueues::from_dword(dword),
@@ -85,7 +85,7 @@ fn names_and_host_identifier() {
 
 proptest! {
     #[test]
-    fn what_parses_writes_back_to_the_same_meaning(dword: u32) {
+    fn parsed_values_round_trip(dword: u32) {
         if let Ok(value) = NumberOfQueues::from_dword(dword) {
             prop_assert_eq!(value.to_dword(), dword);
         }

@@ -275,9 +275,9 @@ bitflags! {
 }
 
 impl Vwc {
-    /// Whether a Flush of NSID FFFFFFFFh flushes all namespaces; `None` when
-    /// the controller, older than NVMe 1.4, does not say. The two values share
-    /// a bit: do not ask for them with `contains`.
+    /// Whether a Flush of NSID FFFFFFFFh flushes all namespaces; `None` if the controller
+    /// is older than NVMe 1.4 and does not report it. The two values share a bit: do not
+    /// test them with `contains`.
     #[must_use]
     pub fn flushes_all(self) -> Option<bool> {
         match self.intersection(Self::FLUSH_ALL) {

@@ -9,7 +9,7 @@ use super::IDENTIFY_LEN;
 use super::capabilities::{Cmic, Ctratt, Fcattr, Fuses, Lpa, Oacs, Oaes, Ofcs, Oncs, Sgls, Vwc};
 use crate::ascii::Ascii;
 
-/// CNTRLTYPE: what a controller is for.
+/// CNTRLTYPE: controller type.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -75,10 +75,9 @@ pub struct PowerState {
     pub rsvd28: [u8; 4],
 }
 
-/// The Identify Controller structure. Fields have the specification's names;
-/// those of newer versions are zero, that is "not reported", in older ones. Bit
-/// groups are read with the method of the field's name and written as
-/// `Oacs::NMS.bits().into()`.
+/// The Identify Controller structure. Fields have the names of the specification. Those
+/// of newer versions are zero ("not reported") in older ones. Read bit groups with the
+/// method of the same name, and write them as `Oacs::NMS.bits().into()`.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -460,9 +459,8 @@ impl IdentifyController {
         Ofcs::from_bits_retain(self.ofcs.get())
     }
 
-    /// Largest data transfer of a command in bytes, with pages of
-    /// `min_page_len` bytes (from CAP.MPSMIN); `None` when there is no limit,
-    /// or none that 64 bits hold.
+    /// Maximum data transfer of a command in bytes, with pages of `min_page_len` bytes
+    /// (from CAP.MPSMIN); `None` if there is no limit, or if it exceeds 64 bits.
     #[must_use]
     pub fn max_transfer_len(&self, min_page_len: u64) -> Option<u64> {
         if self.mdts == 0 {
@@ -478,8 +476,8 @@ impl IdentifyController {
         u64::from(self.ioccsz.get()) * 16
     }
 
-    /// Largest in-capsule data of an I/O queue in bytes: what the capsule has
-    /// after the command and the offset ICDOFF.
+    /// Maximum in-capsule data of an I/O queue in bytes: the capsule without the command
+    /// and the offset ICDOFF.
     #[must_use]
     pub fn in_capsule_data_len(&self) -> u64 {
         let before = 64 + u64::from(self.icdoff.get()) * 16;
@@ -529,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_any_number_a_controller_sends() {
+    fn limits_of_any_value_do_not_overflow() {
         let mut id = IdentifyController::zeroed();
         assert_eq!(id.max_transfer_len(4096), None);
         assert_eq!(id.in_capsule_data_len(), 0);

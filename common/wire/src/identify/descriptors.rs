@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::IDENTIFY_LEN;
 
-/// NIDT: what kind of identifier a descriptor has.
+/// NIDT: namespace identifier type.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -25,7 +25,7 @@ impl Nidt {
     pub const CSI: Self = Self(4);
 }
 
-/// What comes before each identifier.
+/// The header of a descriptor.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct DescriptorHeader {
@@ -36,8 +36,8 @@ struct DescriptorHeader {
 
 const _: () = assert!(size_of::<DescriptorHeader>() == 4);
 
-/// The list as it is on the wire: descriptors one after the other, ended by
-/// one of length 0.
+/// The list as on the wire: descriptors one after the other, terminated by one of length
+/// 0.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -58,22 +58,22 @@ pub struct NamespaceIdentifiers {
     pub csi: Option<u8>,
 }
 
-/// What is wrong with a list.
+/// Why a list is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorError {
     /// A descriptor goes beyond the end of the list.
     Truncated {
-        /// Where it starts, in bytes.
+        /// Its offset in bytes.
         at: usize,
     },
-    /// An identifier has not the length of its type.
+    /// The length of an identifier does not match its type.
     Length {
         /// Its type.
         nidt: Nidt,
         /// Its length in bytes.
         len: usize,
     },
-    /// There are two identifiers of one type.
+    /// Two identifiers have the same type.
     Duplicate {
         /// Their type.
         nidt: Nidt,
@@ -106,10 +106,10 @@ impl fmt::Display for DescriptorError {
 }
 
 impl NamespaceIdentifiers {
-    /// Reads a list. Identifiers of a type that is not known are skipped.
+    /// Parses a list. Identifiers of unknown types are skipped.
     ///
     /// # Errors
-    /// [`DescriptorError`] says what is wrong.
+    /// [`DescriptorError`].
     pub fn parse(list: &DescriptorList) -> Result<Self, DescriptorError> {
         let mut found = Self::default();
         for descriptor in list.iter() {
@@ -150,8 +150,8 @@ impl NamespaceIdentifiers {
     }
 }
 
-/// Writes a descriptor at the start of `space` and returns what is left. Four
-/// known types have 57 bytes together, so that there is always space.
+/// Writes a descriptor at the start of `space` and returns the rest. The four known types
+/// take 57 bytes together, so there is always space.
 fn write<'a>(space: &'a mut [u8], nidt: Nidt, nid: &[u8]) -> &'a mut [u8] {
     let nidl = u8::try_from(nid.len()).unwrap_or(0);
     let header = DescriptorHeader {
@@ -219,12 +219,12 @@ impl<'a> Iterator for Descriptors<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = core::mem::take(&mut self.rest);
-        // A list may be full to its end without the descriptor of length 0.
+        // A full list may have no terminating descriptor of length 0.
         if rest.is_empty() {
             return None;
         }
         let Ok((header, rest)) = DescriptorHeader::read_from_prefix(rest) else {
-            // Less than a header: its length is 0 as far as it is there.
+            // An incomplete header: a missing length counts as 0.
             let nidl = rest.get(1).copied().unwrap_or(0);
             return (nidl != 0).then_some(Err(DescriptorError::Truncated { at: self.at }));
         };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lists_are_refused() {
+    fn invalid_lists_are_rejected() {
         let parse = |bytes: &[u8]| NamespaceIdentifiers::parse(&list(bytes));
         let length = DescriptorError::Length {
             nidt: Nidt::CSI,
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_parses_back(eui64: Option<[u8; 8]>, nguid: Option<[u8; 16]>,
+        fn written_value_parses_back(eui64: Option<[u8; 8]>, nguid: Option<[u8; 16]>,
                                        uuid: Option<[u8; 16]>, csi: Option<u8>) {
             let identifiers = NamespaceIdentifiers { eui64, nguid, uuid, csi };
             let parsed = NamespaceIdentifiers::parse(&identifiers.to_list());
@@ -303,7 +303,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_parse_to_what_writes_back_the_same_or_fail(
+        fn any_bytes_parse_and_write_back_or_fail(
             start in prop::collection::vec(prop_oneof![0u8..20, any::<u8>()], 0..200), fill: u8,
         ) {
             let mut bytes = [fill; IDENTIFY_LEN];

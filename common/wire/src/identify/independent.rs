@@ -11,8 +11,7 @@ use super::IDENTIFY_LEN;
 use super::namespace::{IdentifyNamespace, Nsfeat};
 
 bitflags! {
-    /// Common Namespace Features: not the bits of [`Nsfeat`], but for
-    /// UIDREUSE.
+    /// Common Namespace Features. Only UIDREUSE has the same bit in [`Nsfeat`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CommonFeatures: u8 {
         /// NGUID and EUI64 are never reused.
@@ -31,7 +30,7 @@ bitflags! {
     }
 }
 
-/// The structure.
+/// The data structure.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -87,8 +86,8 @@ impl IdentifyNamespaceIndependent {
         Self::new_zeroed()
     }
 
-    /// The structure of a namespace that is ready, with what both structures
-    /// have taken from the other one.
+    /// The structure of a ready namespace, with the fields that it shares with
+    /// [`IdentifyNamespace`].
     #[must_use]
     pub fn of(namespace: &IdentifyNamespace) -> Self {
         let reuse = namespace.nsfeat().contains(Nsfeat::UIDREUSE);

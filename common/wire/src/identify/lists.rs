@@ -8,12 +8,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::IDENTIFY_LEN;
 
-/// Most namespaces of a list.
+/// Maximum number of namespaces in a list.
 pub const NAMESPACE_LIST_MAX: usize = 1024;
-/// Most controllers of a list.
+/// Maximum number of controllers in a list.
 pub const CONTROLLER_LIST_MAX: usize = 2047;
 
-/// Namespace identifiers, ascending, ended by a 0 when the list is not full.
+/// Namespace identifiers, ascending, terminated by 0 unless the list is full.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -51,8 +51,8 @@ impl NamespaceList {
         list
     }
 
-    /// The namespaces. Where there are as many as a list holds, ask again with
-    /// the last of them.
+    /// The namespaces. If the list is full, request the next one, from the last namespace
+    /// on.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.nsids
             .iter()
@@ -83,7 +83,7 @@ impl ControllerList {
         list
     }
 
-    /// The controllers: never more than a list holds, whatever it says.
+    /// The controllers: at most as many as a list holds, whatever its count field says.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.cntlids
             .iter()
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_the_list_is_cut() {
+    fn count_beyond_the_list_is_limited() {
         let list = ControllerList::read_from_bytes(&[0xff; IDENTIFY_LEN]).unwrap();
         assert_eq!(list.iter().count(), CONTROLLER_LIST_MAX);
         let list = NamespaceList::read_from_bytes(&[0xff; IDENTIFY_LEN]).unwrap();
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn asking_again_with_the_last_reaches_every_namespace(
+        fn consecutive_lists_contain_every_namespace(
             nsids in prop::collection::btree_set(1..=u32::MAX, 0..3000),
         ) {
             let mut seen = Vec::new();
@@ -137,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn controllers_start_at_the_one_asked_for(
+        fn controllers_start_at_the_requested_one(
             cntid: u16, cntlids in prop::collection::btree_set(any::<u16>(), 0..3000),
         ) {
             let list = ControllerList::from_id(cntid, cntlids.iter().copied());

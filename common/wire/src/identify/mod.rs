@@ -1,4 +1,5 @@
-//! What an Identify command returns (NVMe Base 2.0, 5.17; NVM command set 1.0, 4.1.5).
+//! Data structures that Identify returns (NVMe Base 2.0, 5.17; NVM command set 1.0,
+//! 4.1.5).
 
 pub mod capabilities;
 pub mod controller;
@@ -16,5 +17,5 @@ pub use lists::{ControllerList, NamespaceList};
 pub use namespace::{IdentifyNamespace, LbaFormat};
 pub use nvm::{IdentifyControllerNvm, IdentifyNamespaceNvm};
 
-/// Length in bytes of everything that Identify returns.
+/// Length of every Identify data structure in bytes.
 pub const IDENTIFY_LEN: usize = 4096;

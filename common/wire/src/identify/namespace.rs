@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn block_lengths_of_any_shift_a_controller_sends() {
+    fn block_len_of_any_shift_is_a_power_of_two_or_none() {
         for lbads in 0..=255 {
             let format = LbaFormat {
                 lbads,

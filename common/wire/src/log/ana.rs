@@ -32,7 +32,7 @@ impl AnaState {
     /// Change.
     pub const CHANGE: Self = Self(0xf);
 
-    /// Every state, by the name that tools give it.
+    /// All states, with the names that tools use.
     const NAMES: [(Self, &'static str); 5] = [
         (Self::OPTIMIZED, "optimized"),
         (Self::NON_OPTIMIZED, "non-optimized"),
@@ -41,7 +41,7 @@ impl AnaState {
         (Self::CHANGE, "change"),
     ];
 
-    /// The state of that name; `None` when there is none.
+    /// The state of that name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let mut names = Self::NAMES.into_iter();
@@ -57,16 +57,16 @@ impl AnaState {
             .map_or("reserved", |(_, name)| name)
     }
 
-    /// Whether commands reach the data of namespaces in this state (NVMe Base
-    /// 2.2, 8.1.1.4 and 8.1.1.5).
+    /// Whether commands can access the data of namespaces in this state (NVMe Base 2.2,
+    /// 8.1.1.4 and 8.1.1.5).
     #[inline]
     #[must_use]
     pub fn is_accessible(self) -> bool {
         matches!(self, Self::OPTIMIZED | Self::NON_OPTIMIZED)
     }
 
-    /// What a command for such a namespace is aborted with (8.1.1.6 to
-    /// 8.1.1.8); `None` where it is served.
+    /// The status of a command that is aborted because of this state (8.1.1.6 to
+    /// 8.1.1.8); `None` if it is executed.
     #[must_use]
     pub fn refusal(self) -> Option<Status> {
         match self {
@@ -110,9 +110,9 @@ pub struct AnaHeader {
 pub struct AnaGroup {
     /// Group identifier.
     pub agid: U32,
-    /// Number of namespaces; 0 when the host asked for groups only.
+    /// Number of namespaces; 0 if only groups were requested.
     pub nnsids: U32,
-    /// Change count of the page when this group changed last.
+    /// Change count of the page at the last change of this group.
     pub chgcnt: U64,
     /// State.
     pub state: AnaState,

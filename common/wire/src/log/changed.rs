@@ -6,15 +6,14 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 /// Length in bytes of the page.
 pub const CHANGED_NAMESPACES_LEN: usize = 4096;
 
-/// Most namespaces that the page names.
+/// Maximum number of namespaces in the page.
 pub const CHANGED_NAMESPACES_MAX: usize = 1024;
 
-/// First entry of a page that does not name the namespaces: more than 1,024
-/// have changed.
+/// First entry of a page without namespaces: more than 1,024 have changed.
 const TOO_MANY: u32 = 0xffff_ffff;
 
-/// The page: namespaces that changed since it was last read, ascending, ended
-/// by a 0 when there are less than 1,024.
+/// The page: namespaces that changed since it was last read, ascending, terminated by 0
+/// if there are fewer than 1,024.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -26,8 +25,8 @@ pub struct ChangedNamespaces {
 const _: () = assert!(size_of::<ChangedNamespaces>() == CHANGED_NAMESPACES_LEN);
 
 impl ChangedNamespaces {
-    /// A page of `nsids`, which ascend. Of more than 1,024 it names none and
-    /// says that they are too many (see [`Self::is_everything`]).
+    /// A page of ascending `nsids`. With more than 1,024 it lists none (see
+    /// [`Self::is_everything`]).
     #[must_use]
     pub fn new(nsids: impl IntoIterator<Item = u32>) -> Self {
         let mut page = Self::new_zeroed();
@@ -41,7 +40,7 @@ impl ChangedNamespaces {
         page
     }
 
-    /// A page that says that more than 1,024 namespaces have changed.
+    /// A page that reports that more than 1,024 namespaces have changed.
     #[must_use]
     pub fn everything() -> Self {
         let mut page = Self::new_zeroed();
@@ -51,7 +50,7 @@ impl ChangedNamespaces {
         page
     }
 
-    /// Whether so many changed that the page does not name them.
+    /// Whether more namespaces changed than the page can list.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.nsids
@@ -59,7 +58,7 @@ impl ChangedNamespaces {
             .is_some_and(|first| first.get() == TOO_MANY)
     }
 
-    /// The namespaces that it names.
+    /// The namespaces in the page.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         let named = if self.is_everything() {
             0
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_1024_are_not_named() {
+    fn more_than_1024_namespaces_are_not_listed() {
         let full = ChangedNamespaces::new(1..=1024);
         assert!(!full.is_everything());
         assert!(full.iter().eq(1..=1024));
@@ -95,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_what_it_was_given(nsids in prop::collection::btree_set(1..u32::MAX, 0..1024)) {
+        fn lists_given_namespaces(nsids in prop::collection::btree_set(1..u32::MAX, 0..1024)) {
             let page = ChangedNamespaces::new(nsids.iter().copied());
             prop_assert_eq!(page.iter().collect::<Vec<_>>(), nsids.into_iter().collect::<Vec<_>>());
         }

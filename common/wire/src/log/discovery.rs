@@ -16,7 +16,7 @@ pub const DISCOVERY_ENTRY_LEN: usize = 1024;
 
 /// CNTLID of an entry: the subsystem allocates a controller at Connect.
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
-/// CNTLID of an entry: any of the subsystem's controllers may be asked for.
+/// CNTLID of an entry: any static controller of the subsystem may be requested.
 pub const CNTLID_STATIC: u16 = 0xfffe;
 
 /// A byte of a discovery entry with named values.
@@ -35,7 +35,7 @@ macro_rules! entry_byte {
         impl $name {
             $($(#[$value_doc])* pub const $value: Self = Self($number);)*
 
-            /// The name that people know it by, as nvme-cli prints it.
+            /// The name, as nvme-cli prints it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -78,13 +78,13 @@ entry_byte! {
 }
 
 entry_byte! {
-    /// SUBTYPE: what kind of subsystem an entry describes.
+    /// SUBTYPE: subsystem type.
     SubsystemType {
         /// A discovery subsystem with other entries.
         REFERRAL = 1 "discovery subsystem referral";
         /// A subsystem with namespaces.
         NVM = 2 "nvme subsystem";
-        /// The discovery subsystem that was asked.
+        /// The discovery subsystem that returned the page.
         CURRENT_DISCOVERY = 3 "current discovery subsystem";
     }
 }
@@ -124,8 +124,8 @@ entry_byte! {
 }
 
 bitflags! {
-    /// TREQ: Transport Requirements. Bits 1:0 are about secure channels: 00b
-    /// says nothing.
+    /// TREQ: Transport Requirements. Bits 1:0 concern secure channels; 00b is not
+    /// specified.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Treq: u8 {
         /// A secure channel is required (01b).
@@ -136,27 +136,26 @@ bitflags! {
         const DISABLE_SQFC = 1 << 2;
     }
 
-    /// Log Specific Parameter of Get Log Page: which entries are wanted. The page
-    /// says what of it is supported in bits 18:16 of its entry in the Supported
-    /// Log Pages.
+    /// Log Specific Parameter of Get Log Page: which entries to return. Bits 18:16 of the
+    /// entry in the Supported Log Pages report what the controller supports.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DiscoveryLsp: u8 {
         /// Extended Discovery Log Page Entries.
         const EXTDLPE = 1 << 0;
         /// Port Local Entries Only.
         const PLEO = 1 << 1;
-        /// All NVM Subsystem Entries, whoever may connect.
+        /// All NVM Subsystem Entries, regardless of access rights.
         const ALLSUBE = 1 << 2;
     }
 
-    /// DLPF: Discovery Log Page Flags, which of [`DiscoveryLsp`] was done.
+    /// DLPF: Discovery Log Page Flags, the parts of [`DiscoveryLsp`] that apply.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DiscoveryFlags: u8 {
-        /// Entries are extended ones.
+        /// Entries are extended.
         const EXTEND = 1 << 0;
-        /// Only entries of the port that was asked are there.
+        /// The page has only entries of the port on which it was requested.
         const PORTLCL = 1 << 1;
-        /// Entries of all subsystems are there, whoever may connect.
+        /// The page has entries of all subsystems, regardless of access rights.
         const ALLSUB = 1 << 2;
     }
 
@@ -178,8 +177,8 @@ bitflags! {
 )]
 #[repr(C)]
 pub struct DiscoveryHeader {
-    /// Generation counter: changes whenever an entry does. A host that reads
-    /// the page in pieces reads it again at the end and compares.
+    /// Generation counter: changes with each change of an entry. A host that reads the
+    /// page in pieces reads it again at the end and compares.
     pub genctr: U64,
     /// Number of entries of the page.
     pub numrec: U64,
@@ -189,7 +188,7 @@ pub struct DiscoveryHeader {
     pub dlpf: u8,
     #[doc(hidden)]
     pub rsvd19: u8,
-    /// Total discovery log page length in bytes, where entries are extended.
+    /// Total discovery log page length in bytes, if entries are extended.
     pub tdlpl: U32,
     #[doc(hidden)]
     pub rsvd24: [u8; 1000],
@@ -229,7 +228,7 @@ impl RdmaTsas {
     }
 }
 
-/// An entry: one way to reach one subsystem.
+/// An entry: one address of one subsystem.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -265,7 +264,7 @@ pub struct DiscoveryEntry {
     pub tsas: RdmaTsas,
 }
 
-/// What follows an entry and makes it an extended one.
+/// The extension of an extended entry, after an ordinary one.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -316,7 +315,7 @@ impl DiscoveryHeader {
 }
 
 impl DiscoveryEntry {
-    /// An entry of zeros, with blanks where it has text: the caller fills it.
+    /// An entry of zeros, with spaces in its text fields, for the caller to fill in.
     #[must_use]
     pub fn zeroed() -> Self {
         Self {
@@ -339,19 +338,19 @@ impl DiscoveryEntry {
     }
 }
 
-/// What a host has read of the page from its start.
+/// The part of the page that a host has read, from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct DiscoveryPage<'a> {
     /// The header.
     pub header: &'a DiscoveryHeader,
-    /// Entries that the bytes hold completely, never more than `numrec`. Fewer
-    /// than that: read on, or again when the page grew in between.
+    /// Entries that `bytes` hold completely, at most `numrec`. If there are fewer, read
+    /// more, or all again if the page has grown.
     pub entries: &'a [DiscoveryEntry],
 }
 
 impl<'a> DiscoveryPage<'a> {
-    /// Reads what `bytes` hold; `None` when that is less than a header or the
-    /// record format is not 0.
+    /// Parses `bytes`; `None` if they are shorter than a header, or if the record format
+    /// is not 0.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = DiscoveryHeader::ref_from_prefix(bytes).ok()?;
@@ -431,7 +430,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_entries_than_the_bytes_or_the_header_have(
+        fn entries_are_limited_by_bytes_and_header(
             numrec in prop_oneof![0u64..6, any::<u64>()], len in 0usize..5000,
         ) {
             let mut bytes = vec![0; len];

@@ -12,7 +12,7 @@ use crate::opcode::Opcode;
 pub const EFFECTS_LEN: usize = 4096;
 
 bitflags! {
-    /// Effects of a command. Bits 18:16 say what may run beside it: 0 is no
+    /// Effects of a command. Bits 18:16 restrict what may run at the same time: 0 is no
     /// restriction.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Effects: u32 {
@@ -53,29 +53,29 @@ const _: () = {
 };
 
 impl CommandEffects {
-    /// A page that says that no command is supported.
+    /// A page without any supported command.
     #[must_use]
     pub fn zeroed() -> Self {
         Self::new_zeroed()
     }
 
-    /// Says that an admin command is supported and has `effects`.
+    /// Reports an admin command as supported, with `effects`.
     pub fn set_admin(&mut self, opcode: Opcode, effects: Effects) {
         set(&mut self.acs, opcode, effects);
     }
 
-    /// Says that an I/O command is supported and has `effects`.
+    /// Reports an I/O command as supported, with `effects`.
     pub fn set_io(&mut self, opcode: Opcode, effects: Effects) {
         set(&mut self.iocs, opcode, effects);
     }
 
-    /// Effects of an admin command; `None` when it is not supported.
+    /// Effects of an admin command; `None` if it is not supported.
     #[must_use]
     pub fn admin(&self, opcode: Opcode) -> Option<Effects> {
         get(&self.acs, opcode)
     }
 
-    /// Effects of an I/O command; `None` when it is not supported.
+    /// Effects of an I/O command; `None` if it is not supported.
     #[must_use]
     pub fn io(&self, opcode: Opcode) -> Option<Effects> {
         get(&self.iocs, opcode)

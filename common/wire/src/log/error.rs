@@ -17,17 +17,16 @@ pub const ERROR_ENTRY_LEN: usize = 64;
 )]
 #[repr(C)]
 pub struct ErrorEntry {
-    /// Error count: a number of its own for each error, from 1; 0 is an unused
-    /// entry.
+    /// Error count: a unique number of each error, from 1; 0 in an unused entry.
     pub ecnt: U64,
-    /// Submission queue; FFFFh when it concerns no queue.
+    /// Submission queue; FFFFh if the error concerns no queue.
     pub sqid: U16,
     /// Command; FFFFh when it concerns no command.
     pub cid: U16,
     /// Bits 15:1 the status, bit 0 the phase tag.
     pub sts: U16,
-    /// Parameter error location: byte of the command in bits 7:0, bit in 10:8;
-    /// FFFFh when it concerns no parameter.
+    /// Parameter error location: byte of the command in bits 7:0, bit in 10:8; FFFFh if
+    /// the error concerns no parameter.
     pub pel: U16,
     /// First block that had the error.
     pub lba: U64,
@@ -64,7 +63,7 @@ const _: () = {
     assert!(offset_of!(ErrorEntry, lpver) == 63);
 };
 
-/// SQID, CID and PEL: it concerns none in particular.
+/// SQID, CID and PEL: not applicable.
 pub const NONE_IN_PARTICULAR: u16 = 0xffff;
 
 impl ErrorEntry {
@@ -74,8 +73,7 @@ impl ErrorEntry {
         Self::new_zeroed()
     }
 
-    /// Error number `ecnt`, in no command in particular until the caller says
-    /// so.
+    /// Error number `ecnt`, of no particular command until the caller sets one.
     #[must_use]
     pub fn new(ecnt: u64, status: Status) -> Self {
         Self {
@@ -94,7 +92,7 @@ impl ErrorEntry {
         Status::from_field(self.sts.get() >> 1)
     }
 
-    /// Byte and bit of the command that the error is in.
+    /// Byte and bit of the parameter that caused the error.
     #[must_use]
     pub fn parameter(&self) -> Option<(u8, u8)> {
         let [byte, bit] = self.pel.get().to_le_bytes();

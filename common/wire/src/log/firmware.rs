@@ -20,7 +20,7 @@ pub struct FirmwareSlots {
     pub afi: u8,
     #[doc(hidden)]
     pub rsvd1: [u8; 7],
-    /// Revision in slots 1 to 7; zeros when there is none.
+    /// Revisions in slots 1 to 7; zeros if a slot is empty.
     pub frs: [Ascii<8>; 7],
     #[doc(hidden)]
     pub rsvd64: [u8; 448],

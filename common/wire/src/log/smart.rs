@@ -72,7 +72,7 @@ pub struct SmartLog {
     pub wctt: U32,
     /// Critical composite temperature time in minutes.
     pub cctt: U32,
-    /// Temperature sensors 1 to 8 in kelvins; 0 is not there.
+    /// Temperature sensors 1 to 8 in kelvins; 0 if not implemented.
     pub tsen: [U16; 8],
     /// Thermal management temperature 1 transition count.
     pub tmt1tc: U32,

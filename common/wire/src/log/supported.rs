@@ -10,7 +10,7 @@ use crate::admin::LogId;
 pub const SUPPORTED_PAGES_LEN: usize = 1024;
 
 bitflags! {
-    /// What is said of a log page. Bits 31:16 are specific to it.
+    /// Support of a log page. Bits 31:16 are specific to the page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PageSupport: u32 {
         /// The page is supported.
@@ -32,7 +32,7 @@ pub struct SupportedPages {
 const _: () = assert!(size_of::<SupportedPages>() == SUPPORTED_PAGES_LEN);
 
 impl SupportedPages {
-    /// A page that says that `pages` are supported and no others.
+    /// A page that reports only `pages` as supported.
     #[must_use]
     pub fn new(pages: &[LogId]) -> Self {
         let mut page = Self::new_zeroed();

@@ -47,8 +47,8 @@ impl Copy {
         }
     }
 
-    /// The command, without protection information; data pointer and identifier
-    /// are the caller's. `ranges` must be 1 to 256.
+    /// Builds the command, without protection information, data pointer and command
+    /// identifier. `ranges` must be 1 to 256.
     #[must_use]
     pub fn to_sqe(self) -> Sqe {
         debug_assert!((1..=256).contains(&self.ranges), "NR has 8 bits");
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_writes_back_to_the_same_meaning(bytes: [[u8; 32]; 2]) {
+        fn parsed_values_round_trip(bytes: [[u8; 32]; 2]) {
             let bytes: [u8; 64] = zerocopy::transmute!(bytes);
             let sqe = Sqe::from_capsule(&bytes).unwrap();
             let copy = Copy { protected: false, ..Copy::parse(&sqe) };

@@ -12,10 +12,10 @@ use super::{IoQueues, Subsystem};
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
-    /// Namespace
+    /// Namespace ID
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     pub(crate) namespace_id: u32,
-    /// What to do
+    /// Workload
     #[arg(long, value_name = "KIND", default_value = "randread")]
     pub(crate) rw: Kind,
     /// Size of each read or write
@@ -35,11 +35,11 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = number::<u8>(0..=100))]
     pub(crate) rwmixread: u8,
-    /// Largest write whose data goes with its command
+    /// Largest write that is sent as in-capsule data
     #[arg(long, value_name = "SIZE", default_value = "4KiB",
           value_parser = size::<u32>(0..=u32::MAX.into()))]
     pub(crate) in_capsule: u32,
-    /// Which interface of the initiator to use
+    /// Interface of the initiator
     #[arg(long, value_name = "NAME", default_value = "polled")]
     pub(crate) interface: Interface,
 }
@@ -47,23 +47,23 @@ pub(crate) struct Bench {
 /// The interfaces of the initiator that a benchmark can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Interface {
-    /// A thread polls each queue.
+    /// One thread for each queue, which polls it.
     Polled,
-    /// One thread awaits everything: a task for each operation in flight.
+    /// One thread for all queues, with a task for each operation in flight.
     Async,
 }
 
-/// What a benchmark does.
+/// The workloads of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Reads one after the other.
+    /// Sequential reads.
     Read,
-    /// Writes one after the other.
+    /// Sequential writes.
     Write,
-    /// Reads anywhere.
+    /// Random reads.
     Randread,
-    /// Writes anywhere.
+    /// Random writes.
     Randwrite,
-    /// Both anywhere.
+    /// Random reads and writes.
     Randrw,
 }

@@ -1,5 +1,5 @@
-//! Command lines of what the controller does with blocks that stay where they
-//! are.
+//! Command lines of operations that the controller does without a data transfer to the
+//! host, and of Compare and Write.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub(crate) struct Copy {
     pub(crate) to: u64,
     #[command(flatten)]
     pub(crate) from: Ranges,
-    /// End when the copy is on stable media
+    /// Complete when the copy is on stable media (FUA)
     #[arg(long)]
     pub(crate) force_unit_access: bool,
 }
@@ -47,14 +47,13 @@ pub(crate) struct CompareWrite {
     /// First block
     #[arg(long, value_name = "LBA", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
-    /// File with what the blocks have to hold, or - for standard input
+    /// File with the expected data, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) compare: PathBuf,
-    /// File with what they are to hold then, as long as the other, or - for
-    /// standard input
+    /// File with the new data, of the same length, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) data: PathBuf,
-    /// End when the data is on stable media
+    /// Complete when the data are on stable media (FUA)
     #[arg(long)]
     pub(crate) force_unit_access: bool,
 }

@@ -1,9 +1,9 @@
-//! Numbers and sizes on the command line: decimal, or hexadecimal as they are printed.
+//! Numbers and sizes on the command line, decimal or hexadecimal.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A parser of numbers in `range`, which are of type `T`.
+/// A parser of numbers in `range`, of type `T`.
 pub(super) fn number<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -27,14 +27,14 @@ fn of<T: TryFrom<u64>>(number: u64, range: &RangeInclusive<u64>) -> Result<T, St
 fn digits(text: &str) -> Result<u64, String> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
-        // A sign is no digit, though the parser takes one.
+        // The parser would accept a sign.
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16),
         _ => text.parse(),
     };
     number.map_err(|_| "not a whole number; write 10 or 0xa".to_owned())
 }
 
-/// Sizes are powers of 1024 wherever they are read or printed.
+/// Parses a size; units are powers of 1024, as in the output.
 fn bytes(text: &str) -> Result<u64, String> {
     if let Ok(number) = digits(text) {
         return Ok(number);

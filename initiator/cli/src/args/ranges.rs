@@ -1,5 +1,4 @@
-//! Runs of blocks on the command line, as `nvmeof dsm` and `nvmeof copy` take
-//! them.
+//! Ranges of blocks on the command line of `nvmeof dsm` and `nvmeof copy`.
 
 use clap::Args;
 use nvmeof_initiator::Range;
@@ -7,7 +6,7 @@ use nvmeof_initiator::Range;
 use super::numbers::number;
 use crate::failure::Failure;
 
-/// Runs of blocks: a first block and a number of each.
+/// Ranges of blocks, each with a first block and a number of blocks.
 #[derive(Args, Debug)]
 pub(crate) struct Ranges {
     /// First blocks of the ranges, separated by commas
@@ -37,7 +36,7 @@ impl Ranges {
                 starts.len(),
                 counts.len()
             ))
-            .with_remedy("give a number of blocks for each first block"));
+            .with_remedy("give one --block-count value for each --start-block value"));
         }
         let pairs = starts.iter().zip(counts);
         let ranges = pairs.map(|(slba, count)| Range {

@@ -1,4 +1,4 @@
-//! Command lines that are right, and wrong ones.
+//! Valid and invalid command lines.
 
 use clap::CommandFactory;
 
@@ -10,12 +10,12 @@ fn parse(line: &str) -> Result<Command, clap::error::ErrorKind> {
 }
 
 #[test]
-fn the_command_line_is_consistent() {
+fn command_line_definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn the_lines_of_the_contract_parse() {
+fn documented_command_lines_parse() {
     let nqn = "nqn.2026-11.org.example:disk";
     for line in [
         "nvmeof discover -t rdma -a 127.0.0.1 -s 4420 -o json".to_owned(),
@@ -51,7 +51,7 @@ fn the_lines_of_the_contract_parse() {
 }
 
 #[test]
-fn wrong_usage_is_refused() {
+fn invalid_command_lines_are_refused() {
     let too_long = format!("nvmeof id-ctrl -a ::1 -n {}", "x".repeat(224));
     for line in [
         "nvmeof",
@@ -66,7 +66,7 @@ fn wrong_usage_is_refused() {
 }
 
 #[test]
-fn ranges_are_said_in_one_way() {
+fn copy_and_dsm_have_the_same_range_options() {
     let mut cli = Cli::command();
     let mut help = |name: &str| {
         let command = cli.find_subcommand_mut(name).unwrap();
@@ -90,8 +90,8 @@ fn ranges_are_said_in_one_way() {
     }
 }
 
-/// The words that a command needs, but for those of a target.
-fn needed(command: &str) -> &'static str {
+/// The required options of a command, besides those of a target.
+fn required_options(command: &str) -> &'static str {
     match command {
         "discover" => "",
         "id-ctrl" | "list-ns" | "smart-log" | "error-log" => "-n x",
@@ -105,7 +105,7 @@ fn needed(command: &str) -> &'static str {
 }
 
 #[test]
-fn every_number_is_taken_as_it_is_printed() {
+fn every_number_may_be_hexadecimal() {
     let numeric = [
         "N", "LBA", "LBA,..", "N,..", "PORT", "S", "SIZE", "ID", "PERCENT",
     ];
@@ -120,7 +120,10 @@ fn every_number_is_taken_as_it_is_printed() {
             let option = arg.get_long().unwrap();
             let mut cli = Cli::command();
             cli = cli.mut_subcommand(name, |one| one.args_override_self(true));
-            let line = format!("nvmeof {name} -a ::1 {} --{option} 0x10", needed(name));
+            let line = format!(
+                "nvmeof {name} -a ::1 {} --{option} 0x10",
+                required_options(name)
+            );
             let parsed = cli.try_get_matches_from(line.split_whitespace());
             assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             found += 1;
@@ -130,7 +133,7 @@ fn every_number_is_taken_as_it_is_printed() {
 }
 
 #[test]
-fn queues_are_said_in_one_way() {
+fn commands_have_the_same_queue_option() {
     let mut cli = Cli::command();
     let mut help = |name: &str| {
         let command = cli.find_subcommand_mut(name).unwrap();
@@ -158,7 +161,7 @@ fn queues_are_said_in_one_way() {
 }
 
 #[test]
-fn help_says_what_holds_for_every_command() {
+fn help_describes_common_conventions() {
     let help = Cli::command().term_width(80).render_long_help().to_string();
     for word in ["NVMEOF_LOG", "NO_COLOR", "0x10", "KiB", "-o json", "130"] {
         assert!(help.contains(word), "{word}: {help}");

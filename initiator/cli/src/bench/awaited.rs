@@ -1,5 +1,5 @@
-//! A benchmark through the async interface: a task for each operation in
-//! flight, and one thread for all of them and for what drives the queues.
+//! A benchmark with the async interface: a task for each operation in flight, and one
+//! thread for all tasks and queues.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -7,14 +7,14 @@ use std::time::Instant;
 use nvmeof_initiator::{Buf, Error, Geometry, Namespace, WriteOptions};
 use tokio::runtime::Builder;
 
-use super::course::Course;
 use super::job::{Plan, Tally};
+use super::pattern::Pattern;
 use super::{check, no_runtime, queue_size, watch_signals};
 use crate::args;
 use crate::failure::Failure;
 use crate::interrupt::{Interrupt, Signal};
 
-/// Measures; shows no progress, since nothing but the work is to run.
+/// Measures without showing progress, which would disturb the measurement.
 pub(super) fn run(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| no_runtime(&error))?;
@@ -40,13 +40,13 @@ async fn measure(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure>
     let tally = Arc::new(Mutex::new(Tally::default()));
     let mut lanes = Vec::with_capacity(calls);
     for at in 0..tasks {
-        let mut course = Course::new(&plan, at, tasks);
+        let mut pattern = Pattern::new(&plan, at, tasks);
         let mut buf = controller.alloc(bytes)?;
-        course.fill(&mut buf);
+        pattern.fill(&mut buf);
         lanes.push(Lane {
             namespace: namespace.clone(),
             plan: Arc::clone(&plan),
-            course,
+            pattern,
             tally: Arc::clone(&tally),
             buf: Some(buf),
             interrupt: interrupt.clone(),
@@ -59,7 +59,7 @@ async fn measure(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure>
         .collect();
     for lane in lanes {
         let ended = lane.await;
-        ended.map_err(|_panic| Failure::new("a benchmark task broke down"))??;
+        ended.map_err(|_panic| Failure::new("internal error: a benchmark task panicked"))??;
     }
     let mut tally = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
     tally.time = begin.elapsed();
@@ -67,25 +67,25 @@ async fn measure(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure>
     Ok((tally, interrupt.signal()))
 }
 
-/// One operation after the other.
+/// A task with one operation in flight.
 struct Lane {
     namespace: Namespace,
     plan: Arc<Plan>,
-    course: Course,
+    pattern: Pattern,
     tally: Arc<Mutex<Tally>>,
     buf: Option<Buf>,
     interrupt: Interrupt,
 }
 
 impl Lane {
-    /// Runs until the time is over that counts from `begin`.
+    /// Runs for the time of the plan, from `begin` on.
     async fn run(mut self, begin: Instant) -> Result<(), Error> {
         let mut now = begin;
         while now.saturating_duration_since(begin) < self.plan.runtime
             && self.interrupt.signal().is_none()
         {
             let Some(buf) = self.buf.take() else { break };
-            let (reads, lba) = self.course.next(&self.plan);
+            let (reads, lba) = self.pattern.next(&self.plan);
             let ended = if reads {
                 self.namespace.read(lba, buf).await
             } else {

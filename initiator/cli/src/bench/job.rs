@@ -1,4 +1,4 @@
-//! One queue's share of a benchmark.
+//! The part of a benchmark on one queue.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
 
 use super::Shared;
-use super::course::Course;
+use super::pattern::Pattern;
 use crate::args::{self, Kind};
 use crate::failure::Failure;
 
-/// What is done, the same for all queues.
+/// The workload, the same for all queues.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
@@ -27,8 +27,8 @@ pub(super) struct Plan {
     pub(super) bytes: u32,
     /// Blocks of each operation.
     pub(super) blocks: u64,
-    /// Places of that size that the namespace has.
-    pub(super) places: u64,
+    /// Offsets of that size in the namespace.
+    pub(super) offsets: u64,
     pub(super) depth: u16,
     pub(super) queues: u16,
     pub(super) runtime: Duration,
@@ -41,15 +41,17 @@ impl Plan {
             return Err(Failure::new(format!(
                 "--bs of {} bytes is not a whole number of blocks of {block_size} bytes",
                 args.bs
-            )));
+            ))
+            .with_remedy(format!("use a multiple of {block_size}")));
         }
         let blocks = u64::from(args.bs / block_size);
-        let places = namespace.blocks / blocks;
-        if places == 0 {
+        let offsets = namespace.blocks / blocks;
+        if offsets == 0 {
             return Err(Failure::new(format!(
-                "--bs of {} bytes is more than the namespace has",
+                "--bs of {} bytes is more than the size of the namespace",
                 args.bs
-            )));
+            ))
+            .with_remedy("use a smaller --bs"));
         }
         Ok(Self {
             kind: args.rw,
@@ -58,7 +60,7 @@ impl Plan {
             block_shift: namespace.block_shift,
             bytes: args.bs,
             blocks,
-            places,
+            offsets,
             depth: args.iodepth,
             queues: args.queues.nr_io_queues,
             runtime: args.runtime,
@@ -74,16 +76,16 @@ pub(super) struct Side {
     pub(super) latency_ns: Histogram<u64>,
 }
 
-/// What was measured.
+/// The measurement.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) read: Side,
     pub(super) write: Side,
-    /// How long it took, over all queues the longest.
+    /// The duration, the longest of all queues.
     pub(super) time: Duration,
 }
 
-/// Longest latency that is told apart from longer ones: ten minutes.
+/// The longest latency that the histogram resolves: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 impl Default for Side {
@@ -112,7 +114,7 @@ impl Side {
     fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
-        // Same bounds: nothing is out of range.
+        // The bounds are the same: no value is out of range.
         let added = self.latency_ns.add(&other.latency_ns);
         debug_assert!(added.is_ok(), "histograms have the same bounds");
     }
@@ -126,29 +128,29 @@ impl Tally {
     }
 }
 
-/// One queue with its buffers, and where it reads and writes.
+/// One queue with its buffers and access pattern.
 pub(super) struct Job {
     queue: IoQueue,
     plan: Plan,
     start: Instant,
     free: Vec<Buf>,
-    /// For each operation in flight: when it began and whether it reads.
-    begun: Vec<(Duration, bool)>,
+    /// For each operation in flight: its start time, and whether it reads.
+    started: Vec<(Duration, bool)>,
     idle: Vec<u64>,
-    course: Course,
+    pattern: Pattern,
 }
 
-/// Whoever measures looks for answers all the time, unless others need the
-/// CPU as well: the target may be among them.
+/// A benchmark polls all the time, unless another process needs the CPU: it may be the
+/// target.
 const POLLING: PollingConfig = PollingConfig {
     longest: Duration::from_secs(1),
     learns: true,
 };
-/// How long to sleep at most: the clock has to be looked at as well.
+/// Longest sleep: the clock has to be checked too.
 const NAP: Duration = Duration::from_millis(10);
 
-/// How long one may sleep who is to look again at `deadline`, which is over where a
-/// provider has something to do. In whole milliseconds; `None` is not at all.
+/// The time to sleep until `deadline`, in whole milliseconds; `None`: do not sleep. The
+/// deadline is in the past if the provider has work.
 fn nap(deadline: Option<Duration>, now: Duration) -> Option<PollTimeout> {
     let left = deadline.map_or(NAP, |at| at.saturating_sub(now).min(NAP));
     let left = u8::try_from(left.as_millis()).ok()?;
@@ -171,24 +173,24 @@ impl Job {
             Failure::new(error.to_string()).with_remedy("lower --iodepth or --bs")
         })?;
         queue.register(pool.region())?;
-        let mut course = Course::new(plan, u64::from(qid - 1), u64::from(plan.queues));
+        let mut pattern = Pattern::new(plan, u64::from(qid - 1), u64::from(plan.queues));
         let mut free: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
-        // Data that does not compress, and pages that are there.
+        // Incompressible data; also faults in the pages.
         for buf in &mut free {
-            course.fill(buf);
+            pattern.fill(buf);
         }
         Ok(Self {
             queue,
             plan: plan.clone(),
             start,
             free,
-            begun: vec![(Duration::ZERO, true); usize::from(plan.depth)],
+            started: vec![(Duration::ZERO, true); usize::from(plan.depth)],
             idle: (0..u64::from(plan.depth)).collect(),
-            course,
+            pattern,
         })
     }
 
-    /// Runs until the time is over; what is in flight then still counts.
+    /// Runs for the time of the plan; operations in flight at its end count.
     pub(super) fn run(mut self, shared: &Shared) -> Result<Tally, Error> {
         let mut done = Vec::with_capacity(usize::from(self.plan.depth));
         blocking::ready(&mut self.queue, self.start)?;
@@ -215,7 +217,7 @@ impl Job {
         Ok(tally)
     }
 
-    /// Between two polls: others may need the CPU.
+    /// Between two polls: another process may need the CPU.
     fn pause(&mut self, next: AfterTurn, polling: &mut Polling) {
         match next {
             AfterTurn::Turn => std::hint::spin_loop(),
@@ -231,7 +233,7 @@ impl Job {
         let Some((fd, nap)) = self.queue.wait_fd().zip(nap) else {
             return self.pause(polling.kept_awake(now), polling);
         };
-        // An interrupted sleep is a short one.
+        // EINTR only shortens the sleep.
         let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
         let _ = poll(&mut fds, nap);
         polling.slept(self.start.elapsed().saturating_sub(now));
@@ -240,7 +242,7 @@ impl Job {
     /// Starts as many operations as the depth allows.
     fn fill(&mut self, now: Duration) -> Result<(), Error> {
         while let (Some(user), Some(buf)) = (self.idle.pop(), self.free.pop()) {
-            let (reads, slba) = self.course.next(&self.plan);
+            let (reads, slba) = self.pattern.next(&self.plan);
             let blocks = Blocks {
                 operation: if reads {
                     Operation::Read
@@ -262,11 +264,11 @@ impl Job {
                     why => Err(UsageError::Other(why.to_string()).into()),
                 };
             }
-            if let Some(begun) = usize::try_from(user)
+            if let Some(started) = usize::try_from(user)
                 .ok()
-                .and_then(|n| self.begun.get_mut(n))
+                .and_then(|n| self.started.get_mut(n))
             {
-                *begun = (now, reads);
+                *started = (now, reads);
             }
         }
         Ok(())
@@ -282,15 +284,15 @@ impl Job {
         let ended = done.len() as u64;
         for call in done.drain(..) {
             call.result?;
-            let begun = usize::try_from(call.user).ok();
-            let begun = begun.and_then(|n| self.begun.get(n)).copied();
-            let (begun, reads) = begun.unwrap_or((now, true));
+            let started = usize::try_from(call.user).ok();
+            let started = started.and_then(|n| self.started.get(n)).copied();
+            let (started, reads) = started.unwrap_or((now, true));
             let side = if reads {
                 &mut tally.read
             } else {
                 &mut tally.write
             };
-            side.record(now.saturating_sub(begun), self.plan.bytes);
+            side.record(now.saturating_sub(started), self.plan.bytes);
             self.free.extend(call.buf);
             self.idle.push(call.user);
         }
@@ -306,14 +308,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_sleeps_beyond_the_deadline() {
+    fn sleep_ends_at_the_deadline() {
         let now = Duration::from_secs(5);
         let nap_until = |left| nap(Some(now + left), now).and_then(|nap| nap.as_millis());
         assert_eq!(nap(None, now), Some(10u8.into()));
         assert_eq!(nap_until(Duration::from_secs(1)), Some(10));
         assert_eq!(nap_until(Duration::from_millis(3)), Some(3));
         assert_eq!(nap_until(Duration::ZERO), None);
-        assert_eq!(nap(Some(Duration::ZERO), now), None, "it is over");
+        assert_eq!(nap(Some(Duration::ZERO), now), None, "it is in the past");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a benchmark says at the end.
+//! The report of a benchmark.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::interrupt::Signal;
 use crate::output;
 
-/// Prints what was measured.
+/// Prints the measurement.
 pub(super) fn print(
     args: &args::Bench,
     tally: &Tally,
@@ -117,7 +117,7 @@ pub(super) fn rate(count: u64, seconds: f64) -> f64 {
     }
 }
 
-/// Bytes in few characters, in powers of 1024 as everywhere: 812 B, 45.2 KiB.
+/// Bytes in few characters, in powers of 1024: 812 B, 45.2 KiB.
 pub(super) fn binary(bytes: f64) -> String {
     let mut scaled = bytes;
     for unit in ["B", "KiB", "MiB"] {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn for_programs() {
+    fn json_has_rates_and_latencies() {
         let json = to_json(&args(), &tally());
         assert_eq!(json["iops"], 1000.0);
         assert_eq!(json["bytes_per_s"], 4_096_000.0);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn for_people() {
+    fn text_is_a_table_of_eighty_columns() {
         let text = to_text(&args(), &tally());
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         assert!(

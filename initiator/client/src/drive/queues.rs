@@ -1,4 +1,4 @@
-//! What driving needs, of each kind of queue.
+//! [`Drive`] for admin and I/O queues.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -47,11 +47,11 @@ impl Drive for IoQueue {
         self.close_because(why);
     }
     fn abandon(&mut self) {
-        self.close_undriven();
+        self.close_without_runtime();
     }
 }
 
-/// How long a controller may take to shut down.
+/// Time-out of the shutdown of a controller.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 impl Drive for AdminQueue {
@@ -92,6 +92,6 @@ impl Drive for AdminQueue {
         self.close();
     }
     fn abandon(&mut self) {
-        self.close_undriven();
+        self.close_without_runtime();
     }
 }

@@ -1,4 +1,4 @@
-//! The admin queue: sets the controller up, keeps it alive, shuts it down.
+//! The admin queue: initializes the controller, keeps it alive, shuts it down.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
 use super::association::Association;
-use super::call::{Call, Done, Patience, SubmitError};
+use super::call::{Call, CallTimeout, Done, SubmitError};
 use super::connection::{Connection, ConnectionConfig};
 use crate::error::{Error, LostCause, MachineError};
 
-/// What to connect to and how.
+/// Configuration of an admin queue.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
     /// The steps of the set-up.
     pub setup: SetupConfig,
-    /// How long an admin command may take.
+    /// Time-out of admin commands.
     pub command_timeout: Duration,
-    /// How long the connection may take to stand.
+    /// Time-out of connecting.
     pub connect_timeout: Duration,
 }
 
-/// The admin queue of a controller. It sets the controller up by itself; then
-/// [`info`](Self::info) has what I/O queues need. It must be polled by
-/// [`next_deadline`](Self::next_deadline), or the controller drops us.
+/// The admin queue of a controller. It initializes the controller by itself; then
+/// [`info`](Self::info) has the data for I/O queues. It must be polled by
+/// [`next_deadline`](Self::next_deadline): otherwise the keep-alive time-out of the
+/// controller expires.
 #[derive(Debug)]
 pub struct AdminQueue {
     connection: Connection,
@@ -39,7 +40,7 @@ pub struct AdminQueue {
     info: Option<Arc<ControllerInfo>>,
     keep_alive: KeepAlive,
     keep_alive_timeout: Duration,
-    /// When the set-up or the shutdown wants to be asked again.
+    /// When set-up or shutdown has its next step.
     wake_at: Option<Duration>,
     pages: Pool,
     ended: Vec<Done>,
@@ -54,26 +55,26 @@ enum Phase {
     Over,
 }
 
-/// Entries that are kept free for our own commands: set-up or shutdown, Keep
-/// Alive, Asynchronous Event Request and the log page it points to.
+/// Entries that are reserved for commands of this queue itself: set-up or shutdown, Keep
+/// Alive, Asynchronous Event Request and its log page.
 const RESERVED: usize = 4;
 
-/// Buffers of 4 KiB for what admin commands move.
+/// Buffers of 4 KiB for data of admin commands.
 const PAGES: usize = 32;
-/// Length of one.
+/// Length of such a buffer.
 const PAGE: usize = 4096;
 
-// Names of our own commands; a caller's are below.
+// Identifiers of commands of this queue itself; those of callers are lower.
 const SETUP: u64 = u64::MAX;
 const KEEP_ALIVE: u64 = u64::MAX - 1;
 const EVENT: u64 = u64::MAX - 2;
 const EVENT_LOG: u64 = u64::MAX - 3;
 
 impl AdminQueue {
-    /// Starts to connect to `addr` and to set the controller up.
+    /// Starts to connect to `addr` and to initialize the controller.
     ///
     /// # Errors
-    /// When it cannot even be tried.
+    /// When no attempt to connect is possible.
     pub fn connect(
         mut provider: Box<dyn Provider>,
         addr: Address,
@@ -114,37 +115,37 @@ impl AdminQueue {
         })
     }
 
-    /// The controller, once it is set up.
+    /// The controller, once it is ready.
     #[must_use]
     pub fn info(&self) -> Option<&Arc<ControllerInfo>> {
         self.info.as_ref()
     }
 
-    /// Why the connection is of no use any more.
+    /// The error that ended the connection, if any.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.connection.error()
     }
 
-    /// Whether all is over: every call has ended.
+    /// Whether the queue is closed and all calls have ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.connection.is_closed()
     }
 
-    /// The connection below.
+    /// The underlying connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// What the I/O queues of the controller are to [join](super::IoQueue::join).
+    /// The association for the I/O queues to [join](super::IoQueue::join).
     #[must_use]
     pub fn association(&self) -> &Association {
         self.connection.association()
     }
 
-    /// A buffer of up to 4096 bytes for a call; `None` when all are out.
+    /// A buffer of up to 4096 bytes for a call; `None` if all are in use.
     #[must_use]
     pub fn page(&self, len: usize) -> Option<Buf> {
         let mut page = self.pages.take()?;
@@ -152,8 +153,7 @@ impl AdminQueue {
         Some(page)
     }
 
-    /// Takes an admin command once the controller is set up. `user` is below
-    /// 2^63.
+    /// Submits an admin command, once the controller is ready. `user` is below 2^63.
     ///
     /// # Errors
     /// [`SubmitError`] with the call.
@@ -169,13 +169,13 @@ impl AdminQueue {
         Err(Refused { why, back: call })
     }
 
-    /// Sends off what was submitted since the last time.
+    /// Sends the commands submitted since the last time.
     pub fn submit_now(&mut self, now: Duration) {
         self.connection.submit_now(now);
     }
 
-    /// Makes progress and appends the calls that ended. Returns whether
-    /// anything happened. Never waits.
+    /// Makes progress and appends the calls that ended. Returns whether there was progress.
+    /// Never blocks.
     pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
         let progress = self.connection.poll(now, &mut ended);
@@ -196,12 +196,12 @@ impl AdminQueue {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
-    /// Shuts the controller down in good order and closes the queue, within
-    /// `patience`. I/O queues are closed before.
-    pub fn shutdown(&mut self, now: Duration, patience: Duration) {
+    /// Shuts the controller down and closes the queue, within `timeout`. Close the I/O queues
+    /// before.
+    pub fn shutdown(&mut self, now: Duration, timeout: Duration) {
         match (&self.phase, &self.info) {
             (Phase::Ready, Some(info)) => {
-                self.phase = Phase::Shutdown(Shutdown::new(info.cc, now, patience));
+                self.phase = Phase::Shutdown(Shutdown::new(info.cc, now, timeout));
                 self.wake_at = Some(now);
             }
             (Phase::Shutdown(_), _) => {}
@@ -214,19 +214,19 @@ impl AdminQueue {
         self.connection.close();
     }
 
-    pub(crate) fn close_undriven(&mut self) {
-        self.connection.fail(LostCause::Undriven);
+    pub(crate) fn close_without_runtime(&mut self) {
+        self.connection.fail(LostCause::RuntimeEnded);
     }
 
-    /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where nobody ever sleeps. Poll until nothing
-    /// happens and call [`rest`](Self::rest) before sleeping on it.
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has work; `None` if the
+    /// provider has none. Before sleeping on it, poll until there is no progress and call
+    /// [`rest`](Self::rest).
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.wait_fd()
     }
 
-    /// When [`poll`](Self::poll) has to be called at the latest.
+    /// The time by which [`poll`](Self::poll) must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let up = self.connection.is_up();
@@ -236,19 +236,19 @@ impl AdminQueue {
         times.into_iter().flatten().min()
     }
 
-    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): what polls looked at by
-    /// themselves makes it readable from now on, until the next poll. If
-    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
-    /// something to do already.
+    /// Prepares for sleep on [`wait_fd`](Self::wait_fd): until the next poll, events that
+    /// polls check for themselves make it readable as well. If
+    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is work
+    /// already.
     pub fn rest(&mut self) {
         self.connection.rest();
     }
 
-    /// Gives a call that ended to whoever made it.
+    /// Dispatches a call that ended to its originator.
     fn sort(&mut self, call: Done, now: Duration, done: &mut Vec<Done>) {
         match call.user {
             SETUP => self.on_step_done(&call, now),
-            KEEP_ALIVE => self.keep_alive.answered(),
+            KEEP_ALIVE => self.keep_alive.completed(),
             EVENT => self.on_event(&call, now),
             EVENT_LOG => {}
             _ => done.push(call),
@@ -265,7 +265,7 @@ impl AdminQueue {
                 status: error.status,
                 result: error.result,
             },
-            // The connection is gone, and has the reason.
+            // The connection is lost, and has the reason.
             Err(_) => return,
         };
         match &mut self.phase {
@@ -297,9 +297,9 @@ impl AdminQueue {
             _ => None,
         };
         match next {
-            Next::Send(ask) => self.ask(ask, SETUP, Patience::Usual, now),
+            Next::Send(ask) => self.ask(ask, SETUP, CallTimeout::Default, now),
             Next::Done => self.step_over(now),
-            Next::Answer | Next::Wait(_) => {}
+            Next::Pending | Next::Wait(_) => {}
         }
     }
 
@@ -326,7 +326,7 @@ impl AdminQueue {
             KeepAliveStep::Send => {
                 self.keep_alive.sent(now);
                 let command = admin::keep_alive().into();
-                self.ask(command, KEEP_ALIVE, Patience::Endless, now);
+                self.ask(command, KEEP_ALIVE, CallTimeout::Never, now);
             }
             KeepAliveStep::Failed => {
                 let cntlid = self.info.as_ref().map_or(0, |info| info.cntlid);
@@ -339,11 +339,11 @@ impl AdminQueue {
 
     fn expect_event(&mut self, now: Duration) {
         let command = admin::async_event_request().into();
-        self.ask(command, EVENT, Patience::Endless, now);
+        self.ask(command, EVENT, CallTimeout::Never, now);
     }
 
-    /// An event; reading the log page it points to lets the next of its kind
-    /// come (NVMe Base 2.0, section 5.2).
+    /// An event. Reading its log page enables the next event of its type (NVMe Base 2.0,
+    /// section 5.2).
     fn on_event(&mut self, call: &Done, now: Duration) {
         let Ok(result) = call.result else { return };
         let dword = u32::try_from(result & 0xffff_ffff).unwrap_or_default();
@@ -353,15 +353,15 @@ impl AdminQueue {
         }
         if LogId(log_page) == LogId::CHANGED_NAMESPACES {
             let log = admin::log_page(LogId::CHANGED_NAMESPACES, NSID_ALL, 0, 4096);
-            self.ask(log.into(), EVENT_LOG, Patience::Usual, now);
+            self.ask(log.into(), EVENT_LOG, CallTimeout::Default, now);
         }
         if matches!(self.phase, Phase::Ready) {
             self.expect_event(now);
         }
     }
 
-    /// Sends one of our own commands. There is room: places are reserved.
-    fn ask(&mut self, ask: Ask, user: u64, patience: Patience, now: Duration) {
+    /// Sends a command of this queue itself. There is room: entries are reserved.
+    fn ask(&mut self, ask: Ask, user: u64, timeout: CallTimeout, now: Duration) {
         let Ask { command, payload } = ask;
         let buf = match self.buffer_for(&command, &payload) {
             Ok(buf) => buf,
@@ -371,11 +371,14 @@ impl AdminQueue {
             work: command.into(),
             buf,
             user,
-            patience,
+            timeout,
         };
         let limits = IoLimits::default();
         if let Err(refused) = self.connection.submit(call, &limits, now) {
-            let text = format!("the admin queue has no room for us: {}", refused.why);
+            let text = format!(
+                "cannot submit a command to the admin queue: {}",
+                refused.why
+            );
             self.connection
                 .fail_with(MachineError::Internal(text).into());
         }
@@ -396,5 +399,5 @@ impl AdminQueue {
     }
 }
 
-/// Events kept for a caller that does not take them.
+/// Maximum events kept for a caller that does not take them.
 const MAX_EVENTS: usize = 64;

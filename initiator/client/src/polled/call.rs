@@ -1,4 +1,4 @@
-//! What goes into a queue and what comes back.
+//! Calls and their results.
 
 use std::time::Duration;
 
@@ -7,42 +7,42 @@ use nvmeof_memory::Buf;
 
 use crate::Error;
 
-/// A call: what to do, with which memory, and the caller's name for it.
+/// A call: operation, buffer, and an identifier of the caller.
 #[derive(Debug)]
 pub struct Call {
-    /// What to do.
+    /// The operation.
     pub work: Work,
-    /// The payload: the part in view, exactly as long as `work` says; `None`
-    /// when there is none. It comes back in [`Done::buf`].
+    /// The payload: the view has exactly the length of `work`; `None` without payload.
+    /// [`Done::buf`] returns it.
     pub buf: Option<Buf>,
-    /// Handed back untouched in [`Done::user`].
+    /// Returned unchanged in [`Done::user`].
     pub user: u64,
-    /// How long to wait for an answer.
-    pub patience: Patience,
+    /// Time-out of the call.
+    pub timeout: CallTimeout,
 }
 
-/// What to do.
+/// The operation of a call.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// One command as it is. Boxed, because it is long and rare: reads and
-    /// writes are [`Blocks`](Self::Blocks), which go from hand to hand.
+    /// One command. Boxed, because it is large and rare: reads and writes are
+    /// [`Blocks`](Self::Blocks), which are moved often.
     Single(Box<Command>),
-    /// An operation on a run of blocks, cut into as many commands as the
-    /// controller's limits ask for.
+    /// An operation on a range of blocks, split into commands within the limits of the
+    /// controller.
     Blocks(Blocks),
 }
 
 const _: () = assert!(size_of::<Work>() <= 40, "work moves often");
 
-/// How long to wait for an answer before the queue is given up.
+/// Time-out of a call; when it expires, the queue is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// As long as the queue was told.
-    Usual,
-    /// As long as this.
-    For(Duration),
-    /// For ever: an Asynchronous Event Request.
-    Endless,
+pub enum CallTimeout {
+    /// The time-out of the queue.
+    Default,
+    /// This time-out.
+    After(Duration),
+    /// None: an Asynchronous Event Request.
+    Never,
 }
 
 /// A call that ended.
@@ -50,64 +50,61 @@ pub enum Patience {
 pub struct Done {
     /// As given.
     pub user: u64,
-    /// As given; filled when the call was one that reads and it succeeded. `None` also
-    /// when the queue was lost and somebody still uses the memory: see
-    /// [`Connection`](super::Connection).
+    /// As given; filled if the call reads and succeeded. `None` also if the queue was lost
+    /// and the target still uses the memory: see [`Connection`](super::Connection).
     pub buf: Option<Buf>,
-    /// The command specific result (dwords 0 and 1 of the completion; 0 for a
-    /// call of several commands), or what went wrong.
+    /// The command specific result (dwords 0 and 1 of the completion; 0 for a call of several
+    /// commands), or the error.
     pub result: Result<u64, Error>,
 }
 
-/// Why a call was not taken.
+/// Why a call was refused.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// As many calls are in flight as the queue has room for: poll, then try
-    /// again.
+    /// The queue is full: poll, then retry.
     #[error("the queue is full")]
     Full,
     /// The queue is not connected yet, or not any more.
     #[error("the queue is not connected: {0}")]
     NotConnected(Error),
-    /// The payload is not as long as the command says.
-    #[error("the command moves {expected} bytes, the buffer has {got} in view")]
+    /// The length of the payload differs from that of the command.
+    #[error("the command transfers {expected} bytes, the view of the buffer has {got} bytes")]
     Length {
         /// Bytes the command moves.
         expected: u64,
         /// Bytes in view.
         got: u64,
     },
-    /// The call is for no blocks, of which there is no command: a count of 0 means one
-    /// block on the wire (NVM 1.0, NLB is a 0's based value).
-    #[error("the call is for no blocks: its count has to be 1 or more")]
+    /// The number of blocks is 0, for which there is no command: NLB is a 0's based value
+    /// (NVM 1.0).
+    #[error("the call has 0 blocks: must be 1 or more")]
     Empty,
-    /// A fused operation takes two places, and the queue has but one.
-    #[error("a fused operation needs a queue of three entries or more")]
+    /// A fused operation needs room for two commands, and the queue has room for one.
+    #[error("a fused operation requires a queue of three entries or more")]
     Narrow,
-    /// The provider does not take the buffer.
+    /// The provider refused the buffer.
     #[error("the buffer cannot be used: {0}")]
     Buffer(nvmeof_rdma::ExposeError),
-    /// The provider does not take the command.
+    /// The provider refused the command.
     #[error("the provider refused the command: {0}")]
     Refused(nvmeof_rdma::PostError),
 }
 
 impl Call {
-    /// A call with the queue's usual patience.
+    /// A call with the time-out of the queue.
     #[must_use]
     pub fn new(work: Work, buf: Option<Buf>, user: u64) -> Self {
         Self {
             work,
             buf,
             user,
-            patience: Patience::Usual,
+            timeout: CallTimeout::Default,
         }
     }
 }
 
 impl Work {
-    /// Puts what was written to a namespace before on stable media: a Flush,
-    /// without a buffer.
+    /// Flush of a namespace, without a buffer.
     #[must_use]
     pub fn flush(nsid: u32) -> Self {
         blocks::flush(nsid).into()
@@ -124,7 +121,7 @@ impl Work {
 }
 
 impl Work {
-    /// Commands of it that have to be next to each other on the queue.
+    /// Number of its commands that must be adjacent in the queue.
     pub(super) fn together(&self) -> usize {
         match self {
             Self::Single(_) => 1,

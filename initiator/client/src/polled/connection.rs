@@ -1,5 +1,4 @@
-//! One queue pair with its provider: the life of the connection, and what
-//! events do to it.
+//! One queue pair with its provider: the states of the connection, and events.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -21,24 +20,24 @@ use crate::error::{Error, Lost, LostCause, MachineError};
 pub struct ConnectionConfig {
     /// Queue identifier: 0 is the admin queue.
     pub qid: u16,
-    /// Entries of the submission queue; one less is the most commands in
-    /// flight. Lowered to what the provider can do.
+    /// Entries of the submission queue; one less is the maximum of commands in flight.
+    /// Reduced to the limits of the provider.
     pub size: u16,
-    /// Whether to ask for SQ flow control; without, the submission queue head
-    /// of responses is ignored.
+    /// Whether to request SQ flow control; without it, the submission queue head of responses
+    /// is ignored.
     pub flow_control: bool,
-    /// Controller to which an I/O queue is to belong, if known.
+    /// Controller of an I/O queue, if known.
     pub cntlid: u16,
-    /// How long a command may take unless the call says otherwise.
+    /// Time-out of commands, unless the call has its own.
     pub command_timeout: Duration,
-    /// How long the connection may take to stand.
+    /// Time-out of connecting.
     pub connect_timeout: Duration,
-    /// Who connects to what, for the log.
+    /// Host, subsystem and queue, for the log.
     pub whose: Whose,
 }
 
-/// A queue pair to a controller: commands go out, responses come back, memory
-/// is lent and taken back. Knows nothing of what the commands mean.
+/// A queue pair to a controller: sends commands, receives responses, exposes memory and
+/// invalidates its keys. It does not interpret commands.
 ///
 /// ```text
 ///  open() ──► Connecting ──Established──► Up
@@ -47,10 +46,10 @@ pub struct ConnectionConfig {
 ///                 ├─────────────────────► Closing ──Closed──► Closed
 /// ```
 ///
-/// Everything in flight ends with the same error when the queue pair is
-/// closed, not before: only then can nobody touch the lent memory. Where that takes
-/// longer than 10 seconds, because a target on the same machine was stopped, or its
-/// disk hangs, with memory of ours in use, the calls end without that memory.
+/// All calls in flight end with the same error when the queue pair is closed, not before:
+/// only then can the target not access their memory any more. If that takes longer than 10
+/// seconds, because a target on the same machine is stopped, or its backing store is stalled
+/// with this memory, the calls end without their buffers.
 pub struct Connection {
     provider: Box<dyn Provider>,
     qp: QpId,
@@ -59,7 +58,7 @@ pub struct Connection {
     state: State,
     queue: Queue<Flight>,
     transfers: Transfers,
-    /// Room for what the provider tells, kept between polls.
+    /// Buffer for events of the provider, kept between polls.
     events: Vec<Event>,
     command_timeout: Duration,
     /// The admin queue ends it; an I/O queue ends with it.
@@ -76,25 +75,24 @@ enum State {
     Up,
     Closing {
         why: Error,
-        /// When those in flight end without their memory, once that is known.
-        patience: Option<Duration>,
+        /// When calls in flight end without their memory, once known.
+        give_up_at: Option<Duration>,
     },
     Closed {
         why: Error,
     },
 }
 
-/// A response capsule is 16 bytes (NVMe RDMA transport: the response capsule
-/// has no in-capsule data, IORCSZ 1); a cache line each keeps them apart.
+/// A response capsule has 16 bytes (NVMe RDMA transport: the response capsule has no
+/// in-capsule data, IORCSZ 1); each has a cache line of its own.
 const REPLY_STRIDE: usize = 64;
 
 impl Connection {
-    /// Starts to connect to `addr`. The provider has the regions of all
-    /// payload buffers registered already, or gets them by
-    /// [`register`](Self::register).
+    /// Starts to connect to `addr`. The regions of payload buffers are registered with the
+    /// provider already, or later with [`register`](Self::register).
     ///
     /// # Errors
-    /// When it cannot even be tried: sizes, memory, no such network.
+    /// When no attempt to connect is possible: invalid sizes, memory, no such network.
     pub fn open(
         mut provider: Box<dyn Provider>,
         addr: Address,
@@ -121,7 +119,7 @@ impl Connection {
         let qp_config = QpConfig {
             recvs: u32::from(size),
             sends: u32::from(size),
-            // The target reads and writes our memory, we never its.
+            // The target accesses memory of this host, not the reverse.
             reads_out: 0,
             reads_in: limits.max_reads.min(READS_IN),
             // One key for each command.
@@ -154,10 +152,10 @@ impl Connection {
         })
     }
 
-    /// Makes the buffers of `region` usable for calls.
+    /// Registers the buffers of `region` for calls.
     ///
     /// # Errors
-    /// When the machine does not let the region be registered.
+    /// When the region cannot be registered.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
         Ok(self
             .provider
@@ -165,8 +163,8 @@ impl Connection {
             .map_err(MachineError::register)?)
     }
 
-    /// Makes progress: takes what arrived, appends the calls that ended, sends
-    /// what is due. Returns whether anything happened. Never waits.
+    /// Makes progress: handles events, appends the calls that ended, sends pending commands.
+    /// Returns whether there was progress. Never blocks.
     pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
         self.submit_now(now);
         let mut events = std::mem::take(&mut self.events);
@@ -181,20 +179,20 @@ impl Connection {
         progress
     }
 
-    /// Sends off what was submitted since the last time.
+    /// Sends the commands submitted since the last time.
     pub fn submit_now(&mut self, now: Duration) {
         if std::mem::take(&mut self.posted) {
             self.provider.submit(now);
         }
     }
 
-    /// Closes the queue pair. Calls in flight end with an error;
-    /// [`is_closed`](Self::is_closed) tells when that is done.
+    /// Closes the queue pair. Calls in flight end with an error; [`is_closed`](Self::is_closed)
+    /// is true when all have.
     pub fn close(&mut self) {
         self.fail(LostCause::Local);
     }
 
-    /// Gives the queue pair up because of `why`.
+    /// Closes the queue pair because of `cause`.
     pub(crate) fn fail(&mut self, cause: LostCause) {
         let established = matches!(self.state, State::Up);
         let lost = Lost {
@@ -207,19 +205,19 @@ impl Connection {
         self.fail_with(lost.into());
     }
 
-    /// Gives the queue pair up because of `why`. The first reason counts.
+    /// Closes the queue pair because of `why`. Only the first reason is kept.
     pub(crate) fn fail_with(&mut self, why: Error) {
         if matches!(self.state, State::Connecting { .. } | State::Up) {
             if self.qid == 0 {
                 self.association.end(&why);
             }
-            let patience = None;
-            self.state = State::Closing { why, patience };
+            let give_up_at = None;
+            self.state = State::Closing { why, give_up_at };
             self.provider.disconnect(self.qp);
         }
     }
 
-    /// What this queue shares with the others of its controller.
+    /// The association of its controller.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.association
@@ -229,19 +227,19 @@ impl Connection {
         self.association = association.clone();
     }
 
-    /// Whether calls are taken.
+    /// Whether the queue accepts calls.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up)
     }
 
-    /// Whether all is over: every call has ended.
+    /// Whether the queue is closed and all calls have ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed { .. })
     }
 
-    /// Why no calls are taken, once the connection has failed or is closed.
+    /// The error, once the connection has failed or is closed.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match &self.state {
@@ -274,15 +272,15 @@ impl Connection {
         self.transfers.len()
     }
 
-    /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where nobody ever sleeps. Poll until nothing
-    /// happens and call [`rest`](Self::rest) before sleeping on it.
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has work; `None` if the
+    /// provider has none. Before sleeping on it, poll until there is no progress and call
+    /// [`rest`](Self::rest).
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.provider.wait_fd()
     }
 
-    /// When [`poll`](Self::poll) has to be called at the latest.
+    /// The time by which [`poll`](Self::poll) must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let ours = match self.state {
@@ -291,7 +289,7 @@ impl Connection {
             }
             State::Connecting { deadline } => Some(deadline),
             State::Up => self.queue.next_deadline(),
-            State::Closing { patience, .. } => patience,
+            State::Closing { give_up_at, .. } => give_up_at,
             State::Closed { .. } => None,
         };
         [ours, self.provider.next_deadline()]
@@ -300,7 +298,7 @@ impl Connection {
             .min()
     }
 
-    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): [`Provider::rest`].
+    /// Prepares for sleep on [`wait_fd`](Self::wait_fd): [`Provider::rest`].
     pub fn rest(&mut self) {
         self.provider.rest();
     }
@@ -316,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Why calls are not taken, when they are not.
+    /// The error for calls while the queue does not accept them.
     pub(super) fn not_ready(&self) -> Error {
         match &self.state {
             State::Closing { why, .. } | State::Closed { why } => why.clone(),
@@ -325,7 +323,7 @@ impl Connection {
                 qid: self.qid,
                 provider: self.provider.name(),
                 established: false,
-                cause: LostCause::NotYet,
+                cause: LostCause::NotConnected,
             }
             .into(),
         }
@@ -344,7 +342,7 @@ impl Connection {
         }
     }
 
-    /// What happens but once to a connection.
+    /// Events that occur once for each connection.
     #[cold]
     fn handle_rare(&mut self, event: Event, done: &mut Vec<Done>) {
         match event {
@@ -371,8 +369,8 @@ impl Connection {
         }
     }
 
-    /// A response. The receive goes back at once, so that one is there for
-    /// every command that is sent later.
+    /// A response. The receive is posted again immediately, so that there is one for each
+    /// later command.
     fn on_received(&mut self, received: Received, done: &mut Vec<Done>) {
         if !received.outcome.is_success() || !self.is_up() {
             return;
@@ -386,14 +384,14 @@ impl Connection {
         } = received;
         let response = Response::parse(buf.get(..len).unwrap_or_default());
         if self.provider.post_recv(self.qp, tag, buf).is_err() {
-            // Only a queue pair that is closing refuses: Closed follows.
+            // Fails only while the queue pair is closing: Closed follows.
             return;
         }
         let response = match response {
             Ok(response) => response,
             Err(error) => return self.fail(LostCause::Protocol(error.to_string())),
         };
-        let flight = match self.queue.answered(response.cid, response.sqhd) {
+        let flight = match self.queue.record_response(response.cid, response.sqhd) {
             Ok(flight) => flight,
             Err(fault) => return self.fail(LostCause::Protocol(fault.to_string())),
         };
@@ -409,7 +407,7 @@ impl Connection {
         }
     }
 
-    /// A command left, or will not any more.
+    /// The send of a command completed or failed.
     fn on_completion(&mut self, completion: Completion, done: &mut Vec<Done>) {
         let Ok(number) = u16::try_from(completion.tag.0) else {
             return;
@@ -431,7 +429,7 @@ impl Connection {
         }
     }
 
-    /// A command that was sent and answered is done with.
+    /// Completes a command that was sent and has its response.
     fn finish(&mut self, cid: Cid, done: &mut Vec<Done>) {
         let Ok(flight) = self.queue.release(cid) else {
             return;
@@ -442,13 +440,13 @@ impl Connection {
         }
     }
 
-    /// Nobody can touch the lent memory any more: everything ends.
+    /// The target cannot access the memory any more: all calls end.
     fn on_closed(&mut self, reason: CloseReason, done: &mut Vec<Done>) {
         self.fail(LostCause::Network(reason));
         self.end_all(done);
     }
 
-    /// Ends what is in flight, with the memory that nobody uses.
+    /// Ends the calls in flight, with the memory that the target does not use.
     fn end_all(&mut self, done: &mut Vec<Done>) {
         let State::Closing { why, .. } = &self.state else {
             return;
@@ -477,8 +475,8 @@ impl Connection {
                     self.fail(LostCause::Timeout { what });
                 }
             }
-            State::Closing { patience, .. } => {
-                if now >= *patience.get_or_insert(now.saturating_add(CLOSING)) {
+            State::Closing { give_up_at, .. } => {
+                if now >= *give_up_at.get_or_insert(now.saturating_add(CLOSING)) {
                     self.end_all(done);
                 }
             }

@@ -11,25 +11,25 @@ use nvmeof_rdma::{Address, Provider, Refused, Whose};
 use nvmeof_wire::Status;
 
 use super::association::Association;
-use super::call::{Call, Done, Patience, SubmitError, Work};
+use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, ConnectionConfig};
 use crate::error::{Error, LostCause, MachineError};
 
-/// What an I/O queue is to be.
+/// Configuration of an I/O queue.
 #[derive(Clone, Debug)]
 pub struct IoConfig {
-    /// Who connects to what, as on the admin queue.
+    /// Host and subsystem, as on the admin queue.
     pub names: Names,
-    /// Identifier, from 1 to the number granted; and entries, lowered to what
-    /// controller and provider can do.
+    /// Identifier, from 1 to the number granted; and entries, reduced to the limits of
+    /// controller and provider.
     pub queue: QueueShape,
-    /// How long a command may take.
+    /// Time-out of commands.
     pub command_timeout: Duration,
-    /// How long the connection may take to stand.
+    /// Time-out of connecting.
     pub connect_timeout: Duration,
 }
 
-/// An I/O queue: calls go in, and come back with their buffers.
+/// An I/O queue: takes calls, and returns them with their buffers.
 #[derive(Debug)]
 pub struct IoQueue {
     connection: Connection,
@@ -45,21 +45,21 @@ pub struct IoQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The RDMA connection does not stand yet.
+    /// The RDMA connection is not established yet.
     New,
     /// Connect is sent.
     Asked,
     Ready,
 }
 
-/// Name of our own Connect command; a caller's are below.
+/// Identifier of the Connect command of this queue; those of callers are lower.
 const CONNECT: u64 = u64::MAX;
 
 impl IoQueue {
     /// Starts to connect an I/O queue to the controller `info`.
     ///
     /// # Errors
-    /// When it cannot even be tried.
+    /// When no attempt to connect is possible.
     pub fn connect(
         mut provider: Box<dyn Provider>,
         addr: Address,
@@ -110,72 +110,71 @@ impl IoQueue {
         })
     }
 
-    /// Makes the buffers of `region` usable for calls.
+    /// Registers the buffers of `region` for calls.
     ///
     /// # Errors
-    /// When the machine does not let the region be registered.
+    /// When the region cannot be registered.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
         self.connection.register(region)
     }
 
-    /// Ends with the admin queue of its controller: with
-    /// [`AdminQueue::association`](super::AdminQueue::association), calls end as soon as
-    /// the admin queue is lost, and not each after its own time-out. Who sleeps
-    /// on [`wait_fd`](Self::wait_fd) while another thread polls the admin queue
-    /// has to look at [`next_deadline`](Self::next_deadline) now and then.
+    /// Joins the association of the admin queue,
+    /// [`AdminQueue::association`](super::AdminQueue::association): calls end as soon as the
+    /// admin queue is lost, and not each after its own time-out. A thread that sleeps on
+    /// [`wait_fd`](Self::wait_fd) while another thread polls the admin queue must check
+    /// [`next_deadline`](Self::next_deadline) at intervals.
     pub fn join(&mut self, association: &Association) {
         self.connection.join(association);
     }
 
-    /// Whether calls are taken.
+    /// Whether the queue accepts calls.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready && self.connection.is_up()
     }
 
-    /// Why the queue is of no use any more.
+    /// The error that ended the queue, if any.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.connection.error()
     }
 
-    /// Whether all is over: every call has ended.
+    /// Whether the queue is closed and all calls have ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.connection.is_closed()
     }
 
-    /// The connection below.
+    /// The underlying connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Most commands in flight at once.
+    /// Maximum commands in flight: entries of the queue, as reduced when it connected, less
+    /// one.
     #[must_use]
     pub fn depth(&self) -> usize {
         usize::from(self.connection.size()).saturating_sub(1)
     }
 
-    /// Limits of one command; longer calls are cut.
+    /// Limits of one command; longer calls are split.
     #[must_use]
     pub fn limits(&self) -> &IoLimits {
         &self.limits
     }
 
-    /// Changes the most bytes that a write puts into its capsule; 0 for none.
-    /// Never more than the controller takes.
+    /// Sets the maximum of in-capsule data; 0 for none. It is never more than the controller
+    /// supports.
     pub fn set_in_capsule(&mut self, most: u32) {
         self.limits.in_capsule = self.limits.in_capsule.min(most);
     }
 
-    /// Takes a call: `buf` is as long as `work` says. `user` is below 2^63.
-    /// Nothing goes out before [`submit_now`](Self::submit_now) or
-    /// [`poll`](Self::poll).
+    /// Submits a call. `buf` has the length of `work`; `user` is below 2^63.
+    /// [`submit_now`](Self::submit_now) or [`poll`](Self::poll) sends it.
     ///
     /// # Errors
-    /// [`SubmitError`] with the call; [`SubmitError::Full`] means to poll and
-    /// try again.
+    /// [`SubmitError`] with the call. After [`SubmitError::Full`], poll and retry.
     pub fn submit(
         &mut self,
         work: impl Into<Work>,
@@ -186,7 +185,7 @@ impl IoQueue {
         self.submit_call(Call::new(work.into(), buf, user), now)
     }
 
-    /// Takes a call, as [`submit`](Self::submit) does.
+    /// Submits a call, like [`submit`](Self::submit).
     ///
     /// # Errors
     /// The same.
@@ -202,13 +201,12 @@ impl IoQueue {
         self.connection.submit(call, &self.limits, now)
     }
 
-    /// Takes calls from the front of `calls` until one is not taken, and sends
-    /// off all that were. Returns how many that is. Those that wait for room
-    /// stay in `calls`, as does one that is refused.
+    /// Submits calls from the front of `calls` until one is refused or the queue is full, and
+    /// sends them. Returns their number. Other calls stay in `calls`.
     ///
     /// # Errors
-    /// Why the first call that is left was refused, unless it is only for want
-    /// of room. Those before it were taken.
+    /// Why the first remaining call was refused, unless the queue is full. The calls before
+    /// it were submitted.
     pub fn submit_batch(
         &mut self,
         calls: &mut VecDeque<Call>,
@@ -231,13 +229,13 @@ impl IoQueue {
         }
     }
 
-    /// Sends off what was submitted since the last time.
+    /// Sends the commands submitted since the last time.
     pub fn submit_now(&mut self, now: Duration) {
         self.connection.submit_now(now);
     }
 
-    /// Makes progress and appends the calls that ended. Returns whether
-    /// anything happened. Never waits.
+    /// Makes progress and appends the calls that ended. Returns whether there was progress.
+    /// Never blocks.
     pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
         let before = done.len();
         let progress = self.connection.poll(now, done);
@@ -257,33 +255,33 @@ impl IoQueue {
         self.connection.fail_with(why);
     }
 
-    pub(crate) fn close_undriven(&mut self) {
-        self.connection.fail(LostCause::Undriven);
+    pub(crate) fn close_without_runtime(&mut self) {
+        self.connection.fail(LostCause::RuntimeEnded);
     }
 
-    /// A descriptor that becomes readable when [`poll`](Self::poll) has
-    /// something to do; `None` where nobody ever sleeps. Poll until nothing
-    /// happens and call [`rest`](Self::rest) before sleeping on it.
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has work; `None` if the
+    /// provider has none. Before sleeping on it, poll until there is no progress and call
+    /// [`rest`](Self::rest).
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.wait_fd()
     }
 
-    /// When [`poll`](Self::poll) has to be called at the latest.
+    /// The time by which [`poll`](Self::poll) must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.connection.next_deadline()
     }
 
-    /// Gets ready for sleeping on [`wait_fd`](Self::wait_fd): what polls looked at by
-    /// themselves makes it readable from now on, until the next poll. If
-    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is
-    /// something to do already.
+    /// Prepares for sleep on [`wait_fd`](Self::wait_fd): until the next poll, events that
+    /// polls check for themselves make it readable as well. If
+    /// [`next_deadline`](Self::next_deadline) is not later than now after this, there is work
+    /// already.
     pub fn rest(&mut self) {
         self.connection.rest();
     }
 
-    /// Sends Connect when the connection stands, takes its answer.
+    /// Sends Connect when the connection is established, and handles its completion.
     fn set_up(&mut self, now: Duration, before: usize, done: &mut Vec<Done>) {
         let ours = |call: &Done| call.user == CONNECT;
         if let Some(at) = done.iter().skip(before).position(ours) {
@@ -296,12 +294,12 @@ impl IoQueue {
                 work: ask.command.into(),
                 buf: self.connect_data.take(),
                 user: CONNECT,
-                patience: Patience::For(self.connect_timeout),
+                timeout: CallTimeout::After(self.connect_timeout),
             };
-            // In-capsule data is for I/O commands alone here.
+            // In-capsule data are used for I/O commands only.
             let limits = IoLimits::default();
             if let Err(refused) = self.connection.submit(call, &limits, now) {
-                let text = format!("Connect could not be sent: {}", refused.why);
+                let text = format!("cannot send Connect: {}", refused.why);
                 self.connection
                     .fail_with(MachineError::Internal(text).into());
             }
@@ -319,7 +317,7 @@ impl IoQueue {
                 status: error.status,
                 result: error.result,
             },
-            // The connection is gone, and has the reason.
+            // The connection is lost, and has the reason.
             Err(_) => return,
         };
         match check_connect(&self.names, self.shape, answer) {

@@ -12,7 +12,7 @@ use nvmeof_rdma::{
 use nvmeof_wire::{Sqe, Status};
 use slab::Slab;
 
-use super::call::{Call, Done, Patience, SubmitError, Work};
+use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, Parts};
 use crate::Error;
 
@@ -21,13 +21,13 @@ use crate::Error;
 pub(super) struct Flight {
     /// The call it belongs to.
     pub(super) transfer: usize,
-    /// The key the controller was asked to invalidate.
+    /// The key that the controller was requested to invalidate.
     pub(super) key: Option<RemoteKey>,
-    /// Whether the capsule's send came back.
+    /// Whether the send of the capsule has completed.
     pub(super) sent: bool,
-    /// The response, when it is here.
+    /// The response, once received.
     pub(super) answer: Option<Answer>,
-    /// First block of this part and how many, of a call that was cut.
+    /// First block and number of blocks of this part of a split call.
     part: (u64, u64),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Transfers {
 struct Transfer {
     work: Work,
     user: u64,
-    patience: Patience,
+    timeout: CallTimeout,
     memory: Memory,
     /// Blocks for which commands were sent.
     next: u64,
@@ -55,14 +55,14 @@ struct Transfer {
     result: Result<u64, Error>,
 }
 
-/// Where the payload buffer is.
+/// State of the payload buffer.
 #[derive(Debug)]
 enum Memory {
-    /// There is none, or it moved into a send.
+    /// There is none, or it is part of a send.
     None,
-    /// Here.
+    /// Not in use.
     Home(Buf),
-    /// Within the controller's reach.
+    /// Exposed to the controller.
     Lent {
         slice: RemoteSlice,
         /// Whether the controller may invalidate the key.
@@ -71,8 +71,8 @@ enum Memory {
 }
 
 impl Connection {
-    /// Takes a call. Its commands go out with the next
-    /// [`submit_now`](Connection::submit_now) or [`poll`](Connection::poll).
+    /// Accepts a call. The next [`submit_now`](Connection::submit_now) or
+    /// [`poll`](Connection::poll) sends its commands.
     ///
     /// # Errors
     /// [`SubmitError`] with the call, unchanged.
@@ -89,7 +89,7 @@ impl Connection {
         self.parts().submit(call, limits, now)
     }
 
-    /// Sends the next commands of calls that were cut.
+    /// Sends the next commands of split calls.
     pub(super) fn continue_transfers(&mut self, now: Duration) {
         if self.is_up() {
             self.parts().continue_transfers(now);
@@ -136,7 +136,7 @@ impl Parts<'_> {
         let index = self.transfers.calls.insert(Transfer {
             work: call.work,
             user: call.user,
-            patience: call.patience,
+            timeout: call.timeout,
             memory,
             next: 0,
             step,
@@ -153,9 +153,9 @@ impl Parts<'_> {
                 self.transfers.unfinished.push_back(index);
                 Ok(())
             }
-            // What is on its way cannot be undone: the call is taken. The rest
-            // is tried again later, or ends with the queue pair.
-            Err(_) if self.transfers.is_begun(index) => {
+            // Commands in flight cannot be cancelled: the call is accepted. The rest is retried
+            // later, or ends with the queue pair.
+            Err(_) if self.transfers.has_outstanding(index) => {
                 self.transfers.unfinished.push_back(index);
                 Ok(())
             }
@@ -163,8 +163,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Why the commands of a fused operation cannot be sent now: nothing may come between
-    /// them, and the first is not answered before the second is there.
+    /// Why the commands of a fused operation cannot be sent now: they must be adjacent, and
+    /// the first does not complete before the second arrives.
     #[inline]
     fn no_room_together(&self, work: &Work) -> Option<SubmitError> {
         let together = work.together();
@@ -179,8 +179,8 @@ impl Parts<'_> {
         })
     }
 
-    /// Puts the payload of a call within the controller's reach, with the least rights that
-    /// will do, but for what goes with the command.
+    /// Exposes the payload of a call to the controller with the least rights, unless it is
+    /// in-capsule data.
     #[inline]
     fn place(
         &mut self,
@@ -207,7 +207,7 @@ impl Parts<'_> {
         })
     }
 
-    /// The first command of a call was refused: the call goes back as it came.
+    /// The first command of a call was refused: returns the call unchanged.
     #[cold]
     fn undo(&mut self, index: usize, why: PostError) -> Result<(), Refused<Call, SubmitError>> {
         let mut transfer = self.transfers.calls.remove(index);
@@ -215,7 +215,7 @@ impl Parts<'_> {
             buf: transfer.memory.take_back(self.provider).unwrap_or_default(),
             work: transfer.work,
             user: transfer.user,
-            patience: transfer.patience,
+            timeout: transfer.timeout,
         };
         let why = match why {
             PostError::NotRegistered => SubmitError::Buffer(ExposeError::NotRegistered),
@@ -226,8 +226,7 @@ impl Parts<'_> {
 
     fn continue_transfers(&mut self, now: Duration) {
         while let Some(index) = self.transfers.unfinished.front().copied() {
-            // A refusal means that the queue pair is closing: its last event
-            // ends the call.
+            // A refusal means that the queue pair is closing: its last event ends the call.
             if !self.send_parts(index, now).unwrap_or_default() {
                 return;
             }
@@ -235,8 +234,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Sends as many commands of a call as there is room for. Returns whether
-    /// that was the last of them.
+    /// Sends as many commands of a call as there is room for. Returns whether all are sent.
     #[cold]
     fn send_parts(&mut self, index: usize, now: Duration) -> Result<bool, PostError> {
         loop {
@@ -255,10 +253,10 @@ impl Parts<'_> {
         let Some(transfer) = self.transfers.calls.get_mut(index) else {
             return Ok(true);
         };
-        let deadline = match transfer.patience {
-            Patience::Usual => Some(now + self.command_timeout),
-            Patience::For(time) => Some(now + time),
-            Patience::Endless => None,
+        let deadline = match transfer.timeout {
+            CallTimeout::Default => Some(now + self.command_timeout),
+            CallTimeout::After(time) => Some(now + time),
+            CallTimeout::Never => None,
         };
         let part = transfer.next_part();
         let (payload, key) = transfer.payload(part);
@@ -274,7 +272,7 @@ impl Parts<'_> {
         };
         let work = nvmeof_rdma::Work::Send {
             head: Inline::full(payload.capsule(transfer.sqe(part), cid)),
-            // What is at home now goes in the capsule.
+            // A buffer that is not exposed is in-capsule data.
             body: transfer.memory.take_home(),
             invalidate: None,
             solicited: false,
@@ -288,7 +286,7 @@ impl Parts<'_> {
         Ok(true)
     }
 
-    /// The provider did not take a command: it was never begun.
+    /// The provider refused a command: it is cancelled.
     #[cold]
     fn not_sent(
         &mut self,
@@ -300,7 +298,7 @@ impl Parts<'_> {
             self.transfers.give_back(index, buf);
         }
         let cancelled = self.queue.cancel(cid);
-        debug_assert!(cancelled.is_ok(), "the command was begun just now");
+        debug_assert!(cancelled.is_ok(), "the command is the last one");
         refused.why
     }
 }
@@ -319,20 +317,19 @@ impl Transfers {
         self.calls.len()
     }
 
-    /// Calls are served in order: none is taken while an earlier one waits for
-    /// places.
+    /// Calls are sent in order: none is accepted while an earlier one waits for room.
     fn has_room(&self) -> bool {
         self.unfinished.is_empty() && self.calls.len() < self.capacity
     }
 
-    /// Whether commands of a call are on their way.
-    fn is_begun(&self, index: usize) -> bool {
+    /// Whether commands of a call are in flight.
+    fn has_outstanding(&self, index: usize) -> bool {
         self.calls
             .get(index)
             .is_some_and(|call| call.outstanding > 0)
     }
 
-    /// A buffer that travelled inside a capsule is back.
+    /// Returns a buffer of in-capsule data.
     pub(super) fn give_back(&mut self, index: usize, buf: Buf) {
         if let Some(transfer) = self.calls.get_mut(index) {
             transfer.memory = Memory::Home(buf);
@@ -345,8 +342,8 @@ impl Transfers {
         transfer.map_or("a command", |transfer| transfer.name(flight.part))
     }
 
-    /// A command of a call has been sent and answered. The call is done when
-    /// that was the last.
+    /// A command of a call has been sent and has completed. The call ends with its last
+    /// command.
     pub(super) fn part_done(
         &mut self,
         flight: &Flight,
@@ -364,7 +361,7 @@ impl Transfers {
             return Ok(());
         }
         let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
-        // Taken apart, so that what is left is not moved.
+        // Destructured, so that the other fields are not moved.
         let Transfer { user, result, .. } = self.calls.remove(flight.transfer);
         done.push(Done { user, buf, result });
         if !self.unfinished.is_empty() {
@@ -373,7 +370,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// The connection is gone: takes all memory back and ends every call.
+    /// The connection is closed: takes all memory back and ends all calls.
     pub(super) fn end_all(
         &mut self,
         provider: &mut dyn Provider,
@@ -391,11 +388,11 @@ impl Transfers {
     }
 }
 
-const BUSY: &str = "the controller answered a command whose memory it is still reading";
+const BUSY: &str = "the controller completed a command while it still reads its memory";
 
 impl Transfer {
-    /// Whether no more commands are to be sent. After the first that failed the
-    /// rest stays unsent.
+    /// Whether no more commands are to be sent. After the first failed command, the others
+    /// are not sent.
     fn is_all_sent(&self) -> bool {
         match &self.work {
             Work::Single(_) => self.next > 0,
@@ -405,7 +402,7 @@ impl Transfer {
         }
     }
 
-    /// What the next command covers: first block and how many.
+    /// The blocks of the next command: first block and number.
     fn next_part(&self) -> (u64, u64) {
         match &self.work {
             Work::Single(_) => (0, 1),
@@ -413,7 +410,7 @@ impl Transfer {
         }
     }
 
-    /// The command of a part, but for identifier and payload.
+    /// The command of a part, without identifier and payload.
     fn sqe(&self, (first, count): (u64, u64)) -> Sqe {
         match &self.work {
             Work::Single(command) => command.sqe(),
@@ -430,8 +427,7 @@ impl Transfer {
         }
     }
 
-    /// The payload of a part, and the key the controller is asked to
-    /// invalidate.
+    /// The payload of a part, and the key that the controller is requested to invalidate.
     fn payload(&self, (first, count): (u64, u64)) -> (Payload, Option<RemoteKey>) {
         let (offset, len, only) = match &self.work {
             Work::Single(command) => (0, command.len(), true),
@@ -444,8 +440,7 @@ impl Transfer {
         match &self.memory {
             Memory::None => (Payload::None, None),
             Memory::Home(_) => (Payload::InCapsule { len }, None),
-            // One key serves all commands of a call that was cut, so none of
-            // them may invalidate it.
+            // All commands of a split call use one key, so none of them may invalidate it.
             Memory::Lent {
                 slice,
                 may_invalidate,
@@ -462,7 +457,7 @@ impl Transfer {
         }
     }
 
-    /// Notes how the command of a part ended.
+    /// Records the completion of the command of a part.
     fn note(&mut self, part: (u64, u64), answer: Answer) {
         if !answer.status.is_success() {
             self.note_failure(part, answer);
@@ -471,7 +466,7 @@ impl Transfer {
         }
     }
 
-    /// Of several failures the lowest block counts.
+    /// Of several failures, the one with the lowest block is kept.
     #[cold]
     fn note_failure(&mut self, part: (u64, u64), answer: Answer) {
         let place = match &self.work {
@@ -485,7 +480,7 @@ impl Transfer {
             place,
         };
         let earlier = match &self.result {
-            // It only says that the other half failed, which says why.
+            // It only means that the other half failed, which has the cause.
             Err(Error::Command(first)) if first.status.is(Status::ABORTED_FAILED_FUSED) => false,
             Err(Error::Command(first)) => first.place <= error.place,
             _ => false,
@@ -497,7 +492,7 @@ impl Transfer {
 }
 
 impl Memory {
-    /// The buffer, if it is here.
+    /// The buffer, if it is not exposed.
     fn take_home(&mut self) -> Option<Buf> {
         if !matches!(self, Self::Home(_)) {
             return None;
@@ -508,8 +503,7 @@ impl Memory {
         }
     }
 
-    /// The buffer, out of the controller's reach if it is there. Does nothing
-    /// on an error.
+    /// The buffer, with its key invalidated if it is exposed. Does nothing on an error.
     fn take_back(&mut self, provider: &mut dyn Provider) -> Result<Option<Buf>, ExposeError> {
         match self {
             Self::Lent { slice, .. } => provider.withdraw(slice.key).map(Some),

@@ -1,5 +1,5 @@
-//! A target on the same machine that does not let go of a buffer: the calls of a
-//! lost queue end all the same, in virtual time.
+//! A target on the same machine that keeps a buffer in use: the calls of a lost queue end
+//! nevertheless, in virtual time.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use nvmeof_initiator::{
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
-/// A step of time. Nothing here takes longer than some of them.
+/// A step of time.
 const STEP: Duration = Duration::from_millis(20);
 
 /// A target, a host with one I/O queue, and their time.
@@ -31,7 +31,7 @@ struct Scene {
     pool: Pool,
     now: Duration,
     done: Vec<Done>,
-    /// Where they met.
+    /// The folder of their sockets.
     _folder: tempfile::TempDir,
 }
 
@@ -92,7 +92,7 @@ impl Scene {
             assert!(!scene.io.is_closed(), "{:?}", scene.io.error());
             scene.turn();
         }
-        // The target takes the host's memory meanwhile.
+        // The target maps the host's memory meanwhile.
         for _ in 0..50 {
             scene.turn();
         }
@@ -121,7 +121,7 @@ impl Scene {
 }
 
 #[test]
-fn calls_end_without_memory_that_the_target_does_not_let_go_of() {
+fn calls_complete_without_memory_that_the_target_keeps() {
     let mut scene = Scene::new();
     scene.target.manners.keeps = true;
     let asked = scene.now;
@@ -136,8 +136,8 @@ fn calls_end_without_memory_that_the_target_does_not_let_go_of() {
         scene.turn();
         let waited = scene.now - asked;
         assert!(waited < Duration::from_secs(20), "it waits for ever");
-        // Nobody else gets memory that the target still writes to, and those who can
-        // have theirs wait for them.
+        // Memory that the target still writes to is not reused; other calls get their buffers
+        // back.
         assert_eq!(scene.pool.available(), 2);
     }
     assert!(scene.now - asked >= COMMAND_TIMEOUT + Duration::from_secs(10));
@@ -148,7 +148,7 @@ fn calls_end_without_memory_that_the_target_does_not_let_go_of() {
         .map(|call| (call.user, call.result.is_err(), call.buf.is_some()))
         .collect();
     assert_eq!(back, [(0, true, false), (1, true, true)]);
-    // What the target writes late reaches nobody.
+    // Late writes of the target have no effect.
     let Scene {
         mut target,
         io,
@@ -170,7 +170,7 @@ fn calls_end_without_memory_that_the_target_does_not_let_go_of() {
 }
 
 #[test]
-fn calls_end_with_their_memory_when_the_target_lets_go_in_time() {
+fn calls_return_memory_that_the_target_releases_in_time() {
     let mut scene = Scene::new();
     scene.target.manners.keeps = true;
     scene.read(0);

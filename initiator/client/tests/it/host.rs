@@ -1,4 +1,4 @@
-//! The asynchronous interface against a small target, over loopback TCP.
+//! The async interface with a minimal target, over loopback TCP.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 
 type Change = Box<dyn FnOnce(&mut Fake<Iwarp>) + Send>;
 
-/// A target on a thread of its own, which can be told to behave otherwise.
+/// A target on a thread of its own, whose behaviour can be changed.
 struct Target {
     addr: Address,
     changes: Option<mpsc::Sender<Change>>,
@@ -97,7 +97,7 @@ fn lost(error: &Error) -> &LostCause {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_a_namespace_does() {
+async fn all_operations_of_a_namespace() {
     let target = Target::start();
     let controller = target.connect().await;
     assert_eq!(controller.namespaces().await.unwrap(), [1]);
@@ -159,7 +159,7 @@ async fn many_tasks_share_several_queues() {
     options.queue_size = 8;
     let controller = host().connect(options).await.unwrap();
     let namespace = controller.namespace(1).await.unwrap();
-    // More calls than the queues have room for.
+    // More calls than entries in the queues.
     let tasks: Vec<_> = (0..200u64)
         .map(|n| {
             let namespace = namespace.clone();
@@ -180,7 +180,7 @@ async fn many_tasks_share_several_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_that_makes_no_sense_gives_the_buffer_back() {
+async fn invalid_call_returns_the_buffer() {
     let target = Target::start();
     let controller = target.connect().await;
     let namespace = controller.namespace(1).await.unwrap();
@@ -209,7 +209,7 @@ async fn usage_that_makes_no_sense_gives_the_buffer_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_future_gives_its_buffer_back_later() {
+async fn dropped_future_returns_its_buffer_later() {
     let target = Target::start();
     let host = host();
     let controller = host.connect(target.options()).await.unwrap();
@@ -229,7 +229,7 @@ async fn silence_fails_calls_after_the_time_out() {
     let target = Target::start();
     let mut options = target.options();
     options.command_timeout = Duration::from_millis(500);
-    // A busy machine may need longer for a command that is answered.
+    // A busy machine may need longer to complete a command.
     let begin = Instant::now();
     let (controller, namespace) = loop {
         if let Ok(controller) = host().connect(options.clone()).await
@@ -257,19 +257,19 @@ async fn silence_fails_calls_after_the_time_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
+async fn keep_alive_time_out_of_stalled_target_fails_all_calls() {
     let target = Target::start();
     let mut options = target.options();
     options.io_queues = 2;
     options.keep_alive = Duration::from_secs(1);
     let controller = host().connect(options).await.unwrap();
     let namespace = controller.namespace(1).await.unwrap();
-    // Until all calls have failed: it never gets as far as a command's own time-out.
-    let (goes_on, hangs) = mpsc::channel::<()>();
-    let hang: Change = Box::new(move |_| {
-        let _ = hangs.recv();
+    // Until all calls have failed, before the time-out of a command.
+    let (resume, stalled) = mpsc::channel::<()>();
+    let stall: Change = Box::new(move |_| {
+        let _ = stalled.recv();
     });
-    target.changes.as_ref().unwrap().send(hang).unwrap();
+    target.changes.as_ref().unwrap().send(stall).unwrap();
     let calls = (0..4).map(|_| {
         let (namespace, buf) = (namespace.clone(), controller.alloc(4096).unwrap());
         tokio::spawn(async move { namespace.read(0, buf).await })
@@ -283,15 +283,15 @@ async fn a_target_that_hangs_fails_every_call_with_its_keep_alive() {
         assert!(
             error
                 .to_string()
-                .contains("did not answer Keep Alive within 1 s")
+                .contains("did not complete Keep Alive within 1 s")
         );
         assert!(buf.is_some());
     }
-    drop((goes_on, controller));
+    drop((resume, controller));
 }
 
 #[test]
-fn calls_end_when_the_runtime_that_connected_has_ended() {
+fn calls_end_with_the_runtime_that_connected() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all().build().unwrap()
@@ -323,16 +323,16 @@ fn calls_end_when_the_runtime_that_connected_has_ended() {
         assert!(buf.is_some());
     }
     let error = second.block_on(controller.namespaces()).unwrap_err();
-    assert!(matches!(lost(&error), LostCause::Undriven), "{error:?}");
+    assert!(matches!(lost(&error), LostCause::RuntimeEnded), "{error:?}");
     second.block_on(controller.disconnect());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_dies_fails_every_call() {
+async fn crash_of_target_fails_all_calls() {
     let target = Target::start();
     let mut options = target.options();
     options.io_queues = 2;
-    // More calls than two queues take at once.
+    // More calls than entries in two queues.
     let calls = 300;
     let config = HostConfig::new(identity()).with_buffers_for(calls, 4096);
     let host = Host::new(config).unwrap();
@@ -363,7 +363,7 @@ async fn a_target_that_dies_fails_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_is_dropped_is_shut_down() {
+async fn dropped_controller_is_shut_down() {
     let target = Target::start();
     drop(target.connect().await);
     while target.change(|fake| fake.connections()) > 0 {
@@ -373,7 +373,7 @@ async fn a_controller_that_is_dropped_is_shut_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_io_queue_ends_the_connection() {
+async fn refused_io_queue_ends_the_connection() {
     let target = Target::start();
     target.change(|fake| {
         fake.manners = Manners {
@@ -386,7 +386,7 @@ async fn a_refused_io_queue_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said() {
+async fn refused_connection_names_the_address() {
     let gone = Target::start().addr;
     let options = ConnectOptions::new(gone, Nqn::new(SUBNQN).unwrap());
     let error = host().connect(options).await.unwrap_err();
@@ -394,7 +394,7 @@ async fn nobody_there_is_said() {
 }
 
 #[test]
-fn a_caller_without_a_runtime_waits() {
+fn caller_without_a_runtime_blocks() {
     let target = Target::start();
     let (options, start) = (target.options(), Instant::now());
     let provider = || Transport::Iwarp.provider(target.addr).unwrap();
@@ -424,8 +424,8 @@ fn a_caller_without_a_runtime_waits() {
     assert!(admin.error().is_none() && admin.next_deadline().is_some());
     admin.shutdown();
 
-    let nobody = "127.0.0.1:1".parse().unwrap();
+    let unreachable = "127.0.0.1:1".parse().unwrap();
     let config = options.admin_config(&identity());
-    let error = BlockingAdmin::connect(provider(), nobody, config, start).unwrap_err();
+    let error = BlockingAdmin::connect(provider(), unreachable, config, start).unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error}");
 }

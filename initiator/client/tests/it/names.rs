@@ -1,11 +1,11 @@
-//! What a program needs of the public interface has names in this crate: it
-//! depends on no other crate of the project.
+//! All types of the public interface have names in this crate, so that programs depend on no
+//! other crate of the project.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use nvmeof_initiator::memory::Region;
 use nvmeof_initiator::polled::{
-    AdminConfig, AdminQueue, Association, Call, Connection, ConnectionConfig, Done, IoConfig,
-    IoQueue, Patience, SubmitError, Work,
+    AdminConfig, AdminQueue, Association, Call, CallTimeout, Connection, ConnectionConfig, Done,
+    IoConfig, IoQueue, SubmitError, Work,
 };
 use nvmeof_initiator::protocol::{BadSlotCount, Refusal, SetupError};
 use nvmeof_initiator::rdma::{CloseReason, ExposeError, PostError, Refused, Whose};
@@ -17,7 +17,7 @@ use nvmeof_initiator::{
     Buf, Cns, Command, Controller, Discovery, Error, LogId, Namespace, Provider, Route,
 };
 
-/// A wrapper as a program writes it, with each type of the signatures by name.
+/// A wrapper like in a program, with each type of the signatures by name.
 struct Polled {
     queue: IoQueue,
     admin: AdminQueue,
@@ -55,7 +55,7 @@ fn provider(route: &Route) -> Result<Box<dyn Provider>, Error> {
     route.provider()
 }
 
-/// Those of fields and of errors.
+/// The types of fields and errors.
 type Others = (
     (
         AdminConfig,
@@ -63,7 +63,7 @@ type Others = (
         ConnectionConfig,
         Done,
         IoConfig,
-        Patience,
+        CallTimeout,
     ),
     (
         BadSlotCount,
@@ -77,7 +77,7 @@ type Others = (
 );
 
 #[test]
-fn a_flush_can_be_made() {
+fn flush_is_built() {
     let work = Work::flush(3);
     assert_eq!((work.bytes(), matches!(work, Work::Single(_))), (0, true));
     let _ = (Polled::flush, pages, identity, format, entries, provider);

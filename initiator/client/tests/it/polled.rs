@@ -1,4 +1,4 @@
-//! The polled queues against a small target, in virtual time.
+//! The polled queues with a minimal target, in virtual time.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -171,13 +171,13 @@ fn cause(result: &Result<u64, Error>) -> &LostCause {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_data_are_read_back() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let admin = world.ready_admin();
         let mut io = world.ready_io(&admin, 128);
         assert_eq!(admin.info().unwrap().limits.max_transfer, 128 << 10);
-        // Inside the capsule, by key, and cut into three.
+        // In-capsule, keyed, and split into three commands.
         for (user, len) in [(0, 4096), (1, 8192), (2, 300 << 10)] {
             let mut buf = world.buf(len);
             for (n, byte) in buf.iter_mut().enumerate() {
@@ -206,7 +206,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn a_full_queue_gives_the_call_back() {
+fn full_queue_returns_the_call() {
     let mut world = World::new(1);
     let admin = world.ready_admin();
     let mut io = world.ready_io(&admin, 5);
@@ -231,7 +231,7 @@ fn a_full_queue_gives_the_call_back() {
 }
 
 #[test]
-fn both_commands_of_a_fused_operation_go_next_to_each_other() {
+fn commands_of_a_fused_operation_are_adjacent() {
     let mut world = World::new(1);
     let admin = world.ready_admin();
     let exchange = |world: &World, expected: u8| {
@@ -269,7 +269,7 @@ fn both_commands_of_a_fused_operation_go_next_to_each_other() {
     let fused = [opcode::COMPARE.0, opcode::WRITE.0];
     assert_eq!(world.target.served[served + 2..], fused);
 
-    // That the second was aborted says nothing; why the first failed does.
+    // The error of the first command counts, not the abort of the second.
     world.target.manners.differs = true;
     let (work, buf) = exchange(&world, 0);
     io.submit(work, buf, 3, world.net.now()).unwrap();
@@ -285,7 +285,7 @@ fn both_commands_of_a_fused_operation_go_next_to_each_other() {
 }
 
 #[test]
-fn a_batch_is_taken_as_far_as_there_is_room_and_sent_at_once() {
+fn batch_is_submitted_until_the_queue_is_full() {
     let mut world = World::new(1);
     let admin = world.ready_admin();
     let mut io = world.ready_io(&admin, 5);
@@ -297,7 +297,7 @@ fn a_batch_is_taken_as_far_as_there_is_room_and_sent_at_once() {
     assert_eq!(io.submit_batch(&mut calls, world.net.now()).unwrap(), 4);
     let left: Vec<u64> = calls.iter().map(|call| call.user).collect();
     assert_eq!(left, [4, 5], "in their order");
-    // They are under way without a poll.
+    // They are sent without a poll.
     while world.target.served.len() < 4 {
         world.turn(None);
     }
@@ -307,7 +307,7 @@ fn a_batch_is_taken_as_far_as_there_is_room_and_sent_at_once() {
     assert!(calls.is_empty());
     assert_eq!(world.ended(&mut io, 2)[0].user, 4);
 
-    // One that is refused stays, and so does what is behind it.
+    // A refused call stays, and those after it.
     let mut wrong = read(&world, 8);
     wrong.buf = None;
     calls.extend([read(&world, 7), wrong, read(&world, 9)]);
@@ -319,7 +319,7 @@ fn a_batch_is_taken_as_far_as_there_is_room_and_sent_at_once() {
 }
 
 #[test]
-fn a_call_longer_than_the_queue_takes_its_turns() {
+fn call_longer_than_the_queue_is_split() {
     let mut world = World::new(2);
     world.target.mdts = 1;
     let admin = world.ready_admin();
@@ -338,7 +338,7 @@ fn a_call_longer_than_the_queue_takes_its_turns() {
 }
 
 #[test]
-fn a_wrong_length_or_buffer_is_refused() {
+fn wrong_length_or_buffer_is_refused() {
     let mut world = World::new(3);
     let admin = world.ready_admin();
     let mut io = world.ready_io(&admin, 16);
@@ -348,7 +348,7 @@ fn a_wrong_length_or_buffer_is_refused() {
         refused.unwrap_err().why,
         SubmitError::Length { .. }
     ));
-    // Nothing to do is no call either: it would never end.
+    // A call without blocks is refused: it would never complete.
     let none = io.submit(run(Operation::Write, 0, 0), None, 0, now);
     assert!(matches!(none.unwrap_err().why, SubmitError::Empty));
     let layout = PoolLayout {
@@ -357,7 +357,7 @@ fn a_wrong_length_or_buffer_is_refused() {
         lead: 0,
     };
     let foreign = Pool::new(layout, Pages::Normal).unwrap();
-    // By key and inside the capsule.
+    // Keyed and in-capsule.
     for operation in [Operation::Read, Operation::Write] {
         let buf = foreign.take();
         let refused = io.submit(run(operation, 0, 8), buf, 0, now).unwrap_err();
@@ -368,7 +368,7 @@ fn a_wrong_length_or_buffer_is_refused() {
         );
         assert!(refused.back.buf.is_some());
     }
-    // None of that cost the queue anything.
+    // None of that affected the queue.
     for user in 0..15 {
         let call = Call::new(flush(1).into(), None, user);
         io.submit_call(call, now).unwrap();
@@ -377,7 +377,7 @@ fn a_wrong_length_or_buffer_is_refused() {
 }
 
 #[test]
-fn a_failed_command_says_where_and_leaves_the_queue_well() {
+fn failed_command_names_its_blocks_and_keeps_the_queue() {
     let mut world = World::new(4);
     let admin = world.ready_admin();
     let mut io = world.ready_io(&admin, 16);
@@ -430,7 +430,7 @@ fn silence_ends_every_call_after_the_time_out() {
 }
 
 #[test]
-fn a_target_that_dies_ends_every_call() {
+fn crash_of_target_ends_all_calls() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let admin = world.ready_admin();
@@ -457,7 +457,7 @@ fn a_target_that_dies_ends_every_call() {
 }
 
 #[test]
-fn an_answer_to_nothing_breaks_the_queue() {
+fn unexpected_response_breaks_the_queue() {
     let mut world = World::new(6);
     let admin = world.ready_admin();
     let mut io = world.ready_io(&admin, 16);
@@ -478,7 +478,7 @@ fn refusals_reach_the_caller_in_words() {
                 connect: crate::fake::refused(nvmeof_wire::fabrics::InvalidParameter::InData(256)),
                 ..Manners::default()
             },
-            "discovery log has for this host",
+            "from the target's discovery log",
         ),
         (
             Manners {
@@ -509,7 +509,7 @@ fn refusals_reach_the_caller_in_words() {
 }
 
 #[test]
-fn nobody_there_is_an_error_that_says_so() {
+fn refused_connection_is_reported() {
     let mut world = World::new(8);
     world.addr = SocketAddr::new(TARGET, 4421).into();
     let mut admin = world.admin();
@@ -523,11 +523,14 @@ fn nobody_there_is_an_error_that_says_so() {
         error.contains("nothing listens on 10.0.0.1:4421"),
         "{error}"
     );
-    assert!(error.contains("is nvmeof-target running"), "{error}");
+    assert!(
+        error.contains("check that nvmeof-target is running"),
+        "{error}"
+    );
 }
 
 #[test]
-fn a_shutdown_is_asked_for_and_awaited() {
+fn shutdown_is_requested_and_awaited() {
     let mut world = World::new(10);
     let mut admin = world.ready_admin();
     let mut done = Vec::new();
@@ -541,10 +544,10 @@ fn a_shutdown_is_asked_for_and_awaited() {
     assert_eq!(world.target.disk.len(), BLOCKS * BLOCK);
 }
 
-/// Whatever the provider refuses, and when: a call is either given back before
-/// anything of it was sent, or it is taken and ends once.
+/// For any refusal of the provider, at any time: a call is either returned before a part of
+/// it was sent, or it is accepted and completes once.
 #[test]
-fn a_call_of_which_a_part_is_refused_is_taken_all_the_same() {
+fn partially_refused_call_is_accepted() {
     let len = 300 << 10;
     let mut sent = 0;
     for place in 0..64 {
@@ -568,7 +571,7 @@ fn a_call_of_which_a_part_is_refused_is_taken_all_the_same() {
         let done = world.ended(&mut io, 1).pop().unwrap();
         assert_eq!((done.user, done.buf.unwrap().len()), (7, len));
         if done.result.is_err() {
-            // A receive was refused: the answer found none.
+            // A receive was refused: the response had none.
             let cause = cause(&done.result);
             assert!(matches!(cause, LostCause::Timeout { .. }), "{cause:?}");
             continue;

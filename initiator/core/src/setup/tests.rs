@@ -33,7 +33,7 @@ fn config() -> SetupConfig {
 
 /// CC.CSS: the NVM command set wherever there is a choice.
 #[test]
-fn the_command_set_is_one_that_the_controller_offers() {
+fn command_set_is_supported_by_the_controller() {
     for (offered, selected) in [
         (Cap::CSS_NVM, Some(Cc::CSS_NVM)),
         (Cap::CSS_NVM | Cap::CSS_IOCS, Some(Cc::CSS_NVM)),
@@ -108,7 +108,7 @@ impl Controller {
             match setup.poll(now) {
                 Next::Send(ask) => {
                     sent.push(ask.command.name());
-                    assert!(matches!(setup.poll(now), Next::Answer));
+                    assert!(matches!(setup.poll(now), Next::Pending));
                     let (status, result, data) = self.answer(setup.step);
                     let answer = Answer { status, result };
                     if let Err(error) = setup.handle_completion(now, answer, &data) {
@@ -117,7 +117,7 @@ impl Controller {
                 }
                 Next::Wait(until) => now = until,
                 Next::Done => return (sent, Ok(setup.into_info().unwrap())),
-                Next::Answer => unreachable!("nothing was sent"),
+                Next::Pending => unreachable!("nothing was sent"),
             }
         }
     }
@@ -128,7 +128,7 @@ impl Controller {
 }
 
 #[test]
-fn a_good_controller_is_set_up_in_order() {
+fn controller_is_set_up_in_order() {
     let (sent, info) = Controller::good().run(config());
     assert_eq!(
         sent,
@@ -155,7 +155,7 @@ fn a_good_controller_is_set_up_in_order() {
 }
 
 #[test]
-fn a_discovery_controller_needs_no_queues() {
+fn discovery_controller_needs_no_queues() {
     let mut config = config();
     config.names.subnqn = Nqn::discovery();
     config.io_queues = 0;
@@ -185,7 +185,7 @@ fn in_capsule_data_needs_offsets_and_room() {
 }
 
 #[test]
-fn refusals_say_what_is_wrong_and_what_to_do() {
+fn refusals_have_cause_and_remedy() {
     let invalid = |at: InvalidParameter| (Status::CONNECT_INVALID_PARAMETERS, at.to_result());
     for (connect, cause, remedy) in [
         (
@@ -200,17 +200,17 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
         ),
         (
             invalid(InvalidParameter::InCommand(44)),
-            "a queue of 32 entries",
+            "queue size 32",
             "another size",
         ),
         (
             (Status::CONNECT_CONTROLLER_BUSY, 0),
             "Connect Controller Busy",
-            "try again later",
+            "retry later",
         ),
         (
             invalid(InvalidParameter::InData(512)),
-            "the host's name",
+            "host NQN",
             "a valid name",
         ),
     ] {
@@ -226,34 +226,40 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-fn controllers_we_cannot_use_are_left() {
+fn unsupported_controllers_are_refused() {
     let mut other = Controller::good();
     other.identify.cntlid = 8.into();
-    assert!(matches!(other.error(), SetupError::Garbled(_)));
+    assert!(matches!(other.error(), SetupError::InvalidResponse(_)));
 
     let mut no_keep_alive = Controller::good();
     no_keep_alive.identify.kas = 0.into();
-    assert!(matches!(no_keep_alive.error(), SetupError::Lacks { .. }));
+    assert!(matches!(
+        no_keep_alive.error(),
+        SetupError::Unsupported { .. }
+    ));
 
     let mut unkeyed = Controller::good();
     unkeyed.identify.sgls = 1.into();
-    assert!(matches!(unkeyed.error(), SetupError::Lacks { .. }));
+    assert!(matches!(unkeyed.error(), SetupError::Unsupported { .. }));
 
     let mut tiny = Controller::good();
     tiny.identify.ioccsz = 3.into();
-    assert!(matches!(tiny.error(), SetupError::Garbled(_)));
+    assert!(matches!(tiny.error(), SetupError::InvalidResponse(_)));
 
     let mut other_commands = Controller::good();
     other_commands.cap = Cap::new(128, 1000, 0x80);
-    assert!(matches!(other_commands.error(), SetupError::Lacks { .. }));
+    assert!(matches!(
+        other_commands.error(),
+        SetupError::Unsupported { .. }
+    ));
 
     let mut secret = Controller::good();
     secret.connect.1 = 7 | 1 << 17;
-    assert!(matches!(secret.error(), SetupError::Lacks { .. }));
+    assert!(matches!(secret.error(), SetupError::Unsupported { .. }));
 }
 
 #[test]
-fn a_controller_that_fails_or_does_not_become_ready_is_left() {
+fn controller_that_fails_or_is_not_ready_in_time_is_refused() {
     let fatal = Controller {
         csts: vec![0, 0b10],
         ..Controller::good()
@@ -264,6 +270,6 @@ fn a_controller_that_fails_or_does_not_become_ready_is_left() {
         ..Controller::good()
     };
     let (sent, result) = slow.run(config());
-    assert!(matches!(result, Err(SetupError::NotInTime { after, .. }) if after == MS(1000)));
+    assert!(matches!(result, Err(SetupError::TimedOut { after, .. }) if after == MS(1000)));
     assert!(sent.len() > 90, "polled all the while: {}", sent.len());
 }

@@ -1,16 +1,16 @@
-//! The commands that change single things.
+//! The commands that change single objects.
 
 use clap::{Args, Subcommand};
 
 use nvmeof_target_api::{Edit, NamespaceAdd};
 use nvmeof_target_config::is_relative;
 
-/// Commands of one kind, which can be planned.
+/// Commands for one kind of object, with `--plan`.
 #[derive(Debug, Args)]
 pub(super) struct Edits<T: Subcommand> {
     #[command(subcommand)]
     pub(super) what: T,
-    /// Show the effect without the change.
+    /// Show the effect without applying the change.
     #[arg(long, global = true)]
     pub(super) plan: bool,
 }
@@ -67,7 +67,7 @@ fn namespace(words: &str) -> Result<NamespaceAdd, String> {
         let number = || value.parse().map(Some).map_err(|_| wrong("a number"));
         let truth = || value.parse().map(Some).map_err(|_| wrong("true or false"));
         match &*key {
-            "path" => add.path = from_here(&value),
+            "path" => add.path = absolute(&value),
             "nsid" => add.nsid = number()?,
             "block_size" => add.block_size = number()?,
             "ana_group" => add.ana_group = number()?,
@@ -86,25 +86,25 @@ fn namespace(words: &str) -> Result<NamespaceAdd, String> {
     Ok(add)
 }
 
-/// Of a namespace.
+/// The keys of a namespace.
 const KEYS: &str = "path, nsid, block_size, uuid, nguid, eui64, readonly, iopoll, ana_group \
                     and host";
 
-/// The path of a file as the target is to have it, whose folder is another one.
-/// Symbolic links stay as they are.
-fn from_here(path: &str) -> String {
+/// The absolute path of a file: the target has another working directory. Symbolic links are
+/// not resolved.
+fn absolute(path: &str) -> String {
     if !is_relative(path) {
         return path.to_owned();
     }
     match std::path::absolute(path) {
         Ok(whole) => whole.display().to_string(),
-        // The target refuses it.
+        // The target refuses a relative path.
         Err(_) => path.to_owned(),
     }
 }
 
 impl Values {
-    /// An edit for each.
+    /// An edit for each setting.
     fn edits(&self, edit: impl Fn(String, Option<String>) -> Edit) -> Vec<Edit> {
         let settings = self.settings.iter().cloned();
         settings.map(|(key, value)| edit(key, value)).collect()
@@ -148,7 +148,7 @@ pub(super) struct Add {
 
 #[derive(Debug, Args)]
 pub(super) struct One {
-    /// Its number.
+    /// Namespace ID.
     nsid: u32,
     #[command(flatten)]
     of: Of,
@@ -156,7 +156,7 @@ pub(super) struct One {
 
 #[derive(Debug, Args)]
 pub(super) struct Size {
-    /// Its number.
+    /// Namespace ID.
     pub(super) nsid: u32,
     /// New size of the file, such as 20G.
     pub(super) size: Option<String>,
@@ -188,7 +188,7 @@ pub(super) enum Host {
     List(OnlyOf),
     /// Allow hosts to connect.
     Allow(Allow),
-    /// Disconnect hosts and deny them to connect.
+    /// Disconnect hosts and refuse further connections.
     Deny(Deny),
 }
 
@@ -251,14 +251,14 @@ pub(super) enum Subsystem {
     List,
     /// Add a subsystem.
     Add(AddSubsystem),
-    /// Remove a subsystem, and disconnect its hosts.
+    /// Remove a subsystem and disconnect its hosts.
     Remove {
-        /// Its NQN.
+        /// NQN of the subsystem.
         nqn: String,
     },
     /// Change keys, such as model=NAME.
     Set {
-        /// Its NQN.
+        /// NQN of the subsystem.
         nqn: String,
         #[command(flatten)]
         values: Values,
@@ -267,13 +267,13 @@ pub(super) enum Subsystem {
 
 #[derive(Debug, Args)]
 pub(super) struct AddSubsystem {
-    /// Its NQN.
+    /// NQN of the subsystem.
     nqn: String,
     /// NQN of an allowed host, or `any`; repeatable.
     #[arg(long = "host", value_name = "NQN")]
     hosts: Vec<String>,
-    /// A namespace: path=PATH and further keys, separated by commas; repeatable. All
-    /// of it is added, or nothing.
+    /// A namespace: path=PATH and further keys, separated by commas; repeatable. If
+    /// one of them is refused, nothing is added.
     #[arg(long = "namespace", value_name = "path=PATH,..", value_parser = namespace)]
     namespaces: Vec<NamespaceAdd>,
     /// Serial number.
@@ -318,7 +318,7 @@ pub(super) enum Referral {
     },
 }
 
-/// What a host list calls every host.
+/// The name of any host in a host list.
 const ANY: &str = "any";
 
 impl Namespace {
@@ -332,7 +332,7 @@ impl Namespace {
             Self::Add(add) => Edit::NamespaceAdd(NamespaceAdd {
                 subsystem: add.of.subsystem.clone(),
                 nsid: add.nsid,
-                path: from_here(&add.path),
+                path: absolute(&add.path),
                 block_size: add.block_size,
                 uuid: add.uuid.clone(),
                 nguid: add.nguid.clone(),
@@ -354,14 +354,14 @@ impl Namespace {
                     nsid: one.nsid,
                     value: match value {
                         Some(path) if key == "path" => {
-                            Some(from_here(path.trim_matches(['"', '\''])))
+                            Some(absolute(path.trim_matches(['"', '\''])))
                         }
                         value => value,
                     },
                     key,
                 });
             }
-            // It is no change of the configuration.
+            // Not changes of the configuration.
             Self::Resize(_) | Self::List(_) => return Vec::new(),
         }]
     }

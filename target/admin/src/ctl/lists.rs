@@ -1,4 +1,4 @@
-//! `ctl namespace list` and its like: parts of the status, as tables or as JSON.
+//! `ctl namespace list` and the other lists: parts of the status, as tables or as JSON.
 
 use nvmeof_target_api::{ControllerOut, NamespaceOut, PortOut, StatusOut, SubsystemOut};
 use nvmeof_wire::text::Escaped;
@@ -8,7 +8,7 @@ use super::edits::{Host, Namespace, Port, Subsystem};
 use super::print::{Lines, size};
 use super::{Failed, What};
 
-/// What is listed; of namespaces and hosts those of one subsystem, or of all.
+/// A list. Namespaces and hosts are those of one subsystem, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List<'a> {
     Namespaces(Option<&'a str>),
@@ -18,10 +18,10 @@ pub(super) enum List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// The list that a command asks for, if it asks for one.
+    /// The list that a command requests, if any.
     ///
     /// # Errors
-    /// A list cannot be planned.
+    /// The option `--plan`.
     pub(super) fn of(what: &'a What) -> Result<Option<Self>, Failed> {
         let (list, plan) = match what {
             What::Namespace(it) => match &it.what {
@@ -39,15 +39,17 @@ impl<'a> List<'a> {
             _ => return Ok(None),
         };
         if plan {
-            return Err(Failed::Usage("--plan: list changes nothing".to_owned()));
+            return Err(Failed::Usage(
+                "--plan: not available for list, which changes nothing".to_owned(),
+            ));
         }
         Ok(Some(list))
     }
 
-    /// The subsystems that it is about.
+    /// The listed subsystems.
     ///
     /// # Errors
-    /// No subsystem has the name.
+    /// No subsystem has this NQN.
     pub(super) fn subsystems<'s>(
         &self,
         status: &'s StatusOut,
@@ -66,7 +68,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// An array with an object for each.
+    /// An array with an object for each entry.
     pub(super) fn json(&self, subsystems: &[&SubsystemOut], status: &StatusOut) -> Value {
         match self {
             Self::Ports => json!(status.ports),
@@ -157,7 +159,7 @@ fn add_ports(lines: &mut Lines, ports: &[PortOut]) {
         ]
     });
     let rows = table(header, rows);
-    // The header has no port.
+    // The header row has no port.
     let ports = std::iter::once(None).chain(ports.iter().map(Some));
     for (row, port) in rows.iter().zip(ports) {
         lines.add_row(0, row);
@@ -214,7 +216,7 @@ struct HostRow {
     /// `None`: any host.
     name: Option<String>,
     is_allowed: bool,
-    /// Their identifiers.
+    /// Controller IDs.
     controllers: Vec<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! `nvmeof-target ctl`: asks and changes a target that runs.
+//! `nvmeof-target ctl`: shows and changes a running target.
 
 mod edits;
 mod lists;
@@ -24,6 +24,7 @@ use nvmeof_target_api::{
     OutcomeOut, Resize, SavedOut, StatusOut,
 };
 
+use crate::remedy::with_remedy;
 use crate::{FAILED, USAGE};
 pub(crate) use print::wrapped;
 
@@ -134,10 +135,10 @@ struct Save {
     force: bool,
 }
 
-/// Why it was not done.
+/// The error of a command.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
-    #[error(transparent)]
+    #[error("{}", with_remedy(.0))]
     Call(#[from] CallError),
     #[error("{}: {why}", .file.display())]
     File { file: PathBuf, why: String },
@@ -145,17 +146,16 @@ enum Failed {
     Usage(String),
 }
 
-/// How long an answer may take: a change waits for every reactor, a drain for
-/// commands in flight.
+/// Time limit of a request: a change waits for every reactor, a drain for commands in
+/// flight.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 impl Ctl {
-    /// Does it. Gives the exit status: 0 success, 1 failure, 2 wrong usage or
+    /// Runs the command. Exit status: 0 success, 1 failure, 2 wrong usage or
     /// configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let done = self.ask();
-        match done {
+        match self.ask() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 print::error(&error, self.output_format == Format::Json);
@@ -188,7 +188,8 @@ impl Ctl {
                 plan,
             }) => {
                 if *plan {
-                    let what = "--plan: a size is the file's, of which no plan is made";
+                    let what =
+                        "--plan: not available for resize: a size is not part of the configuration";
                     return Err(Failed::Usage(what.to_owned()));
                 }
                 let size = resize.size.as_deref().map(parse_size).transpose();
@@ -245,14 +246,15 @@ impl Ctl {
         self.post("/v1/edits", &json!(EditsIn { edits, plan }), text)
     }
 
-    /// Gives up changes by their numbers: what these are is said by the changes
-    /// themselves, so that nothing else goes when the list changed meanwhile.
+    /// Removes deferred changes by their numbers. The request has the changes themselves, so
+    /// that no other one is removed if the list has changed in the meantime.
     fn forget(&self, numbers: &[usize]) -> Result<(), Failed> {
         let document = self.caller().ask(Method::GET, "/v1/document", None)?;
         let document: DocumentOut = self.parsed(document)?;
         let of = |number: &usize| {
             let at = number.checked_sub(1).and_then(|at| document.edits.get(at));
-            let none = || format!("there is no change {number}; see `ctl changes`");
+            let none =
+                || format!("change {number} does not exist; `ctl changes` lists the numbers");
             at.cloned().ok_or_else(|| Failed::Usage(none()))
         };
         let edits = numbers.iter().map(of).collect::<Result<_, _>>()?;
@@ -298,12 +300,12 @@ impl Ctl {
     fn parsed<T: DeserializeOwned>(&self, answer: Value) -> Result<T, Failed> {
         serde_json::from_value(answer).map_err(|error| Failed::File {
             file: self.socket.clone(),
-            why: format!("answers what this program does not know: {error}"),
+            why: format!("unexpected response, perhaps of another version: {error}"),
         })
     }
 
-    /// Writes the configuration that is served to a file, on this side: with
-    /// the rights of whoever calls.
+    /// Writes the served configuration to a file with the rights of the caller, not those of
+    /// the target.
     fn save_to(&self, file: &Path, force: bool) -> Result<(), Failed> {
         let answer = self.caller().ask(Method::GET, "/v1/document", None)?;
         let text = answer
@@ -315,7 +317,7 @@ impl Ctl {
             why,
         };
         if !force && file.exists() {
-            return Err(wrong("is there already; --force replaces it".to_owned()));
+            return Err(wrong("exists already; --force replaces it".to_owned()));
         }
         let replaced = replace(file, text.as_bytes(), Readers::Everybody);
         replaced.map_err(|error| wrong(explain(&error)))?;
@@ -326,14 +328,14 @@ impl Ctl {
     }
 }
 
-/// The file, as it is sent.
+/// The request body with a configuration file.
 fn document(file: &Path) -> Result<Value, Failed> {
     let mut text = String::new();
     let (name, read) = if file == Path::new("-") {
         let read = std::io::stdin().read_to_string(&mut text);
         ("standard input".to_owned(), read.map(|_| text))
     } else {
-        // Messages name the file wherever they are read.
+        // Messages of the target name the file by its absolute path.
         let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
         (whole.display().to_string(), std::fs::read_to_string(file))
     };
@@ -347,7 +349,7 @@ fn document(file: &Path) -> Result<Value, Failed> {
 impl Failed {
     fn status(&self) -> u8 {
         match self {
-            // What cannot be at present is nobody's mistake.
+            // A conflict with the present state is not wrong usage.
             Self::Call(CallError::Refused(status, _))
                 if status.is_client_error() && *status != StatusCode::CONFLICT =>
             {

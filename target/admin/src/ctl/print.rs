@@ -1,4 +1,4 @@
-//! What people read, within 80 columns.
+//! Text output within 80 columns.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use nvmeof_target_api::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
 /// Columns of a line.
 const COLUMNS: usize = 80;
 
-/// Prints lines to standard output. That nobody reads on is no failure.
+/// Prints lines to standard output. A closed pipe is not a failure.
 pub(super) fn out(text: &str) {
     let _ = write!(std::io::stdout(), "{}", text::Lines(text));
 }
@@ -22,7 +22,7 @@ pub(super) fn out_json(document: &Value) {
     let _ = writeln!(std::io::stdout(), "{}", text::Json(&document.to_string()));
 }
 
-/// Tells why it was not done.
+/// Prints an error.
 pub(super) fn error(error: &Failed, as_json: bool) {
     if as_json {
         let body = match error {
@@ -65,12 +65,12 @@ pub(super) fn status(status: &StatusOut) -> String {
     lines.text
 }
 
-/// The process, its configuration, and what was changed since.
+/// The process, its configuration, and run-time changes.
 fn add_process(lines: &mut Lines, status: &StatusOut) {
     let drained = if status.drained { ", drained" } else { "" };
     lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
     if let Some(why) = &status.not_drained {
-        let text = format!("NOT DRAINED: {why}; `ctl drain` tries again, `ctl resume` ends it");
+        let text = format!("NOT DRAINED: {why}; `ctl drain` retries, `ctl resume` cancels");
         lines.add(0, &text);
     }
     lines.add(
@@ -83,25 +83,25 @@ fn add_process(lines: &mut Lines, status: &StatusOut) {
     if status.applied.is_some() {
         lines.add(
             2,
-            &format!("in the place of {}; `ctl reload` goes back", status.file),
+            &format!("instead of {}; `ctl reload` returns to it", status.file),
         );
     }
     if status.edits > 0 {
         lines.add(
             2,
             &format!(
-                "changes since: {}, deferred: {}",
+                "run-time changes: {}, deferred: {}",
                 status.edits, status.deferred
             ),
         );
     }
     match (&status.state, status.saved) {
-        (Some(state), true) => lines.add(2, &format!("changes are kept in {state}")),
+        (Some(state), true) => lines.add(2, &format!("run-time changes are saved in {state}")),
         (Some(state), false) => lines.add(
             2,
-            &format!("NOT SAVED to {state}: `ctl save` tries again, and says why"),
+            &format!("NOT SAVED to {state}: `ctl save` retries and shows the cause"),
         ),
-        (None, _) => lines.add(2, "changes end with the process (no control.state)"),
+        (None, _) => lines.add(2, "run-time changes are not saved (no control.state)"),
     }
 }
 
@@ -146,7 +146,7 @@ fn namespace(one: &NamespaceOut) -> String {
     text
 }
 
-/// As the configuration has it: in the largest unit of which it is a whole number.
+/// As in the configuration: a whole number of the largest possible unit.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let whole = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
@@ -164,7 +164,7 @@ pub(super) fn document(document: &DocumentOut) -> String {
     text
 }
 
-/// The changes made at run time, numbered as `ctl forget` wants them.
+/// The run-time changes, with the numbers for `ctl forget`.
 pub(super) fn changes(document: &DocumentOut) -> String {
     let mut lines = Lines::default();
     if document.edits.is_empty() {
@@ -202,7 +202,10 @@ pub(super) fn lost(lost: &LostOut) -> String {
     let mut lines = Lines::default();
     lines.lost(&lost.disconnected);
     if lost.disconnected.is_empty() {
-        lines.add(0, "it was not connected; `ctl status` shows who is");
+        lines.add(
+            0,
+            "the host was not connected; `ctl status` shows connected hosts",
+        );
     }
     lines.text
 }
@@ -221,12 +224,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// One more, so far from the left; what is too long goes on in the next.
+    /// Adds a line, indented and wrapped.
     pub(super) fn add(&mut self, indent: usize, text: &str) {
         self.text.push_str(&wrapped_at(indent, text));
     }
 
-    /// A row of a table, which has its own spaces.
+    /// Adds a row of a table, which is not wrapped.
     pub(super) fn add_row(&mut self, indent: usize, row: &str) {
         let _ = writeln!(self.text, "{:indent$}{row}", "");
     }
@@ -243,15 +246,15 @@ impl Lines {
         }
     }
 
-    /// Changes made at run time that a document replaces.
+    /// Run-time changes that a document replaces.
     fn dropped(&mut self, verb: &str, outcome: &OutcomeOut) {
         for edit in &outcome.dropped {
             self.add(0, &format!("{verb} the run-time change: {edit}"));
         }
     }
 
-    /// Changes that follow each other and are in one subsystem, whose name is long: where
-    /// there are several it is said once.
+    /// Consecutive changes in one subsystem. The NQN, which is long, is printed once for
+    /// several changes.
     fn changes_of_one(&mut self, changes: &[Value]) {
         let nqn = changes.first().and_then(its_subsystem);
         let nqn = nqn.filter(|_| changes.len() > 1);
@@ -290,7 +293,7 @@ impl Lines {
     }
 }
 
-/// The subsystem that a change is in; one of the subsystem itself is in none.
+/// The subsystem that contains the changed object; none for the subsystem itself.
 fn its_subsystem(change: &Value) -> Option<&str> {
     let subject = change.get("subject")?;
     let nqn = subject.get("subsystem")?.as_str()?;
@@ -303,8 +306,8 @@ pub(crate) fn wrapped(text: &str) -> String {
     text.lines().map(|line| wrapped_at(0, line)).collect()
 }
 
-/// One line of text; what does not fit goes on two columns further right. Words
-/// stay whole, however long.
+/// Wraps one line of text; further lines are indented by two more columns. Words are not
+/// split.
 fn wrapped_at(indent: usize, text: &str) -> String {
     let (mut lines, mut column) = (String::new(), 0);
     for word in text.split(' ') {
@@ -334,14 +337,14 @@ mod print_tests {
     use super::*;
 
     #[test]
-    fn a_size_is_said_in_the_largest_unit_that_it_is_whole_in() {
-        let said = [0, 512, 1 << 10, 3 << 20, 1536 << 20, 5 << 40].map(size);
-        assert_eq!(said, ["0 bytes", "512 bytes", "1K", "3M", "1536M", "5T"]);
+    fn size_uses_the_largest_unit_without_a_fraction() {
+        let texts = [0, 512, 1 << 10, 3 << 20, 1536 << 20, 5 << 40].map(size);
+        assert_eq!(texts, ["0 bytes", "512 bytes", "1K", "3M", "1536M", "5T"]);
         assert_eq!(size(u64::MAX), "18446744073709551615 bytes");
     }
 
     #[test]
-    fn the_name_of_a_subsystem_is_said_once_for_all_that_changes_in_it() {
+    fn subsystem_of_consecutive_changes_is_printed_once() {
         let change = |nqn: &str, nsid: u32| {
             json!({
                 "subject": { "subsystem": nqn, "namespace": nsid },
@@ -364,7 +367,7 @@ mod print_tests {
     }
 
     #[test]
-    fn run_time_changes_that_a_document_drops_are_listed() {
+    fn dropped_run_time_changes_are_listed() {
         let dropped = vec![Edit::SubsystemRemove {
             nqn: "nqn.2026-11.org.example:disk".into(),
         }];
@@ -380,7 +383,7 @@ mod print_tests {
     }
 
     #[test]
-    fn lines_are_no_longer_than_a_terminal() {
+    fn lines_are_wrapped_at_eighty_columns() {
         let long = "n".repeat(100);
         let text = format!("one two {} {long} end", "three ".repeat(20).trim_end());
         let lines = wrapped_at(2, &text);

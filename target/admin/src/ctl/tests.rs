@@ -1,4 +1,4 @@
-//! Command lines, and what they ask for.
+//! Command lines and their requests.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use clap::Parser;
@@ -23,7 +23,7 @@ fn edits(line: &str) -> Value {
         other => panic!("{other:?}"),
     };
     let json = json!(edits);
-    // What is said is understood.
+    // The target can parse the request.
     let back: Vec<Edit> = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(back, edits);
     json
@@ -109,7 +109,7 @@ fn each_command_is_an_edit() {
 }
 
 #[test]
-fn a_status_says_what_is_not_as_usual_of_a_namespace() {
+fn status_shows_unusual_properties_of_namespaces() {
     let namespace = |nsid: u32, state: &str, hosts: Value| {
         let ana_state = if nsid == 3 {
             json!(null)

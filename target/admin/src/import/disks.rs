@@ -1,4 +1,4 @@
-//! How large the blocks are that the kernel's target showed to hosts.
+//! The block sizes with which nvmet exported files and devices.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -8,7 +8,7 @@ use nvmeof_backend_spec::{ANSWERING, Questions};
 
 use super::report::{Report, quoted};
 
-/// What is at a path of this machine.
+/// The kind of file at a path of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     BlockDevice,
@@ -17,20 +17,20 @@ pub(super) enum Kind {
         block: u64,
         len: u64,
     },
-    /// Nothing, or nothing that can be looked at.
+    /// No file, or one that cannot be examined.
     Unknown,
 }
 
-/// Looks at the machine, which is the one that the file is from if all is well.
+/// Examines files of this machine, which should be the one that nvmet ran on.
 #[derive(Clone, Copy)]
 pub(super) struct Disks<'a>(pub(super) &'a dyn Fn(&Path) -> Kind);
 
-/// What is at `path`.
+/// Examines `path`.
 pub(super) fn kind(path: &Path) -> Kind {
     let (name, path) = (path.display().to_string().into(), path.to_owned());
-    // One whose file system hangs cannot be looked at.
-    let told = Questions::default().ask(&name, ANSWERING, move || fs::metadata(path).ok());
-    match told.ok().flatten() {
+    // A file system that does not respond within the time limit counts as unknown.
+    let metadata = Questions::default().ask(&name, ANSWERING, move || fs::metadata(path).ok());
+    match metadata.ok().flatten() {
         Some(about) if about.file_type().is_block_device() => Kind::BlockDevice,
         Some(about) if about.is_file() => Kind::File {
             block: about.blksize(),
@@ -41,11 +41,12 @@ pub(super) fn kind(path: &Path) -> Kind {
 }
 
 impl Disks<'_> {
-    /// How to serve `path`, so that partitions and file systems on it stay where they are.
+    /// The block size with which `path` has to be served, so that partitions and file systems
+    /// on it remain valid.
     ///
-    /// The kernel's target shows a file with the blocks of its file system, at
-    /// most 4096 bytes (`nvmet_file_ns_enable`); a device with its own. It rounds the
-    /// size of a file down to whole blocks.
+    /// nvmet exports a file with the block size of its file system, at most 4096 bytes
+    /// (`nvmet_file_ns_enable`), and a device with its own. It rounds the size of a file
+    /// down to whole blocks.
     pub(super) fn geometry(self, place: &str, path: &str, report: &mut Report) -> Geometry {
         let whole = |block_size| Geometry {
             block_size,
@@ -64,13 +65,17 @@ impl Disks<'_> {
             }
             Kind::Unknown if path.starts_with("/dev/") => {
                 let what = format!("{} is not on this machine", quoted(path));
-                report.note(place, &what, "correct the path, or take the file there");
+                report.note(
+                    place,
+                    &what,
+                    "correct the path, or import on the machine with the device",
+                );
                 whole(None)
             }
             Kind::Unknown => {
                 let what = format!("{} is not on this machine", quoted(path));
-                let remedy = "block_size = 4096 is what the kernel shows of files on most file \
-                              systems; correct it if hosts saw another";
+                let remedy = "block_size = 4096 is what nvmet uses for files on most file systems; \
+                              correct it if hosts saw another one";
                 report.note(place, &what, remedy);
                 whole(Some(4096))
             }
@@ -78,10 +83,10 @@ impl Disks<'_> {
     }
 }
 
-/// How the kernel's target showed a file or device to hosts.
+/// The geometry with which nvmet exported a file or device.
 pub(super) struct Geometry {
-    /// `None` where the device says it.
+    /// `None`: that of the device.
     pub(super) block_size: Option<u32>,
-    /// Bytes at the end of the file that are no whole block.
+    /// Bytes of an incomplete block at the end of the file.
     pub(super) rest: u64,
 }

@@ -1,8 +1,8 @@
-//! `nvmeof-target import`: the configuration of the Linux kernel's target, as
-//! `nvmetcli save` writes it, becomes one of ours.
+//! `nvmeof-target import`: converts a configuration of the Linux kernel target (nvmet), as
+//! `nvmetcli save` writes it, into one of this target.
 //!
-//! What cannot come along is told, item by item, with what to do about it. An
-//! item that is not understood is never taken for one that gives hosts more.
+//! Each item that cannot be imported is reported with a remedy. An item that is not
+//! understood never extends the access of hosts.
 
 mod disks;
 mod limits;
@@ -34,14 +34,14 @@ use report::Report;
 use saved::Object;
 use subsystems::Subsystem;
 
-/// Bytes of a file, at most. One of ten thousand namespaces has a third of it.
+/// Longest file in bytes. One with ten thousand namespaces has a third of it.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Converts the output of `nvmetcli save` into a configuration of this target.
-/// What cannot be converted is reported on standard error, with a remedy.
+/// Items that cannot be converted are reported on standard error, with a remedy.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// File of nvmetcli, such as /etc/nvmet/config.json.
+    /// File written by nvmetcli, such as /etc/nvmet/config.json.
     file: PathBuf,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Normal)]
@@ -57,32 +57,32 @@ enum Format {
     Json,
 }
 
-/// Why nothing was imported.
+/// The import failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {}", path.display(), explain(.error))]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the file system.
         error: std::io::Error,
     },
     /// The file is longer than any configuration.
     #[error(
-        "{}: has more than {LONGEST_FILE} bytes; a configuration that nvmetcli saved is shorter",
+        "{}: has more than {LONGEST_FILE} bytes; the output of `nvmetcli save` is shorter",
         path.display()
     )]
     TooLong {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// The file is no JSON.
-    #[error("{}: is not what nvmetcli saves: {error}", path.display())]
+    /// The file is not JSON.
+    #[error("{}: is not the output of `nvmetcli save`: {error}", path.display())]
     Json {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error and its position.
         error: serde_json::Error,
     },
     /// Another target's configuration.
@@ -94,36 +94,36 @@ pub(crate) enum ImportError {
         path.display()
     )]
     Spdk {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// There is neither a port nor a subsystem in it.
     #[error(
-        "{}: has neither ports nor subsystems: is it what nvmetcli saved?",
+        "{}: has neither ports nor subsystems; is it the output of `nvmetcli save`?",
         path.display()
     )]
     Nothing {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The configuration cannot be written.
     #[error(
-        "{}: cannot be written: {}; a file that is there is not replaced",
+        "{}: cannot be written: {}; an existing file is not replaced",
         path.display(),
         explain(.error)
     )]
     Write {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the file system.
         error: std::io::Error,
     },
 }
 
-/// What comes along.
+/// The imported configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Carried {
-    /// Name of the discovery subsystem, if it has one of its own.
+pub(crate) struct Imported {
+    /// NQN of the discovery subsystem, if it is not the well-known one.
     discovery: Option<Nqn>,
     ports: Vec<Port>,
     referrals: Vec<Referral>,
@@ -131,13 +131,13 @@ pub(crate) struct Carried {
 }
 
 impl Import {
-    /// Does what the command line says. Exit status: 0 a configuration was
-    /// made, 1 it has to be corrected before it can be served, 2 none was made.
+    /// Runs the command. Exit status: 0 a configuration was written, 1 it has to be
+    /// corrected before it can be served, 2 no configuration was written.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         match self.import() {
             Ok((text, report)) => {
-                self.tell(&text, &report);
+                self.print(&text, &report);
                 u8::from(!report.is_good).into()
             }
             Err(error) => {
@@ -164,17 +164,17 @@ impl Import {
         Ok((text, report))
     }
 
-    fn tell(&self, text: &str, report: &Report) {
+    fn print(&self, text: &str, report: &Report) {
         if self.output_format == Format::Json {
             let output = self.output.as_ref().map(|path| path.display().to_string());
-            let told = json!({
+            let outcome = json!({
                 "configuration": text,
                 "output": output,
                 "lost": report.losses(),
                 "remarks": report.remarks,
                 "more_remarks": report.more,
             });
-            println!("{}", Json(&told.to_string()));
+            println!("{}", Json(&outcome.to_string()));
             return;
         }
         for remark in &report.remarks {
@@ -193,7 +193,7 @@ impl Import {
     }
 }
 
-/// The configuration that a file of these bytes becomes, and what is told of it.
+/// Converts the content of a file.
 fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Report), ImportError> {
     let path = || path.to_owned();
     let saved: Value = serde_json::from_slice(bytes).map_err(|error| ImportError::Json {
@@ -204,23 +204,23 @@ fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Rep
         return Err(ImportError::Spdk { path: path() });
     }
     let mut report = Report::default();
-    let carried = convert(&saved, disks, &mut report);
-    let carried = carried.ok_or_else(|| ImportError::Nothing { path: path() })?;
-    let text = text::of(&carried);
+    let imported = convert(&saved, disks, &mut report);
+    let imported = imported.ok_or_else(|| ImportError::Nothing { path: path() })?;
+    let text = text::of(&imported);
     check(&text, &mut report);
     Ok((text, report))
 }
 
-/// Whether it is what `rpc.py save_config` of SPDK prints: a list of its subsystems, each
-/// with the calls that configure it.
+/// Whether it is the output of `rpc.py save_config` of SPDK: a list of subsystems, each with
+/// the calls that configure it.
 fn is_spdk(saved: &Value) -> bool {
     let list = saved.get("subsystems").and_then(Value::as_array);
     let is_of_spdk = |one: &Value| one.get("subsystem").is_some_and(Value::is_string);
     list.is_some_and(|list| !list.is_empty() && list.iter().all(is_of_spdk))
 }
 
-/// Reads any bytes as a file that nvmetcli saved; returns the configuration and
-/// how much was lost. Nothing of the machine is looked at.
+/// Converts any bytes, for fuzzing; returns the configuration and the number of losses. The
+/// file system is not accessed.
 #[must_use]
 pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
     let nothing = |_: &Path| disks::Kind::Unknown;
@@ -228,8 +228,8 @@ pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
     Some((text, report.losses()))
 }
 
-/// What was saved may be wrong in ways that only show together, such as an
-/// identifier that two namespaces have. Files are not looked at.
+/// Checks the configuration as a whole: two namespaces may have the same identifier, for
+/// example. Files are not accessed.
 fn check(text: &str, report: &mut Report) {
     match Config::parse(Path::new("configuration"), text.to_owned()) {
         Ok(config) => {
@@ -239,14 +239,14 @@ fn check(text: &str, report: &mut Report) {
         }
         Err(error) => {
             report.is_good = false;
-            let what = format!("is not good: {error}");
-            report.lost("configuration", &what, "correct that line of it");
+            let what = format!("is not valid: {error}");
+            report.lost("configuration", &what, "correct this line");
         }
     }
 }
 
-/// `None` where there is nothing that could be one of nvmetcli's.
-fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carried> {
+/// `None`: there are neither ports nor subsystems.
+fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Imported> {
     let known = |key| saved.get(key).is_some_and(Value::is_array);
     if !known("ports") && !known("subsystems") {
         return None;
@@ -257,31 +257,31 @@ fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Carri
     let subsystems = subsystems::read(&mut root, disks, report);
     subsystems::read_hosts(&mut root, report);
     root.finish(report);
-    let mut carried = Carried {
+    let mut imported = Imported {
         discovery,
         ports,
         referrals,
         subsystems,
     };
-    carried.keep_what_is_reached(report);
-    carried.tell_of_limits(report);
-    if carried.ports.is_empty() {
+    imported.drop_unreachable(report);
+    imported.report_limits(report);
+    if imported.ports.is_empty() {
         let remedy = "add a [[port]] with traddr = \"127.0.0.1\", for example";
         report.lost("ports", "no port can be served", remedy);
     }
-    Some(carried)
+    Some(imported)
 }
 
-impl Carried {
-    /// Only subsystems that some port leads to, and ports that lead to some.
-    fn keep_what_is_reached(&mut self, report: &mut Report) {
+impl Imported {
+    /// Drops subsystems without a port, and ports without a subsystem.
+    fn drop_unreachable(&mut self, report: &mut Report) {
         let ports = &self.ports;
         self.subsystems.retain(|subsystem| {
             let mut ports = ports.iter();
             let reached = ports.any(|port| port.subsystems.contains(&subsystem.nqn));
             if !reached {
-                let what = "no port that is carried over leads to it";
-                let remedy = "it is left out, so that hosts do not find what they could not reach";
+                let what = "no imported port exports it";
+                let remedy = "it is left out, so that other ports do not export it";
                 report.lost(&subsystem.place, what, remedy);
             }
             reached
@@ -290,33 +290,32 @@ impl Carried {
         self.ports.retain_mut(|port| {
             let place = format!("{}.subsystems", port.place);
             port.subsystems.retain(|nqn| {
-                let there = known.contains(nqn.as_str());
-                if !there {
+                let is_known = known.contains(nqn.as_str());
+                if !is_known {
                     let what = format!("there is no subsystem {}", report::quoted(nqn));
                     report.lost(&place, &what, "add it");
                 }
-                there
+                is_known
             });
             !port.subsystems.is_empty()
         });
     }
 
-    /// Every ANA group that a namespace is in, once.
+    /// The ANA groups of all namespaces.
     fn groups(&self) -> Vec<u32> {
         let namespaces = self.subsystems.iter().flat_map(|it| &it.namespaces);
         let groups: BTreeSet<u32> = namespaces.map(|it| it.ana_group).collect();
         groups.into_iter().filter(|group| *group > 0).collect()
     }
 
-    /// Whether hosts are told of anything but paths that are all the same.
+    /// Whether any path differs from the others.
     fn has_ana(&self) -> bool {
         let groups = self.groups();
         let differs = |port: &Port| !text::states(port, &groups).is_empty();
         groups.iter().any(|group| *group > 1) || self.ports.iter().any(differs)
     }
 
-    /// Bytes of in-capsule data of the port with the most, where that is more than
-    /// usual.
+    /// The largest in-capsule data size of a port, if it is larger than the default.
     fn long_capsules(&self) -> Option<u32> {
         let all = self.ports.iter().filter_map(|it| it.in_capsule);
         all.max().filter(|bytes| *bytes > ports::IN_CAPSULE)
@@ -340,14 +339,14 @@ fn read(path: &Path) -> Result<Vec<u8>, ImportError> {
     })
 }
 
-/// Writes a file that must not be there yet, all of it or nothing.
+/// Creates a file, which must not exist, completely or not at all.
 fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = File::create_new(path)?;
     let written = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        // Half a configuration is worse than none.
+        // Do not leave an incomplete configuration.
         drop(fs::remove_file(path));
     }
     written

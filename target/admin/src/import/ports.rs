@@ -9,41 +9,41 @@ use super::saved::Object;
 use nvmeof_target_address as zone;
 use nvmeof_target_config::DEFAULT_PORT;
 
-/// Bytes of in-capsule data that both targets take when nothing is said.
+/// The default of both targets for in-capsule data, in bytes.
 pub(super) const IN_CAPSULE: u32 = 4096;
 
-/// A port that can be served.
+/// An imported port.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Port {
-    /// Where it is in the file.
+    /// The place in the file.
     pub(super) place: String,
     pub(super) id: u16,
-    /// Its IP address, on a link with the interface.
+    /// The IP address, with the interface if it is link-local.
     pub(super) traddr: String,
     pub(super) trsvcid: u16,
-    /// Bytes of in-capsule data, where that is not the default.
+    /// Bytes of in-capsule data, if not the default.
     pub(super) in_capsule: Option<u32>,
-    /// Entries of the longest queue that the kernel's target took.
+    /// Queue depth of nvmet.
     pub(super) queue_size: i64,
-    /// Bytes of data of one command that it took, at most.
+    /// Maximum data bytes of a command of nvmet.
     pub(super) max_transfer: u32,
-    /// States of the ANA groups that the file names.
+    /// States of the ANA groups in the file.
     pub(super) ana: BTreeMap<u32, AnaState>,
-    /// Names of the subsystems that hosts find there.
+    /// NQNs of the subsystems of the port.
     pub(super) subsystems: Vec<String>,
 }
 
-/// Another discovery service that hosts are told of.
+/// A referral to another discovery service.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Referral {
     pub(super) traddr: IpAddr,
     pub(super) trsvcid: u16,
-    /// Number of its port there.
+    /// Port ID of the other service.
     pub(super) port_id: Option<u16>,
 }
 
-/// What a host may do with namespaces of a group through a port (NVM Express
-/// Base Specification 2.1, 8.1.1, in the kernel's words).
+/// The ANA state of a group on a port (NVM Express Base Specification 2.1, 8.1.1), with the
+/// names of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnaState {
     Optimized,
@@ -62,7 +62,7 @@ impl AnaState {
         Self::Change,
     ];
 
-    /// The word for it in either format.
+    /// The name in both formats.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",
@@ -73,8 +73,8 @@ impl AnaState {
         }
     }
 
-    /// What the kernel's target says of a group that a port does not have: only
-    /// the first one is there from the start.
+    /// The state in nvmet of a group without an entry on the port: only group 1 exists by
+    /// default.
     pub(super) fn unnamed(group: u32) -> Self {
         if group == 1 {
             Self::Optimized
@@ -88,14 +88,14 @@ impl AnaState {
     }
 }
 
-/// What else is said of a port.
+/// Further parameters of a port.
 struct Parameters {
     in_capsule: Option<u32>,
     queue_size: i64,
     max_transfer: u32,
 }
 
-/// Where something is reached, as the file has it.
+/// The address of a port or referral.
 struct Reached {
     traddr: IpAddr,
     /// The interface of a link-local address.
@@ -103,7 +103,7 @@ struct Reached {
     trsvcid: u16,
 }
 
-/// All ports that can be served, and all referrals of those.
+/// Ports that can be imported, and their referrals.
 pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Vec<Referral>) {
     let (mut ports, mut referrals) = (Vec::<Port>::new(), Vec::new());
     for mut object in root.objects("ports", report) {
@@ -128,27 +128,31 @@ pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Ve
     }
     number_port_zero(&mut ports, report);
     if ports.len() > 1 && !referrals.is_empty() {
-        let what = "hosts are told of each referral on every port";
+        let what = "every port reports each referral";
         report.note(
             "ports",
             what,
-            "serve ports by targets of their own where that matters",
+            "use a separate target for each port if that matters",
         );
     }
     (ports, referrals)
 }
 
-/// Here identifiers of ports begin with 1: port 0 gets the first that is free.
+/// Port IDs of this target start at 1: port 0 gets the first free one.
 fn number_port_zero(ports: &mut [Port], report: &mut Report) {
     let is_free = |id: &u16| ports.iter().all(|port| port.id != *id);
     let Some(free) = (1..=u16::MAX).find(is_free) else {
         return;
     };
-    // nvmet has one folder for each number, so there is one 0 at most.
+    // nvmet has one folder for each number, so at most one port is 0.
     if let Some(port) = ports.iter_mut().find(|port| port.id == 0) {
         port.id = free;
         let place = format!("{}.portid", port.place);
-        report.note(&place, &format!("0 is not served; it is {free} here"), "");
+        report.note(
+            &place,
+            &format!("0 is not a port ID of this target; the port becomes {free}"),
+            "",
+        );
     }
 }
 
@@ -169,8 +173,8 @@ fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
         None => traddr.to_string(),
     };
     if subsystems.is_empty() {
-        let what = "has no subsystem, so the kernel does not listen there";
-        report.note(&place, what, "this target would; the port is left out");
+        let what = "has no subsystem, so nvmet does not listen there";
+        report.note(&place, what, "the port is left out");
         return None;
     }
     let id = port_id(object, report);
@@ -197,17 +201,13 @@ fn port_id(object: &mut Object<'_>, report: &mut Report) -> Option<u16> {
     let checked = id.and_then(|id| u16::try_from(id).ok());
     if checked.is_none() {
         let place = object.place("portid");
-        report.lost(
-            &place,
-            "is no number of a port",
-            "give the port one, 0 to 65535",
-        );
+        report.lost(&place, "is not a port ID", "set a port ID of 0 to 65535");
     }
     checked
 }
 
-/// The address of a port or a referral; `None`, and a remark, where it cannot
-/// be served or reached by RDMA.
+/// The address of a port or a referral; `None`, and a remark, if it cannot be used with
+/// RDMA.
 fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     let trtype = addr.text("trtype", report).unwrap_or_default();
     let adrfam = addr.text("adrfam", report).unwrap_or_default();
@@ -217,11 +217,11 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     addr.skip(&["tsas"]);
     if !trtype.eq_ignore_ascii_case("rdma") {
         let what = format!(
-            "the transport {} is not served, only rdma is",
+            "transport {} is not supported; only rdma is",
             quoted(&trtype)
         );
-        let remedy = "a [[port]] with the address serves hosts without RDMA devices too, by \
-                      software; connect them with the transport rdma";
+        let remedy = "a [[port]] at this address serves hosts without RDMA devices too, with \
+                      software iWARP; connect them with the transport rdma";
         report.lost(&addr.place("trtype"), &what, remedy);
         return None;
     }
@@ -230,12 +230,12 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         .iter()
         .any(|known| adrfam.eq_ignore_ascii_case(known))
     {
-        let what = format!("addresses of the family {} are not served", quoted(&adrfam));
-        let remedy = "give the interface an IP address (IPoIB has them too)";
+        let what = format!("address family {} is not supported", quoted(&adrfam));
+        let remedy = "give the interface an IP address (IPoIB)";
         report.lost(&addr.place("adrfam"), &what, remedy);
         return None;
     }
-    // As in a URL, which some write.
+    // Brackets as in a URL.
     let bare = traddr
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
@@ -245,7 +245,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         None => (traddr.parse(), None),
     };
     let Ok(ip) = ip else {
-        let what = format!("{} is no IP address", quoted(traddr));
+        let what = format!("{} is not an IP address", quoted(traddr));
         let remedy = match is_host_name(traddr) {
             true => format!("write its address, which `getent ahosts {traddr}` prints"),
             false => "write an IP address".to_owned(),
@@ -258,17 +258,17 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         text => text.parse().ok().filter(|port| *port != 0),
     };
     let Some(trsvcid) = service else {
-        let what = format!("{} is no port number", quoted(&trsvcid));
+        let what = format!("{} is not a port number", quoted(&trsvcid));
         report.lost(
             &addr.place("trsvcid"),
             &what,
-            "give the port one, 1 to 65535",
+            "set a port number of 1 to 65535",
         );
         return None;
     };
     if treq == "required" {
-        let what = "a secure channel cannot be required";
-        let remedy = "keep the network to hosts that may see the data (docs/security.md)";
+        let what = "secure channels are not supported";
+        let remedy = "restrict the network to hosts that may see the data (docs/security.md)";
         report.lost(&addr.place("treq"), what, remedy);
     }
     Some(Reached {
@@ -285,8 +285,8 @@ fn is_host_name(text: &str) -> bool {
         && text.chars().all(of_name)
 }
 
-/// In-capsule data in bytes, where that is not what the kernel takes by default,
-/// entries of a queue, data of a command. It shows -1 where nothing was said.
+/// In-capsule data in bytes if not the default, queue depth, data bytes of a command. The
+/// kernel shows defaults as -1.
 fn parameters(object: &mut Object<'_>, report: &mut Report) -> Parameters {
     let mut param = object.object("param", report);
     let in_capsule = in_capsule(&mut param, report);
@@ -306,7 +306,7 @@ fn parameters(object: &mut Object<'_>, report: &mut Report) -> Parameters {
 
 fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     const DEFAULT: i64 = IN_CAPSULE as i64;
-    /// What this one takes at most.
+    /// The maximum of this target.
     const MOST: i64 = 64 << 10;
     let place = param.place("inline_data_size");
     let wanted = param.number("inline_data_size", report)?;
@@ -316,19 +316,23 @@ fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     let taken = wanted.min(MOST) / 16 * 16;
     if taken != wanted {
         let what = format!("{wanted} bytes become {taken}");
-        report.note(&place, &what, "a multiple of 16, up to 64 KiB, is possible");
+        report.note(
+            &place,
+            &what,
+            "the size must be a multiple of 16, at most 64 KiB",
+        );
     }
     if taken > DEFAULT {
-        let what = "more than 4 KiB in a capsule go with one descriptor for each command";
-        let remedy = "leave in_capsule and max_descriptors out if hosts send lists of them";
+        let what = "with more than 4 KiB of in-capsule data a command has one descriptor only";
+        let remedy = "remove in_capsule and max_descriptors if hosts use lists of descriptors";
         report.note(&place, what, remedy);
     }
     u32::try_from(taken).ok()
 }
 
-/// Tells of protection information, which is not there.
+/// Reports protection information, which is not supported.
 pub(super) fn no_protection(place: &str, report: &mut Report) {
-    let what = "protection information (T10 PI) is not there";
+    let what = "protection information (T10 PI) is not supported";
     let remedy = "format devices without metadata before they are served";
     report.lost(place, what, remedy);
 }
@@ -348,16 +352,16 @@ fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, Ana
                 groups.insert(id, state);
             }
             (Some(id), None) => {
-                // What nobody understands must not become accessible.
+                // An unknown state must not become accessible.
                 groups.insert(id, AnaState::Inaccessible);
-                let what = format!("{} is no state of an ANA group", quoted(&word));
+                let what = format!("{} is not an ANA state", quoted(&word));
                 report.lost(
                     &place,
                     &what,
-                    "the group is inaccessible until one is given",
+                    "the group is inaccessible until a state is set",
                 );
             }
-            (None, _) => report.lost(&place, "belongs to no group", "give it a grpid"),
+            (None, _) => report.lost(&place, "has no ANA group", "set a grpid"),
         }
     }
     groups
@@ -374,15 +378,15 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
         let number = addr.number("portid", report);
         let port_id = number.and_then(|id| u16::try_from(id).ok());
         if number.is_some() && port_id.is_none() {
-            let remedy = "give the referral a port_id of 1 to 65535";
-            report.lost(&place_of_id, "is no number of a port", remedy);
+            let remedy = "set the port_id of the referral, 1 to 65535";
+            report.lost(&place_of_id, "is not a port ID", remedy);
         }
         let reached = reached(&mut addr, report);
         addr.finish(report);
         referral.finish(report);
         match (reached, enabled) {
             (Some(_), Some(false)) => {
-                let remedy = "add a [[referral]] when hosts are to be told of it";
+                let remedy = "add a [[referral]] to report it to hosts";
                 report.note(&place, "is not enabled", remedy);
             }
             (

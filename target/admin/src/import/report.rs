@@ -1,43 +1,42 @@
-//! What of a saved configuration does not come along, and what to do about it.
+//! Remarks on items that cannot be imported unchanged, with remedies.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Remarks that are kept; of more only their number is. A file can have more
-/// items than anybody reads about.
+/// Number of remarks that are kept; further ones are only counted.
 const MOST_REMARKS: usize = 500;
 /// Characters of a value that a remark quotes.
 const QUOTED: usize = 64;
 
-/// How much a remark matters.
+/// The severity of a remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Weight {
-    /// Hosts will find something missing, or may do more than before.
+    /// Hosts lose something, or have more access than before.
     Lost,
-    /// Nothing that hosts depend on.
+    /// Without effect on hosts.
     Note,
 }
 
-/// One thing that is not as it was.
+/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Remark {
     pub(super) weight: Weight,
-    /// Where in the file, such as `ports[0].addr.trtype`.
+    /// The place in the file, such as `ports[0].addr.trtype`.
     pub(super) place: String,
     pub(super) what: String,
-    /// What can be done.
+    /// The remedy.
     pub(super) remedy: String,
 }
 
-/// Everything that is not as it was.
+/// All differences.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) remarks: Vec<Remark>,
-    /// Remarks beyond those kept.
+    /// Number of further remarks.
     pub(super) more: usize,
-    /// Whether what came of it can be served as it is.
+    /// Whether the configuration can be served without corrections.
     pub(super) is_good: bool,
 }
 
@@ -73,7 +72,7 @@ impl Report {
         });
     }
 
-    /// Remarks about what is missing.
+    /// Number of losses.
     pub(super) fn losses(&self) -> usize {
         let lost = |remark: &&Remark| remark.weight == Weight::Lost;
         self.remarks.iter().filter(lost).count()
@@ -83,7 +82,7 @@ impl Report {
 impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.weight {
-            Weight::Lost => "not carried over",
+            Weight::Lost => "not imported",
             Weight::Note => "note",
         };
         write!(f, "{word}: {}: {}", self.place, self.what)?;
@@ -94,7 +93,7 @@ impl fmt::Display for Remark {
     }
 }
 
-/// A value for a message: escaped, and not longer than a line.
+/// A value for a message: escaped, and shortened to one line.
 pub(super) fn quoted(text: &str) -> String {
     if text.chars().count() <= QUOTED {
         return format!("{text:?}");

@@ -1,8 +1,8 @@
-//! Objects of a saved configuration, read without trust.
+//! Objects of a saved configuration, which is untrusted input.
 //!
-//! nvmetcli writes attributes as the kernel shows them: numbers and switches as
-//! text, though some are numbers. Tools that write the same format differ. So a
-//! number is a number or its text, and what has another type is told and left.
+//! nvmetcli writes attributes as the kernel shows them: numbers and switches mostly as
+//! text. Other tools that write this format differ. Therefore a number may be a number or
+//! text, and values of other types are reported and ignored.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::report::{Report, quoted};
 
-/// Bytes of one text, and elements of one list. The kernel's own attributes are
-/// pages of 4096 bytes.
+/// Longest text in bytes, and longest list. Attributes of the kernel have at most one page
+/// of 4096 bytes.
 const LONGEST_TEXT: usize = 4096;
 const LONGEST_LIST: usize = 65_536;
 
-/// An object whose keys are taken one after the other.
+/// An object; reading a key removes it.
 #[derive(Debug)]
 pub(super) struct Object<'a> {
     place: String,
@@ -23,10 +23,10 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// `None`, and a remark, when the value is no object.
+    /// `None`, and a remark, if the value is not an object.
     pub(super) fn new(place: String, value: &'a Value, report: &mut Report) -> Option<Self> {
         let Value::Object(map) = value else {
-            report.lost(&place, "is no object", "see what nvmetcli saves");
+            report.lost(&place, "is not an object", "correct it in the file");
             return None;
         };
         let fields = map.iter().map(|(key, value)| (key.as_str(), value));
@@ -36,7 +36,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Where `key` is.
+    /// The place of `key`.
     pub(super) fn place(&self, key: &str) -> String {
         match self.place.as_str() {
             "" => key.to_owned(),
@@ -44,7 +44,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Where this is.
+    /// The place of this object.
     pub(super) fn own_place(&self) -> &str {
         &self.place
     }
@@ -55,7 +55,7 @@ impl<'a> Object<'a> {
         let text = plain(value);
         if text.is_none() {
             let place = self.place(key);
-            report.lost(&place, "is no text that can be", "correct it in the file");
+            report.lost(&place, "is not a valid text", "correct it in the file");
         }
         text
     }
@@ -65,7 +65,7 @@ impl<'a> Object<'a> {
         let text = self.text(key, report)?;
         let number = text.trim().parse().ok();
         if number.is_none() {
-            let what = format!("{} is no number", quoted(&text));
+            let what = format!("{} is not a number", quoted(&text));
             report.lost(&self.place(key), &what, "correct it in the file");
         }
         number
@@ -88,7 +88,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// An object; an empty one where there is none.
+    /// An object, empty if there is none.
     pub(super) fn object(&mut self, key: &str, report: &mut Report) -> Object<'a> {
         let place = self.place(key);
         let value = self.fields.remove(key);
@@ -99,7 +99,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The objects of a list; none where there is no list.
+    /// The objects of a list, empty if there is none.
     pub(super) fn objects(&mut self, key: &str, report: &mut Report) -> Vec<Object<'a>> {
         let place = self.place(key);
         let elements = self.list(key, report).iter().enumerate();
@@ -108,14 +108,14 @@ impl<'a> Object<'a> {
         objects.collect()
     }
 
-    /// The texts of a list; none where there is no list.
+    /// The texts of a list, empty if there is none.
     pub(super) fn texts(&mut self, key: &str, report: &mut Report) -> Vec<String> {
         let place = self.place(key);
         let mut texts = Vec::new();
         for (at, value) in self.list(key, report).iter().enumerate() {
             match plain(value) {
                 Some(text) => texts.push(text),
-                None => report.lost(&format!("{place}[{at}]"), "is no name", ""),
+                None => report.lost(&format!("{place}[{at}]"), "is not a valid name", ""),
             }
         }
         texts
@@ -133,25 +133,25 @@ impl<'a> Object<'a> {
                 kept.unwrap_or(elements)
             }
             Some(_) => {
-                report.lost(&self.place(key), "is no list", "correct it in the file");
+                report.lost(&self.place(key), "is not a list", "correct it in the file");
                 &[]
             }
         }
     }
 
-    /// Takes keys that are of no interest.
+    /// Ignores keys.
     pub(super) fn skip(&mut self, keys: &[&str]) {
         for key in keys {
             self.fields.remove(*key);
         }
     }
 
-    /// Tells of the keys that nobody took. Their values may be secrets.
+    /// Reports unknown keys, without their values, which may be secrets.
     pub(super) fn finish(self, report: &mut Report) {
         for key in self.fields.keys() {
             let place = self.place(&quoted(key).replace('"', ""));
-            let remedy = "if hosts depend on it, look whether docs/configuration.md has the like";
-            report.lost(&place, "is not known", remedy);
+            let remedy = "if hosts depend on it, look for an equivalent in docs/configuration.md";
+            report.lost(&place, "is an unknown key", remedy);
         }
     }
 }

@@ -10,29 +10,29 @@ use super::ports::no_protection;
 use super::report::{Report, quoted};
 use super::saved::Object;
 
-/// Highest number of a namespace.
+/// Highest namespace ID.
 const HIGHEST_NSID: i64 = 1 << 16;
-/// Bytes of a serial number and of a model number (NVM Express Base
-/// Specification 2.1, Identify Controller, SN and MN).
+/// Bytes of a serial number and of a model number (NVM Express Base Specification 2.1,
+/// Identify Controller, SN and MN).
 const SERIAL: usize = 20;
 const MODEL: usize = 40;
-/// The same of a firmware revision (FR).
+/// Bytes of a firmware revision (FR).
 const FIRMWARE: usize = 8;
 
 /// A subsystem.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subsystem {
-    /// Where it is in the file.
+    /// The place in the file.
     pub(super) place: String,
     pub(super) nqn: String,
     pub(super) serial: Option<String>,
     pub(super) model: Option<String>,
-    /// Lowest and highest identifier of its controllers, where those are not all.
+    /// Lowest and highest controller ID, if not the defaults.
     pub(super) cntlid_min: Option<u16>,
     pub(super) cntlid_max: Option<u16>,
     pub(super) allow_any_host: bool,
     pub(super) allowed_hosts: Vec<String>,
-    /// Queues of one controller that the kernel's target took.
+    /// Queues of a controller of nvmet.
     pub(super) queues: i64,
     pub(super) firmware_revision: Option<String>,
     pub(super) ieee_oui: Option<String>,
@@ -44,17 +44,17 @@ pub(super) struct Subsystem {
 pub(super) struct Namespace {
     pub(super) nsid: u32,
     pub(super) path: String,
-    /// What hosts saw; `None` where the device says it.
+    /// The block size that hosts saw; `None`: that of the device.
     pub(super) block_size: Option<u32>,
     pub(super) uuid: Option<Uuid>,
     pub(super) nguid: Option<Uuid>,
     pub(super) ana_group: u32,
     pub(super) enabled: bool,
-    /// Names of the hosts that see it; empty: all.
+    /// NQNs of the hosts that can access it; empty: all.
     pub(super) hosts: Vec<String>,
 }
 
-/// All subsystems that can be served.
+/// Subsystems that can be imported.
 pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Vec<Subsystem> {
     let mut all: Vec<Subsystem> = Vec::new();
     for mut object in root.objects("subsystems", report) {
@@ -64,7 +64,7 @@ pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report)
         object.finish(report);
         if all.iter().any(|other| other.nqn == subsystem.nqn) {
             let remedy = "the first one is served";
-            report.lost(&subsystem.place, "is there twice", remedy);
+            report.lost(&subsystem.place, "appears twice", remedy);
             continue;
         }
         all.push(subsystem);
@@ -72,8 +72,8 @@ pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report)
     all
 }
 
-/// The name of the discovery subsystem, which the kernel shows whether it is the one that
-/// all have or one of its own.
+/// The NQN of the discovery subsystem, if it is not the well-known one. The kernel shows it
+/// in both cases.
 pub(super) fn read_discovery(root: &mut Object<'_>, report: &mut Report) -> Option<Nqn> {
     let mut discovery = root.object("discovery", report);
     let name = discovery.text("nqn", report);
@@ -84,8 +84,8 @@ pub(super) fn read_discovery(root: &mut Object<'_>, report: &mut Report) -> Opti
         Ok(nqn) if nqn == Nqn::discovery() => None,
         Ok(nqn) => Some(nqn),
         Err(error) => {
-            let what = format!("{} is no name of a subsystem: {error}", quoted(&name));
-            report.lost(&place, &what, "hosts ask for the name that all have");
+            let what = format!("{} is not an NQN: {error}", quoted(&name));
+            report.lost(&place, &what, "hosts use the well-known discovery NQN");
             None
         }
     }
@@ -95,8 +95,8 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let place = object.own_place().to_owned();
     let nqn = object.text("nqn", report).unwrap_or_default();
     if let Err(error) = Nqn::new(&nqn) {
-        let what = format!("{} is no name of a subsystem: {error}", quoted(&nqn));
-        report.lost(&object.place("nqn"), &what, "give it one");
+        let what = format!("{} is not an NQN: {error}", quoted(&nqn));
+        report.lost(&object.place("nqn"), &what, "set the NQN of the subsystem");
         return None;
     }
     let mut attr = object.object("attr", report);
@@ -113,10 +113,10 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     for mut passthru in object.objects("passthru", report) {
         let enabled = passthru.switch("enable", report);
         let path = passthru.object("device", report).text("path", report);
-        // nvmetcli does not save whether it is enabled: then it is if it has a device.
+        // nvmetcli does not save whether it is enabled: assume so if it has a device.
         let has_device = path.is_some_and(|path| !["", "(null)"].contains(&path.trim()));
         if enabled.unwrap_or(has_device) {
-            let what = "passing commands through to an NVMe controller is not there";
+            let what = "NVMe passthrough is not supported";
             let remedy = "serve its namespaces as block devices: [[subsystem.namespace]] with path";
             report.lost(passthru.own_place(), what, remedy);
         }
@@ -138,7 +138,7 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     })
 }
 
-/// A text for hosts; `None` where there is none or it cannot be.
+/// A text that hosts see; `None` if it is absent or invalid.
 fn printable(
     attr: &mut Object<'_>,
     key: &str,
@@ -149,16 +149,16 @@ fn printable(
     let text = text.trim_end();
     let fits = text.len() <= longest && text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if !fits {
-        let what = format!("{} cannot be told to hosts", quoted(text));
-        let remedy = format!("give up to {longest} printable ASCII characters");
+        let what = format!("{} is not valid", quoted(text));
+        let remedy = format!("use up to {longest} printable ASCII characters");
         report.lost(&attr.place(key), &what, &remedy);
     }
     (fits && !text.is_empty()).then(|| text.to_owned())
 }
 
-/// The firmware revision. Where nobody chose one the kernel tells its own release, cut
-/// to eight characters, which says nothing of this target. Releases that show one are 5.17
-/// and later; what looks like one of those is not taken for a choice.
+/// The firmware revision. By default the kernel reports its own release, cut to eight
+/// characters, which does not apply to this target. The attribute exists since Linux 5.17; a
+/// value that looks like such a release is not imported.
 fn firmware_revision(attr: &mut Object<'_>, report: &mut Report) -> Option<String> {
     let text = printable(attr, "firmware", FIRMWARE, report)?;
     let (major, rest) = text.split_once('.').unwrap_or((&text, ""));
@@ -166,42 +166,37 @@ fn firmware_revision(attr: &mut Object<'_>, report: &mut Report) -> Option<Strin
     if !major || !rest.starts_with(|first: char| first.is_ascii_digit()) {
         return Some(text);
     }
-    let what = format!("{} is taken for the kernel's release", quoted(&text));
-    let remedy = "hosts are told this target's: write firmware_revision if you chose the other";
+    let what = format!("{} looks like the release of the kernel", quoted(&text));
+    let remedy = "this target reports its own version; set firmware_revision to change it";
     report.note(&attr.place("firmware"), &what, remedy);
     None
 }
 
-/// The vendor, unless it is nobody: the kernel has it as a number, `0x00a0b8`.
+/// The IEEE OUI, unless it is 0. The kernel shows it as a number, `0x00a0b8`.
 fn ieee_oui(attr: &mut Object<'_>, report: &mut Report) -> Option<String> {
     let text = attr.text("ieee_oui", report)?;
     let digits = text.trim();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
     let number = u32::from_str_radix(digits, 16).ok();
     let Some(number) = number.filter(|number| *number < 1 << 24) else {
-        let what = format!("{} is no IEEE OUI", quoted(&text));
-        report.lost(
-            &attr.place("ieee_oui"),
-            &what,
-            "give six hexadecimal digits",
-        );
+        let what = format!("{} is not an IEEE OUI", quoted(&text));
+        report.lost(&attr.place("ieee_oui"), &what, "use six hexadecimal digits");
         return None;
     };
     let [_, high, middle, low] = number.to_be_bytes();
     (number > 0).then(|| format!("{high:02x}-{middle:02x}-{low:02x}"))
 }
 
-/// The lowest and the highest identifier of controllers, where they are not the
-/// lowest and the highest there are.
+/// The lowest and the highest controller ID, if they are not the defaults.
 fn controller_ids(attr: &mut Object<'_>, report: &mut Report) -> (Option<u16>, Option<u16>) {
     let all = ControllerIds::default();
     let mut one = |key, most: u16| {
         let number = attr.number(key, report)?;
         let fits = u16::try_from(number).ok().filter(|it| all.contains(*it));
         if fits.is_none() {
-            let what = format!("{number} is no identifier of a controller");
-            let remedy = "where several targets serve this subsystem, give each its own, 1 to \
-                          65519: cntlid_min and cntlid_max";
+            let what = format!("{number} is not a controller ID");
+            let remedy = "if several targets serve this subsystem, give each its own range within \
+                          1 to 65519 (cntlid_min, cntlid_max)";
             report.lost(&attr.place(key), &what, remedy);
         }
         fits.filter(|it| *it != most)
@@ -209,7 +204,7 @@ fn controller_ids(attr: &mut Object<'_>, report: &mut Report) -> (Option<u16>, O
     (one("cntlid_min", all.min()), one("cntlid_max", all.max()))
 }
 
-/// Attributes that only have a default here.
+/// Attributes that are not configurable in this target.
 fn attributes(attr: &mut Object<'_>, report: &mut Report) {
     if attr.switch("pi_enable", report) == Some(true) {
         no_protection(&attr.place("pi_enable"), report);
@@ -218,16 +213,16 @@ fn attributes(attr: &mut Object<'_>, report: &mut Report) {
     for key in ["vendor_id", "subsys_vendor_id"] {
         let vendor = attr.text(key, report).unwrap_or_default();
         if !["", "0", "0x0"].contains(&vendor.trim()) {
-            let what = format!("{} is not told to hosts", quoted(&vendor));
-            let remedy = "there is no PCI device: hosts are told 0, which is none";
+            let what = format!("{} is not reported to hosts", quoted(&vendor));
+            let remedy = "this target is not a PCI device and reports 0";
             report.lost(&attr.place(key), &what, remedy);
         }
     }
-    // Which version of NVMe a target speaks is not configured.
+    // The NVMe version of this target is not configurable.
     attr.skip(&["version"]);
 }
 
-/// Names of hosts. A name that cannot be one is no host.
+/// NQNs of hosts. Invalid ones are ignored.
 fn hosts(object: &mut Object<'_>, report: &mut Report) -> Vec<String> {
     let place = object.place("allowed_hosts");
     let mut names = Vec::new();
@@ -236,7 +231,7 @@ fn hosts(object: &mut Object<'_>, report: &mut Report) -> Vec<String> {
             Ok(_) if names.contains(&name) => {}
             Ok(_) => names.push(name),
             Err(error) => {
-                let what = format!("{} is no name of a host: {error}", quoted(&name));
+                let what = format!("{} is not an NQN: {error}", quoted(&name));
                 report.lost(&place, &what, "correct it in the file");
             }
         }
@@ -250,7 +245,7 @@ fn namespaces(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) ->
         let place = object.own_place().to_owned();
         if let Some(namespace) = namespace(&mut object, disks, report) {
             if all.iter().any(|other| other.nsid == namespace.nsid) {
-                report.lost(&place, "is there twice", "the first one is served");
+                report.lost(&place, "appears twice", "the first one is served");
             } else {
                 all.push(namespace);
             }
@@ -270,8 +265,8 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     let uuid = identifier(&mut device, "uuid", report);
     let nguid = identifier(&mut device, "nguid", report);
     if uuid.is_none() {
-        let what = "has no uuid, so hosts are told one of this target";
-        let remedy = "hosts that knew it without take it for another disk";
+        let what = "has no UUID; this target generates one";
+        let remedy = "hosts that used it without a UUID treat it as another namespace";
         report.note(device.own_place(), what, remedy);
     }
     let at_path = device.place("path");
@@ -279,14 +274,14 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     for key in ["buffered_io", "p2pmem"] {
         let wanted = object.text(key, report).unwrap_or_default();
         if !["", "0"].contains(&wanted.as_str()) {
-            let what = "how data are cached and where they lie is decided here";
+            let what = "has no equivalent: this target chooses caching and memory itself";
             report.note(&object.place(key), what, "");
         }
     }
     let mut reservations = object.object("resv", report);
     if reservations.switch("enable", report) == Some(true) {
-        let what = "reservations are not there";
-        let remedy = "clusters that fence with them cannot use this namespace";
+        let what = "reservations are not supported";
+        let remedy = "clusters that use them for fencing cannot use this namespace";
         report.lost(reservations.own_place(), what, remedy);
     }
     reservations.finish(report);
@@ -295,14 +290,14 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
         let place = object.place("nsid");
         report.lost(
             &place,
-            "is no number of a namespace",
-            "give it one, 1 to 65536",
+            "is not a namespace ID",
+            "set a namespace ID of 1 to 65536",
         );
         return None;
     };
     if !path.starts_with('/') {
-        let what = format!("{} is no file and no device", quoted(&path));
-        report.lost(&at_path, &what, "name one by a path from the root");
+        let what = format!("{} is not a file or device", quoted(&path));
+        report.lost(&at_path, &what, "set an absolute path");
         return None;
     }
     let Geometry { block_size, rest } = disks.geometry(&at_path, &path, report);
@@ -311,7 +306,7 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
             "{} is not a whole number of blocks of {block} bytes; the namespace is disabled",
             quoted(&path)
         );
-        // Rounded up: nothing is cut off.
+        // Rounded up: no data is cut off.
         let remedy = format!(
             "extend the file with `truncate -s %{block}`, which keeps its data, then remove \
              enabled = false"
@@ -330,7 +325,7 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     })
 }
 
-/// The ANA group: nvmetcli has it under two names. 0: there are none.
+/// The ANA group, which nvmetcli saves under one of two keys; 0: none.
 fn group(object: &mut Object<'_>, report: &mut Report) -> u32 {
     let place = object.place("ana_grpid");
     let plain = object.number("ana_grpid", report);
@@ -341,28 +336,27 @@ fn group(object: &mut Object<'_>, report: &mut Report) -> u32 {
         return 0;
     };
     u32::try_from(group).unwrap_or_else(|_| {
-        let what = format!("{group} is no ANA group");
+        let what = format!("{group} is not an ANA group ID");
         report.lost(&place, &what, "the namespace is in group 1");
         1
     })
 }
 
-/// An identifier; all zero means that there is none.
+/// An identifier; all zeroes mean none.
 fn identifier(device: &mut Object<'_>, key: &str, report: &mut Report) -> Option<Uuid> {
     let text = device.text(key, report)?;
     match Uuid::parse_str(text.trim()) {
         Ok(identifier) => (!identifier.is_nil()).then_some(identifier),
         Err(_) => {
-            let what = format!("{} is no {key}", quoted(&text));
-            let remedy = "hosts are told another one: they take it for another disk";
+            let what = format!("{} is not a {}", quoted(&text), key.to_uppercase());
+            let remedy = "this target reports another one, and hosts see another namespace";
             report.lost(&device.place(key), &what, remedy);
             None
         }
     }
 }
 
-/// Tells of hosts that have to prove who they are. Their secrets are not
-/// repeated.
+/// Reports hosts with in-band authentication, without their secrets.
 pub(super) fn read_hosts(root: &mut Object<'_>, report: &mut Report) {
     for mut host in root.objects("hosts", report) {
         host.skip(&["nqn"]);
@@ -371,13 +365,13 @@ pub(super) fn read_hosts(root: &mut Object<'_>, report: &mut Report) {
             let text = dhchap.text(key, report);
             text.is_some_and(|text| !text.trim().is_empty())
         };
-        let (theirs, ours) = (
+        let (of_host, of_controller) = (
             secret("key", &mut dhchap, report),
             secret("ctrl_key", &mut dhchap, report),
         );
-        if theirs || ours {
-            let what = "in-band authentication (DH-HMAC-CHAP) is not there";
-            let remedy = "hosts are known by the name they give alone: keep the network to those \
+        if of_host || of_controller {
+            let what = "in-band authentication (DH-HMAC-CHAP) is not supported";
+            let remedy = "hosts are identified only by their NQN: restrict the network to hosts \
                           that may connect (docs/security.md)";
             report.lost(dhchap.own_place(), what, remedy);
         }

@@ -1,4 +1,4 @@
-//! What comes along from a saved configuration, and what is told of the rest.
+//! The import of saved configurations, and remarks about items that are not imported.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -35,11 +35,11 @@ fn nowhere(_: &Path) -> Kind {
 
 fn import(saved: &Value, disks: &dyn Fn(&Path) -> Kind) -> (String, Report) {
     let mut report = Report::default();
-    let carried = convert(saved, Disks(disks), &mut report).unwrap();
-    (text::of(&carried), report)
+    let converted = convert(saved, Disks(disks), &mut report).unwrap();
+    (text::of(&converted), report)
 }
 
-/// The file of this folder with something else at the place `pointer`.
+/// The file of this folder with another value at `pointer`.
 fn saved_with(pointer: &str, value: Value) -> Value {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     *saved.pointer_mut(pointer).unwrap() = value;
@@ -51,8 +51,8 @@ fn imported(text: &str) -> toml::Table {
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Everything that is told, one remark a line.
-fn told(report: &Report) -> String {
+/// All remarks, one on each line.
+fn remarks(report: &Report) -> String {
     let lines = report.remarks.iter().map(ToString::to_string);
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -67,8 +67,11 @@ fn port_zero_gets_the_first_free_number() {
         .map(|port| port["id"].as_integer().unwrap())
         .collect();
     assert_eq!(ids, [1, 2], "{text}");
-    assert_eq!(report.losses(), 0, "{}", told(&report));
-    assert!(told(&report).contains("ports[0].portid: 0 is not served; it is 1 here"));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
+    assert!(
+        remarks(&report)
+            .contains("ports[0].portid: 0 is not a port ID of this target; the port becomes 1")
+    );
     check(&text, &mut Report::default());
 }
 
@@ -79,12 +82,12 @@ fn file_with_a_part_of_a_block_is_disabled_and_reported() {
         len: (10 << 20) + 2048,
     };
     let (text, report) = import(&serde_json::from_str(SAVED).unwrap(), &odd);
-    let told = told(&report);
+    let remarks = remarks(&report);
     assert!(
-        told.contains("whole number of blocks of 4096 bytes"),
-        "{told}"
+        remarks.contains("whole number of blocks of 4096 bytes"),
+        "{remarks}"
     );
-    assert!(told.contains("truncate -s %4096"), "{told}");
+    assert!(remarks.contains("truncate -s %4096"), "{remarks}");
     let namespaces = imported(&text)["subsystem"][0]["namespace"].clone();
     let all = namespaces.as_array().unwrap();
     assert!(
@@ -95,23 +98,23 @@ fn file_with_a_part_of_a_block_is_disabled_and_reported() {
 }
 
 #[test]
-fn transport_in_capitals_and_addresses_in_brackets_come_along() {
+fn transport_in_capitals_and_address_in_brackets_are_imported() {
     let mut saved = saved_with("/ports/1/addr/traddr", json!("[::1]"));
     *saved.pointer_mut("/ports/1/addr/trtype").unwrap() = json!("RDMA");
     *saved.pointer_mut("/ports/1/addr/adrfam").unwrap() = json!("IPv6");
     let (text, report) = import(&saved, &small_blocks);
-    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
     assert_eq!(imported(&text)["port"][1]["traddr"].as_str(), Some("::1"));
 }
 
 #[test]
-fn host_name_in_the_place_of_an_address_has_a_remedy() {
+fn host_name_instead_of_address_has_a_remedy() {
     let (_, report) = import(
         &saved_with("/ports/0/addr/traddr", json!("storage-1")),
         &nowhere,
     );
-    let told = told(&report);
-    assert!(told.contains("getent ahosts storage-1"), "{told}");
+    let remarks = remarks(&report);
+    assert!(remarks.contains("getent ahosts storage-1"), "{remarks}");
 }
 
 #[test]
@@ -132,10 +135,10 @@ fn configuration_of_spdk_is_recognized() {
 }
 
 #[test]
-fn a_real_setup_comes_along() {
+fn real_configuration_is_imported() {
     let saved = serde_json::from_str(SAVED).unwrap();
     let (text, report) = import(&saved, &small_blocks);
-    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
     let expected = r#"
         limits = { queue_depth = 128, io_queues = 32, in_capsule = 8192, max_descriptors = 1 }
 
@@ -208,7 +211,7 @@ fn a_real_setup_comes_along() {
 }
 
 #[test]
-fn numbers_may_be_numbers_or_text() {
+fn numbers_are_numbers_or_text() {
     let port = "/ports/0/addr/trsvcid";
     let (as_text, _) = import(&saved_with(port, json!("4420")), &small_blocks);
     let (as_number, _) = import(&saved_with(port, json!(4420)), &small_blocks);
@@ -221,7 +224,7 @@ fn numbers_may_be_numbers_or_text() {
 }
 
 #[test]
-fn a_discovery_subsystem_may_have_a_name_of_its_own() {
+fn unique_discovery_nqn_is_imported() {
     let (usual, _) = import(
         &saved_with("/discovery/nqn", json!(nvmeof_wire::nqn::DISCOVERY)),
         &small_blocks,
@@ -236,7 +239,7 @@ fn a_discovery_subsystem_may_have_a_name_of_its_own() {
 }
 
 #[test]
-fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
+fn unsupported_settings_are_reported_with_line_and_remedy() {
     let dhchap =
         json!([{"nqn": "a", "dhchap": {"key": "DHHC-1:00:c2VjcmV0:", "hash": "hmac(sha256)"}}]);
     let cases = [
@@ -368,20 +371,23 @@ fn what_cannot_come_along_is_told_with_its_place_and_a_remedy() {
         let _ = imported(&text);
         let found = report.remarks.iter().find(|remark| remark.place == place);
         let Some(found) = found else {
-            panic!("{pointer}: nothing about {place}:\n{}", told(&report));
+            panic!("{pointer}: nothing about {place}:\n{}", remarks(&report));
         };
         assert_eq!(found.weight, Weight::Lost, "{found}");
         assert!(
             !found.remedy.is_empty() || place.ends_with("hosts"),
             "{found}"
         );
-        assert!(!told(&report).contains("c2VjcmV0"), "a secret is repeated");
+        assert!(
+            !remarks(&report).contains("c2VjcmV0"),
+            "a secret is repeated"
+        );
     }
 }
 
-/// Every referral of the file is either in the configuration or told of.
+/// Every referral of the file is in the configuration or in a remark.
 #[test]
-fn referrals_come_along_or_are_told_of() {
+fn referrals_are_imported_or_reported() {
     let referral = |traddr: &str, enable: u8| {
         let addr = json!({
             "adrfam": "ipv4", "portid": "0", "traddr": traddr, "treq": "not specified",
@@ -397,34 +403,39 @@ fn referrals_come_along_or_are_told_of() {
         referral("192.0.2.7", 1),
     ]);
     let (text, report) = import(&saved_with("/ports/0/referrals", all), &small_blocks);
-    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
     let table = imported(&text);
-    let carried = table["referral"].as_array().unwrap().iter();
-    let carried: Vec<_> = carried.map(|one| one["traddr"].as_str().unwrap()).collect();
-    assert_eq!(carried, ["192.0.2.7", "192.0.2.9"]);
+    let referrals = table["referral"].as_array().unwrap().iter();
+    let addresses: Vec<_> = referrals
+        .map(|one| one["traddr"].as_str().unwrap())
+        .collect();
+    assert_eq!(addresses, ["192.0.2.7", "192.0.2.9"]);
     let ids = table["referral"].as_array().unwrap().iter();
     assert!(
         ids.clone().all(|one| one.get("port_id").is_none()),
         "{text}"
     );
-    let told = told(&report);
+    let remarks = remarks(&report);
     assert!(
-        told.contains("note: ports[0].referrals[1]: is not enabled; add a [[referral]]"),
-        "{told}"
+        remarks.contains("note: ports[0].referrals[1]: is not enabled; add a [[referral]]"),
+        "{remarks}"
     );
-    // There are two ports, and each tells of all of them.
-    assert!(told.contains("each referral on every port"), "{told}");
+    // There are two ports, and each reports all referrals.
+    assert!(
+        remarks.contains("every port reports each referral"),
+        "{remarks}"
+    );
     Config::parse(Path::new("configuration"), text).unwrap();
 }
 
-/// Targets that serve one subsystem together give different identifiers.
+/// Targets that serve one subsystem together use different controller IDs.
 #[test]
-fn controllers_are_numbered_as_before() {
+fn import_keeps_controller_identifier_ranges() {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     let attr = &mut saved["subsystems"][1]["attr"];
     (attr["cntlid_min"], attr["cntlid_max"]) = (json!("100"), json!(199));
     let (text, report) = import(&saved, &small_blocks);
-    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
     let table = imported(&text);
     let of = |at: usize, key| {
         table["subsystem"][at]
@@ -437,31 +448,31 @@ fn controllers_are_numbered_as_before() {
     );
     assert_eq!([of(0, "cntlid_min"), of(0, "cntlid_max")], [None, None]);
     Config::parse(Path::new("configuration"), text).unwrap();
-    // The kernel does not take that, but a file may have it.
+    // nvmet refuses this, but a file may have it.
     saved["subsystems"][1]["attr"]["cntlid_max"] = json!(99);
     let bytes = serde_json::to_vec(&saved).unwrap();
     let (_, report) = converted(Path::new("saved"), &bytes, Disks(&small_blocks)).unwrap();
-    assert_eq!(report.losses(), 1, "{}", told(&report));
+    assert_eq!(report.losses(), 1, "{}", remarks(&report));
     assert!(
-        told(&report).contains("is more than cntlid_max"),
+        remarks(&report).contains("is more than cntlid_max"),
         "{}",
-        told(&report)
+        remarks(&report)
     );
 }
 
 #[test]
-fn a_port_of_another_transport_does_not_open_its_subsystems_elsewhere() {
+fn subsystem_of_unsupported_port_is_not_exported_by_other_ports() {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     saved["ports"][0]["addr"]["trtype"] = json!("tcp");
     saved["ports"][1]["subsystems"] = json!(["nqn.2026-11.org.example:build"]);
     let (text, report) = import(&saved, &small_blocks);
     assert!(!text.contains("example:mail"), "{text}");
-    let told = told(&report);
-    assert!(told.contains("no port that is carried over"), "{told}");
+    let remarks = remarks(&report);
+    assert!(remarks.contains("no imported port exports it"), "{remarks}");
 }
 
 #[test]
-fn a_port_leads_to_what_it_led_to() {
+fn port_keeps_its_subsystems() {
     let mail = "nqn.2026-11.org.example:mail";
     let saved = saved_with("/ports/1/subsystems", json!([mail, "nqn.of:nobody"]));
     let (text, report) = import(&saved, &small_blocks);
@@ -471,15 +482,15 @@ fn a_port_leads_to_what_it_led_to() {
         ports[2].contains(&format!("subsystems = [\"{mail}\"]")),
         "{text}"
     );
-    let told = told(&report);
+    let remarks = remarks(&report);
     assert!(
-        told.contains("ports[1].subsystems: there is no subsystem"),
-        "{told}"
+        remarks.contains("ports[1].subsystems: there is no subsystem"),
+        "{remarks}"
     );
 }
 
 #[test]
-fn a_state_that_nobody_knows_gives_no_access() {
+fn unknown_ana_state_becomes_inaccessible() {
     let saved = saved_with("/ports/0/ana_groups/0/ana/state", json!("fine"));
     let (text, _) = import(&saved, &small_blocks);
     let table = imported(&text);
@@ -489,7 +500,7 @@ fn a_state_that_nobody_knows_gives_no_access() {
 }
 
 #[test]
-fn without_ana_nothing_is_said_of_it() {
+fn configuration_without_ana_has_no_ana_groups() {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     for port in ["/ports/0", "/ports/1"] {
         saved.pointer_mut(port).unwrap()["ana_groups"] = json!([]);
@@ -500,43 +511,46 @@ fn without_ana_nothing_is_said_of_it() {
 }
 
 #[test]
-fn blocks_are_what_the_kernel_showed() {
+fn block_size_is_that_of_nvmet() {
     let saved = serde_json::from_str(SAVED).unwrap();
     let sizes = |disks: &dyn Fn(&Path) -> Kind| {
         let (text, report) = import(&saved, disks);
         let lines = text.lines().filter(|line| line.starts_with("block_size"));
-        (lines.map(str::to_owned).collect::<Vec<_>>(), told(&report))
+        (
+            lines.map(str::to_owned).collect::<Vec<_>>(),
+            remarks(&report),
+        )
     };
     assert_eq!(sizes(&|_| Kind::BlockDevice).0, [] as [&str; 0]);
-    // File systems with larger ones are shown with the largest there is.
+    // Larger blocks of a file system are limited to 4096 bytes.
     let large = sizes(&|_| Kind::File {
         block: 65_536,
         len: 1 << 20,
     })
     .0;
     assert_eq!(large, ["block_size = 4096"; 3]);
-    let (unknown, told) = sizes(&nowhere);
+    let (unknown, remarks) = sizes(&nowhere);
     assert_eq!(unknown, ["block_size = 4096"; 3]);
-    assert!(told.contains("is not on this machine"), "{told}");
+    assert!(remarks.contains("is not on this machine"), "{remarks}");
 }
 
 #[test]
-fn unknown_keys_are_told_without_their_values() {
+fn unknown_keys_are_reported_without_values() {
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     saved["ports"][0]["param"]["future"] = json!("c2VjcmV0");
     saved["surprise"] = json!([1, 2]);
     let (_, report) = import(&saved, &small_blocks);
-    let told = told(&report);
+    let remarks = remarks(&report);
     assert!(
-        told.contains("ports[0].param.future: is not known"),
-        "{told}"
+        remarks.contains("ports[0].param.future: is an unknown key"),
+        "{remarks}"
     );
-    assert!(told.contains("surprise: is not known"), "{told}");
-    assert!(!told.contains("c2VjcmV0"), "{told}");
+    assert!(remarks.contains("surprise: is an unknown key"), "{remarks}");
+    assert!(!remarks.contains("c2VjcmV0"), "{remarks}");
 }
 
 #[test]
-fn a_file_of_something_else_is_refused() {
+fn file_of_another_format_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("saved.json");
     let import = |bytes: &[u8]| {
@@ -553,7 +567,7 @@ fn a_file_of_something_else_is_refused() {
         (b"{".as_slice(), "line 1"),
         (b"[]", "neither ports nor subsystems"),
         (b"{\"hosts\": []}", "neither ports nor subsystems"),
-        (b"\xff\xfe", "is not what nvmetcli saves"),
+        (b"\xff\xfe", "is not the output of `nvmetcli save`"),
         (deep.as_bytes(), "recursion limit"),
     ] {
         let error = import(bytes);
@@ -568,7 +582,7 @@ fn a_file_of_something_else_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_there_is_not_replaced() {
+fn existing_output_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (file, output) = (folder.path().join("saved.json"), folder.path().join("ours"));
     fs::write(&file, SAVED).unwrap();
@@ -586,7 +600,7 @@ fn a_file_that_is_there_is_not_replaced() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_is_told() {
+fn invalid_configuration_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("saved.json");
     let same = json!("2d0fb70d-6a3c-4f5e-8a49-6c1fd6a0b101");
@@ -598,9 +612,12 @@ fn a_configuration_that_cannot_be_is_told() {
         output: None,
     };
     let (_, report) = import.import().unwrap();
-    let told = told(&report);
-    assert!(told.contains("configuration: is not good: "), "{told}");
-    assert!(!report.is_good, "it ends with status 1");
+    let remarks = remarks(&report);
+    assert!(
+        remarks.contains("configuration: is not valid: "),
+        "{remarks}"
+    );
+    assert!(!report.is_good, "the exit status is 1");
 }
 
 #[test]
@@ -630,7 +647,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every place in the file of this folder.
+/// Pointers to all values of the file of this folder.
 fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -656,9 +673,9 @@ fn bytes_become_a_configuration_or_nothing() {
 }
 
 proptest! {
-    /// Whatever stands at whatever place: what is written can be read.
+    /// For any value at any place, the written configuration can be read.
     #[test]
-    fn anything_anywhere_gives_a_configuration_or_an_error(
+    fn arbitrary_input_gives_a_configuration_or_an_error(
         which in any::<prop::sample::Index>(),
         value in any_json(),
     ) {
@@ -667,8 +684,8 @@ proptest! {
         let pointer: &String = which.get(&all);
         let saved = saved_with(pointer, value);
         let mut report = Report::default();
-        if let Some(carried) = convert(&saved, Disks(&small_blocks), &mut report) {
-            let _ = imported(&text::of(&carried));
+        if let Some(converted) = convert(&saved, Disks(&small_blocks), &mut report) {
+            let _ = imported(&text::of(&converted));
         }
     }
 }

@@ -1,16 +1,16 @@
-//! What happened to whom, as far as two looks at a target tell.
+//! Events: differences between two snapshots of a target.
 
 use std::collections::VecDeque;
 
 use nvmeof_target_api::{NamespaceState, Snapshot};
 
-/// The last of them.
+/// The latest events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     lines: VecDeque<String>,
 }
 
-/// So many are kept.
+/// Number of events kept.
 const KEPT: usize = 100;
 
 impl Events {
@@ -19,7 +19,7 @@ impl Events {
         self.lines.iter().rev().map(String::as_str)
     }
 
-    /// Adds what happened from one look to the next.
+    /// Adds the events between two snapshots.
     pub(super) fn add(&mut self, before: &Snapshot, now: &Snapshot) {
         let at = clock(now);
         for what in between(before, now) {
@@ -45,7 +45,7 @@ fn clock(now: &Snapshot) -> String {
 
 fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
     if !now.goes_on(before) {
-        return vec!["the target was started again".to_owned()];
+        return vec!["the target was restarted".to_owned()];
     }
     let mut all = Vec::new();
     let connected = |all: &Snapshot, host: &str, subsystem: &str| {
@@ -59,7 +59,7 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
     }
     for one in before.hosts.iter().filter(|one| one.connected) {
         if !connected(now, &one.host, &one.subsystem) {
-            all.push(format!("{} left {}", one.host, one.subsystem));
+            all.push(format!("{} disconnected from {}", one.host, one.subsystem));
         }
     }
     let names = |all: &Snapshot| {
@@ -76,7 +76,7 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
     all.extend(
         old.iter()
             .filter(|one| !new.contains(one))
-            .map(|one| format!("{one} is gone")),
+            .map(|one| format!("{one} is no longer served")),
     );
     for one in now.namespaces.iter().filter(|one| one.nsid > 0) {
         let same = |it: &&NamespaceState| it.subsystem == one.subsystem && it.nsid == one.nsid;
@@ -88,8 +88,8 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
     }
     for (one, earlier) in now.reactors.iter().zip(&before.reactors) {
         match (earlier.answered, one.answered) {
-            (true, false) => all.push(format!("reactor {} does not answer", one.reactor)),
-            (false, true) => all.push(format!("reactor {} answers again", one.reactor)),
+            (true, false) => all.push(format!("reactor {} does not respond", one.reactor)),
+            (false, true) => all.push(format!("reactor {} responds again", one.reactor)),
             _ => {}
         }
         for (kind, count) in &one.rdma_errors {
@@ -100,13 +100,15 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
         }
         let refused = one.rejected.saturating_sub(earlier.rejected);
         if refused > 0 {
-            all.push(format!("{refused} connections rejected; the log says why"));
+            all.push(format!(
+                "{refused} connections rejected; see the log of the target"
+            ));
         }
     }
     for (key, hits) in &now.limits {
         let more = hits.saturating_sub(before.limits.get(key).copied().unwrap_or(0));
         if more > 0 {
-            all.push(format!("{key} was hit {more} times"));
+            all.push(format!("{key} was reached {more} times"));
         }
     }
     all

@@ -1,4 +1,4 @@
-//! The rates as lines of text, as wide as any terminal.
+//! The rates as lines of text.
 
 use nvmeof_wire::text::Escaped;
 
@@ -13,24 +13,24 @@ pub(super) struct Line {
     pub(super) kind: Kind,
 }
 
-/// How it looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
-    /// The head of a table.
+    /// The header of a table.
     Head,
-    /// Something is wrong.
+    /// An error condition.
     Alarm,
 }
 
 /// Columns of a terminal that shows everything but long names.
 const WIDTH: usize = 80;
-/// Columns of the shortest column of names.
+/// Minimum width of names.
 const NAME: usize = 30;
-/// Columns of each number beside a name, with a space before each.
+/// Width of each number after a name; a space precedes each.
 const CELLS: [usize; 7] = [7, 7, 7, 6, 6, 4, 5];
 
-/// Everything, one below the other, in `columns`; in as many as it takes if there are none.
+/// All lines, in `columns`, or as wide as necessary for `None`.
 pub(super) fn all(rates: &Rates, view: &View, columns: Option<usize>) -> Vec<Line> {
     let names = name_columns(rates, columns.unwrap_or(usize::MAX));
     let mut lines = head(rates, view);
@@ -41,7 +41,7 @@ pub(super) fn all(rates: &Rates, view: &View, columns: Option<usize>) -> Vec<Lin
     lines
 }
 
-/// Columns of names: those of the longest, as far as `columns` has room beside the numbers.
+/// Width of names: that of the longest one, as far as `columns` has room beside the numbers.
 /// The last column stays free.
 pub(super) fn name_columns(rates: &Rates, columns: usize) -> usize {
     let rows = rates.namespaces.iter().chain(&rates.hosts);
@@ -51,7 +51,7 @@ pub(super) fn name_columns(rates: &Rates, columns: usize) -> usize {
     longest.min(columns.saturating_sub(numbers + 1)).max(NAME)
 }
 
-/// Totals and threads.
+/// Totals and reactors.
 pub(super) fn head(rates: &Rates, view: &View) -> Vec<Line> {
     let Rates {
         version,
@@ -108,10 +108,10 @@ fn reactor(one: &Reactor) -> Line {
     if one.answered {
         return plain(text);
     }
-    alarm(format!("{text}  no answer"))
+    alarm(format!("{text}  no response"))
 }
 
-/// Namespaces or hosts, with names in as many columns.
+/// A table of namespaces or hosts, with names of that width.
 pub(super) fn table(title: &str, rows: &[&Row], names: usize) -> Vec<Line> {
     let head = line(
         title,
@@ -143,7 +143,7 @@ pub(super) fn table(title: &str, rows: &[&Row], names: usize) -> Vec<Line> {
 }
 
 fn line(name: &str, names: usize, cells: [String; 7]) -> String {
-    let mut text = format!("{:<names$}", ended(name, names));
+    let mut text = format!("{:<names$}", shortened(name, names));
     for (cell, width) in cells.into_iter().zip(CELLS) {
         text.push_str(&format!(" {cell:>width$}"));
     }
@@ -160,9 +160,9 @@ fn alarm(text: String) -> Line {
     Line { text, kind }
 }
 
-/// The end of `text`, where names differ, in `most` columns. What a terminal obeys or hides is
-/// escaped.
-pub(super) fn ended(text: &str, most: usize) -> String {
+/// The end of `text`, where names differ, in `most` columns. Characters that a terminal
+/// interprets or hides are escaped.
+pub(super) fn shortened(text: &str, most: usize) -> String {
     let text = Escaped(text).to_string();
     let count = text.chars().count();
     if count <= most {
@@ -176,7 +176,7 @@ pub(super) fn ended(text: &str, most: usize) -> String {
 pub(super) fn short(number: f64) -> String {
     let mut number = number;
     for letter in ["", "k", "M", "G", "T"] {
-        // What would be rounded to four digits is the next letter's.
+        // A number that would round to four digits uses the next letter.
         if number < 999.5 {
             let digits = usize::from(number < 99.95 && !letter.is_empty());
             return format!("{number:.digits$}{letter}");
@@ -214,5 +214,5 @@ fn time_up(seconds: f64) -> String {
     }
 }
 
-/// Whether everything fits a terminal.
+/// A line fits the terminal.
 const _: () = assert!(NAME + 7 + 3 * 7 + 2 * 6 + 4 + 5 < WIDTH);

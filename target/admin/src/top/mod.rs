@@ -1,4 +1,4 @@
-//! `nvmeof-target top`: a live view of a target that runs.
+//! `nvmeof-target top`: a live view of a running target.
 
 mod events;
 mod lines;
@@ -19,6 +19,8 @@ use nvmeof_wire::text;
 
 use nvmeof_target_api::Caller;
 use nvmeof_target_api::Snapshot;
+
+use crate::remedy::with_remedy;
 use rates::Rates;
 use view::View;
 
@@ -46,9 +48,9 @@ enum Format {
     Json,
 }
 
-/// Where the service of systemd/ has its socket.
+/// The control socket of the systemd service.
 const DEFAULT_SOCKET: &str = "/run/nvmeof/control.sock";
-/// For how long the target may leave us without an answer.
+/// Time limit of a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -61,16 +63,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl Top {
-    /// Shows what there is to see.
+    /// Runs the command.
     ///
     /// # Errors
-    /// Words for whoever called.
+    /// The message for the user.
     pub fn run(&self) -> Result<(), String> {
         let caller = Caller::new(&self.socket, PATIENCE);
-        let mut look = || look(&caller);
+        let mut poll = || poll(&caller);
         let interval = Duration::from_secs_f64(self.interval);
         if self.once {
-            let text = once(&mut look, interval, self.output_format, columns())?;
+            let text = once(&mut poll, interval, self.output_format, columns())?;
             match self.output_format {
                 Format::Normal => println!("{}", text::Lines(text.trim_end())),
                 Format::Json => println!("{}", text::Json(text.trim_end())),
@@ -78,24 +80,24 @@ impl Top {
             return Ok(());
         }
         if !std::io::stdout().is_terminal() {
-            return Err("standard output is no terminal; use --once".to_owned());
+            return Err("standard output is not a terminal; use --once".to_owned());
         }
-        put_right_in_the_end().map_err(|error| format!("signals: {}", explain(&error)))?;
-        screen::run(&mut look, interval)
+        restore_on_signals().map_err(|error| format!("signals: {}", explain(&error)))?;
+        screen::run(&mut poll, interval)
     }
 }
 
-/// Columns of the terminal; none where standard output is something else, which takes
-/// lines of any length.
+/// Columns of the terminal; `None`: standard output is not a terminal, and lines may have any
+/// length.
 fn columns() -> Option<usize> {
     let is_terminal = std::io::stdout().is_terminal();
     let (columns, _) = is_terminal.then(|| crossterm::terminal::size().ok())??;
     Some(columns.into())
 }
 
-/// Whoever is told to end leaves the terminal as it was. Call it before there are
-/// other threads.
-fn put_right_in_the_end() -> std::io::Result<()> {
+/// Restores the terminal when a signal ends the process. Call it before other threads
+/// start.
+fn restore_on_signals() -> std::io::Result<()> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         set.add(signal);
@@ -105,31 +107,32 @@ fn put_right_in_the_end() -> std::io::Result<()> {
     thread.spawn(move || {
         if let Ok(signal) = set.wait() {
             ratatui::restore();
-            // As a shell says it.
+            // As a shell reports it.
             std::process::exit(128 + signal as i32);
         }
     })?;
     Ok(())
 }
 
-/// How the target is now.
-fn look(caller: &Caller) -> Result<Snapshot, String> {
-    let told = caller.ask(axum::http::Method::GET, "/snapshot", None);
-    let told = told.map_err(|error| error.to_string())?;
-    serde_json::from_value(told)
-        .map_err(|error| format!("the target tells something else, is it older or newer? {error}"))
+/// Gets the present state of the target.
+fn poll(caller: &Caller) -> Result<Snapshot, String> {
+    let snapshot = caller.ask(axum::http::Method::GET, "/snapshot", None);
+    let snapshot = snapshot.map_err(|error| with_remedy(&error))?;
+    serde_json::from_value(snapshot).map_err(|error| {
+        format!("unexpected response of the target, perhaps of another version: {error}")
+    })
 }
 
 /// The rates of one interval as text.
 fn once(
-    look: &mut dyn FnMut() -> Result<Snapshot, String>,
+    poll: &mut dyn FnMut() -> Result<Snapshot, String>,
     interval: Duration,
     format: Format,
     columns: Option<usize>,
 ) -> Result<String, String> {
-    let before = look()?;
+    let before = poll()?;
     std::thread::sleep(interval);
-    let rates = Rates::between(&before, &look()?);
+    let rates = Rates::between(&before, &poll()?);
     match format {
         Format::Json => serde_json::to_string_pretty(&rates).map_err(|error| error.to_string()),
         Format::Normal => {

@@ -1,4 +1,4 @@
-//! What was done from one look to the next, a second.
+//! Rates per second between two snapshots.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use nvmeof_target_api::{Counts, ReactorState, Snapshot};
 
-/// Two looks at a target, and what happened between them.
+/// The rates between two snapshots of a target.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Rates {
     /// Seconds between them.
     pub(super) seconds: f64,
     pub(super) version: String,
-    /// Seconds that the target runs.
+    /// Seconds since the start of the target.
     pub(super) uptime: f64,
     pub(super) controllers: usize,
     pub(super) queues: usize,
@@ -22,10 +22,10 @@ pub(super) struct Rates {
     pub(super) hosts: Vec<Row>,
 }
 
-/// What was done in a namespace, or for a host, a second.
+/// The rates of a namespace or host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Row {
-    /// The subsystem and, of a namespace, its number; of a host its name.
+    /// Of a namespace: subsystem and namespace ID. Of a host: its NQN.
     pub(super) name: String,
     /// I/O commands.
     pub(super) iops: f64,
@@ -35,17 +35,17 @@ pub(super) struct Row {
     pub(super) written: f64,
     /// Commands that failed.
     pub(super) errors: f64,
-    /// The time that half of the commands did not exceed, in seconds.
+    /// Median latency in seconds.
     pub(super) p50: Option<f64>,
-    /// The time that 99 of 100 did not exceed, in seconds.
+    /// 99th percentile of the latency in seconds.
     pub(super) p99: Option<f64>,
     /// Commands in flight.
     pub(super) commands: usize,
-    /// Whether what is behind it is gone.
+    /// Whether its backing store is faulted.
     pub(super) faulted: bool,
 }
 
-/// One thread.
+/// One reactor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Reactor {
     pub(super) reactor: usize,
@@ -56,20 +56,16 @@ pub(super) struct Reactor {
     pub(super) queues: usize,
     pub(super) commands: usize,
     pub(super) iops: f64,
-    /// Queues that wait for buffers and operations that wait for disks.
+    /// Queues that wait for buffers, and operations that wait for backing stores.
     pub(super) waiting: usize,
 }
 
 impl Rates {
-    /// From one look to a later one.
+    /// The rates from one snapshot to a later one.
     pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Self {
-        // One that was started again has nothing in common with what it was.
-        let nothing = Snapshot::default();
-        let before = if now.goes_on(before) {
-            before
-        } else {
-            &nothing
-        };
+        // A restarted target starts at 0.
+        let zero = Snapshot::default();
+        let before = if now.goes_on(before) { before } else { &zero };
         let seconds = (now.uptime - before.uptime).max(f64::MIN_POSITIVE);
         let since = Since { seconds };
         let total = since.row(String::new(), &before.totals(), &now.totals(), 0);
@@ -120,7 +116,7 @@ impl Rates {
     }
 }
 
-/// A time that passed.
+/// An interval.
 struct Since {
     seconds: f64,
 }

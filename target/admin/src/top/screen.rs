@@ -1,4 +1,4 @@
-//! The terminal: what is drawn where, and which keys there are.
+//! The terminal: layout and keys.
 
 use std::time::{Duration, Instant};
 
@@ -16,40 +16,40 @@ use super::rates::Rates;
 use super::view::{Key, View};
 use nvmeof_target_api::Snapshot;
 
-/// Lines for what happened.
+/// Lines of events.
 const EVENTS: u16 = 4;
 
-/// Shows the target until somebody has seen enough.
+/// Shows the target until the user quits.
 ///
 /// # Errors
-/// When the target does not answer at first, or the terminal fails.
+/// The first request fails, or the terminal does.
 pub(super) fn run(
-    look: &mut dyn FnMut() -> Result<Snapshot, String>,
+    poll: &mut dyn FnMut() -> Result<Snapshot, String>,
     interval: Duration,
 ) -> Result<(), String> {
-    let mut before = look()?;
-    let mut shown = Shows {
+    let mut before = poll()?;
+    let mut shown = Display {
         rates: Rates::between(&Snapshot::default(), &before),
-        ..Shows::default()
+        ..Display::default()
     };
     let mut terminal =
-        ratatui::try_init().map_err(|error| format!("the terminal: {}", explain(&error)))?;
+        ratatui::try_init().map_err(|error| format!("terminal: {}", explain(&error)))?;
     let mut next = Instant::now() + interval;
     let result = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &shown)) {
-            break Err(format!("the terminal: {}", explain(&error)));
+            break Err(format!("terminal: {}", explain(&error)));
         }
         match pressed(next.saturating_duration_since(Instant::now())) {
             Ok(Some(key)) if shown.view.press(key) => break Ok(()),
             Ok(_) => {}
-            Err(error) => break Err(format!("the terminal: {}", explain(&error))),
+            Err(error) => break Err(format!("terminal: {}", explain(&error))),
         }
         if Instant::now() < next {
             continue;
         }
         next = Instant::now() + interval;
         if !shown.view.paused {
-            shown.take(look(), &mut before);
+            shown.update(poll(), &mut before);
         }
     };
     ratatui::restore();
@@ -58,30 +58,29 @@ pub(super) fn run(
 
 /// Everything that is drawn.
 #[derive(Debug, Default)]
-pub(super) struct Shows {
+pub(super) struct Display {
     pub(super) rates: Rates,
     pub(super) view: View,
     pub(super) events: Events,
 }
 
-impl Shows {
-    /// One more look.
-    pub(super) fn take(&mut self, looked: Result<Snapshot, String>, before: &mut Snapshot) {
-        match looked {
+impl Display {
+    /// Applies a response or its error.
+    pub(super) fn update(&mut self, polled: Result<Snapshot, String>, before: &mut Snapshot) {
+        match polled {
             Ok(now) => {
                 self.view.trouble = None;
                 self.events.add(before, &now);
                 self.rates = Rates::between(before, &now);
                 *before = now;
             }
-            // What was seen last stays, and retrying.
+            // The last state stays visible; the next interval retries.
             Err(why) => self.view.trouble = Some(why),
         }
     }
 }
 
-/// The key that somebody presses within a time; `None` when it is no key of
-/// ours, or none.
+/// Waits for a key; `None`: no key, or one without a function.
 fn pressed(time: Duration) -> std::io::Result<Option<Key>> {
     if !event::poll(time)? {
         return Ok(None);
@@ -106,22 +105,22 @@ pub(super) fn meaning(key: KeyEvent) -> Option<Key> {
     }
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
-    let Shows {
+pub(super) fn draw(frame: &mut Frame<'_>, display: &Display) {
+    let Display {
         rates,
         view,
         events,
-    } = shows;
+    } = display;
     let head = lines::head(rates, view);
     let high = u16::try_from(head.len()).unwrap_or(u16::MAX);
     let [above, middle, below, last] = parts(frame.area(), high);
     show(frame, above, &head);
     rows(frame, middle, rates, view);
-    let told: Vec<Line> = events.lines().take(EVENTS.into()).map(event).collect();
-    show(frame, below, &told);
+    let recent: Vec<Line> = events.lines().take(EVENTS.into()).map(event).collect();
+    show(frame, below, &recent);
     let order = if view.reversed { "lowest" } else { "highest" };
     let keys = format!(
-        "q ends  s sorts ({}, {order} first)  r turns  p pauses  ↑↓ scroll",
+        "q quit  s sort ({}, {order} first)  r reverse  p pause  ↑↓ scroll",
         view.sort.name()
     );
     show(
@@ -134,16 +133,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, shows: &Shows) {
     );
 }
 
-/// Lines of a terminal on which there is room for everything.
+/// Lines of a terminal that shows everything.
 const ROOMY: u16 = 20;
-/// Lines of both tables, at least.
+/// Minimum of lines for both tables.
 const TABLES: u16 = 6;
-/// Lines of totals, which are there on the smallest terminal.
+/// Lines of totals, which even the smallest terminal shows.
 const TOTALS: u16 = 3;
 
-/// Where the head is, which would like to be so `high`, then tables, events and
-/// keys. On a small terminal keys, events and threads give way, in the end all but
-/// totals.
+/// The areas of the head, which has `high` lines, of tables, events and keys. A small
+/// terminal omits events, then keys and reactors, and finally all but the totals.
 fn parts(area: Rect, high: u16) -> [Rect; 4] {
     let is_roomy = area.height >= ROOMY;
     let (events, gap) = if is_roomy { (EVENTS, 1) } else { (0, 0) };
@@ -161,8 +159,8 @@ fn parts(area: Rect, high: u16) -> [Rect; 4] {
     [above, middle, below, last]
 }
 
-/// Namespaces, and hosts below: each has half of the room, or what the other
-/// leaves.
+/// Namespaces, and hosts below them. Each table has half of the lines, or those that the
+/// other one leaves.
 fn rows(frame: &mut Frame<'_>, area: Rect, rates: &Rates, view: &View) {
     let names = lines::name_columns(rates, area.width.into());
     let namespaces = lines::table("NAMESPACE", &view.sorted(&rates.namespaces), names);
@@ -183,8 +181,8 @@ fn rows(frame: &mut Frame<'_>, area: Rect, rates: &Rates, view: &View) {
     show(frame, below, &scrolled(&hosts, view.from, below.height));
 }
 
-/// The head of a table, and the rows from number `from` on, but never less than
-/// there is room for.
+/// The header of a table, and rows from number `from` on, or from an earlier one if rows
+/// would leave lines empty.
 fn scrolled(lines: &[Line], from: usize, room: u16) -> Vec<Line> {
     let Some((head, rows)) = lines.split_first() else {
         return Vec::new();
@@ -196,7 +194,7 @@ fn scrolled(lines: &[Line], from: usize, room: u16) -> Vec<Line> {
 }
 
 fn event(text: &str) -> Line {
-    let text = lines::ended(text, usize::MAX);
+    let text = lines::shortened(text, usize::MAX);
     let kind = Kind::Plain;
     Line { text, kind }
 }

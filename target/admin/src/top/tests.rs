@@ -1,4 +1,4 @@
-//! What is seen on a terminal of 80 columns and 24 lines.
+//! The display on a terminal of 80 columns and 24 lines.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,7 +12,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::screen::{Shows, draw, meaning};
+use super::screen::{Display, draw, meaning};
 use super::view::{Key, Sort};
 use super::*;
 use nvmeof_target_api::Latency;
@@ -87,11 +87,11 @@ fn target(at: f64, n: u64) -> Snapshot {
     }
 }
 
-fn screen(shows: &Shows) -> Vec<String> {
+fn screen(shows: &Display) -> Vec<String> {
     screen_of(shows, 80, 24)
 }
 
-fn screen_of(shows: &Shows, columns: u16, lines: u16) -> Vec<String> {
+fn screen_of(shows: &Display, columns: u16, lines: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
     terminal.draw(|frame| draw(frame, shows)).unwrap();
     let buffer = terminal.backend().buffer().clone();
@@ -103,7 +103,7 @@ fn screen_of(shows: &Shows, columns: u16, lines: u16) -> Vec<String> {
 }
 
 #[test]
-fn any_size_of_a_terminal_will_do() {
+fn display_fits_any_terminal_size() {
     let (shows, _) = shows();
     for (columns, lines) in [(40, 10), (80, 24), (200, 60), (12, 3), (1, 1)] {
         let seen = screen_of(&shows, columns, lines);
@@ -126,32 +126,32 @@ fn any_size_of_a_terminal_will_do() {
 }
 
 #[test]
-fn a_namespace_whose_storage_is_gone_stands_out() {
+fn faulted_namespace_is_highlighted() {
     let (mut shows, mut before) = shows();
     let mut gone = target(14.0, 25_000);
     gone.namespaces[0].state = "faulted".to_owned();
-    shows.take(Ok(gone.clone()), &mut before);
+    shows.update(Ok(gone.clone()), &mut before);
     let seen = screen(&shows).join("\n");
     assert!(seen.contains("1 (faulted)"), "{seen}");
     assert!(seen.contains("namespace 1 is faulted"), "{seen}");
     let rows = lines::table("NAMESPACE", &shows.view.sorted(&shows.rates.namespaces), 30);
     let alarms = rows.iter().filter(|line| line.kind == lines::Kind::Alarm);
     assert_eq!(alarms.count(), 1, "{rows:?}");
-    shows.take(Ok(target(16.0, 25_000)), &mut before);
+    shows.update(Ok(target(16.0, 25_000)), &mut before);
     let seen = screen(&shows).join("\n");
     assert!(seen.contains("namespace 1 is ready"), "{seen}");
 }
 
-/// After two looks, two seconds from each other.
-fn shows() -> (Shows, Snapshot) {
-    let mut shows = Shows::default();
+/// The display after two snapshots, two seconds apart.
+fn shows() -> (Display, Snapshot) {
+    let mut shows = Display::default();
     let mut before = target(10.0, 1000);
-    shows.take(Ok(target(12.0, 25_000)), &mut before);
+    shows.update(Ok(target(12.0, 25_000)), &mut before);
     (shows, before)
 }
 
 #[test]
-fn everything_fits_a_small_terminal() {
+fn display_fits_eighty_columns() {
     let (shows, _) = shows();
     let expected = "\
 nvmeof-target 0.1.0  up 00:00:12  controllers 1  queues 2
@@ -177,7 +177,7 @@ nqn.2026-11.org.example:disk 1    6.0k   24.6M       0  104µs  112µs    3     
     );
     assert!(seen[at + 1].starts_with('…'), "{seen:#?}");
     assert!(
-        seen[23].starts_with("q ends  s sorts (IOPS, highest first)"),
+        seen[23].starts_with("q quit  s sort (IOPS, highest first)"),
         "{}",
         seen[23]
     );
@@ -208,9 +208,9 @@ fn wide_terminal_shows_whole_names() {
 #[test]
 fn once_shortens_names_for_a_terminal_only() {
     let text = |columns| {
-        let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
-        let mut look = || Ok(looks.pop().unwrap());
-        once(&mut look, Duration::ZERO, Format::Normal, columns).unwrap()
+        let mut snapshots = vec![target(12.0, 25_000), target(10.0, 1000)];
+        let mut poll = || Ok(snapshots.pop().unwrap());
+        once(&mut poll, Duration::ZERO, Format::Normal, columns).unwrap()
     };
     assert!(text(None).contains(HOST));
     let narrow = text(Some(80));
@@ -221,7 +221,7 @@ fn once_shortens_names_for_a_terminal_only() {
 }
 
 #[test]
-fn keys_sort_turn_pause_and_end() {
+fn keys_sort_reverse_pause_and_quit() {
     let (mut shows, _) = shows();
     assert!(!shows.view.press(Key::Reverse));
     let seen = screen(&shows);
@@ -252,7 +252,7 @@ fn keys_sort_turn_pause_and_end() {
 }
 
 #[test]
-fn keys_are_what_the_last_line_says() {
+fn keys_match_the_help_line() {
     let plain = |code| meaning(KeyEvent::new(code, KeyModifiers::NONE));
     for (code, key) in [
         (KeyCode::Char('q'), Some(Key::End)),
@@ -273,7 +273,7 @@ fn keys_are_what_the_last_line_says() {
 }
 
 #[test]
-fn what_happened_is_told_newest_first() {
+fn events_are_listed_newest_first() {
     let (mut shows, mut before) = shows();
     let mut next = target(13.0, 25_000);
     next.hosts[0].connected = false;
@@ -281,42 +281,42 @@ fn what_happened_is_told_newest_first() {
     next.reactors[1].answered = false;
     next.reactors[0].rdma_errors = named(&[("network", 2)]);
     next.limits = named(&[("limits.controllers", 1)]);
-    shows.take(Ok(next), &mut before);
-    let told: Vec<_> = shows
+    shows.update(Ok(next), &mut before);
+    let events: Vec<_> = shows
         .events
         .lines()
         .map(|line| line.split_once(' ').unwrap().1)
         .collect();
     let expected = [
-        "limits.controllers was hit 1 times".to_owned(),
-        "reactor 1 does not answer".to_owned(),
+        "limits.controllers was reached 1 times".to_owned(),
+        "reactor 1 does not respond".to_owned(),
         "2 connections lost: network".to_owned(),
-        format!("{DISK} namespace 1 is gone"),
-        format!("{HOST} left {DISK}"),
+        format!("{DISK} namespace 1 is no longer served"),
+        format!("{HOST} disconnected from {DISK}"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
     let seen = screen(&shows);
     assert!(
-        seen[19].starts_with("22:13:33 limits.controllers was hit"),
+        seen[19].starts_with("22:13:33 limits.controllers was reached"),
         "{seen:#?}"
     );
     assert!(
-        seen.iter().any(|line| line.ends_with("no answer")),
+        seen.iter().any(|line| line.ends_with("no response")),
         "{seen:#?}"
     );
 }
 
 #[test]
-fn a_target_that_does_not_answer_leaves_what_was_seen() {
+fn failed_request_keeps_the_last_display() {
     let (mut shows, mut before) = shows();
-    shows.take(Err("nothing listens there".to_owned()), &mut before);
+    shows.update(Err("nothing listens there".to_owned()), &mut before);
     let seen = screen(&shows);
     assert_eq!(seen[3], "nothing listens there");
     assert!(seen.iter().any(|line| line.contains("18.0k")), "{seen:#?}");
-    // It is there again, and was started anew meanwhile.
+    // The target is back after a restart.
     let mut again = target(13.0, 130);
     again.started += 0.3;
-    shows.take(Ok(again), &mut before);
+    shows.update(Ok(again), &mut before);
     let seen = screen(&shows);
     assert_eq!(seen[3], "");
     assert!(seen[1].starts_with("IOPS 20 "), "{seen:#?}");
@@ -326,18 +326,18 @@ fn a_target_that_does_not_answer_leaves_what_was_seen() {
             .lines()
             .next()
             .unwrap()
-            .ends_with("was started again")
+            .ends_with("was restarted")
     );
 }
 
 #[test]
-fn more_than_fits_is_scrolled() {
+fn long_tables_scroll() {
     let mut many = target(12.0, 25_000);
     many.namespaces = (1..=40).map(|nsid| namespace(nsid, 0)).collect();
     many.hosts = Vec::new();
-    let mut shows = Shows::default();
+    let mut shows = Display::default();
     let mut before = target(10.0, 0);
-    shows.take(Ok(many), &mut before);
+    shows.update(Ok(many), &mut before);
     shows.view.sort = Sort::Name;
     for _ in 0..100 {
         shows.view.press(Key::Down);
@@ -351,12 +351,12 @@ fn more_than_fits_is_scrolled() {
 }
 
 #[test]
-fn a_host_cannot_send_commands_to_the_terminal() {
+fn control_characters_of_host_names_are_escaped() {
     let mut evil = target(12.0, 25_000);
     evil.hosts[0].host = "nqn.\u{1b}[2J\u{9b}x".to_owned();
-    let mut shows = Shows::default();
+    let mut shows = Display::default();
     let mut before = target(10.0, 0);
-    shows.take(Ok(evil), &mut before);
+    shows.update(Ok(evil), &mut before);
     for line in screen(&shows) {
         assert!(!line.contains(char::is_control), "{line:?}");
     }
@@ -370,9 +370,9 @@ fn a_host_cannot_send_commands_to_the_terminal() {
 
 #[test]
 fn once_prints_one_frame() {
-    let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
-    let mut look = || Ok(looks.pop().unwrap());
-    let text = once(&mut look, Duration::ZERO, Format::Normal, Some(80)).unwrap();
+    let mut snapshots = vec![target(12.0, 25_000), target(10.0, 1000)];
+    let mut poll = || Ok(snapshots.pop().unwrap());
+    let text = once(&mut poll, Duration::ZERO, Format::Normal, Some(80)).unwrap();
     assert!(
         text.starts_with("nvmeof-target 0.1.0  up 00:00:12"),
         "{text}"
@@ -381,9 +381,9 @@ fn once_prints_one_frame() {
         text.contains("nqn.2026-11.org.example:disk 2   18.0k"),
         "{text}"
     );
-    let mut looks = vec![target(12.0, 25_000), target(10.0, 1000)];
-    let mut look = || Ok(looks.pop().unwrap());
-    let json = once(&mut look, Duration::ZERO, Format::Json, None).unwrap();
+    let mut snapshots = vec![target(12.0, 25_000), target(10.0, 1000)];
+    let mut poll = || Ok(snapshots.pop().unwrap());
+    let json = once(&mut poll, Duration::ZERO, Format::Json, None).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["total"]["iops"], 24_000.0);
     assert_eq!(json["reactors"][1]["working"], 0.125);
@@ -410,13 +410,13 @@ fn numbers_are_short() {
             "0", "9", "999", "1.0k", "99.9k", "100k", "1.0M", "12.3M", "1000P"
         ]
     );
-    assert_eq!(lines::ended("abcdef", 4), "…def");
-    assert_eq!(lines::ended("abcd", 4), "abcd");
+    assert_eq!(lines::shortened("abcdef", 4), "…def");
+    assert_eq!(lines::shortened("abcd", 4), "abcd");
 }
 
-/// The end of a message is the remedy.
+/// The end of a message is the remedy, which must not be cut off.
 #[test]
-fn what_is_wrong_is_told_to_the_end() {
+fn long_errors_are_wrapped() {
     let rates = Rates::between(&target(10.0, 1000), &target(12.0, 2000));
     let mut view = View::default();
     let long = "/a/folder/with/a/long/name".repeat(3);
@@ -431,7 +431,7 @@ fn what_is_wrong_is_told_to_the_end() {
 }
 
 #[test]
-fn errors_are_shown() {
+fn rows_with_errors_are_highlighted() {
     let mut failing = target(12.0, 25_000);
     failing.namespaces[0].counts.errors.push(Failed {
         status: 0x281,

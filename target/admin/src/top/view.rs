@@ -1,21 +1,21 @@
-//! What the person in front of it chose: the order, and whether it stands still.
+//! Settings of the view: sort order, pause, scroll position.
 
 use super::rates::Row;
 
-/// How everything is to be shown.
+/// The settings of the view.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     pub(super) sort: Sort,
     /// Lowest first instead of highest.
     pub(super) reversed: bool,
     pub(super) paused: bool,
-    /// Rows of namespaces and hosts that are passed over.
+    /// Rows of namespaces and hosts that are scrolled out at the top.
     pub(super) from: usize,
-    /// What has to be done differently, if anything.
+    /// The error of the last request, if it failed.
     pub(super) trouble: Option<String>,
 }
 
-/// By what namespaces and hosts are sorted.
+/// The sort key of namespaces and hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
@@ -27,7 +27,7 @@ pub(super) enum Sort {
     Name,
 }
 
-/// What a key is for.
+/// The function of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     End,
@@ -67,7 +67,7 @@ impl Sort {
 }
 
 impl View {
-    /// Somebody pressed a key. Says whether that was the end.
+    /// Applies a key; returns whether it ends the program.
     pub(super) fn press(&mut self, key: Key) -> bool {
         match key {
             Key::End => return true,
@@ -80,7 +80,7 @@ impl View {
         false
     }
 
-    /// The rows in the order that was chosen.
+    /// The rows in the selected order.
     pub(super) fn sorted<'a>(&self, rows: &'a [Row]) -> Vec<&'a Row> {
         let mut rows: Vec<&Row> = rows.iter().collect();
         let number = |row: &Row| match self.sort {
@@ -91,7 +91,7 @@ impl View {
             Sort::Errors => row.errors,
             Sort::Name => 0.0,
         };
-        // Highest first; what is the same stays in the order of names.
+        // Highest first; equal rows in the order of names.
         rows.sort_by(|one, other| {
             number(other)
                 .total_cmp(&number(one))

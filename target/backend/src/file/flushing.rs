@@ -1,69 +1,70 @@
-//! The flushes of one disk: one fdatasync at a time, for all that asked before it began.
+//! The flushes of one backing store: one fdatasync at a time, for all requests that were
+//! submitted before it began.
 
 use nix::errno::Errno;
 use nvmeof_uring::{Waker, Why};
 
 use super::job::Next;
-use super::{FileDisk, LostMeanwhile};
-use crate::losses::{Begun, Synced};
+use super::{FileDisk, LostDuringSync};
+use crate::losses::{CompletedSync, RunningSync};
 use crate::{Io, IoErrorKind};
 
-/// Stands for it in the ring: no request has this slot.
+/// Its slot in the ring, which no request has.
 pub(super) const SLOT: u32 = u32::MAX;
 
-/// Requests that wait for it, by their slots.
+/// Requests that wait for a flush, by their slots.
 pub(super) struct Flushing {
     waker: Waker,
-    /// Asked for the next one.
-    asking: Vec<u32>,
-    running: Option<(Begun, Vec<u32>)>,
-    /// Done, beside something that is not.
-    settling: Vec<(Synced, Vec<u32>)>,
+    /// Those that the next flush completes.
+    pending: Vec<u32>,
+    running: Option<(RunningSync, Vec<u32>)>,
+    /// Flushed, while a concurrent flush or durable write is still running.
+    settling: Vec<(CompletedSync, Vec<u32>)>,
 }
 
 impl Flushing {
     pub(super) fn new(waker: Waker) -> Self {
         Self {
             waker,
-            asking: Vec::new(),
+            pending: Vec::new(),
             running: None,
             settling: Vec::new(),
         }
     }
 
-    pub(super) fn ask(&mut self, slot: u32) {
-        self.asking.push(slot);
+    pub(super) fn join(&mut self, slot: u32) {
+        self.pending.push(slot);
     }
 
-    /// Whether one can begin.
+    /// Whether a flush can begin.
     pub(super) fn is_due(&self) -> bool {
-        !self.asking.is_empty() && self.running.is_none()
+        !self.pending.is_empty() && self.running.is_none()
     }
 }
 
 impl FileDisk {
-    /// Begins one if it is due.
+    /// Begins a flush if one is due.
     pub(super) fn flush(&mut self, io: &mut Io<'_>) {
         if !self.flushing.is_due() || io.room() == 0 {
             return;
         }
-        let begun = Begun::flush(&self.losses);
+        let begun = RunningSync::flush(&self.losses);
         match io.fdatasync(SLOT, self.file) {
             Ok(()) => {
                 self.in_ring += 1;
-                let slots = std::mem::take(&mut self.flushing.asking);
+                let slots = std::mem::take(&mut self.flushing.pending);
                 self.flushing.running = Some((begun, slots));
             }
             Err(refused) if refused.why == Why::Full => {}
             Err(_) => {
-                for slot in std::mem::take(&mut self.flushing.asking) {
+                for slot in std::mem::take(&mut self.flushing.pending) {
                     self.fail(slot, IoErrorKind::Other, Errno::EBADF, io);
                 }
             }
         }
     }
 
-    /// It came back.
+    /// The running flush has completed.
     pub(super) fn flushed(&mut self, result: Result<u32, Errno>, io: &mut Io<'_>) {
         let Some((begun, slots)) = self.flushing.running.take() else {
             return;
@@ -90,22 +91,23 @@ impl FileDisk {
                     let result = result.map_err(|(kind, errno)| (self.kind_at(kind, 0), errno));
                     self.finish(*slot, result, io);
                 }
-                Next::Step | Next::Later => self.again.push_back(*slot),
+                Next::Step | Next::Later => self.deferred.push_back(*slot),
             }
         }
     }
 
-    /// Answers `slots`, which are stable, as soon as it is certain.
-    pub(super) fn settle(&mut self, begun: Begun, slots: Vec<u32>, io: &mut Io<'_>) {
+    /// Completes `slots` after a successful flush, as soon as the outcome of concurrent ones
+    /// is known.
+    pub(super) fn settle(&mut self, begun: RunningSync, slots: Vec<u32>, io: &mut Io<'_>) {
         let synced = begun.succeeded(&self.flushing.waker);
         match synced.outcome() {
-            Some(outcome) => self.answer(&slots, &outcome, io),
+            Some(outcome) => self.complete_all(&slots, &outcome, io),
             None => self.flushing.settling.push((synced, slots)),
         }
     }
 
-    /// Answers those for which it is certain by now.
-    pub(super) fn answer_settled(&mut self, io: &mut Io<'_>) {
+    /// Completes requests whose outcome is known by now.
+    pub(super) fn complete_settled(&mut self, io: &mut Io<'_>) {
         let mut at = 0;
         while let Some((synced, _)) = self.flushing.settling.get(at) {
             let Some(outcome) = synced.outcome() else {
@@ -113,14 +115,19 @@ impl FileDisk {
                 continue;
             };
             let (_, slots) = self.flushing.settling.remove(at);
-            self.answer(&slots, &outcome, io);
+            self.complete_all(&slots, &outcome, io);
         }
     }
 
-    fn answer(&mut self, slots: &[u32], outcome: &Result<(), LostMeanwhile>, io: &mut Io<'_>) {
+    fn complete_all(
+        &mut self,
+        slots: &[u32],
+        outcome: &Result<(), LostDuringSync>,
+        io: &mut Io<'_>,
+    ) {
         let result = match outcome {
             Ok(()) => Ok(()),
-            Err(LostMeanwhile) => Err((IoErrorKind::Media, Errno::EIO)),
+            Err(LostDuringSync) => Err((IoErrorKind::Media, Errno::EIO)),
         };
         for slot in slots {
             self.finish(*slot, result, io);

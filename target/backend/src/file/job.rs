@@ -1,14 +1,13 @@
-//! What a request has come to: which operation is next, and what its result
-//! means. Does no I/O.
+//! The state of a request: its next operation, and the meaning of a result. Does no I/O.
 //!
 //! ```text
 //! read, write     Read/Write, again for the rest while results are short; through the
 //!                 page cache Sync after a write that must survive a loss of power
 //! flush           Sync
 //! deallocate      Punch
-//! write zeroes    Punch (when allowed) -> ZeroRange -> WriteZeroes..., each
-//!                 when the one before is not supported; after the first two
-//!                 Sync when the request must survive a loss of power
+//! write zeroes    Punch (if allowed) -> ZeroRange -> WriteZeroes..., each if the one
+//!                 before is not supported; after the first two Sync when the request
+//!                 must survive a loss of power
 //! ```
 
 use std::ops::Range;
@@ -19,7 +18,7 @@ use nvmeof_memory::Buf;
 use super::zeroes::Zeroes;
 use crate::{BlockSize, IoErrorKind, Op};
 
-/// An operation that is next.
+/// The next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Read,
@@ -30,51 +29,51 @@ pub(super) enum Step {
     WriteZeroes { len: u64 },
 }
 
-/// What follows from a result.
+/// The consequence of a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The request is done.
+    /// The request has completed.
     Done(Result<(), (IoErrorKind, Errno)>),
     /// Start the next operation.
     Step,
-    /// Start the next operation, but not in this turn.
+    /// Start the next operation, but not immediately.
     Later,
 }
 
-/// One request on its way.
+/// One request in progress.
 #[derive(Debug)]
 pub(super) struct Job {
-    what: What,
-    /// First byte on the disk.
+    kind: Kind,
+    /// First byte.
     offset: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     len: u64,
-    /// Bytes of them done: whole blocks.
+    /// Bytes of them transferred: whole blocks.
     moved: u64,
-    /// How often in a row less than a block was moved.
+    /// Consecutive results of less than a block.
     stalls: u8,
-    /// How often the kernel wanted to be asked again.
+    /// Results that required a retry (`EINTR`, `EAGAIN`).
     retries: u16,
     block_size: BlockSize,
     fua: bool,
-    /// What it writes goes past the page cache.
+    /// Writes bypass the page cache.
     direct: bool,
-    /// It is written, and has to be made durable.
+    /// It was written, and has to be made durable.
     syncs: bool,
 }
 
 #[derive(Debug)]
-enum What {
-    /// With the buffer's view as it came.
+enum Kind {
+    /// With the original view of the buffer.
     Read(Range<usize>),
-    /// With the buffer's view as it came.
+    /// With the original view of the buffer.
     Write(Range<usize>),
     Flush,
     Deallocate,
     WriteZeroes(Way),
 }
 
-/// How zeroes are being made.
+/// How a range is zeroed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Punch,
@@ -82,21 +81,20 @@ enum Way {
     Write,
 }
 
-/// Results in a row that moved less than a block before we give up: the
-/// second tells what the first was about, if the kernel wants to tell.
+/// Consecutive results of less than a block until the request fails. The second one may
+/// return the error that ended the first.
 const STALLS: u8 = 3;
-/// Times one request is asked for again before the kernel's answer is taken
-/// for an error.
+/// Maximum number of retries of one request.
 const RETRIES: u16 = 1000;
 
 impl Job {
     pub(super) fn new(op: &Op, block_size: BlockSize, direct: bool) -> Self {
         let (offset, len) = op.range();
-        let (what, fua) = match op {
-            Op::Read { buf, .. } => (What::Read(buf.view()), false),
-            Op::Write { buf, fua, .. } => (What::Write(buf.view()), *fua),
-            Op::Flush => (What::Flush, false),
-            Op::Deallocate { fua, .. } => (What::Deallocate, *fua),
+        let (kind, fua) = match op {
+            Op::Read { buf, .. } => (Kind::Read(buf.view()), false),
+            Op::Write { buf, fua, .. } => (Kind::Write(buf.view()), *fua),
+            Op::Flush => (Kind::Flush, false),
+            Op::Deallocate { fua, .. } => (Kind::Deallocate, *fua),
             Op::WriteZeroes {
                 may_deallocate,
                 fua,
@@ -107,11 +105,11 @@ impl Job {
                 } else {
                     Way::ZeroRange
                 };
-                (What::WriteZeroes(way), *fua)
+                (Kind::WriteZeroes(way), *fua)
             }
         };
         Self {
-            what,
+            kind,
             offset,
             len,
             moved: 0,
@@ -124,55 +122,54 @@ impl Job {
         }
     }
 
-    /// Whether the buffer in the ring is the request's.
+    /// Whether the buffer in the ring is that of the request.
     pub(super) fn owns_buf(&self) -> bool {
-        matches!(self.what, What::Read(_) | What::Write(_))
+        matches!(self.kind, Kind::Read(_) | Kind::Write(_))
     }
 
-    /// The view the buffer came with.
+    /// The original view of the buffer.
     pub(super) fn view(&self) -> Option<Range<usize>> {
-        match &self.what {
-            What::Read(view) | What::Write(view) => Some(view.clone()),
-            What::Flush | What::Deallocate | What::WriteZeroes(_) => None,
+        match &self.kind {
+            Kind::Read(view) | Kind::Write(view) => Some(view.clone()),
+            Kind::Flush | Kind::Deallocate | Kind::WriteZeroes(_) => None,
         }
     }
 
     pub(super) fn verb(&self) -> &'static str {
-        match self.what {
-            What::Read(_) => "read",
-            What::Write(_) => "write",
-            What::Flush => "flush",
-            What::Deallocate => "deallocate",
-            What::WriteZeroes(_) => "write zeroes",
+        match self.kind {
+            Kind::Read(_) => "read",
+            Kind::Write(_) => "write",
+            Kind::Flush => "flush",
+            Kind::Deallocate => "deallocate",
+            Kind::WriteZeroes(_) => "write zeroes",
         }
     }
 
-    /// First byte on the disk that is not done.
+    /// First byte that is not transferred.
     pub(super) fn position(&self) -> u64 {
         self.offset + self.moved
     }
 
-    /// Whether writes are made durable by themselves. Of the page cache one that fails
-    /// would not tell whether it was written, or not made durable and others with it.
+    /// Whether each write is durable (`RWF_DSYNC`). Through the page cache, an error of such
+    /// a write would not show whether writing failed, or making it and others durable.
     pub(super) fn writes_through(&self) -> bool {
         self.fua && self.direct
     }
 
-    /// Whether what others wrote before, and were told was done, may be lost when it
-    /// fails with `kind`: with it failed to become stable what a device or the page
-    /// cache had of them. `fua_alone` says whether a durable write is made so without
-    /// that.
+    /// Whether completed writes of other requests may be lost when it fails with `kind`,
+    /// because it also failed to make their data in the device or page cache stable.
+    /// `fua_alone`: a durable write makes only its own data stable.
     pub(super) fn loses_earlier(&self, kind: IoErrorKind, fua_alone: bool) -> bool {
-        let changes = matches!(self.what, What::Write(_) | What::WriteZeroes(_));
+        let changes = matches!(self.kind, Kind::Write(_) | Kind::WriteZeroes(_));
         match kind {
-            _ if self.syncs || matches!(self.what, What::Flush) => true,
-            // The cache of what is gone is gone.
+            _ if self.syncs || matches!(self.kind, Kind::Flush) => true,
+            // The write cache is lost with the device.
             IoErrorKind::Removed => true,
-            // It takes the error of others.
+            // The error may belong to other writes.
             IoErrorKind::Media | IoErrorKind::Other => {
                 changes && self.writes_through() && !fua_alone
             }
-            // It did not come to that.
+            // The operation failed before.
             IoErrorKind::NoSpace
             | IoErrorKind::ReadOnly
             | IoErrorKind::OutOfRange
@@ -180,19 +177,19 @@ impl Job {
         }
     }
 
-    /// Puts what is not done in view.
+    /// Sets the view to the bytes that are not transferred.
     pub(super) fn aim(&self, mut buf: Buf) -> Buf {
         if let (Some(view), Ok(moved)) = (self.view(), usize::try_from(self.moved)) {
             let aimed = buf.set_view(view.start + moved..view.end);
-            debug_assert!(aimed.is_ok(), "less than the view it came with");
+            debug_assert!(aimed.is_ok(), "less than the original view");
         }
         buf
     }
 
-    /// The operation to start.
+    /// The operation to start next.
     pub(super) fn step(&mut self, zeroes: &Zeroes) -> Step {
         let len = self.len - self.moved;
-        if let What::WriteZeroes(way) = &mut self.what {
+        if let Kind::WriteZeroes(way) = &mut self.kind {
             *way = match *way {
                 Way::Punch if zeroes.no_punch && zeroes.no_zero_range => Way::Write,
                 Way::Punch if zeroes.no_punch => Way::ZeroRange,
@@ -200,18 +197,18 @@ impl Job {
                 way => way,
             };
         }
-        match self.what {
+        match self.kind {
             _ if self.syncs => Step::Sync,
-            What::Read(_) => Step::Read,
-            What::Write(_) => Step::Write,
-            What::Flush => Step::Sync,
-            What::Deallocate | What::WriteZeroes(Way::Punch) => Step::Punch { len },
-            What::WriteZeroes(Way::ZeroRange) => Step::ZeroRange { len },
-            What::WriteZeroes(Way::Write) => Step::WriteZeroes { len },
+            Kind::Read(_) => Step::Read,
+            Kind::Write(_) => Step::Write,
+            Kind::Flush => Step::Sync,
+            Kind::Deallocate | Kind::WriteZeroes(Way::Punch) => Step::Punch { len },
+            Kind::WriteZeroes(Way::ZeroRange) => Step::ZeroRange { len },
+            Kind::WriteZeroes(Way::Write) => Step::WriteZeroes { len },
         }
     }
 
-    /// Takes the result of the operation `step` told.
+    /// Processes the result of the operation that `step` returned.
     pub(super) fn advance(
         &mut self,
         result: Result<u32, Errno>,
@@ -220,34 +217,34 @@ impl Job {
     ) -> Next {
         let bytes = match result {
             Ok(bytes) => bytes,
-            // Nothing happened and nothing is wrong.
+            // Nothing was done, and a retry may succeed.
             Err(Errno::EINTR | Errno::EAGAIN) if self.retries < RETRIES => {
                 self.retries += 1;
                 return Next::Later;
             }
             Err(errno) => return self.failed(errno, zeroes, path),
         };
-        match self.what {
+        match self.kind {
             _ if self.syncs => Next::Done(Ok(())),
-            What::Read(_) | What::Write(_) | What::WriteZeroes(Way::Write) => {
+            Kind::Read(_) | Kind::Write(_) | Kind::WriteZeroes(Way::Write) => {
                 self.transferred(bytes)
             }
-            What::Deallocate | What::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
-                // fallocate(2) has no way to ask for that.
+            Kind::Deallocate | Kind::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
+                // fallocate(2) has no flag for durability.
                 self.syncs = true;
                 Next::Step
             }
-            What::Flush | What::Deallocate | What::WriteZeroes(_) => Next::Done(Ok(())),
+            Kind::Flush | Kind::Deallocate | Kind::WriteZeroes(_) => Next::Done(Ok(())),
         }
     }
 
     fn transferred(&mut self, bytes: u32) -> Next {
-        // A part of a block is moved again with the rest: direct I/O cannot
-        // start in the middle.
+        // A partial block is transferred again with the rest: direct I/O cannot start in
+        // the middle of a block.
         let whole = u64::from(bytes - bytes % self.block_size.bytes());
         self.moved = self.len.min(self.moved + whole);
         if self.moved == self.len {
-            let changes = !matches!(self.what, What::Read(_));
+            let changes = !matches!(self.kind, Kind::Read(_));
             self.syncs = changes && self.fua && !self.direct;
             return match self.syncs {
                 true => Next::Step,
@@ -262,36 +259,36 @@ impl Job {
         if bytes > 0 && self.stalls < STALLS {
             return Next::Step;
         }
-        // Nothing more comes: there is nothing more, since a read ends early
-        // only at the end of the file.
-        let what = match self.what {
-            What::Read(_) => (IoErrorKind::Removed, Errno::ENXIO),
+        // A read ends early only at the end of the file.
+        let error = match self.kind {
+            Kind::Read(_) => (IoErrorKind::Removed, Errno::ENXIO),
             _ => (IoErrorKind::Media, Errno::EIO),
         };
-        Next::Done(Err(what))
+        Next::Done(Err(error))
     }
 
     fn failed(&mut self, errno: Errno, zeroes: &mut Zeroes, path: &str) -> Next {
         let unsupported = matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS) && !self.syncs;
-        match self.what {
-            What::Deallocate if unsupported => {
+        match self.kind {
+            Kind::Deallocate if unsupported => {
                 zeroes.no_punch = true;
                 Next::Done(Ok(()))
             }
-            What::WriteZeroes(Way::Punch) if unsupported => {
+            Kind::WriteZeroes(Way::Punch) if unsupported => {
                 zeroes.no_punch = true;
-                self.what = What::WriteZeroes(Way::ZeroRange);
+                self.kind = Kind::WriteZeroes(Way::ZeroRange);
                 Next::Step
             }
-            What::WriteZeroes(Way::ZeroRange) if unsupported => {
+            Kind::WriteZeroes(Way::ZeroRange) if unsupported => {
                 if !zeroes.no_zero_range {
                     tracing::info!(
                         path,
-                        "Write Zeroes is slow here: zeroes are written as data"
+                        "Write Zeroes is slow: the file system cannot zero a range; writing \
+                         zeroes as data"
                     );
                 }
                 zeroes.no_zero_range = true;
-                self.what = What::WriteZeroes(Way::Write);
+                self.kind = Kind::WriteZeroes(Way::Write);
                 Next::Step
             }
             _ => Next::Done(Err((IoErrorKind::of(errno), errno))),

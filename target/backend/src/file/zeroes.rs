@@ -1,27 +1,27 @@
-//! Zeroes to write where the file system cannot make them, and what it turned
-//! out to be unable to do.
+//! Buffers of zeroes to write where the file system cannot zero ranges, and the operations
+//! that it turned out not to support.
 
 use nix::errno::Errno;
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 
-/// Bytes written at once.
+/// Bytes of one buffer of zeroes.
 const PIECE: usize = 128 << 10;
-/// Pieces being written at once.
+/// Buffers that are written at the same time.
 const PIECES: usize = 4;
 
-/// What is known about making zeroes in one file.
+/// State of zeroing ranges in one file.
 #[derive(Default)]
 pub(super) struct Zeroes {
     /// Punching holes is not supported.
     pub(super) no_punch: bool,
     /// Zeroing ranges is not supported.
     pub(super) no_zero_range: bool,
-    /// Made when first needed. Nobody writes to its buffers.
+    /// Made at first use. Its buffers stay zero.
     pool: Option<Pool>,
 }
 
 impl Zeroes {
-    /// Up to `len` bytes of zeroes, `None` when all pieces are being written.
+    /// Up to `len` bytes of zeroes, `None` when all buffers are in use.
     pub(super) fn take(&mut self, len: u64) -> Result<Option<Buf>, Errno> {
         let pool = match &self.pool {
             Some(pool) => pool,

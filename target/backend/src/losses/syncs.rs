@@ -1,9 +1,9 @@
-//! What makes one storage stable at this moment, in all reactors.
+//! Flushes and durable writes of one file or device that are running, in all reactors.
 //!
-//! The kernel tells one caller of fsync(2) that something was lost, and of several at the
-//! same time that may be any of them; a device does so with a flush. So what succeeded is
-//! answered when everything that ran beside it has come back, and it fails, too, if
-//! something was lost since it began.
+//! The kernel reports a loss to one caller of fsync(2), which may be any of several
+//! concurrent ones; a device does the same with a flush. So a successful sync completes
+//! only after all concurrent ones have ended, and it fails as well if a loss was counted
+//! since it began.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use nvmeof_uring::Waker;
 
 use super::{Losses, flush_begins};
 
-/// Those of one storage.
+/// Running syncs of one file or device.
 #[derive(Debug, Default)]
 pub(crate) struct Syncs {
     state: Mutex<State>,
@@ -19,47 +19,47 @@ pub(crate) struct Syncs {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the one that begins next.
+    /// The number of the next sync.
     next: u64,
     running: Vec<u64>,
-    /// Who waits until all before that number are done.
+    /// Wakers to call when all syncs before that number have ended.
     waiting: Vec<(u64, Waker)>,
 }
 
-/// One that runs, until it is dropped: a failure has to be counted before.
+/// A running sync, until it is dropped. A failure must be counted before.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct RunningSync {
     losses: Arc<Losses>,
     number: u64,
-    /// What was lost before it began.
+    /// The count of losses when it began.
     before: u64,
-    /// The stamp of its begin, if it makes everything stable.
+    /// The stamp of its start, if it makes all writes stable.
     flush: Option<u64>,
 }
 
-/// One that succeeded.
+/// A sync that succeeded.
 #[derive(Debug)]
-pub(crate) struct Synced {
+pub(crate) struct CompletedSync {
     losses: Arc<Losses>,
     before: u64,
-    /// Those with a smaller number ran beside it.
+    /// Running syncs with a smaller number were concurrent.
     until: u64,
     flush: Option<u64>,
 }
 
-/// Something was lost since it began.
+/// A loss was counted since the sync began.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct LostMeanwhile;
+pub(crate) struct LostDuringSync;
 
-impl Begun {
-    /// One that makes everything stable that was written before.
+impl RunningSync {
+    /// Begins a sync that makes all earlier writes stable.
     pub(crate) fn flush(losses: &Arc<Losses>) -> Self {
         let mut begun = Self::begin(losses);
         begun.flush = Some(flush_begins());
         begun
     }
 
-    /// One that makes stable what it writes itself.
+    /// Begins a durable write, which makes its own data stable.
     pub(crate) fn begin(losses: &Arc<Losses>) -> Self {
         let before = losses.now().count;
         let mut state = losses.syncs().lock();
@@ -75,9 +75,9 @@ impl Begun {
         }
     }
 
-    /// It came back with success. `waker` is woken when there is an
-    /// [`outcome`](Synced::outcome), if there is none yet.
-    pub(crate) fn succeeded(self, waker: &Waker) -> Synced {
+    /// The operation succeeded. If there is no [`outcome`](CompletedSync::outcome) yet, `waker` is
+    /// called as soon as there is one.
+    pub(crate) fn succeeded(self, waker: &Waker) -> CompletedSync {
         let mut state = self.losses.syncs().lock();
         let until = state.next;
         if state.running.len() > 1 {
@@ -85,7 +85,7 @@ impl Begun {
         }
         drop(state);
         let losses = Arc::clone(&self.losses);
-        Synced {
+        CompletedSync {
             losses,
             before: self.before,
             until,
@@ -94,7 +94,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for RunningSync {
     fn drop(&mut self) {
         let mut state = self.losses.syncs().lock();
         state.running.retain(|number| *number != self.number);
@@ -111,15 +111,15 @@ impl Drop for Begun {
     }
 }
 
-impl Synced {
-    /// What to answer; `None` as long as one that ran beside it is not done.
-    pub(crate) fn outcome(&self) -> Option<Result<(), LostMeanwhile>> {
-        let is_beside = |number: &u64| *number < self.until;
-        if self.losses.syncs().lock().running.iter().any(is_beside) {
+impl CompletedSync {
+    /// The result; `None` as long as a concurrent sync is running.
+    pub(crate) fn outcome(&self) -> Option<Result<(), LostDuringSync>> {
+        let is_concurrent = |number: &u64| *number < self.until;
+        if self.losses.syncs().lock().running.iter().any(is_concurrent) {
             return None;
         }
         if self.losses.now().count > self.before {
-            return Some(Err(LostMeanwhile));
+            return Some(Err(LostDuringSync));
         }
         if let Some(flush) = self.flush {
             self.losses.flushed(flush);
@@ -130,7 +130,7 @@ impl Synced {
 
 impl Syncs {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done when a holder panics.
+        // The state is consistent also after a panic of another holder.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,26 +149,26 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_is_answered_at_once() {
+    fn single_sync_completes_immediately() {
         let (losses, waker) = storage(1);
         losses.add();
-        let alone = Begun::begin(&losses).succeeded(&waker);
-        assert_eq!(alone.outcome(), Some(Ok(())), "that was before");
+        let alone = RunningSync::begin(&losses).succeeded(&waker);
+        assert_eq!(alone.outcome(), Some(Ok(())), "the loss was earlier");
         assert!(losses.syncs().lock().waiting.is_empty());
         losses.add();
-        assert_eq!(alone.outcome(), Some(Err(LostMeanwhile)));
+        assert_eq!(alone.outcome(), Some(Err(LostDuringSync)));
     }
 
-    /// A loss concerns what was stable before if that is not known to be.
+    /// Writes that are not known to be stable may be among those lost.
     #[test]
-    fn a_flush_that_is_answered_with_success_makes_stable_what_was_before() {
+    fn successful_flush_makes_earlier_writes_stable() {
         for (flushes, fails) in [(true, false), (true, true), (false, false)] {
             let (losses, waker) = storage(3);
             let stamp = stamp();
             let begun = if flushes {
-                Begun::flush(&losses)
+                RunningSync::flush(&losses)
             } else {
-                Begun::begin(&losses)
+                RunningSync::begin(&losses)
             };
             let synced = begun.succeeded(&waker);
             if fails {
@@ -182,12 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn one_beside_others_is_answered_after_them_and_fails_with_them() {
+    fn concurrent_sync_completes_last_and_shares_failure() {
         for fails in [false, true] {
             let (losses, waker) = storage(2);
-            let [older, this, younger] = [(); 3].map(|()| Begun::begin(&losses));
+            let [older, this, younger] = [(); 3].map(|()| RunningSync::begin(&losses));
             let this = this.succeeded(&waker);
-            let later = Begun::begin(&losses);
+            let later = RunningSync::begin(&losses);
             assert_eq!(this.outcome(), None);
             drop(older);
             assert_eq!(this.outcome(), None);
@@ -197,8 +197,12 @@ mod tests {
             }
             drop(younger);
             assert_eq!(losses.syncs().lock().waiting.len(), 0, "it was woken");
-            let expected = if fails { Err(LostMeanwhile) } else { Ok(()) };
-            assert_eq!(this.outcome(), Some(expected), "who came later is not its");
+            let expected = if fails { Err(LostDuringSync) } else { Ok(()) };
+            assert_eq!(
+                this.outcome(),
+                Some(expected),
+                "a later one is not concurrent"
+            );
             drop(later);
         }
     }

@@ -1,4 +1,4 @@
-//! What a disk does at once is given at once, and comes out once.
+//! Immediate completions are returned once, by `submit`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use nvmeof_backend::{Claim, Disks, Done, Op, Request, Spec, Why};
@@ -27,7 +27,7 @@ fn buf() -> Buf {
 }
 
 #[test]
-fn what_is_done_at_once_is_given_and_not_polled() {
+fn immediate_completion_is_returned_by_submit() {
     let mut disks = Disks::new(RingConfig::default()).unwrap();
     let spec: Spec = "null:1G".parse().unwrap();
     let mut polled: Vec<Done> = Vec::new();
@@ -39,7 +39,7 @@ fn what_is_done_at_once_is_given_and_not_polled() {
 }
 
 #[test]
-fn what_the_kernel_does_is_polled() {
+fn kernel_completion_is_returned_by_poll() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.img");
     let size = BLOCK as u64;
@@ -58,7 +58,7 @@ fn what_the_kernel_does_is_polled() {
 }
 
 #[test]
-fn a_turn_over_several_disks_is_few_system_calls() {
+fn batch_over_several_stores_takes_few_system_calls() {
     const EACH: u64 = 31;
     const ALL: usize = 93;
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn a_turn_over_several_disks_is_few_system_calls() {
         }
         disks.poll(&mut done).unwrap();
         let after = disks.ring().counts();
-        // Of eight operations each, and one for the last five.
+        // Batches of eight operations, and one for the last five.
         assert_eq!(after.enters, before.enters + 12, "turn {turn}");
         assert_eq!(after.operations, (turn + 1) * 3 * EACH);
         assert_eq!(after.not_fixed, 0);
@@ -116,9 +116,9 @@ fn a_turn_over_several_disks_is_few_system_calls() {
     }
 }
 
-/// What is not polled is as good as on a disk that hangs.
+/// Without polling, stores behave as if they were unresponsive.
 #[test]
-fn disks_that_hang_leave_room_in_the_ring_for_another() {
+fn unresponsive_stores_leave_room_in_ring() {
     let dir = tempfile::tempdir().unwrap();
     let config = RingConfig {
         in_flight: 64,

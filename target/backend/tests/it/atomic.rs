@@ -1,6 +1,5 @@
-//! What Identify says of atomic writes (AWUN and NAWUN: one block; NACWU: 4 KiB):
-//! whoever reads so much while others write it sees what one of them wrote, never some
-//! of both.
+//! Atomicity as Identify reports it (AWUN and NAWUN: one block; NACWU: 4 KiB): a read of that
+//! length, concurrent with writes, returns the data of one of them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::path::Path;
@@ -13,18 +12,18 @@ use tempfile::NamedTempFile;
 
 /// Writes of each writer.
 const ROUNDS: usize = 1000;
-/// Operations of each that are in flight at once.
+/// Operations of each that are in flight at the same time.
 const AT_ONCE: usize = 4;
 
-/// Where all of them work, in bytes.
+/// The range that all of them access, in bytes.
 #[derive(Clone, Copy)]
 struct Range {
     offset: u64,
     len: usize,
 }
 
-/// Two reactors write the same range, a third one reads it meanwhile.
-fn it_is_whole(claim: &Claim, keeps: Keeps, range: Range) {
+/// Two reactors write the same range while a third one reads it.
+fn assert_atomic(claim: &Claim, keeps: Keeps, range: Range) {
     let mut reader = bench(claim, keeps);
     reader.fill(range.offset, range.len, 0, false);
     let writing = AtomicUsize::new(2);
@@ -43,7 +42,7 @@ fn it_is_whole(claim: &Claim, keeps: Keeps, range: Range) {
     });
 }
 
-/// Also when it panics.
+/// Marks the end of a writer, also when it panics.
 struct Ended<'a>(&'a AtomicUsize);
 
 impl Drop for Ended<'_> {
@@ -78,7 +77,7 @@ fn read(bench: &mut Bench, range: Range) {
     wait(bench, &mut done);
 }
 
-/// Waits for all that were submitted. What was read is all one byte.
+/// Waits for all submitted operations. All bytes of a read are equal.
 fn wait(bench: &mut Bench, done: &mut Vec<Done>) {
     while done.len() < AT_ONCE {
         bench.turn(done);
@@ -87,7 +86,7 @@ fn wait(bench: &mut Bench, done: &mut Vec<Done>) {
         assert_eq!(result, Ok(()));
         let bytes = buf.unwrap();
         let differs = bytes.iter().position(|byte| *byte != bytes[0]);
-        assert_eq!(differs, None, "a part of one write and a part of another");
+        assert_eq!(differs, None, "parts of two writes");
     }
 }
 
@@ -99,38 +98,38 @@ fn claim(path: &Path, block_size: BlockSize) -> Claim {
     Claim::take(&spec, Some(block_size)).unwrap()
 }
 
-/// A block, and what a fused Compare and Write may be about.
+/// A block, and the maximum length of a fused Compare and Write.
 fn lengths(block_size: BlockSize) -> [usize; 2] {
     [block_size.bytes().try_into().unwrap(), 4096]
 }
 
 #[test]
-fn what_ram_says_is_atomic_is_whole_for_who_reads_it() {
+fn ram_never_tears_writes_it_reports_as_atomic() {
     for block_size in BlockSize::ALL {
         for (spec, keeps) in [("ram:3M", Keeps::Bytes), ("null:3M", Keeps::Nothing)] {
             let claim = Claim::take(&spec.parse().unwrap(), Some(block_size)).unwrap();
             for len in lengths(block_size) {
-                // Across the border of what is locked together, too.
+                // Also across the border of two chunks of the RAM store.
                 let border = (1 << 20) - u64::from(block_size.bytes());
                 for offset in [0, border] {
-                    it_is_whole(&claim, keeps, Range { offset, len });
+                    assert_atomic(&claim, keeps, Range { offset, len });
                 }
             }
         }
     }
 }
 
-/// With direct I/O. The page cache promises nothing, and no less than a block can be
-/// told.
+/// With direct I/O: the page cache does not guarantee atomicity. Identify cannot report less
+/// than a block.
 #[test]
-fn what_a_file_says_is_atomic_is_whole_for_who_reads_it() {
+fn file_never_tears_writes_it_reports_as_atomic() {
     let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.as_file().set_len(3 << 20).unwrap();
     for block_size in BlockSize::ALL {
         let claim = claim(file.path(), block_size);
         if claim.geometry().direct {
             for len in lengths(block_size) {
-                it_is_whole(&claim, Keeps::Bytes, Range { offset: 0, len });
+                assert_atomic(&claim, Keeps::Bytes, Range { offset: 0, len });
             }
         }
     }

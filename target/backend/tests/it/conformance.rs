@@ -1,4 +1,4 @@
-//! The suite, on every backend and under layers.
+//! The conformance suite, on each backend and with wrappers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 const BARE: Wrap = |backend| backend;
 
-/// A file of `size` bytes in the build folder, which lies on a disk.
+/// A file of `size` bytes in the build folder, which is on a disk.
 fn on_disk(size: u64) -> NamedTempFile {
     sized(
         NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
@@ -41,7 +41,7 @@ fn claim(path: &Path, block_size: BlockSize) -> Claim {
 }
 
 #[test]
-fn files_on_a_disk() {
+fn file_on_disk_conforms() {
     for block_size in BlockSize::ALL {
         let file = on_disk(3 << 20);
         let claim = claim(file.path(), block_size);
@@ -51,7 +51,7 @@ fn files_on_a_disk() {
 }
 
 #[test]
-fn files_in_memory() {
+fn file_in_tmpfs_conforms() {
     for block_size in BlockSize::ALL {
         let file = in_memory(3 << 20);
         let claim = claim(file.path(), block_size);
@@ -60,7 +60,7 @@ fn files_in_memory() {
     }
 }
 
-/// A thread of the kernel, anywhere.
+/// A submission thread on any CPU.
 fn thread(idle: Duration) -> KernelThread {
     KernelThread {
         idle,
@@ -69,8 +69,8 @@ fn thread(idle: Duration) -> KernelThread {
 }
 
 #[test]
-fn files_over_a_ring_that_a_thread_of_the_kernel_serves() {
-    // The thread sleeps in between with the first, and never with the other.
+fn file_with_sqpoll_ring_conforms() {
+    // With the first the thread sleeps in between, with the other never.
     for idle in [Duration::from_millis(1), Duration::from_secs(600)] {
         let ring = RingConfig {
             thread: Some(thread(idle)),
@@ -83,10 +83,9 @@ fn files_over_a_ring_that_a_thread_of_the_kernel_serves() {
     }
 }
 
-/// On a block device that can be polled, which the environment names: its
-/// contents are lost. Few machines have one.
+/// On a block device with poll queues that `NVMEOF_POLLED_DEVICE` names. Its data are lost.
 #[test]
-fn a_device_that_is_polled() {
+fn polled_device_conforms() {
     let Some(device) = std::env::var_os("NVMEOF_POLLED_DEVICE") else {
         return;
     };
@@ -107,13 +106,13 @@ fn a_device_that_is_polled() {
 }
 
 #[test]
-fn files_of_odd_sizes() {
+fn file_of_odd_size_conforms() {
     let file = on_disk((2 << 20) + 512);
     all(&claim(file.path(), BlockSize::B512), Keeps::Bytes, BARE);
 }
 
 #[test]
-fn ram_and_null() {
+fn ram_and_null_conform() {
     for block_size in BlockSize::ALL {
         for (spec, keeps) in [("ram:3M", Keeps::Bytes), ("null:1T", Keeps::Nothing)] {
             let claim = Claim::take(&spec.parse().unwrap(), Some(block_size)).unwrap();
@@ -123,7 +122,7 @@ fn ram_and_null() {
 }
 
 #[test]
-fn files_whose_transfers_end_early_and_answers_come_late() {
+fn file_with_short_transfers_and_delays_conforms() {
     let wrap: Wrap = |backend| {
         let plan = Plan::Seeded {
             seed: 7,
@@ -139,7 +138,7 @@ fn files_whose_transfers_end_early_and_answers_come_late() {
 }
 
 #[test]
-fn layers_over_ram() {
+fn ram_with_wrappers_conforms() {
     let wrap: Wrap = |backend| {
         let nothing = Faulty::new(backend, Plan::Script(VecDeque::new()));
         Box::new(Delayed::new(Box::new(nothing), 9, 4))
@@ -149,7 +148,7 @@ fn layers_over_ram() {
 }
 
 #[test]
-fn disks_that_may_only_be_read() {
+fn read_only_stores_conform() {
     let file = on_disk(2 << 20);
     std::fs::write(file.path(), vec![7; 2 << 20]).unwrap();
     let path = file.path().to_owned();

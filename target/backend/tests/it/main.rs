@@ -1,8 +1,8 @@
 //! Tests through the interface of the crate.
 //!
-//! Beside this folder, as programs of their own: what lowers a limit of the process, and
-//! what starts programs. Until exec(2), a child holds the file locks that other tests of
-//! its process give up.
+//! Tests that lower a limit of the process or start programs are programs of their own, in
+//! the parent directory. Until exec(2), a child holds the file locks that other tests of its
+//! process release.
 
 mod at_once;
 mod atomic;

@@ -1,4 +1,4 @@
-//! Random requests against a vector of bytes.
+//! Random requests, compared with a vector of bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ const LANES: usize = 4;
 const LANE_BLOCKS: usize = 24;
 
 #[derive(Clone, Debug)]
-enum Ask {
+enum RequestKind {
     Read,
     Write { byte: u8, fua: bool },
     WriteZeroes { may_deallocate: bool, fua: bool },
@@ -27,53 +27,65 @@ enum Ask {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
-    ask: Ask,
+struct BlockRequest {
+    kind: RequestKind,
     start: usize,
     blocks: usize,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
-    let ask = prop_oneof![
-        3 => Just(Ask::Read),
-        4 => (1..=255u8, any::<bool>()).prop_map(|(byte, fua)| Ask::Write { byte, fua }),
+fn request() -> impl Strategy<Value = BlockRequest> {
+    let kind = prop_oneof![
+        3 => Just(RequestKind::Read),
+        4 => (1..=255u8, any::<bool>()).prop_map(|(byte, fua)| RequestKind::Write { byte, fua }),
         2 => any::<(bool, bool)>()
-            .prop_map(|(may_deallocate, fua)| Ask::WriteZeroes { may_deallocate, fua }),
-        1 => Just(Ask::Deallocate),
-        1 => Just(Ask::Flush),
+            .prop_map(|(may_deallocate, fua)| RequestKind::WriteZeroes { may_deallocate, fua }),
+        1 => Just(RequestKind::Deallocate),
+        1 => Just(RequestKind::Flush),
     ];
-    (ask, 0..LANE_BLOCKS)
-        .prop_flat_map(|(ask, start)| (Just(ask), Just(start), 0..=(LANE_BLOCKS - start).min(15)))
-        .prop_map(|(ask, start, blocks)| Asked { ask, start, blocks })
+    (kind, 0..LANE_BLOCKS)
+        .prop_flat_map(|(kind, start)| (Just(kind), Just(start), 0..=(LANE_BLOCKS - start).min(15)))
+        .prop_map(|(kind, start, blocks)| BlockRequest {
+            kind,
+            start,
+            blocks,
+        })
 }
 
-fn batches() -> impl Strategy<Value = Vec<Vec<Asked>>> {
-    let batch = proptest::collection::vec(asked(), LANES);
+fn batches() -> impl Strategy<Value = Vec<Vec<BlockRequest>>> {
+    let batch = proptest::collection::vec(request(), LANES);
     proptest::collection::vec(batch, 1..12)
 }
 
-fn run(bench: &mut Bench, model: &mut [u8], batch: &[Asked]) {
+fn run(bench: &mut Bench, model: &mut [u8], batch: &[BlockRequest]) {
     let block = bench.block;
     let mut expected = std::collections::HashMap::new();
     let mut done: Vec<Done> = Vec::new();
-    for (lane, Asked { ask, start, blocks }) in batch.iter().enumerate() {
+    for (
+        lane,
+        BlockRequest {
+            kind,
+            start,
+            blocks,
+        },
+    ) in batch.iter().enumerate()
+    {
         let first = (lane * LANE_BLOCKS + start) * block;
         let (offset, len) = (first as u64, (blocks * block) as u64);
         let bytes = &mut model[first..][..blocks * block];
-        let op = match *ask {
-            Ask::Read => Op::Read {
+        let op = match *kind {
+            RequestKind::Read => Op::Read {
                 offset,
                 buf: bench.buf(bytes.len(), 0xDD),
             },
-            Ask::Write { byte, fua } => {
+            RequestKind::Write { byte, fua } => {
                 bytes.fill(byte);
                 let mut buf = bench.buf(bytes.len(), byte);
-                if let (Some(place), Some(byte)) = (buf.last_mut(), bytes.last_mut()) {
-                    (*place, *byte) = (lane as u8, lane as u8);
+                if let (Some(last), Some(byte)) = (buf.last_mut(), bytes.last_mut()) {
+                    (*last, *byte) = (lane as u8, lane as u8);
                 }
                 Op::Write { offset, buf, fua }
             }
-            Ask::WriteZeroes {
+            RequestKind::WriteZeroes {
                 may_deallocate,
                 fua,
             } => {
@@ -85,12 +97,12 @@ fn run(bench: &mut Bench, model: &mut [u8], batch: &[Asked]) {
                     fua,
                 }
             }
-            Ask::Deallocate => {
+            RequestKind::Deallocate => {
                 bytes.fill(0);
                 let fua = false;
                 Op::Deallocate { offset, len, fua }
             }
-            Ask::Flush => Op::Flush,
+            RequestKind::Flush => Op::Flush,
         };
         let reads = matches!(op, Op::Read { .. }).then(|| bytes.to_vec());
         expected.insert(bench.submit(op, &mut done), reads);
@@ -107,7 +119,7 @@ fn run(bench: &mut Bench, model: &mut [u8], batch: &[Asked]) {
     assert!(expected.is_empty());
 }
 
-fn check(claim: &Claim, wrap: Wrap, batches: &[Vec<Asked>]) {
+fn check(claim: &Claim, wrap: Wrap, batches: &[Vec<BlockRequest>]) {
     assert!(claim.geometry().deallocate_zeroes, "the model needs it");
     let mut bench = Bench::new(claim, Keeps::Bytes, wrap);
     let mut model = vec![0; usize::try_from(bench.size).unwrap()];
@@ -116,7 +128,7 @@ fn check(claim: &Claim, wrap: Wrap, batches: &[Vec<Asked>]) {
     }
     for (n, bytes) in model.chunks(bench.block).enumerate() {
         let read = bench.read((n * bench.block) as u64, bench.block);
-        assert!(read == bytes, "block {n} is not what it should be");
+        assert!(read == bytes, "block {n} differs from the model");
     }
 }
 
@@ -146,25 +158,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_file_on_a_disk_is_a_vector_of_bytes(batches in batches()) {
+    fn file_on_disk_matches_model(batches in batches()) {
         let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"), BlockSize::B512);
         check(&claim, BARE, &batches);
     }
 
     #[test]
-    fn so_is_one_whose_transfers_end_early(batches in batches()) {
+    fn file_with_short_transfers_matches_model(batches in batches()) {
         let (_file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"), BlockSize::B4096);
         check(&claim, SHORT_AND_LATE, &batches);
     }
 
     #[test]
-    fn so_is_a_file_in_memory(batches in batches()) {
+    fn file_in_tmpfs_matches_model(batches in batches()) {
         let (_file, claim) = file_in("/dev/shm", BlockSize::B512);
         check(&claim, SHORT_AND_LATE, &batches);
     }
 
     #[test]
-    fn so_is_ram(batches in batches()) {
+    fn ram_matches_model(batches in batches()) {
         let size = LANES * LANE_BLOCKS * 4096;
         let spec = format!("ram:{size}").parse().unwrap();
         let claim = Claim::take(&spec, Some(BlockSize::B4096)).unwrap();

@@ -1,4 +1,4 @@
-//! What can be served, and words for what cannot.
+//! Opening files and devices, and the errors of unsuitable ones.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -16,7 +16,7 @@ fn take(path: &Path) -> Result<Claim, OpenError> {
     Claim::take(&spec(path, false), None)
 }
 
-/// The error of claiming `path`, whose message must say all `words`.
+/// The error of claiming `path`, whose message must contain all `words`.
 fn refused(path: &Path, words: &[&str]) -> OpenError {
     says(take(path).err().unwrap(), words)
 }
@@ -36,7 +36,7 @@ fn file(dir: &tempfile::TempDir, size: u64) -> PathBuf {
 }
 
 #[test]
-fn what_is_not_there_or_not_storage() {
+fn missing_and_unsuitable_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("no").join("disk.img");
     let error = refused(&missing, &["no such file", "truncate -s 1G", "disk.img"]);
@@ -45,7 +45,7 @@ fn what_is_not_there_or_not_storage() {
     assert!(matches!(error, OpenError::Directory(_)));
     let error = refused(Path::new("/dev/null"), &["neither"]);
     assert!(matches!(error, OpenError::NotStorage(_)));
-    // A pipe without a writer: opening it would wait for ever.
+    // A pipe without a writer: opening it would block forever.
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(matches!(
@@ -58,7 +58,7 @@ fn what_is_not_there_or_not_storage() {
     ));
 }
 
-/// Who copies a command changes the file that is meant, and no other.
+/// A copied command changes the right file.
 #[test]
 fn commands_in_errors_quote_paths() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,15 +72,15 @@ fn commands_in_errors_quote_paths() {
     refused(&missing, &[&format!("`fuser '{}'`", missing.display())]);
 }
 
-/// A file in /dev is no device, and is gone with the next boot.
+/// A regular file in /dev is not a device, and is lost at the next boot.
 #[test]
-fn missing_device_is_not_to_be_made() {
+fn missing_device_error_does_not_suggest_truncate() {
     let error = refused(Path::new("/dev/no-such-disk"), &["no such file", "lsblk"]);
     assert!(!error.to_string().contains("truncate"), "{error}");
 }
 
 #[test]
-fn sizes_that_are_not_whole_blocks_are_explained() {
+fn size_of_partial_blocks_is_refused_with_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, 10_240);
     assert_eq!(take(&path).unwrap().geometry().size, 10_240);
@@ -93,7 +93,10 @@ fn sizes_that_are_not_whole_blocks_are_explained() {
         "block_size = 2048",
     ];
     let large = large.err().unwrap();
-    assert!(!large.to_string().contains("8192"), "it would cut data off");
+    assert!(
+        !large.to_string().contains("8192"),
+        "it would truncate data"
+    );
     says(large, &numbers);
     let path = file(&dir, 1000);
     let error = refused(&path, &["truncate -s 1024 "]);
@@ -103,7 +106,7 @@ fn sizes_that_are_not_whole_blocks_are_explained() {
 }
 
 #[test]
-fn permissions_decide() {
+fn missing_permission_is_reported() {
     if nix::unistd::geteuid().is_root() {
         return; // Root may do everything.
     }
@@ -121,7 +124,7 @@ fn permissions_decide() {
 }
 
 #[test]
-fn a_file_is_served_once_unless_nobody_writes() {
+fn writable_file_is_served_only_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, 4096);
     let first = take(&path).unwrap();
@@ -130,7 +133,7 @@ fn a_file_is_served_once_unless_nobody_writes() {
     let reader = Claim::take(&spec(&path, true), None);
     assert!(matches!(reader, Err(OpenError::Locked { .. })));
 
-    // Disks keep the claim: it ends with the last of them.
+    // Open backing stores keep the claim: it ends with the last of them.
     let mut disks = Disks::new(RingConfig::default()).unwrap();
     disks.open(0, &first).unwrap();
     drop(first.clone());
@@ -149,7 +152,7 @@ fn a_file_is_served_once_unless_nobody_writes() {
 }
 
 #[test]
-fn the_ring_has_places_for_so_many_files() {
+fn full_file_table_refuses_another_store() {
     let dir = tempfile::tempdir().unwrap();
     let claim = take(&file(&dir, 4096)).unwrap();
     let config = RingConfig {
@@ -161,10 +164,10 @@ fn the_ring_has_places_for_so_many_files() {
     let [disk, another] = [0; 2].map(|_| numbers.take().unwrap());
     disks.open(disk, &claim).unwrap();
     let error = disks.open(another, &claim).unwrap_err();
-    says(error, &["disk.img", "all 1 places", "fewer namespaces"]);
+    says(error, &["disk.img", "all 1 slots", "fewer namespaces"]);
     disks.close(disk).unwrap();
     numbers.free(disk);
-    // It has the same place.
+    // It reuses the slot of the file.
     let next = numbers.take().unwrap();
     disks.open(next, &claim).unwrap();
     assert_ne!(next, disk);
@@ -191,7 +194,7 @@ fn mounted_block_devices_are_refused() {
 }
 
 #[test]
-fn a_claim_goes_to_every_reactor() {
+fn claim_opens_on_another_thread() {
     fn any_thread<T: Send + Sync + Clone + 'static>(_: &T) {}
     let claim = Claim::take(&"ram:1G".parse().unwrap(), None).unwrap();
     any_thread(&claim);
@@ -205,7 +208,7 @@ fn a_claim_goes_to_every_reactor() {
 }
 
 #[test]
-fn what_cannot_be_polled_is_told_with_a_remedy() {
+fn unpollable_store_is_reported_with_a_remedy() {
     for name in ["ram:1048576", "null:1048576"] {
         let error = Claim::take_polled(&name.parse().unwrap(), None).map(drop);
         says(
@@ -213,11 +216,11 @@ fn what_cannot_be_polled_is_told_with_a_remedy() {
             &[name, "in memory", "block device", "iopoll"],
         );
     }
-    // Not direct, so that it never comes to a device.
+    // Buffered, so that no device is polled.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let error = Claim::take_polled(&spec(&file(&dir, 1 << 20), false), None).map(drop);
     says(error.unwrap_err(), &["disk.img", "O_DIRECT", "iopoll"]);
-    // Where there are devices that can be polled, this may be one of them.
+    // This may be a device that can be polled.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     if let Err(error) = Claim::take_polled(&spec(&file(&dir, 1 << 20), false), None) {
         says(error, &["disk.img", "iopoll"]);
@@ -225,7 +228,7 @@ fn what_cannot_be_polled_is_told_with_a_remedy() {
 }
 
 #[test]
-fn a_file_of_another_size_is_another_claim_with_the_same_lock() {
+fn resized_claim_shares_lock() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, 8192);
     let claim = take(&path).unwrap();

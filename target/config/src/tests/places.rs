@@ -1,9 +1,9 @@
-//! In which line and about which key errors are.
+//! Lines and keys of errors.
 
 use super::{GOOD, parse};
 
 #[test]
-fn sizes_have_bounds() {
+fn values_out_of_range_are_reported_with_line_and_key() {
     for (table, key, value) in [
         ("limits", "queue_depth", "1025"),
         ("limits", "io_queues", "0"),
@@ -31,7 +31,7 @@ fn sizes_have_bounds() {
 }
 
 #[test]
-fn an_error_says_its_key_with_the_tables_before_it() {
+fn error_names_the_key_with_its_tables() {
     for (from, to, line, key) in [
         ("traddr = ", "traddr = 1 # ", 2, "port.traddr"),
         ("traddr = ", "colour = 1\ntraddr = ", 2, "port.colour"),

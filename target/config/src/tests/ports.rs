@@ -1,4 +1,4 @@
-//! What ports are served by, and what they may be.
+//! Providers and addresses of ports.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn providers_are_one_name_or_a_list() {
 }
 
 #[test]
-fn wrong_providers_are_named_with_their_line() {
+fn invalid_providers_are_reported_with_their_line() {
     let refused = |value: &str| refused("\"iwarp\"", value);
     let names = &["provider: ", "infiniband", "auto", "iwarp", "verbs"];
     assert_names(&refused("\"infiniband\""), 4, names);
@@ -45,11 +45,11 @@ fn wrong_providers_are_named_with_their_line() {
 }
 
 #[test]
-fn who_may_share_memory_is_checked() {
+fn shm_users_are_checked() {
     let refused = |line: &str| refused("[[port]]", &format!("[shm]\n{line}\n[[port]]"));
-    let nobody = "users = [0, \"no-such-user\"]";
+    let unknown = "users = [0, \"no-such-user\"]";
     assert_names(
-        &refused(nobody),
+        &refused(unknown),
         2,
         &["shm.users", "no-such-user", "getent"],
     );
@@ -62,13 +62,13 @@ fn who_may_share_memory_is_checked() {
         &["shm.folder", "here", "/"],
     );
     assert_names(&refused("mode = 1"), 2, &["mode"]);
-    // By default it is for this user and root.
+    // By default only this user and root may connect.
     let config = parse(GOOD).unwrap();
     assert!(config.shm().users.is_empty());
 }
 
 #[test]
-fn providers_of_the_command_line_are_named_after_their_option() {
+fn providers_of_command_line_are_reported_with_their_option() {
     let listen = "127.0.0.1:4420".parse().unwrap();
     let of = |names: &[&str]| {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -124,7 +124,7 @@ fn a_port_may_be_a_unix_socket() {
 }
 
 #[test]
-fn ports_have_their_own_queue_depth() {
+fn port_queue_depth_is_bounded_by_limits() {
     let port = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 4421\nqueue_depth = 32\n";
     let config = parse(&format!("{GOOD}{port}")).unwrap();
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port)).into();

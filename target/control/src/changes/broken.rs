@@ -1,5 +1,5 @@
-//! What of a configuration cannot be served on this machine at present, and
-//! which edit made it so.
+//! Objects of a configuration that can never be served on this machine, and the edits that added
+//! them.
 
 use nvmeof_rdma::Address;
 
@@ -8,24 +8,25 @@ use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::ports;
 use nvmeof_target_manage::unopenable;
 
-/// One thing that cannot be served.
+/// An object that cannot be served.
 #[derive(Debug)]
 pub(super) struct Broken {
-    thing: Thing,
+    object: Object,
     pub(super) error: ConfigError,
 }
 
 #[derive(Debug)]
-enum Thing {
+enum Object {
     Namespace(String, u32),
     Port(Address),
 }
 
-/// Everything that can never be opened, and ports that nothing can ever serve: what
-/// may be there later is waited for. What was opened is let go again.
+/// Backing stores that can never be opened and ports that no provider can ever serve. Objects
+/// that may become available are not among them: the target waits for these. Backing stores are
+/// closed again.
 pub(super) fn find(config: &Config) -> Vec<Broken> {
-    let disks = unopenable(config).into_iter().map(|one| Broken {
-        thing: Thing::Namespace(one.nqn, one.nsid),
+    let namespaces = unopenable(config).into_iter().map(|one| Broken {
+        object: Object::Namespace(one.nqn, one.nsid),
         error: one.error,
     });
     let ports = config.addresses().into_iter().enumerate();
@@ -33,25 +34,25 @@ pub(super) fn find(config: &Config) -> Vec<Broken> {
         let error = ports::plan_one(config, at).err()?;
         let never = !error.may_pass();
         never.then_some(Broken {
-            thing: Thing::Port(address),
+            object: Object::Port(address),
             error,
         })
     });
-    disks.chain(ports).collect()
+    namespaces.chain(ports).collect()
 }
 
 impl Broken {
-    /// Whether that edit has it served.
-    pub(super) fn is_of(&self, edit: &Edit) -> bool {
-        match (&self.thing, edit) {
-            (Thing::Namespace(nqn, number), Edit::NamespaceAdd(add)) => {
+    /// Whether the edit adds, changes or enables the object.
+    pub(super) fn is_caused_by(&self, edit: &Edit) -> bool {
+        match (&self.object, edit) {
+            (Object::Namespace(nqn, number), Edit::NamespaceAdd(add)) => {
                 let NamespaceAdd {
                     subsystem, nsid, ..
                 } = add;
                 subsystem.as_deref() == Some(nqn) && *nsid == Some(*number)
             }
             (
-                Thing::Namespace(nqn, number),
+                Object::Namespace(nqn, number),
                 Edit::NamespaceEnable {
                     subsystem,
                     nsid,
@@ -61,7 +62,7 @@ impl Broken {
                     subsystem, nsid, ..
                 },
             ) => subsystem.as_deref() == Some(nqn) && nsid == number,
-            (Thing::Port(at), Edit::PortAdd { address, .. } | Edit::PortSet { address, .. }) => {
+            (Object::Port(at), Edit::PortAdd { address, .. } | Edit::PortSet { address, .. }) => {
                 address.parse() == Ok(*at)
             }
             _ => false,

@@ -1,32 +1,31 @@
-//! A list of edits that does not grow with their number: what a later one
-//! leaves nothing of is left out.
+//! A list of edits of bounded length: edits that a later one overrides are removed.
 
 use super::document::Document;
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 
-/// Adds `edit` to `edits`, which are made on `base` one after the other. What
-/// comes of them is the same as if it had just been put behind them.
+/// Adds `edit` to `edits`, which are applied to `base` in order. The result is the same as if it
+/// were appended.
 pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
     let slot = edit.slot();
     let before = edits.len();
     if edit.overrides() {
         edits.retain(|earlier| !slot.holds(&earlier.slot()));
     }
-    // What it takes away may have been there only by an edit that is gone now, and what it
-    // says may be what the base says.
+    // The object it removes may have come from an edit that was just dropped, and the value it
+    // sets may be that of the base.
     let may_cancel = edit.takes_away() || edits.len() < before;
     if !may_cancel || has_effect(base, edits, &edit) {
         edits.push(edit);
     }
 }
 
-/// Takes those out that are `deferred` and only add something, with all that are deferred
-/// about what they add: they are to be behind what is in effect, so that they
-/// are nobody's in the way when they fit again.
+/// Removes and returns the `deferred` edits that only add something, with the deferred edits of
+/// what they add. They are placed behind the edits in effect, so that they conflict with none of
+/// these when they fit again.
 ///
-/// What takes something away stays where it is: behind a later edit it would
-/// take away what that one added.
+/// An edit that removes something stays in place: behind a later edit it would remove what that
+/// one added.
 pub(super) fn take_late(edits: &mut Vec<Edit>, deferred: &[Deferred]) -> Vec<Edit> {
     let mut late: Vec<Edit> = Vec::new();
     edits.retain(|edit| {
@@ -40,11 +39,11 @@ pub(super) fn take_late(edits: &mut Vec<Edit>, deferred: &[Deferred]) -> Vec<Edi
     late
 }
 
-/// Whether the edit fits behind the others and changes anything.
+/// Whether the edit fits after the others and changes anything.
 fn has_effect(base: &Document, edits: &[Edit], edit: &Edit) -> bool {
     let mut document = base.clone();
     for earlier in edits {
-        // One that does not fit at present stays without effect.
+        // An edit that does not fit at present has no effect.
         let _ = document.make(earlier);
     }
     let before = document.text();
@@ -63,7 +62,7 @@ mod tests {
         [[subsystem.namespace]]\nnsid = 1\npath = \"one\"\n\
         [[subsystem]]\nnqn = \"b\"\nallowed_hosts = [\"x\"]\n";
 
-    /// Numbers that look random, the same in every run.
+    /// Pseudo-random numbers with a fixed seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -139,8 +138,7 @@ mod tests {
         }
     }
 
-    /// The document with its lists in one order, and nothing that says what is
-    /// so anyway.
+    /// The document with sorted lists, and without empty ones.
     fn meaning(document: &Document) -> Table {
         let mut table: Table = document.text().parse().unwrap();
         sort(&mut table);
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_makes_no_difference() {
+    fn compacted_edits_give_the_same_document() {
         let base = Document::parse(BASE).unwrap();
         for seed in 0..200 {
             let mut numbers = Numbers(seed);
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_leaves_nothing() {
+    fn cancelling_edits_leave_nothing() {
         let base = Document::parse(BASE).unwrap();
         let subsystem = || Some("a".to_owned());
         let mut edits = Vec::new();

@@ -1,6 +1,6 @@
-//! The text of a configuration, and edits made on it.
+//! The text of a configuration, and applying edits to it.
 //!
-//! What an edit does not concern stays as it was written, comments included.
+//! Parts that an edit does not concern keep their text, including comments.
 
 use nvmeof_rdma::Address;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
@@ -16,7 +16,7 @@ pub(super) struct Document {
     toml: DocumentMut,
 }
 
-/// An edit cannot be made. Displays as `key: what`.
+/// An edit does not fit the document. Displays as `key: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {what}")]
 pub struct EditError {
@@ -24,13 +24,13 @@ pub struct EditError {
     pub(crate) what: String,
 }
 
-/// It cannot be.
+/// Refuses an edit.
 pub(super) fn refusal<T>(key: &'static str, what: impl Into<String>) -> Result<T, EditError> {
     let what = what.into();
     Err(EditError { key, what })
 }
 
-/// Where in the document the names of things are.
+/// Keys of the document.
 const SUBSYSTEM: &str = "subsystem";
 const NAMESPACE: &str = "namespace";
 const PORT: &str = "port";
@@ -41,7 +41,7 @@ const ANY_HOST: &str = "allow_any_host";
 
 impl Document {
     /// # Errors
-    /// When `text` is no TOML.
+    /// If `text` is not TOML.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let toml = text.parse::<DocumentMut>();
         let mut toml = toml.map_err(|error| error.to_string())?;
@@ -53,12 +53,12 @@ impl Document {
         self.toml.to_string()
     }
 
-    /// Fills in what `edit` leaves to the document: its subsystem where there
-    /// is but one, the number of a new namespace, which is none that one of
-    /// `deferred` may have again, the address of a port that is given by its number.
+    /// Fills in what `edit` leaves out: the subsystem if there is only one, the NSID of a new
+    /// namespace, which is none that an edit of `deferred` has, and the address of a port that
+    /// is given by its port ID.
     ///
     /// # Errors
-    /// [`EditError`] when that cannot be known.
+    /// [`EditError`] if the value is ambiguous or there is none.
     pub(super) fn settle(&self, edit: &mut Edit, deferred: &[Edit]) -> Result<(), EditError> {
         if let Some(subsystem) = edit.subsystem_mut()
             && subsystem.is_none()
@@ -89,12 +89,15 @@ impl Document {
             .collect();
         match names[..] {
             [only] => Ok(only.to_owned()),
-            [] => refusal(SUBSYSTEM, "there is none; add one first"),
-            _ => refusal(SUBSYSTEM, format!("say which: {}", names.join(", "))),
+            [] => refusal(SUBSYSTEM, "there is no subsystem; add one first"),
+            _ => refusal(
+                SUBSYSTEM,
+                format!("there are several; name one of {}", names.join(", ")),
+            ),
         }
     }
 
-    /// The number of a new namespace: that of the same one, if it was put `deferred`.
+    /// The NSID of a new namespace. If the same namespace is `deferred`, its NSID.
     fn free_nsid(&self, new: &NamespaceAdd, deferred: &[Edit]) -> Result<u32, EditError> {
         let nqn = new.subsystem.as_deref().unwrap_or_default();
         let subsystem = self.subsystem(nqn)?;
@@ -110,31 +113,31 @@ impl Document {
             }
             _ => None,
         });
-        // Hosts know a namespace by its number: none finds another's data there.
-        let promised = |nsid| {
+        // Hosts identify a namespace by its NSID: they must not find other data there.
+        let reserved = |nsid| {
             deferred
                 .iter()
                 .any(|one| one.slot() == Slot::Namespace(nqn, nsid))
         };
-        let free = |nsid: &u32| !is_used(*nsid) && !promised(*nsid);
+        let free = |nsid: &u32| !is_used(*nsid) && !reserved(*nsid);
         let found = same.or_else(|| (1_u32..).find(free));
-        found.map_or_else(|| refusal("nsid", "there is no free number"), Ok)
+        found.map_or_else(|| refusal("nsid", "there is no free NSID"), Ok)
     }
 
-    /// The address of the port that `name` is the number or the address of.
+    /// The address of the port with the port ID or address `name`.
     fn port_named(&self, name: &str) -> Result<Address, EditError> {
         let Ok(number) = name.parse::<i64>() else {
             return parsed(name);
         };
         let ports = tables(self.toml.as_table(), PORT);
-        let found = (1_i64..).zip(ports).find(|(place, port)| {
+        let found = (1_i64..).zip(ports).find(|(position, port)| {
             let id = port.get("id").and_then(Item::as_integer);
-            id.unwrap_or(*place) == number
+            id.unwrap_or(*position) == number
         });
         match found.and_then(|(_, port)| address_of(port)) {
             Some(address) => Ok(address),
             None => {
-                let what = format!("there is no port {number}; `ctl show` has them in order");
+                let what = format!("there is no port {number}; `ctl show` prints them in order");
                 refusal(PORT, what)
             }
         }
@@ -146,13 +149,13 @@ impl Document {
         found.map_or_else(|| no_subsystem(nqn), Ok)
     }
 
-    /// The `path` of the namespace that `edit` is about.
+    /// The `path` of the namespace that `edit` concerns.
     ///
     /// # Errors
-    /// [`EditError`] when there is none.
+    /// [`EditError`] if there is no such namespace.
     pub(super) fn path_of(&self, edit: &Edit) -> Result<String, EditError> {
         let Slot::Namespace(nqn, nsid) = edit.slot() else {
-            return refusal("nsid", "names no namespace");
+            return refusal("nsid", "does not identify a namespace");
         };
         let mut all = tables(self.subsystem(nqn)?, NAMESPACE);
         let found = all.find(|table| nsid_of(table) == Some(nsid.into()));
@@ -160,10 +163,10 @@ impl Document {
         path.map_or_else(|| no_namespace(nsid), |path| Ok(path.to_owned()))
     }
 
-    /// Makes the edit, or leaves everything as it is.
+    /// Applies the edit, or leaves the document unchanged.
     ///
     /// # Errors
-    /// [`EditError`] when what it is about is not there, or is there already.
+    /// [`EditError`] if the object does not exist, or exists already.
     pub(super) fn make(&mut self, edit: &Edit) -> Result<(), EditError> {
         match edit {
             Edit::SubsystemAdd {
@@ -228,14 +231,14 @@ impl Document {
 
     fn remove_subsystem(&mut self, nqn: &str) -> Result<(), EditError> {
         let all = tables_mut(self.toml.as_table_mut(), SUBSYSTEM)?;
-        let gone = remove(all, |table| is(table, "nqn", nqn));
-        if gone { Ok(()) } else { no_subsystem(nqn) }
+        let removed = remove(all, |table| is(table, "nqn", nqn));
+        if removed { Ok(()) } else { no_subsystem(nqn) }
     }
 
     fn remove_namespace(&mut self, subsystem: Option<&str>, nsid: u32) -> Result<(), EditError> {
         let all = tables_mut(self.subsystem_mut(subsystem)?, NAMESPACE)?;
-        let gone = remove(all, |table| nsid_of(table) == Some(nsid.into()));
-        if gone { Ok(()) } else { no_namespace(nsid) }
+        let removed = remove(all, |table| nsid_of(table) == Some(nsid.into()));
+        if removed { Ok(()) } else { no_namespace(nsid) }
     }
 
     fn enable_namespace(
@@ -308,8 +311,8 @@ impl Document {
         let nsid = i64::from(add.nsid.unwrap_or_default());
         if all.iter().any(|table| nsid_of(table) == Some(nsid)) {
             let what = format!(
-                "there is a namespace {nsid} already; remove it first, or leave --nsid out for \
-                 the first free number"
+                "there is a namespace {nsid} already; remove it first, or omit nsid for the \
+                 first free one"
             );
             return refusal("nsid", what);
         }
@@ -339,8 +342,8 @@ impl Document {
         let mut table = located(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), PORT)?;
-        let there = all.iter().any(|table| address_of(table) == Some(wanted));
-        if there && wanted.port() != Some(0) {
+        let exists = all.iter().any(|table| address_of(table) == Some(wanted));
+        if exists && wanted.port() != Some(0) {
             return refusal(
                 "traddr",
                 format!("there is a port {address} already; remove it first"),
@@ -381,7 +384,7 @@ impl Document {
         Ok(())
     }
 
-    /// Takes what is at `address` out of the tables `key`.
+    /// Removes the table with `address` from the tables `key`.
     fn remove_at(&mut self, key: &'static str, address: &str) -> Result<(), EditError> {
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), key)?;
@@ -394,19 +397,19 @@ impl Document {
     fn set_ana(&mut self, address: Option<&str>, group: u32, state: &str) -> Result<(), EditError> {
         let wanted = address.map(parsed).transpose()?;
         let ports = tables_mut(self.toml.as_table_mut(), PORT)?.iter_mut();
-        let mut any = false;
+        let mut found = false;
         for port in ports {
             if wanted.is_some() && address_of(port) != wanted {
                 continue;
             }
-            any = true;
+            found = true;
             let groups = tables_mut(port, ANA_GROUP)?;
             let id = |table: &Table| table.get("id").and_then(Item::as_integer);
-            if let Some(there) = groups
+            if let Some(existing) = groups
                 .iter_mut()
                 .find(|table| id(table) == Some(group.into()))
             {
-                there.insert("state", value(state));
+                existing.insert("state", value(state));
                 continue;
             }
             let mut table = Table::new();
@@ -415,13 +418,13 @@ impl Document {
             groups.push(table);
         }
         match address {
-            Some(address) if !any => none_at(PORT, address),
+            Some(address) if !found => none_at(PORT, address),
             _ => Ok(()),
         }
     }
 }
 
-/// The host may connect to the subsystem of that table.
+/// Allows a host to connect to a subsystem.
 fn allow(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
     if host == ANY {
         subsystem.remove(HOSTS);
@@ -429,15 +432,15 @@ fn allow(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
         return Ok(());
     }
     if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
-        let what = "every host may connect already; deny \"any\" first, in the same change if \
-                    some are to stay (host allow --only)";
+        let what = "every host may connect already; to restrict access, deny \"any\" and allow \
+                    hosts in one change";
         return refusal(ANY_HOST, what);
     }
     let hosts = subsystem
         .entry(HOSTS)
         .or_insert_with(|| value(Array::new()));
     let Some(hosts) = hosts.as_array_mut() else {
-        return refusal(HOSTS, "is no list");
+        return refusal(HOSTS, "is not a list");
     };
     if !hosts.iter().any(|one| one.as_str() == Some(host)) {
         hosts.push(host);
@@ -452,7 +455,8 @@ fn deny(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
         return Ok(());
     }
     if subsystem.get(ANY_HOST).and_then(Item::as_bool) == Some(true) {
-        let what = "every host may connect; name those that may with host allow --only";
+        let what = "every host may connect; to restrict access, deny \"any\" and allow hosts in \
+                    one change";
         return refusal(ANY_HOST, what);
     }
     let hosts = subsystem.get_mut(HOSTS).and_then(Item::as_array_mut);
@@ -463,30 +467,31 @@ fn deny(subsystem: &mut Table, host: &str) -> Result<(), EditError> {
     match at {
         Some(_) => Ok(()),
         None => {
-            let what = format!("{host} may not connect anyway; `ctl status` shows who may");
+            let what =
+                format!("{host} is not allowed anyway; `ctl status` shows the allowed hosts");
             refusal(HOSTS, what)
         }
     }
 }
 
 fn no_subsystem<T>(nqn: &str) -> Result<T, EditError> {
-    let what = format!("there is no subsystem {nqn}; `ctl status` shows those there are");
+    let what = format!("there is no subsystem {nqn}; `ctl status` shows the subsystems");
     refusal(SUBSYSTEM, what)
 }
 
 fn no_namespace<T>(nsid: u32) -> Result<T, EditError> {
-    let what = format!("there is no namespace {nsid}; `ctl status` shows those there are");
+    let what = format!("there is no namespace {nsid}; `ctl status` shows the namespaces");
     refusal("nsid", what)
 }
 
 fn none_at<T>(key: &'static str, address: &str) -> Result<T, EditError> {
     refusal(
         key,
-        format!("there is none at {address}; `ctl show` has those there are"),
+        format!("there is none at {address}; `ctl show` prints the addresses"),
     )
 }
 
-/// Writes lists of tables that stand in one line as tables of their own.
+/// Converts inline lists of tables to tables with headers.
 fn spread(parent: &mut Table) {
     for key in [SUBSYSTEM, PORT, REFERRAL, NAMESPACE, ANA_GROUP] {
         let Some(item) = parent.get_mut(key) else {
@@ -504,13 +509,13 @@ fn spread(parent: &mut Table) {
     }
 }
 
-/// The tables of that name.
+/// The tables named `key`.
 fn tables<'a>(parent: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
     let all = parent.get(key).and_then(Item::as_array_of_tables);
     all.into_iter().flat_map(ArrayOfTables::iter)
 }
 
-/// The same to be changed; made if there are none.
+/// The tables named `key`, mutable; created if there are none.
 fn tables_mut<'a>(
     parent: &'a mut Table,
     key: &'static str,
@@ -520,11 +525,11 @@ fn tables_mut<'a>(
         .or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
     match item {
         Item::ArrayOfTables(all) => Ok(all),
-        _ => refusal(key, "is no list of tables"),
+        _ => refusal(key, "is not a list of tables"),
     }
 }
 
-/// Takes the first out that is `wanted`; says whether there was one.
+/// Removes the first that is `wanted`; returns whether there was one.
 fn remove(all: &mut ArrayOfTables, wanted: impl Fn(&Table) -> bool) -> bool {
     let at = all.iter().position(wanted);
     if let Some(at) = at {
@@ -551,7 +556,7 @@ fn parsed(address: &str) -> Result<Address, EditError> {
     zone::parse(address).or_else(|error| refusal("traddr", format!("{address:?}: {error}")))
 }
 
-/// A table with that address.
+/// A table with the keys of an address.
 fn located(address: &str) -> Result<Table, EditError> {
     let mut table = Table::new();
     match parsed(address)? {
@@ -566,7 +571,7 @@ fn located(address: &str) -> Result<Table, EditError> {
     Ok(table)
 }
 
-/// Where a port or a referral is.
+/// The address of a port or a referral.
 fn address_of(table: &Table) -> Option<Address> {
     let traddr = table.get("traddr")?.as_str()?;
     let service = match table.get("trsvcid") {

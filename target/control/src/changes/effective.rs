@@ -1,4 +1,4 @@
-//! The document that is served: a base with edits made on it.
+//! The served document: a base with edits applied to it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use super::state::{Applied, State};
 use nvmeof_target_api::{Deferred, Edit};
 use nvmeof_target_config::{Config, ConfigError, SettingsFile};
 
-/// What edits are made on.
+/// The document to which edits are applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Base {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
-    /// Whether settings in it come from the administrator's file.
+    /// Whether its settings come from the configuration file.
     pub(super) is_merged: bool,
-    /// The administrator's file, which has the settings whatever was applied.
+    /// The configuration file, which always decides the settings.
     pub(super) file: Arc<AdminFile>,
 }
 
-/// The file that an administrator wrote.
+/// The configuration file, which an administrator wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AdminFile {
     pub(super) path: PathBuf,
     pub(super) text: String,
 }
 
-/// A base with edits made on it.
+/// A base with edits applied to it.
 #[derive(Clone, Debug)]
 pub(super) struct Effective {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
     pub(super) config: Arc<Config>,
@@ -40,14 +40,14 @@ pub(super) struct Effective {
     pub(super) deferred: Vec<Deferred>,
 }
 
-/// Says that lines are not those of the administrator's file.
+/// Marks a name: line numbers are not those of the configuration file.
 const EDITED: &str = ", as `ctl show` prints it";
 
 impl Base {
-    /// The administrator's file, or the document that took its place.
+    /// The configuration file, or the document that was applied instead.
     ///
     /// # Errors
-    /// When the document is no TOML.
+    /// If the document is not TOML.
     pub(super) fn of(state: &State, file: Arc<AdminFile>) -> Result<Self, ConfigError> {
         let Some(Applied { name, text }) = &state.applied else {
             return Ok(Self {
@@ -68,14 +68,14 @@ impl Base {
         })
     }
 
-    /// What it is called with edits made on it: lines are not those of the file.
+    /// The name of the document with edits: its lines are not those of the file.
     pub(super) fn edited(&self) -> PathBuf {
         let mut name = self.name.as_os_str().to_owned();
         name.push(EDITED);
         name.into()
     }
 
-    /// Checks it. Lines are those of the files that it comes from.
+    /// Parses and checks it. Errors have the lines of the files that it comes from.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -88,33 +88,29 @@ impl Base {
         Config::parse_with(&self.name, self.text.clone(), settings)
     }
 
-    /// To be edited.
+    /// As a document to edit.
     ///
     /// # Errors
-    /// When it is no TOML.
+    /// If it is not TOML.
     pub(super) fn document(&self) -> Result<Document, ConfigError> {
         Document::parse(&self.text).map_err(|what| ConfigError::plain(&self.name, what))
     }
 }
 
 impl Effective {
-    /// Warnings for the edits that were deferred, except those of `known`.
-    pub(super) fn defer(&self, known: &[Deferred]) -> Vec<String> {
+    /// Warnings for deferred edits, except those of `known`.
+    pub(super) fn warnings(&self, known: &[Deferred]) -> Vec<String> {
         let is_new = |one: &&Deferred| known.iter().all(|other| other.edit != one.edit);
         let deferred = self.deferred.iter().filter(is_new);
         deferred.map(|one| format!("deferred: {one}")).collect()
     }
 
-    /// Makes `edits` on `base`, one after the other; those that do not fit are
-    /// deferred, and so are those of `resting`, of which that is known.
+    /// Applies `edits` to `base` in order. Edits that do not fit are deferred, and so are those of
+    /// `held`, with the reason given there.
     ///
     /// # Errors
-    /// When the base by itself cannot be served.
-    pub(super) fn of(
-        base: &Base,
-        edits: &[Edit],
-        resting: &[Deferred],
-    ) -> Result<Self, ConfigError> {
+    /// If the base alone is invalid.
+    pub(super) fn of(base: &Base, edits: &[Edit], held: &[Deferred]) -> Result<Self, ConfigError> {
         let config = base.parsed()?;
         let whole = Self {
             name: base.name.clone(),
@@ -128,7 +124,7 @@ impl Effective {
         let mut document = base.document()?;
         let mut deferred = Vec::new();
         for edit in edits {
-            if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
+            if let Some(known) = held.iter().find(|one| one.edit == *edit) {
                 deferred.push(known.clone());
             } else if let Err(refusal) = document.make(edit) {
                 let (edit, why) = (edit.clone(), refusal.to_string());
@@ -143,23 +139,21 @@ impl Effective {
                 config: Arc::new(config),
                 deferred,
             }),
-            Err(_) => Self::one_by_one(whole, base, edits, resting),
+            Err(_) => Self::one_by_one(whole, base, edits, held),
         }
     }
 
-    /// As [`of`](Self::of), with edits deferred until nothing is `broken`: those
-    /// that made what is.
+    /// As [`of`](Self::of), and defers each edit that causes something `broken`.
     ///
     /// # Errors
-    /// When something is broken that no edit made, or the base by itself cannot
-    /// be served.
+    /// If something is broken without an edit, or the base alone is invalid.
     pub(super) fn working(
         base: &Base,
         edits: &[Edit],
-        resting: &[Deferred],
+        held: &[Deferred],
         broken: impl Fn(&Config) -> Vec<Broken>,
     ) -> Result<Self, ConfigError> {
-        let mut deferred = resting.to_vec();
+        let mut deferred = held.to_vec();
         loop {
             let effective = Self::of(base, edits, &deferred)?;
             let mut found = broken(&effective.config).into_iter();
@@ -168,7 +162,7 @@ impl Effective {
             };
             for one in std::iter::once(first).chain(found) {
                 let new = |edit: &&Edit| !deferred.iter().any(|known| known.edit == **edit);
-                let made = edits.iter().filter(|edit| one.is_of(edit));
+                let made = edits.iter().filter(|edit| one.is_caused_by(edit));
                 let made: Vec<_> = made.filter(new).cloned().collect();
                 if made.is_empty() {
                     return Err(one.error);
@@ -186,11 +180,11 @@ impl Effective {
         mut whole: Self,
         base: &Base,
         edits: &[Edit],
-        resting: &[Deferred],
+        held: &[Deferred],
     ) -> Result<Self, ConfigError> {
         let mut document = base.document()?;
         for edit in edits {
-            if let Some(known) = resting.iter().find(|one| one.edit == *edit) {
+            if let Some(known) = held.iter().find(|one| one.edit == *edit) {
                 whole.deferred.push(known.clone());
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Edits and states that anybody may have written, for fuzz targets: what is
-//! refused is refused with words, what is taken makes a configuration.
+//! Edits and states from untrusted bytes, for fuzz targets: they are refused with an error, or
+//! give a valid configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::keeper::Kept;
 use super::state::State;
 use nvmeof_target_api::EditsIn;
 
-/// Makes the edits of a request's body on a document. Returns the document that
-/// comes of it; `None` when something is refused.
+/// Applies the edits of a request body to a document. Returns the resulting document; `None` if
+/// something is refused.
 ///
 /// # Panics
-/// When what was taken cannot be written, read again and served.
+/// If accepted edits cannot be written, read again and served.
 pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
     let EditsIn { edits, .. } = serde_json::from_slice(body).ok()?;
     let base = Base::of(&State::new(), file(document)).ok()?;
@@ -27,18 +27,21 @@ pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
     Some(effective.text)
 }
 
-/// Reads any bytes as the file of changes, over a document. Returns how many
-/// changes are in effect; `None` when the file is refused or nothing can be
-/// served.
+/// Parses bytes as a state file on top of a document. Returns how many changes are in effect;
+/// `None` if the file is refused or nothing can be served.
 ///
 /// # Panics
-/// When a change keeps from being served what could be without it.
+/// If a change prevents serving what could be served without it.
 pub(crate) fn state(document: &str, bytes: &[u8]) -> Option<usize> {
     let state = State::parse(Path::new("state.json"), bytes).ok()?;
     let base = Base::of(&state, file(document)).ok()?;
     let alone = Effective::of(&base, &[], &[]);
     let kept = Kept::of(base, state);
-    assert_eq!(kept.is_ok(), alone.is_ok(), "edits decide nothing");
+    assert_eq!(
+        kept.is_ok(),
+        alone.is_ok(),
+        "edits do not decide whether the base is valid"
+    );
     let kept = kept.ok()?;
     let (all, deferred) = (kept.state.edits.len(), kept.effective.deferred.len());
     all.checked_sub(deferred)

@@ -1,4 +1,4 @@
-//! Keeps the document that is served, and changes it.
+//! The keeper of the served document and its run-time changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use nvmeof_wire::Nqn;
 use super::document::refusal;
 use super::effective::{AdminFile, Base, Effective};
 use super::lock::Lock;
+use super::ready::remarks_on_deferred;
 use super::resize;
 use super::state::State;
 use super::together::named;
-use super::waking::told;
 use super::{ChangeError, Outcome, Planned, settings};
 use nvmeof_atomic_file::{Files, Pending};
 use nvmeof_target_api::Deferred;
@@ -22,16 +22,16 @@ use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::Manager;
 
-/// What is served, and the way to change it so that it stays. Changes come one
-/// after the other, from whatever threads.
+/// The served document, and persistent changes to it. Changes from several threads are applied
+/// one after the other.
 pub struct Keeper {
     manager: Arc<Manager>,
-    places: Places,
-    /// Whoever changes something has it until that is done.
+    files: KeeperFiles,
+    /// Held during a change.
     changing: Mutex<()>,
-    /// The change that has it.
+    /// The change that holds it.
     progress: Mutex<Option<Progress>>,
-    /// What the last change left, for everybody.
+    /// The result of the last change.
     kept: Mutex<Arc<Kept>>,
 }
 
@@ -40,28 +40,28 @@ pub(super) struct Kept {
     pub(super) base: Base,
     pub(super) state: State,
     pub(super) effective: Effective,
-    /// Changes that named what could not be opened at the start. They are tried
-    /// again when the file is read again.
-    pub(super) resting: Vec<Deferred>,
-    /// Whether the state is in its file.
+    /// Changes deferred at the start because their object could not be opened. A reload retries
+    /// them.
+    pub(super) held: Vec<Deferred>,
+    /// Whether the state file has the state.
     pub(super) saved: bool,
 }
 
-/// A change that is in progress.
+/// The change in progress.
 struct Progress {
     what: String,
     since: Instant,
-    /// Whether the log was told that it takes long.
-    is_told: bool,
+    /// Whether it was logged as stalled.
+    is_logged: bool,
 }
 
-/// The right to change something.
+/// The exclusive right to change something.
 pub(super) struct Changing<'a> {
     progress: &'a Mutex<Option<Progress>>,
     _changing: MutexGuard<'a, ()>,
 }
 
-/// A change has been in progress for long.
+/// The change in progress takes longer than its bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the change in progress ({what}) has not finished for {seconds} s: a file, device or file \
@@ -72,48 +72,48 @@ pub(crate) struct Stalled {
     seconds: u64,
 }
 
-/// The files it is about.
-pub(super) struct Places {
-    /// The administrator's.
-    pub(super) file: PathBuf,
-    /// Where changes are kept.
+/// The files of a keeper.
+pub(super) struct KeeperFiles {
+    /// The configuration file.
+    pub(super) config: PathBuf,
+    /// The state file.
     pub(super) state: Option<PathBuf>,
-    /// What keeps them there.
-    pub(super) files: Box<dyn Files + Send + Sync>,
-    /// Keeps others from there.
+    /// The file system with the state file.
+    pub(super) system: Box<dyn Files + Send + Sync>,
+    /// Excludes other targets from the state file.
     pub(super) _lock: Option<Lock>,
 }
 
-/// What is served, as a document.
+/// The served document and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
-    /// The administrator's file.
+    /// The configuration file.
     pub(crate) file: PathBuf,
-    /// What the document is called in messages.
+    /// The name of the document in messages.
     pub(crate) name: PathBuf,
     /// The document.
     pub(crate) text: String,
-    /// The same, parsed.
+    /// The parsed document.
     pub(crate) config: Arc<Config>,
-    /// The name of the document that was applied in the place of the file.
+    /// The name of the document that was applied instead of the file.
     pub(crate) applied: Option<String>,
-    /// Changes since, those deferred included.
+    /// Later run-time changes, including deferred ones.
     pub(crate) edits: Vec<Edit>,
-    /// Changes that do not fit at present.
+    /// Deferred changes.
     pub(crate) deferred: Vec<Deferred>,
-    /// Where changes are kept.
+    /// The state file.
     pub(crate) state: Option<PathBuf>,
-    /// Whether they are.
+    /// Whether it has the changes.
     pub(crate) saved: bool,
 }
 
 impl Changing<'_> {
-    /// Says what is being changed.
-    pub(super) fn is(&self, what: impl FnOnce() -> String) {
+    /// Describes the change.
+    pub(super) fn describe(&self, what: impl FnOnce() -> String) {
         *lock(self.progress) = Some(Progress {
             what: what(),
             since: Instant::now(),
-            is_told: false,
+            is_logged: false,
         });
     }
 }
@@ -125,39 +125,39 @@ impl Drop for Changing<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // It is replaced as a whole.
+    // The content is replaced as a whole, so a panic leaves it consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kept {
-    /// The base with the edits of `state`, of which nothing is deferred that fits.
+    /// The base with the edits of `state`; only edits that do not fit are deferred.
     pub(super) fn of(base: Base, state: State) -> Result<Self, ConfigError> {
         let effective = Effective::of(&base, &state.edits, &[])?;
         Ok(Self {
             base,
             state,
             effective,
-            resting: Vec::new(),
+            held: Vec::new(),
             saved: true,
         })
     }
 
-    /// Tells the log of a document in the place of the administrator's file.
-    pub(super) fn tell_applied(&self) {
+    /// Logs that a document is served instead of the configuration file.
+    pub(super) fn log_applied(&self) {
         if let Some(applied) = &self.state.applied {
             tracing::warn!(
-                "serving {}, which was applied at run time, instead of the configuration file; \
-                 `ctl reload` goes back to the file",
+                "applied document in effect: serving {} instead of the configuration file; \
+                 `ctl reload` returns to the file",
                 applied.name
             );
         }
     }
 
-    /// Tells the log of changes.
-    pub(super) fn tell_edits(&self) {
+    /// Logs the run-time changes.
+    pub(super) fn log_edits(&self) {
         let (all, deferred) = (self.state.edits.len(), self.effective.deferred.len());
         if all > 0 {
-            tracing::info!("{} changes made at run time are in effect", all - deferred);
+            tracing::info!("run-time changes in effect: {}", all - deferred);
         }
         for one in &self.effective.deferred {
             tracing::warn!("run-time change deferred: {one}");
@@ -166,35 +166,35 @@ impl Kept {
 }
 
 impl Keeper {
-    /// Keeps what `manager` serves.
-    pub(super) fn new(manager: Arc<Manager>, places: Places, kept: Kept) -> Self {
+    /// Keeps the document that `manager` serves.
+    pub(super) fn new(manager: Arc<Manager>, files: KeeperFiles, kept: Kept) -> Self {
         Self {
             manager,
-            places,
+            files,
             changing: Mutex::default(),
             progress: Mutex::default(),
             kept: Mutex::new(Arc::new(kept)),
         }
     }
 
-    /// Keeps changes on another file system.
+    /// Saves changes on another file system.
     #[cfg(test)]
     pub(crate) fn keep_on(&mut self, files: impl Files + Send + Sync + 'static) {
-        self.places.files = Box::new(files);
+        self.files.system = Box::new(files);
     }
 
-    /// What serves.
+    /// The manager, which applies changes to reactors.
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
     }
 
-    /// What [`apply`](Self::apply) of this document would change.
+    /// Plans [`apply`](Self::apply) of this document.
     ///
     /// # Errors
-    /// [`ConfigError`] names document, line and key.
+    /// [`ConfigError`] with document, line and key.
     pub(crate) fn plan(&self, name: &str, text: String) -> Result<Planned, ConfigError> {
         let (_changing, kept) = self.change();
-        let warnings = kept.left_out(Path::new(name), &text)?;
+        let warnings = kept.ignored_settings(Path::new(name), &text)?;
         let state = State::applied(name.to_owned(), text);
         let base = Base::of(&state, Arc::clone(&kept.base.file))?;
         let effective = Effective::of(&base, &[], &[])?;
@@ -205,48 +205,47 @@ impl Keeper {
         })
     }
 
-    /// Serves this document from now on, in the place of the administrator's
-    /// file and of every change made since. Settings stay those of the file.
+    /// Serves this document instead of the configuration file and all run-time changes. Settings
+    /// stay those of the file.
     ///
     /// # Errors
-    /// [`ChangeError`]; then nothing changed.
+    /// [`ChangeError`]; nothing changed.
     pub(crate) fn apply(&self, name: String, text: String) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
-        let left_out = kept.left_out(Path::new(&name), &text)?;
+        let ignored = kept.ignored_settings(Path::new(&name), &text)?;
         let state = State::applied(name, text);
         let base = Base::of(&state, Arc::clone(&kept.base.file))?;
         let mut outcome = self.serve(base, state, Vec::new())?;
         outcome.dropped.clone_from(&kept.state.edits);
-        outcome.warnings.extend(left_out);
+        outcome.warnings.extend(ignored);
         Ok(outcome)
     }
 
-    /// Reads the administrator's file again and serves what it says, with the
-    /// changes made at run time. It takes the place of a document that was
-    /// applied.
+    /// Reads the configuration file again and serves it with the run-time changes. It replaces a
+    /// document that was applied.
     ///
     /// # Errors
-    /// [`ChangeError`]; then nothing changed.
+    /// [`ChangeError`]; nothing changed.
     pub fn reload(&self) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        // What could not be opened may be there again.
-        self.serve_waking(&base, &state, &[], &kept.resting)
+        // Objects that could not be opened may be available again.
+        self.serve_with_ready(&base, &state, &[], &kept.held)
     }
 
-    /// What [`reload`](Self::reload) would change.
+    /// Plans [`reload`](Self::reload).
     ///
     /// # Errors
-    /// [`ChangeError`] as it would be.
+    /// The [`ChangeError`] of the reload.
     pub(crate) fn plan_reload(&self) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        let (planned, _) = self.plan_waking(&base, &state, &[], &kept.resting)?;
+        let (planned, _) = self.plan_with_ready(&base, &state, &[], &kept.held)?;
         Ok(planned)
     }
 
     fn read_again(&self, kept: &Kept) -> Result<(Base, State), ConfigError> {
-        let (file, _) = AdminFile::read(&self.places.file)?;
+        let (file, _) = AdminFile::read(&self.files.config)?;
         let state = State {
             applied: None,
             ..kept.state.clone()
@@ -254,37 +253,39 @@ impl Keeper {
         Ok((Base::of(&state, file)?, state))
     }
 
-    /// Makes edits, all of them or none.
+    /// Applies edits, all or none.
     ///
     /// # Errors
-    /// [`ChangeError`]; then nothing changed.
+    /// [`ChangeError`]; nothing changed.
     #[cfg(test)]
     pub(crate) fn edit(&self, edits: Vec<Edit>) -> Result<Outcome, ChangeError> {
         let made = self.edit_all(|| vec![((), edits)]).pop();
         made.map_or_else(|| Ok(Outcome::default()), |((), outcome)| outcome)
     }
 
-    /// What [`edit_all`](Self::edit_all) would change.
+    /// Plans edits, as for [`edit_all`](Self::edit_all).
     ///
     /// # Errors
-    /// [`ChangeError`] as it would be.
+    /// The [`ChangeError`] of the change.
     pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let name = named(std::slice::from_ref(&edits));
         let edited = kept.edited(edits)?;
-        let waking = kept.waking(&edited)?;
+        let ready = kept.ready(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
-        let planned = self.plan_waking(base, state, &edited.resting, &waking);
-        let (mut planned, wakes) = planned.map_err(|error| error.of_change(&name))?;
-        let made = waking.iter().map(|one| &one.edit).filter(|_| wakes);
-        planned.warnings.extend(told(&edited.forgotten, made));
+        let planned = self.plan_with_ready(base, state, &edited.held, &ready);
+        let (mut planned, is_applied) = planned.map_err(|error| error.of_change(&name))?;
+        let made = ready.iter().map(|one| &one.edit).filter(|_| is_applied);
+        planned
+            .warnings
+            .extend(remarks_on_deferred(&edited.forgotten, made));
         Ok(planned)
     }
 
-    /// Gives edits up that are deferred.
+    /// Removes deferred edits.
     ///
     /// # Errors
-    /// [`ChangeError`] when one is not; then nothing changed.
+    /// [`ChangeError`] if one of them is not deferred; nothing changed.
     pub(crate) fn forget(&self, edits: &[Edit]) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
         let is_deferred = |edit: &Edit| kept.effective.deferred.iter().any(|one| one.edit == *edit);
@@ -297,80 +298,79 @@ impl Keeper {
         }
         let mut state = kept.state.clone();
         state.edits.retain(|edit| !edits.contains(edit));
-        let mut resting = kept.resting.clone();
-        resting.retain(|one| !edits.contains(&one.edit));
-        self.serve(kept.base.clone(), state, resting)
+        let mut held = kept.held.clone();
+        held.retain(|one| !edits.contains(&one.edit));
+        self.serve(kept.base.clone(), state, held)
     }
 
-    /// A namespace is as large as its file or device is, which is made another
-    /// size first where one is given.
+    /// Adopts the size of the file or device of a namespace; resizes the file first if a size is
+    /// given.
     ///
     /// # Errors
-    /// [`ChangeError`]; then what is served did not change. A file that grew keeps
-    /// its size: hosts may have written there already.
+    /// [`ChangeError`]; the namespace did not change. A file that was extended keeps its size:
+    /// hosts may have written there already.
     pub(crate) fn resize(&self, resize: &Resize) -> Result<Outcome, ChangeError> {
         let (_changing, kept) = self.change();
         Ok(Outcome {
             report: resize::make(&self.manager, &kept.effective.text, resize)?,
-            // The size is the file's: there is nothing to be kept.
+            // The file itself has the size: there is nothing to save.
             saved: true,
             ..Outcome::default()
         })
     }
 
-    /// Lets go of a host.
+    /// Deletes the controllers of a host.
     pub(crate) fn disconnect(&self, host: &Nqn, subsystem: Option<&Nqn>) -> Vec<Disconnected> {
         let lost = self.manager.disconnect(host, subsystem);
-        super::tell_lost("disconnected", &lost);
+        super::log_disconnected("disconnected", &lost);
         lost
     }
 
-    /// Lets go of all hosts, and takes no new ones until
-    /// [`resume`](Self::resume).
+    /// Disconnects all hosts, and accepts none until [`resume`](Self::resume).
     ///
     /// # Errors
-    /// When a reactor did not answer.
+    /// If a reactor did not respond.
     pub(crate) fn drain(&self) -> Result<Vec<Disconnected>, ChangeError> {
-        // It may take minutes: others are told so meanwhile.
+        // It may take minutes, so it does not block other changes; these are refused meanwhile.
         let kept = self.kept();
         Ok(self.manager.drain(&kept.effective.config)?)
     }
 
-    /// Hosts may come again.
+    /// Accepts hosts again.
     ///
     /// # Errors
-    /// When a port cannot be listened on any more: none is then.
+    /// If the target cannot listen on one of its ports; it then listens on none.
     pub(crate) fn resume(&self) -> Result<(), ChangeError> {
         let (_changing, kept) = self.change();
         Ok(self.manager.resume(&kept.effective.config)?)
     }
 
-    /// Saves the changes, if they are not. Says where.
+    /// Saves the changes if that failed before. Returns the state file.
     ///
     /// # Errors
-    /// [`ChangeError`] when that cannot be, or there is no place for it.
+    /// [`ChangeError`] if that fails, or no state file is configured.
     pub(crate) fn save(&self) -> Result<PathBuf, ChangeError> {
         let (_changing, kept) = self.change();
-        let Some(path) = &self.places.state else {
+        let Some(path) = &self.files.state else {
             return Err(ChangeError::Refused(NO_STATE.to_owned()));
         };
         let saved = kept
             .state
-            .prepare(&*self.places.files, path)
+            .prepare(&*self.files.system, path)
             .and_then(|pending| pending.commit());
         saved.map_err(|error| ChangeError::StillUnsaved(Arc::new(error)))?;
-        self.becomes(Kept {
+        self.replace(Kept {
             saved: true,
             ..Kept::clone(&kept)
         });
         Ok(path.clone())
     }
 
-    /// What is served, as a document.
+    /// The served document and its origin.
     pub(crate) fn show(&self) -> Shown {
         let kept = self.kept();
         Shown {
-            file: self.places.file.clone(),
+            file: self.files.config.clone(),
             name: kept.effective.name.clone(),
             text: kept.effective.text.clone(),
             config: Arc::clone(&kept.effective.config),
@@ -381,34 +381,34 @@ impl Keeper {
                 .map(|applied| applied.name.clone()),
             edits: kept.state.edits.clone(),
             deferred: kept.effective.deferred.clone(),
-            state: self.places.state.clone(),
+            state: self.files.state.clone(),
             saved: kept.saved,
         }
     }
 
-    /// Serves `base` with the edits of `state` from now on, and keeps both. It
-    /// is on the disk before anything changes, and in its place afterwards: who
-    /// is told that it was done finds it after a crash.
+    /// Serves `base` with the edits of `state`, and keeps both. The new state is written and
+    /// synced beside the state file before anything changes, and renamed over it afterwards:
+    /// a change that was acknowledged survives a crash.
     pub(super) fn serve(
         &self,
         base: Base,
         state: State,
-        resting: Vec<Deferred>,
+        held: Vec<Deferred>,
     ) -> Result<Outcome, ChangeError> {
-        let effective = Effective::of(&base, &state.edits, &resting)?;
-        let prepared = match &self.places.state {
+        let effective = Effective::of(&base, &state.edits, &held)?;
+        let prepared = match &self.files.state {
             Some(path) => {
-                let prepared = state.prepare(&*self.places.files, path);
+                let prepared = state.prepare(&*self.files.system, path);
                 Some(prepared.map_err(|error| ChangeError::Unsaved(Arc::new(error)))?)
             }
             None => None,
         };
         let report = self.manager.apply(&effective.config)?;
-        let mut warnings = effective.defer(&[]);
+        let mut warnings = effective.warnings(&[]);
         let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
-                let what = format!("in effect, but not saved: {error}; `ctl save` tries again");
+                let what = format!("in effect, but not saved: {error}; `ctl save` retries");
                 tracing::error!("{what}");
                 warnings.push(what);
                 false
@@ -419,11 +419,11 @@ impl Keeper {
                 false
             }
         };
-        self.becomes(Kept {
+        self.replace(Kept {
             base,
             state,
             effective,
-            resting,
+            held,
             saved,
         });
         Ok(Outcome {
@@ -434,68 +434,68 @@ impl Keeper {
         })
     }
 
-    /// The right to change something, and what there is to be changed. Waits
-    /// for whoever else is doing that.
+    /// The exclusive right to change something, and the present state. Waits for a change in
+    /// progress.
     pub(super) fn change(&self) -> (Changing<'_>, Arc<Kept>) {
-        // There is nothing in it that a panic could leave half done.
+        // The mutex protects no data that a panic could leave inconsistent.
         let changing = self.changing.lock();
         let changing = Changing {
             progress: &self.progress,
             _changing: changing.unwrap_or_else(PoisonError::into_inner),
         };
-        changing.is(|| "a change of the whole configuration".to_owned());
+        changing.describe(|| "a change of the whole configuration".to_owned());
         (changing, self.kept())
     }
 
-    /// What has been in progress for longer than `bound`, once it is. The log is told
-    /// the first time.
+    /// The change in progress if it takes longer than `bound`. Logs it the first time.
     pub(crate) fn stalled(&self, bound: Duration) -> Option<Stalled> {
         let mut progress = lock(&self.progress);
         let progress = progress.as_mut()?;
-        let so_long = progress.since.elapsed();
-        if so_long < bound {
+        let elapsed = progress.since.elapsed();
+        if elapsed < bound {
             return None;
         }
         let stalled = Stalled {
             what: progress.what.clone(),
-            seconds: so_long.as_secs(),
+            seconds: elapsed.as_secs(),
         };
-        if !std::mem::replace(&mut progress.is_told, true) {
+        if !std::mem::replace(&mut progress.is_logged, true) {
             tracing::warn!("{stalled}");
         }
         Some(stalled)
     }
 
-    /// What the last change left. Waits for nobody.
+    /// The result of the last change. Does not wait for a change in progress.
     pub(super) fn kept(&self) -> Arc<Kept> {
-        // It is replaced as a whole, after everything that can fail.
+        // It is replaced as a whole, after every step that can fail.
         Arc::clone(&lock(&self.kept))
     }
 
-    fn becomes(&self, next: Kept) {
+    fn replace(&self, next: Kept) {
         *lock(&self.kept) = Arc::new(next);
     }
 }
 
-const NO_STATE: &str = "not saved: there is no control.state, so changes end with the process";
+const NO_STATE: &str =
+    "not saved: there is no control.state, so the changes are lost when the target ends";
 
 impl Kept {
-    /// What a document to be applied says of settings, which are those of the file.
-    fn left_out(&self, name: &Path, text: &str) -> Result<Vec<String>, ConfigError> {
+    /// Warnings about settings of a document to apply, which are ignored.
+    fn ignored_settings(&self, name: &Path, text: &str) -> Result<Vec<String>, ConfigError> {
         let config = Config::parse(name, text.to_owned())?;
         config.check_absolute()?;
         let AdminFile { path, text: file } = &*self.base.file;
         let file = Config::parse(path, file.clone())?;
-        let left_out = settings::left_out(&config, text, &file);
-        left_out.map_err(|what| ConfigError::plain(name, what))
+        let ignored = settings::ignored(&config, text, &file);
+        ignored.map_err(|what| ConfigError::plain(name, what))
     }
 }
 
 impl AdminFile {
-    /// The administrator's file, as text and checked.
+    /// Reads and checks the configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line and key.
+    /// [`ConfigError`] with file, line and key.
     pub(super) fn read(file: &Path) -> Result<(Arc<Self>, Config), ConfigError> {
         let text = std::fs::read_to_string(file);
         let text = text.map_err(|error| ConfigError::unreadable(file, &error))?;

@@ -1,17 +1,17 @@
-//! Keys that have other values by a change of their own.
+//! Setting keys of namespaces, subsystems and ports.
 
 use toml_edit::{Item, Table, Value};
 
 use super::document::{EditError, refusal};
 
-/// Keys that are changed in another way, and in which.
+/// Keys that cannot be set, each with the other way to change it.
 pub(super) type Others = &'static [(&'static str, &'static str)];
 
-const KNOWN_BY: &str = "is what it is known by; remove it, then add another";
+const IDENTIFIER: &str = "identifies the object; remove it, then add another";
 const HOST: &str = "is changed by `ctl host allow` and `ctl host deny`";
 
 pub(super) const OF_NAMESPACES: Others = &[
-    ("nsid", KNOWN_BY),
+    ("nsid", IDENTIFIER),
     (
         "enabled",
         "is changed by `ctl namespace enable` and `ctl namespace disable`",
@@ -19,7 +19,7 @@ pub(super) const OF_NAMESPACES: Others = &[
 ];
 
 pub(super) const OF_SUBSYSTEMS: Others = &[
-    ("nqn", KNOWN_BY),
+    ("nqn", IDENTIFIER),
     ("allow_any_host", HOST),
     ("allowed_hosts", HOST),
     (
@@ -29,16 +29,16 @@ pub(super) const OF_SUBSYSTEMS: Others = &[
 ];
 
 pub(super) const OF_PORTS: Others = &[
-    ("traddr", KNOWN_BY),
-    ("trsvcid", KNOWN_BY),
+    ("traddr", IDENTIFIER),
+    ("trsvcid", IDENTIFIER),
     ("ana_group", "is changed by `ctl ana set`"),
 ];
 
-/// Gives `key` of the table that value, or leaves it out. What the value may be is found
-/// when the document is checked.
+/// Sets `key` of the table, or removes it if there is no value. The value is checked with the whole
+/// document.
 ///
 /// # Errors
-/// [`EditError`] when it is one of `others`.
+/// [`EditError`] if `key` is one of `others`.
 pub(super) fn set(
     table: &mut Table,
     others: Others,
@@ -55,7 +55,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// The value as a file has it; what is none there is text.
+/// Parses a TOML value; anything else is a string.
 fn parsed(value: &str) -> Value {
     value.parse().unwrap_or_else(|_| value.into())
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_those_of_the_file_and_text_needs_no_quotes() {
+    fn values_are_toml_and_strings_need_no_quotes() {
         for (given, written) in [
             ("2", "2"),
             ("true", "true"),

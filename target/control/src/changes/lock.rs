@@ -1,4 +1,4 @@
-//! The file of changes belongs to one target.
+//! Locking the state file against other targets.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -13,29 +13,27 @@ use nvmeof_rdma::explain;
 use nvmeof_atomic_file::with_ending;
 use nvmeof_target_config::{Config, ConfigError};
 
-/// Keeps other targets from the file of changes until it is dropped, or the
-/// process ends.
+/// Excludes other targets from the state file until it is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
-/// How often a lock that somebody holds is tried: a process that was killed
-/// keeps it for a moment.
+/// Attempts to take a lock that is held: a killed process keeps it for a moment.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 
 impl Lock {
-    /// Takes it for `state`, which `config` names. The file itself is replaced
-    /// at each change, so another one beside it has the lock (flock(2)).
+    /// Locks the state file `state` of `config`. Each change replaces that file, so the lock
+    /// (flock(2)) is on another one beside it.
     ///
     /// # Errors
-    /// [`ConfigError`] when another target has it.
+    /// [`ConfigError`] if another target holds it.
     pub(super) fn take(state: &Path, config: &Config) -> Result<Option<Self>, ConfigError> {
         match hold(state) {
             Ok(Some(file)) => Ok(Some(Self { _file: file })),
             Ok(None) => Err(taken(state, config)),
-            // Nothing can be saved there either, which is told when it is tried.
+            // Saving will most likely fail too, and reports it then.
             Err(error) => {
                 tracing::warn!("{}", unlocked(state, &error));
                 Ok(None)
@@ -44,8 +42,8 @@ impl Lock {
     }
 }
 
-/// Says whether another target has the file of changes, and leaves nothing behind: a file
-/// made here could keep the target's user out.
+/// Checks that no other target holds the state file. Creates no file: one made here could be
+/// inaccessible to the target's user.
 pub(super) fn is_free(state: &Path, config: &Config) -> Result<(), ConfigError> {
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -58,35 +56,35 @@ pub(super) fn is_free(state: &Path, config: &Config) -> Result<(), ConfigError> 
     }
 }
 
-/// Another target has it. One that was killed does until the kernel is done with its
-/// writes.
+/// The error if another target holds the lock. A killed target holds it until the kernel has
+/// completed its writes.
 fn taken(state: &Path, config: &Config) -> ConfigError {
     let what = format!(
-        "another target keeps its changes in {}; stop that one, or give this one a file of its \
-         own",
+        "another target uses the state file {}; stop that target, or set another control.state \
+         for this one",
         state.display()
     );
-    let told = config.table_error("control", "state", &what);
-    told.passing(true)
+    let error = config.table_error("control", "state", &what);
+    error.passing(true)
 }
 
-/// What is said of a lock that cannot be had.
+/// The warning if the lock file cannot be opened or locked.
 fn unlocked(state: &Path, error: &io::Error) -> String {
     let path = beside(state);
     let what = format!(
-        "{}: nothing keeps a second target from the changes: {}",
+        "{}: cannot be locked against a second target: {}",
         path.display(),
         explain(error)
     );
-    // A target that somebody else ran leaves its lock behind.
+    // A target of another user may have left the file.
     match std::fs::symlink_metadata(&path) {
         Ok(it) if error.kind() == io::ErrorKind::PermissionDenied => {
             let uid = Uid::from_raw(it.uid());
             let user = User::from_uid(uid).ok().flatten();
             let owner = user.map_or_else(|| uid.to_string(), |user| user.name);
             format!(
-                "{what}; the file is {owner}'s: remove it when no target of {owner} runs, and \
-                 start this one again"
+                "{what}; the file belongs to {owner}: remove it when no target of {owner} runs, \
+                 then restart this target"
             )
         }
         _ => what,
@@ -97,7 +95,7 @@ fn beside(state: &Path) -> PathBuf {
     with_ending(state, ".lock")
 }
 
-/// The locked file; `None` when somebody else has it.
+/// The locked file; `None` if another process holds the lock.
 fn hold(state: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false).mode(0o600);
@@ -118,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_somebody_else_left_is_told_with_its_owner_and_what_to_do() {
+    fn foreign_lock_file_is_reported_with_owner_and_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         let said = unlocked(&state, &denied);
-        assert!(said.contains("state.json.lock: nothing keeps"), "{said}");
+        assert!(said.contains("state.json.lock: cannot be locked"), "{said}");
         assert!(!said.contains("remove it"), "{said}");
         drop(hold(&state).unwrap());
         let me = Uid::current();
@@ -132,7 +130,7 @@ mod tests {
             .map_or(me.to_string(), |user| user.name);
         let said = unlocked(&state, &denied);
         assert!(
-            said.contains(&format!("the file is {me}'s: remove it")),
+            said.contains(&format!("the file belongs to {me}: remove it")),
             "{said}"
         );
     }

@@ -1,8 +1,8 @@
-//! What is served follows from a document: the administrator's file, or one
-//! that was applied in its place, with every change made since, in order.
+//! Run-time changes. The target serves one document: the configuration file, or a document that
+//! was applied instead, with all later run-time changes applied in order.
 //!
-//! A change becomes part of that document first, which is then checked and
-//! served as a whole. The administrator's file is only read.
+//! A change first becomes part of that document, which is then checked and served as a whole.
+//! The configuration file is never written.
 
 mod broken;
 mod compact;
@@ -12,6 +12,7 @@ pub(crate) mod fuzzing;
 mod keeper;
 mod keys;
 mod lock;
+mod ready;
 mod resize;
 mod settings;
 mod start;
@@ -19,7 +20,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod together;
-mod waking;
 
 pub use document::EditError;
 pub use keeper::Keeper;
@@ -35,34 +35,34 @@ use nvmeof_target_core::Disconnected;
 use nvmeof_target_config::ConfigError;
 use nvmeof_target_manage::{ApplyError, Plan, Report};
 
-/// What a change would do.
+/// The effect that a change would have.
 #[derive(Debug)]
 pub(crate) struct Planned {
     /// The differences to what is served.
     pub(crate) plan: Plan,
     /// Run-time changes that it would drop.
     pub(crate) dropped: Vec<Edit>,
-    /// What else the administrator should know.
+    /// Warnings for the administrator.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What came of a change.
+/// The effect of a change.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What is other now.
+    /// The differences, and hosts that were disconnected.
     pub report: Report,
-    /// The edits as they were made, with what they left out filled in.
+    /// The edits as they were applied, with defaults filled in.
     pub edits: Vec<Edit>,
     /// Run-time changes that it dropped.
     pub dropped: Vec<Edit>,
-    /// Whether it survives the process.
+    /// Whether it is saved and survives a restart.
     pub saved: bool,
-    /// Why it does not, and what else the administrator should know.
+    /// Warnings for the administrator, for example why it is not saved.
     pub warnings: Vec<String>,
 }
 
 impl Outcome {
-    /// Tells the log of it; `what` made it.
+    /// Logs the outcome of the operation `what`.
     pub fn tell(&self, what: &str) {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
@@ -70,7 +70,7 @@ impl Outcome {
         for edit in &self.dropped {
             tracing::warn!("{what}: run-time change dropped: {edit}");
         }
-        tell_lost(&format!("{what}: disconnected"), &self.report.disconnected);
+        log_disconnected(&format!("{what}: disconnected"), &self.report.disconnected);
         for remark in &self.report.remarks {
             tracing::warn!("{what}: {remark}");
         }
@@ -80,8 +80,8 @@ impl Outcome {
     }
 }
 
-/// Tells the log who lost a controller.
-fn tell_lost(what: &str, lost: &[Disconnected]) {
+/// Logs the controllers that hosts lost.
+fn log_disconnected(what: &str, lost: &[Disconnected]) {
     for one in lost {
         let (peer, host) = (&one.peer, &one.hostnqn);
         let (subsystem, cntlid) = (&one.subnqn, one.cntlid);
@@ -92,33 +92,33 @@ fn tell_lost(what: &str, lost: &[Disconnected]) {
 /// A change was refused; nothing changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The configuration that would come of it.
+    /// The resulting configuration is invalid or cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What is to be changed is not there, or is there already.
+    /// An edit does not fit the document.
     #[error("{edit}: {refusal}")]
     Edit {
         /// The edit.
         edit: String,
-        /// What is wrong with it.
+        /// Why it does not fit.
         refusal: EditError,
     },
-    /// It cannot be done at present.
+    /// It is not possible in the present state.
     #[error("{0}")]
     Refused(String),
-    /// It could not be kept.
+    /// The new state cannot be saved.
     #[error("the change cannot be saved, so nothing changed: {0}; see control.state")]
     Unsaved(Arc<std::io::Error>),
-    /// What is in effect could not be kept.
+    /// The state in effect cannot be saved.
     #[error(
-        "not saved: {0}; what is in effect stays so until the target ends; mend that, then \
-         `ctl save` again"
+        "not saved: {0}; the changes stay in effect until the target ends; correct the cause, then \
+         run `ctl save` again"
     )]
     StillUnsaved(Arc<std::io::Error>),
 }
 
 impl ChangeError {
-    /// The same of a change that is called that.
+    /// The error with the name of its change.
     fn of_change(self, change: &str) -> Self {
         match self {
             Self::Config(error) => Self::Config(error.of_change(change)),

@@ -1,4 +1,4 @@
-//! A namespace of another size: that of its file is changed, or looked at again.
+//! Resizing a namespace: its file is resized, or its present size is adopted.
 
 use super::document::{Document, EditError, refusal};
 use nvmeof_target_api::{Edit, Resize};
@@ -9,10 +9,10 @@ use nvmeof_target_manage::{Manager, NewSize, NotResized, Report};
 /// Every block size divides this.
 const UNIT: u64 = 4096;
 
-/// Makes a namespace of the document `text`, and its file, as large as is wanted.
+/// Resizes a namespace of the document `text`, and its file.
 ///
 /// # Errors
-/// [`ChangeError`]; then what is served is as it was.
+/// [`ChangeError`]; the namespace did not change.
 pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Report, ChangeError> {
     let refused = |refusal| ChangeError::Edit {
         edit: format!("namespace resize {}", resize.nsid),

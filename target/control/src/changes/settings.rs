@@ -1,6 +1,6 @@
-//! What a document that was applied does not decide: tables that say how the
-//! target runs, not what it serves. They are always those of the administrator's
-//! file, so that what he writes there counts after the next start.
+//! Settings: tables that configure how the target runs, not what it serves. An applied document
+//! does not decide them. They always come from the configuration file, and a change there takes
+//! effect at the next start.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use toml_edit::{Document, DocumentMut, Item, TableLike};
 use nvmeof_target_config::{Config, SETTINGS};
 use nvmeof_target_manage::Fixed;
 
-/// The document `text` with the settings of the administrator's `file`; `None`
-/// when it has them, or neither has any. What it has of its own becomes comments,
-/// so that its lines are where they were.
+/// The document `text` with the settings of the configuration file `file`; `None` if it has the
+/// same ones, or neither has any. Settings of the document become comments, so that its lines
+/// keep their numbers.
 ///
 /// # Errors
-/// When one of them is no TOML.
+/// If one of them is not TOML.
 pub(super) fn merged(text: &str, file: (&Path, &str)) -> Result<Option<String>, String> {
     let (ours, theirs) = (tables(text)?, tables(file.1)?);
     if SETTINGS
@@ -38,7 +38,7 @@ pub(super) fn merged(text: &str, file: (&Path, &str)) -> Result<Option<String>, 
     )))
 }
 
-/// The text with comments in the place of its settings, line by line.
+/// The text with each line of its settings turned into a comment.
 fn without_settings(text: &str) -> Result<String, String> {
     let document = Document::parse(text).map_err(|error| error.to_string())?;
     let mut spans = Vec::new();
@@ -58,8 +58,8 @@ fn without_settings(text: &str) -> Result<String, String> {
         .collect();
     let lines = text.split_inclusive('\n').enumerate();
     let lines = lines.map(|(number, line)| {
-        let is_said = !line.trim().is_empty() && !line.starts_with('#');
-        let mark = if is_said && theirs.contains(&number) {
+        let has_content = !line.trim().is_empty() && !line.starts_with('#');
+        let mark = if has_content && theirs.contains(&number) {
             "# "
         } else {
             ""
@@ -69,10 +69,10 @@ fn without_settings(text: &str) -> Result<String, String> {
     Ok(lines.collect())
 }
 
-/// Where an item is, and what is in it.
+/// The spans of an item and its content.
 fn spans_of(item: &Item, spans: &mut Vec<Range<usize>>) {
     let table = item.as_table_like();
-    // Between the parts of a table without a head there may be others.
+    // Other keys may stand between the parts of a dotted table.
     if !table.is_some_and(TableLike::is_dotted) {
         spans.extend(item.span());
     }
@@ -92,26 +92,24 @@ fn spans_in(table: &dyn TableLike, spans: &mut Vec<Range<usize>>) {
     }
 }
 
-/// What the document `config`, whose text is `text`, says otherwise about
-/// settings than the administrator's file.
+/// A warning for each setting of the document `config`, whose text is `text`, that differs from the
+/// configuration file.
 ///
 /// # Errors
-/// When the text is no TOML.
-pub(super) fn left_out(config: &Config, text: &str, file: &Config) -> Result<Vec<String>, String> {
+/// If the text is not TOML.
+pub(super) fn ignored(config: &Config, text: &str, file: &Config) -> Result<Vec<String>, String> {
     let tables = tables(text)?;
     let differing = Fixed::of(file).differing(config).into_iter();
-    // What it says nothing of is not left out.
-    let said = differing.filter(|(table, key)| {
+    // A default of the document is not a setting that is ignored.
+    let set = differing.filter(|(table, key)| {
         let table = tables.get(*table).and_then(toml::Value::as_table);
         table.is_some_and(|table| table.contains_key(*key))
     });
     let name = file.path().unwrap_or(Path::new("")).display();
-    let remark = said.map(|(table, key)| {
-        format!(
-            "{table}.{key} stays as {name} has it: a document decides what is served, no settings"
-        )
+    let warnings = set.map(|(table, key)| {
+        format!("{table}.{key} is ignored: settings come from {name}; change it there and restart")
     });
-    Ok(remark.collect())
+    Ok(warnings.collect())
 }
 
 fn tables(text: &str) -> Result<toml::Table, String> {
@@ -124,7 +122,7 @@ fn editable(text: &str) -> Result<DocumentMut, String> {
         .map_err(|error: toml_edit::TomlError| error.to_string())
 }
 
-/// The table with a head of its own, wherever it comes from.
+/// The table with a header of its own.
 fn headed(item: &Item) -> Item {
     let Ok(mut table) = item.clone().into_table() else {
         return item.clone();
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_keeps_its_lines() {
+    fn document_lines_keep_their_numbers() {
         let text = "# first\nlimits.io_queues = 3\nreactor = { count = 1 }\n[[port]]\n\
             traddr = \"a\"\n\n[control]\n# theirs\nsocket = \"\"\"\n#\n\n  x\"\"\" # y\n\n\
             [limits]\n[[port]]\ntraddr = \"b\"\n";
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_between_settings_stays() {
+    fn keys_between_settings_are_kept() {
         let text = "limits.io_queues = 3\ndiscovery.nqn = \"d\"\nlimits.queue_depth = 64\n\
             [[port]]\ntraddr = \"a\"\n";
         let both = both(text, "").unwrap();
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_from_the_file_and_the_rest_from_the_document() {
+    fn settings_come_from_the_file_and_other_keys_from_the_document() {
         let live = "discovery.nqn = \"d\"\n[limits]\nio_queues = 3\n[[port]]\ntraddr = \"a\"\n\
             [[port.ana_group]]\nid = 1\n";
         let expected = "discovery.nqn = \"d\"\nlimits.io_queues = 5\nreactor.drain_s = 1\n\

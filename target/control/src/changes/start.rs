@@ -1,10 +1,10 @@
-//! From what is written to what is served: the start of the target.
+//! Starting the target from the configuration file and the state file.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::effective::{AdminFile, Base, Effective};
-use super::keeper::{Keeper, Kept, Places};
+use super::keeper::{Keeper, KeeperFiles, Kept};
 use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock};
@@ -15,17 +15,16 @@ use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::protections;
 use nvmeof_target_manage::{ServeError, Server};
 
-/// What is known before anything is served.
+/// The configuration and its changes, read but not served yet.
 pub struct Standing {
-    places: Places,
+    files: KeeperFiles,
     kept: Kept,
 }
 
-/// Whether a target that serves `config` could read its changes, and keep them.
+/// Checks that a target that serves `config` could read and lock its state file.
 ///
 /// # Errors
-/// [`ConfigError`] as [`Standing::read`] gives it: another target has them, or they cannot be
-/// read.
+/// The [`ConfigError`] of [`Standing::read`]: another target holds the file, or it cannot be read.
 pub fn check_state(config: &Config) -> Result<(), ConfigError> {
     let Some(path) = config.control().state.as_deref() else {
         return Ok(());
@@ -35,61 +34,59 @@ pub fn check_state(config: &Config) -> Result<(), ConfigError> {
 }
 
 impl Standing {
-    /// Reads the administrator's file and what was changed since, which nobody
-    /// else changes as long as this is there.
+    /// Reads the configuration file and the state file, and locks the state file.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line and key.
+    /// [`ConfigError`] with file, line and key.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
         let (admin, config) = AdminFile::read(file)?;
         let path = config.control().state.as_deref();
         let lock = path.map(|path| Lock::take(path, &config)).transpose()?;
         let lock = lock.flatten();
-        // Without the lock somebody else may be writing.
+        // Without the lock another target may be writing.
         if let Some(path) = path.filter(|_| lock.is_some()) {
             sweep(path);
             sweep(&protections::path_beside(path));
         }
         let state = path.map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);
-        let places = Places {
-            file: file.to_path_buf(),
+        let files = KeeperFiles {
+            config: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
-            files: Box::new(Real),
+            system: Box::new(Real),
             _lock: lock,
         };
         let applied = state.applied.is_some();
         let base = Base::of(&state, admin);
         let kept = base.and_then(|base| Kept::of(base, state));
-        let kept = kept.map_err(|error| places.blamed(applied, error))?;
-        Ok(Self { places, kept })
+        let kept = kept.map_err(|error| files.with_remedy(applied, error))?;
+        Ok(Self { files, kept })
     }
 
-    /// What is to be served.
+    /// The configuration to serve.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.kept.effective.config
     }
 
-    /// Serves it. A change made at run time that cannot be any more does not
-    /// keep the target from serving the rest.
+    /// Serves it. Run-time changes that can never be served are deferred, and the rest is served.
     ///
     /// # Errors
-    /// When what cannot be is not to blame on such a change.
+    /// If something without a run-time change cannot be served.
     pub fn serve(mut self) -> Result<(Server, Keeper), ServeError> {
-        // Before anything that may fail because of it.
-        self.kept.tell_applied();
+        // Before steps that may fail because of that document.
+        self.kept.log_applied();
         let applied = self.kept.state.applied.is_some();
         let server = self.start().map_err(|error| match error {
-            ServeError::Config(error) => self.places.blamed(applied, error).into(),
+            ServeError::Config(error) => self.files.with_remedy(applied, error).into(),
             other => other,
         })?;
-        self.kept.tell_edits();
-        let keeper = Keeper::new(Arc::clone(server.manager()), self.places, self.kept);
+        self.kept.log_edits();
+        let keeper = Keeper::new(Arc::clone(server.manager()), self.files, self.kept);
         Ok((server, keeper))
     }
 
-    /// Starts the server, without changes that cannot be.
+    /// Starts the server; defers changes that can never be served.
     fn start(&mut self) -> Result<Server, ServeError> {
         match Server::start(self.config()) {
             Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
@@ -97,7 +94,7 @@ impl Standing {
                 self.defer(|_| true)?;
                 match Server::start(self.config()) {
                     Err(ServeError::Config(error)) => {
-                        // Whether a port can be listened on is known only then.
+                        // Listening on a port may fail only when the server starts.
                         let is_port = |edit: &Edit| {
                             matches!(edit, Edit::PortAdd { .. } | Edit::PortSet { .. })
                         };
@@ -111,28 +108,27 @@ impl Standing {
         }
     }
 
-    /// Puts changes deferred that are not `possible`, or that name what cannot be
-    /// opened.
+    /// Defers changes that are not `possible`, or whose object can never be opened.
     fn defer(&mut self, possible: impl Fn(&Edit) -> bool) -> Result<(), ConfigError> {
         let kept = &mut self.kept;
-        let not = kept.state.edits.iter().filter(|edit| !possible(edit));
-        let not = not.map(|edit| Deferred {
+        let impossible = kept.state.edits.iter().filter(|edit| !possible(edit));
+        let impossible = impossible.map(|edit| Deferred {
             edit: edit.clone(),
-            why: "the address cannot be listened on".to_owned(),
+            why: "cannot listen on the address".to_owned(),
         });
-        let not: Vec<_> = not.collect();
+        let impossible: Vec<_> = impossible.collect();
         let (base, edits) = (&kept.base, &kept.state.edits);
-        kept.effective = Effective::working(base, edits, &not, broken::find)?;
-        kept.resting = kept.effective.deferred.clone();
+        kept.effective = Effective::working(base, edits, &impossible, broken::find)?;
+        kept.held = kept.effective.deferred.clone();
         Ok(())
     }
 }
 
-impl Places {
-    /// The error with the way out, when it is about a document that was applied.
-    fn blamed(&self, applied: bool, error: ConfigError) -> ConfigError {
+impl KeeperFiles {
+    /// The error; if a document was applied, with the way back to the configuration file.
+    fn with_remedy(&self, applied: bool, error: ConfigError) -> ConfigError {
         match &self.state {
-            Some(state) if applied => error.of_applied(state, &self.file),
+            Some(state) if applied => error.of_applied(state, &self.config),
             _ => error,
         }
     }

@@ -1,4 +1,4 @@
-//! What was changed at run time, as it is kept in a file.
+//! The state file: run-time changes in JSON.
 
 use std::io;
 use std::path::Path;
@@ -10,19 +10,18 @@ use nvmeof_atomic_file::{Files, Pending, Readers, prepare};
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
-/// The format of the file that we write.
+/// The version of the format.
 const VERSION: u32 = 1;
 
-/// What was changed at run time: what follows from the administrator's file and
-/// this is what is served.
+/// The run-time changes. With the configuration file they determine what is served.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
     pub(super) version: u32,
-    /// A document that took the place of the administrator's file.
+    /// A document that was applied instead of the configuration file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) applied: Option<Applied>,
-    /// One after the other, those that do not fit at present included.
+    /// In order, including deferred ones.
     #[serde(default)]
     pub(super) edits: Vec<Edit>,
 }
@@ -31,22 +30,22 @@ pub(super) struct State {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Applied {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: String,
     pub(super) text: String,
 }
 
-/// Read first: another version may have anything else.
+/// Parsed first: another version may have other keys.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
 impl State {
-    /// Reads the file; nothing was changed where there is none.
+    /// Reads the file; there are no changes if it does not exist.
     ///
     /// # Errors
-    /// [`ConfigError`] says what is wrong with it and what to do.
+    /// [`ConfigError`] with cause and remedy.
     pub(super) fn load(path: &Path) -> Result<Self, ConfigError> {
         match std::fs::read(path) {
             Ok(bytes) => Self::parse(path, &bytes),
@@ -55,17 +54,17 @@ impl State {
         }
     }
 
-    /// What a file of that name says.
+    /// Parses the content of the file `path`.
     ///
     /// # Errors
-    /// [`ConfigError`] says what is wrong with it and what to do.
+    /// [`ConfigError`] with cause and remedy.
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let damaged = |error: serde_json::Error| wrong(path, &format!("is damaged: {error}"));
         let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version != VERSION {
             let what = format!(
-                "has version {version}, of which this target knows nothing: {VERSION} is its own; \
-                 use the target that wrote it"
+                "has version {version}, but this target supports version {VERSION} only; use the \
+                 target that wrote it"
             );
             return Err(wrong(path, &what));
         }
@@ -79,7 +78,7 @@ impl State {
         }
     }
 
-    /// That a document was applied, and nothing was changed since.
+    /// An applied document without later changes.
     pub(super) fn applied(name: String, text: String) -> Self {
         Self {
             applied: Some(Applied { name, text }),
@@ -87,10 +86,10 @@ impl State {
         }
     }
 
-    /// Makes it ready to be the file's content.
+    /// Writes and syncs it beside the state file `path`, which a commit then replaces.
     ///
     /// # Errors
-    /// With the file's name.
+    /// With the name of the file.
     pub(super) fn prepare<'a, F: Files + ?Sized>(
         &self,
         files: &'a F,
@@ -104,8 +103,8 @@ impl State {
 
 fn wrong(path: &Path, what: &str) -> ConfigError {
     let what = format!(
-        "{what}; repair it, or move it away to serve what the configuration file says and \
-         nothing of what was changed since"
+        "{what}; repair it, or move it away to serve the configuration file without run-time \
+         changes"
     );
     ConfigError::plain(path, what)
 }
@@ -116,7 +115,7 @@ mod tests {
     use nvmeof_atomic_file::Real;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_state_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         assert_eq!(State::load(&path).unwrap(), State::new());
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_of_ours_is_refused_with_a_remedy() {
+    fn invalid_state_file_is_refused_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         for (text, words) in [

@@ -1,4 +1,4 @@
-//! Changes that stay, and what becomes of them.
+//! Persistent run-time changes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 mod at_once;
@@ -30,14 +30,14 @@ struct Scene {
     folder: TempDir,
 }
 
-/// A daemon that is served from it.
+/// A running target with its keeper.
 struct Daemon {
     server: Option<Server>,
     keeper: Keeper,
 }
 
 impl Scene {
-    /// With a memory disk as namespace 1.
+    /// With memory as namespace 1.
     fn new() -> Self {
         let scene = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -139,7 +139,7 @@ fn allow(host: &str) -> Edit {
 }
 
 #[test]
-fn changes_are_served_and_there_after_a_restart() {
+fn changes_are_served_and_survive_a_restart() {
     let scene = Scene::new();
     let before = std::fs::read(scene.path("target.toml")).unwrap();
     let daemon = scene.start();
@@ -166,7 +166,7 @@ fn changes_are_served_and_there_after_a_restart() {
     let daemon = scene.start();
     check(&daemon);
     let _ = daemon.edit(remove(1)).unwrap();
-    // What comes and goes leaves nothing behind.
+    // Edits that cancel each other are forgotten.
     let _ = daemon.edit(remove(2)).unwrap();
     assert!(daemon.nsids().is_empty());
     assert_eq!(daemon.keeper.show().edits.len(), 3);
@@ -176,7 +176,7 @@ fn changes_are_served_and_there_after_a_restart() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing_and_is_named() {
+fn refused_change_is_named_and_changes_nothing() {
     let scene = Scene::new();
     let daemon = scene.start();
     let _ = daemon.edit(add("ram:2M")).unwrap();
@@ -196,7 +196,7 @@ fn what_is_refused_changes_nothing_and_is_named() {
         (
             vec![add(&missing)],
             &[
-                // Not a line of a document that nobody wrote.
+                // The edit, not a line of a generated document.
                 "namespace add",
                 ": path: ",
                 "no such file",
@@ -205,7 +205,7 @@ fn what_is_refused_changes_nothing_and_is_named() {
         (vec![add("ram:3M"), add(&missing)], &["path: "]),
         (vec![add("ram:what")], &["path: "]),
         (bad_host(), &["allowed_hosts", "control character"]),
-        (vec![deny(HOST)], &["allow_any_host", "--only"]),
+        (vec![deny(HOST)], &["allow_any_host", "deny \"any\""]),
         (vec![allow(HOST)], &["allow_any_host"]),
         (vec![port("10.0.0.1")], &["port add", "traddr"]),
         (
@@ -249,10 +249,10 @@ fn what_is_refused_changes_nothing_and_is_named() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_not_done() {
+fn change_that_cannot_be_saved_is_refused() {
     let scene = Scene::new();
     let daemon = scene.start();
-    // There is no folder for the file that it would be written to.
+    // The folder of the state file is missing.
     std::fs::rename(scene.path("kept"), scene.path("elsewhere")).unwrap();
     let error = daemon.edit(add("ram:2M")).unwrap_err();
     assert!(
@@ -267,26 +267,26 @@ fn what_cannot_be_saved_is_not_done() {
 }
 
 #[test]
-fn changes_that_do_not_fit_the_file_any_more_wait() {
+fn changes_that_no_longer_fit_are_deferred() {
     let scene = Scene::new();
     let daemon = scene.start();
     let _ = daemon.edit(add("ram:2M")).unwrap();
     let _ = daemon.edit(remove(1)).unwrap();
     assert_eq!(daemon.nsids(), [2]);
-    // The administrator numbers otherwise.
+    // The administrator uses other NSIDs.
     scene.write(&[(2, "ram:4M"), (3, "ram:1M")], "allow_any_host = true");
     let outcome = daemon.keeper.reload().unwrap();
     assert_eq!(daemon.nsids(), [2, 3]);
     assert_eq!(outcome.warnings.len(), 2, "{:?}", outcome.warnings);
-    let told = |word: &str| outcome.warnings.iter().any(|one| one.contains(word));
-    assert!(told("a namespace 2 already") && told("no namespace 1"));
+    let warned = |word: &str| outcome.warnings.iter().any(|one| one.contains(word));
+    assert!(warned("a namespace 2 already") && warned("no namespace 1"));
     drop(daemon);
     let daemon = scene.start();
     assert_eq!(
         (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![2, 3], 2)
     );
-    // They are made again when they fit.
+    // They are applied when they fit again.
     scene.write(&[(1, "ram:1M"), (5, "ram:1M")], "allow_any_host = true");
     let outcome = daemon.keeper.reload().unwrap();
     assert!(outcome.warnings.is_empty());
@@ -294,7 +294,7 @@ fn changes_that_do_not_fit_the_file_any_more_wait() {
 }
 
 #[test]
-fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
+fn unservable_change_at_start_is_deferred_and_the_rest_served() {
     let scene = Scene::new();
     let daemon = scene.start();
     let file = scene.file("b.img", 1 << 20);
@@ -312,7 +312,7 @@ fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
         .unwrap();
     assert_eq!(daemon.nsids(), [1, 2, 3]);
     drop(daemon);
-    // One that can never be is deferred, one that may be later is waited for.
+    // A change that can never be served is deferred; one that may be served later waits.
     deferred::hide(&scene, &file);
     let taken = std::net::TcpListener::bind(&address).unwrap();
     let daemon = scene.start();
@@ -323,7 +323,7 @@ fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
     let waiting = daemon.keeper.manager().waiting();
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert_eq!(waiting[0].what.to_string(), format!("port {address}"));
-    // Others can be made meanwhile.
+    // Other changes are possible meanwhile.
     let _ = daemon.edit(remove(1)).unwrap();
     assert_eq!(
         (daemon.nsids(), daemon.keeper.show().deferred.len()),
@@ -334,7 +334,7 @@ fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
         (daemon.nsids(), daemon.keeper.show().deferred.len()),
         (vec![3], 1)
     );
-    // Both are back when they can be.
+    // Both return when they can be served.
     deferred::show(&scene, &file);
     drop(taken);
     let _ = daemon.keeper.reload().unwrap();
@@ -344,7 +344,7 @@ fn a_change_that_cannot_be_at_the_start_does_not_keep_the_rest_from_it() {
 }
 
 #[test]
-fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
+fn applied_document_replaces_the_file_until_reload() {
     let scene = Scene::new();
     let daemon = scene.start();
     let _ = daemon.edit(add("ram:2M")).unwrap();
@@ -381,8 +381,8 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
     let planned = daemon.keeper.plan_reload().unwrap();
     assert_eq!(daemon.nsids(), [1, 7], "nothing is done");
     let outcome = daemon.keeper.reload().unwrap();
-    let told = |changes: &[Change]| changes.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(told(&planned.plan.changes), told(&outcome.report.changes));
+    let texts = |changes: &[Change]| changes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(&planned.plan.changes), texts(&outcome.report.changes));
     assert!(!planned.plan.changes.is_empty());
     assert_eq!(planned.warnings, outcome.warnings);
     assert_eq!(daemon.keeper.plan_reload().unwrap().plan.changes, []);
@@ -391,7 +391,7 @@ fn a_document_takes_the_place_of_the_file_until_the_next_reload() {
 }
 
 #[test]
-fn a_file_gets_another_size() {
+fn resize_changes_or_adopts_the_file_size() {
     let scene = Scene::new();
     let file = scene.file("a.img", 1 << 20);
     scene.write(&[(1, &file), (2, "ram:1M")], "allow_any_host = true");
@@ -420,7 +420,7 @@ fn a_file_gets_another_size() {
         assert_eq!(len(), 4 << 20);
     }
     assert_eq!((resize(1, Some(1 << 20), true), len()), (Ok(1), 1 << 20));
-    // By somebody else.
+    // By another process.
     let grown = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     grown.set_len(2 << 20).unwrap();
     assert_eq!(
@@ -431,7 +431,7 @@ fn a_file_gets_another_size() {
 }
 
 #[test]
-fn a_drained_target_listens_nowhere_and_changes_nothing_until_it_resumes() {
+fn drained_target_does_not_listen_or_change_until_resumed() {
     let scene = Scene::new();
     let daemon = scene.start();
     let address = daemon.keeper.manager().ports()[0]
@@ -439,7 +439,7 @@ fn a_drained_target_listens_nowhere_and_changes_nothing_until_it_resumes() {
         .socket_addr()
         .unwrap();
     let reach = || std::net::TcpStream::connect(address);
-    let _stranger = reach().unwrap();
+    let _connection = reach().unwrap();
     assert_eq!(daemon.keeper.drain().unwrap(), []);
     assert!(reach().is_err());
     assert_eq!(daemon.keeper.manager().drained(), Drained::Done);
@@ -463,7 +463,7 @@ fn a_drained_target_listens_nowhere_and_changes_nothing_until_it_resumes() {
 }
 
 #[test]
-fn lists_in_one_line_are_lists_too() {
+fn inline_lists_of_tables_can_be_edited() {
     let scene = Scene::new();
     let text = format!(
         "subsystem = [{{ nqn = \"{NQN}\", allow_any_host = true, namespace = [{{ nsid = 1, \

@@ -1,8 +1,8 @@
 //! Edits of several clients, applied as one change.
 //!
-//! Each client's edits are validated by themselves, so that a mistake fails alone.
-//! What is left is served with one new model and one save. When that cannot be
-//! served, each half is tried by itself, down to the client that is to blame.
+//! The edits of each client are validated separately, so that an error fails only its own client.
+//! The valid ones are served with one new model and one save. If that fails, each half is tried
+//! separately, down to the client that causes the failure.
 
 use std::time::Instant;
 
@@ -11,51 +11,51 @@ use nvmeof_wire::Nqn;
 
 use super::document::{Document, refusal};
 use super::keeper::{Keeper, Kept};
+use super::ready::remarks_on_deferred;
 use super::state::State;
-use super::waking::told;
 use super::{ChangeError, Outcome, compact};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
 use nvmeof_target_manage::{FORGET, NotForgotten, Report};
 
-/// The document with more edits.
+/// The state with more edits.
 pub(super) struct Edited {
     pub(super) state: State,
-    /// The edits as they are kept.
+    /// The new edits, with defaults filled in.
     pub(super) edits: Vec<Edit>,
-    pub(super) resting: Vec<Deferred>,
-    /// Edits that were deferred, in whose place these are.
+    pub(super) held: Vec<Deferred>,
+    /// Deferred edits that the new ones replace.
     pub(super) forgotten: Vec<Edit>,
 }
 
-/// The document that edits are made on, one client's after the other's.
+/// The document to which the edits of each client are applied in turn.
 struct Draft<'a> {
     kept: &'a Kept,
     document: Document,
     base: Document,
     /// Edits in effect.
     state: State,
-    /// Edits that are deferred.
+    /// Deferred edits, which come after those in effect.
     late: Vec<Edit>,
-    /// All edits that were made here.
+    /// All new edits.
     edits: Vec<Edit>,
     forgotten: Vec<Edit>,
 }
 
-/// What the edits of one client do to the document.
+/// The result of the edits of one client.
 #[derive(Default)]
 struct Made {
-    /// As they are kept; none when everything is there already.
+    /// With defaults filled in; none if everything exists already.
     edits: Vec<Edit>,
     forgotten: Vec<Edit>,
-    /// What the client should know.
+    /// A remark for the client.
     remark: Option<String>,
 }
 
-/// The book of what hosts write protected cannot be written.
+/// The file of write protections could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("what hosts write protected of it is so again when it is added again: {0}")]
+#[error("a namespace that hosts write protected may be protected again when it is added: {0}")]
 struct StillProtected(NotForgotten);
 
 impl<'a> Draft<'a> {
@@ -75,8 +75,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Makes all of these edits, or none. What is deferred comes behind them, and goes
-    /// where one of them is about the same.
+    /// Applies all of these edits, or none. Deferred edits come after them; one about the same
+    /// object is forgotten.
     fn make(&mut self, mut edits: Vec<Edit>) -> Result<Made, ChangeError> {
         if let Some(nqn) = exists(&self.document, &edits) {
             let remark = format!("subsystem {nqn} exists already as requested; nothing changed");
@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
             forgotten.extend(late.extract_if(.., |one| edit.displaces(one)));
             compact::add(&self.base, &mut all, edit.clone());
         }
-        // What is wrong with them shows here, and is not to be deferred.
+        // An error of new edits refuses them; they are not deferred.
         let parsed = Config::parse(&self.kept.base.edited(), document.text());
         parsed.map_err(|error| error.of_change(&named(std::slice::from_ref(&edits))))?;
         (self.document, self.state.edits, self.late) = (document, all, late);
@@ -115,19 +115,19 @@ impl<'a> Draft<'a> {
 
     fn finish(mut self) -> Edited {
         self.state.edits.extend(self.late);
-        let mut resting = self.kept.resting.clone();
-        resting.retain(|one| !self.forgotten.contains(&one.edit));
+        let mut held = self.kept.held.clone();
+        held.retain(|one| !self.forgotten.contains(&one.edit));
         Edited {
             state: self.state,
             edits: self.edits,
-            resting,
+            held,
             forgotten: self.forgotten,
         }
     }
 }
 
 impl Kept {
-    /// The state with these edits made as well.
+    /// The state with these edits added.
     pub(super) fn edited(&self, edits: Vec<Edit>) -> Result<Edited, ChangeError> {
         let mut draft = Draft::new(self)?;
         draft.make(edits)?;
@@ -136,24 +136,24 @@ impl Kept {
 }
 
 impl Keeper {
-    /// Makes the edits of several clients, one after the other: of each all or none.
-    /// `requests` are asked for when no other change is in progress, so that what
-    /// came meanwhile is made together. The outcomes are in the same order.
+    /// Applies the edits of several clients in order, for each client all or none. `requests` is
+    /// called when no other change is in progress, so that requests that arrived meanwhile are
+    /// applied together. The outcomes are in the same order.
     pub(crate) fn edit_all<T>(
         &self,
         requests: impl FnOnce() -> Vec<(T, Vec<Edit>)>,
     ) -> Vec<(T, Result<Outcome, ChangeError>)> {
         let (changing, _) = self.change();
-        let (whose, requests): (Vec<T>, Vec<Vec<Edit>>) = requests().into_iter().unzip();
-        changing.is(|| named(&requests));
-        // A namespace that is faulted comes back before anything else is tried.
-        let by_itself = |edits: &Vec<Edit>| edits.iter().any(|edit| self.recovers(edit));
-        let together = requests.chunk_by(|one, next| !by_itself(one) && !by_itself(next));
-        let outcomes = together.flat_map(|requests| self.together(requests));
-        whose.into_iter().zip(outcomes).collect()
+        let (clients, requests): (Vec<T>, Vec<Vec<Edit>>) = requests().into_iter().unzip();
+        changing.describe(|| named(&requests));
+        // Recovering a faulted namespace takes effect before the rest, so it is not combined.
+        let is_separate = |edits: &Vec<Edit>| edits.iter().any(|edit| self.recovers(edit));
+        let combined = requests.chunk_by(|one, next| !is_separate(one) && !is_separate(next));
+        let outcomes = combined.flat_map(|requests| self.edit_combined(requests));
+        clients.into_iter().zip(outcomes).collect()
     }
 
-    fn together(&self, requests: &[Vec<Edit>]) -> Vec<Result<Outcome, ChangeError>> {
+    fn edit_combined(&self, requests: &[Vec<Edit>]) -> Vec<Result<Outcome, ChangeError>> {
         let kept = self.kept();
         let mut draft = match Draft::new(&kept) {
             Ok(draft) => draft,
@@ -173,11 +173,11 @@ impl Keeper {
                 .into_iter()
                 .map(|made| Ok(outcome.of(made?, several)))
                 .collect(),
-            // One of them is to blame.
+            // One of them causes the failure.
             Err(ChangeError::Config(_) | ChangeError::Edit { .. }) if several => {
                 let (first, rest) = requests.split_at(requests.len() / 2);
-                let mut outcomes = self.together(first);
-                outcomes.extend(self.together(rest));
+                let mut outcomes = self.edit_combined(first);
+                outcomes.extend(self.edit_combined(rest));
                 outcomes
             }
             Err(error) => made
@@ -194,26 +194,23 @@ impl Keeper {
 
     /// Serves the document with these edits, and keeps them.
     fn serve_edited(&self, kept: &Kept, edited: Edited) -> Result<Outcome, ChangeError> {
-        let waking = kept.waking(&edited)?;
+        let ready = kept.ready(&edited)?;
         let Edited {
-            state,
-            edits,
-            resting,
-            ..
+            state, edits, held, ..
         } = edited;
         let recovered = self.recover(&edits)?;
-        let mut outcome = self.serve_waking(&kept.base, &state, &resting, &waking)?;
+        let mut outcome = self.serve_with_ready(&kept.base, &state, &held, &ready)?;
         outcome.report.changes.splice(0..0, recovered);
         let deferred = &self.kept().effective.deferred;
-        let made = waking.iter().map(|one| &one.edit);
+        let made = ready.iter().map(|one| &one.edit);
         let made = made.filter(|edit| !deferred.iter().any(|one| one.edit == **edit));
-        outcome.warnings.extend(told(&[], made));
+        outcome.warnings.extend(remarks_on_deferred(&[], made));
         outcome.warnings.extend(self.unprotect(&edits));
         outcome.tell("change");
         Ok(outcome)
     }
 
-    /// Whether the edit brings a namespace back that is faulted.
+    /// Whether the edit enables a faulted namespace.
     fn recovers(&self, edit: &Edit) -> bool {
         match edit {
             Edit::NamespaceEnable {
@@ -227,8 +224,7 @@ impl Keeper {
         }
     }
 
-    /// Namespaces that are faulted and to be enabled come back, whatever is there now.
-    /// When one cannot, nothing else is done either.
+    /// Reopens the faulted namespaces that are to be enabled. If one fails, the whole change fails.
     fn recover(&self, edits: &[Edit]) -> Result<Vec<Change>, ChangeError> {
         let mut changes = Vec::new();
         for edit in edits {
@@ -245,8 +241,7 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// What hosts write protected is so no longer where an edit removed it. Says why
-    /// not.
+    /// Forgets the write protection of removed namespaces. Returns a warning for each failure.
     fn unprotect(&self, edits: &[Edit]) -> Vec<String> {
         let until = Instant::now() + FORGET;
         let removed = edits.iter().filter_map(|edit| {
@@ -269,9 +264,8 @@ impl Keeper {
     }
 }
 
-/// The subsystem that `edits` add with its namespaces and hosts, if all of that is in
-/// the document already and the subsystem has nothing else: a client may repeat a
-/// request whose response it did not get.
+/// The subsystem that `edits` add, if the document has it already with exactly these namespaces
+/// and hosts: a client may repeat a request whose response it did not get.
 fn exists(document: &Document, edits: &[Edit]) -> Option<String> {
     let Some(Edit::SubsystemAdd { nqn, .. }) = edits.first() else {
         return None;
@@ -297,7 +291,7 @@ fn subsystem<'a>(document: &'a toml::Table, nqn: &str) -> Option<&'a toml::Value
     all.find(|one| one.get("nqn").and_then(toml::Value::as_str) == Some(nqn))
 }
 
-/// What is in progress, for people.
+/// A short description of the edits of all requests.
 pub(super) fn named(requests: &[Vec<Edit>]) -> String {
     let mut edits = requests.iter().flatten();
     let first = edits.next().map(ToString::to_string).unwrap_or_default();
@@ -315,7 +309,7 @@ impl Outcome {
         }
     }
 
-    /// What came of the edits of one client, of `several` that were made together.
+    /// The outcome for one client, if `several` were applied together.
     fn of(&self, made: Made, several: bool) -> Self {
         let is_its = |subject: &Subject| made.edits.iter().any(|edit| is_about(edit, subject));
         let mut report = self.report.clone();
@@ -330,12 +324,12 @@ impl Outcome {
             report = Report::default();
         }
         let mut warnings = self.warnings.clone();
-        warnings.extend(told(&made.forgotten, []));
+        warnings.extend(remarks_on_deferred(&made.forgotten, []));
         warnings.extend(made.remark);
         Self {
             report,
             edits: made.edits,
-            // Only a document drops what was changed before it.
+            // Only an applied document drops earlier changes.
             dropped: Vec::new(),
             saved: self.saved,
             warnings,
@@ -343,8 +337,8 @@ impl Outcome {
     }
 }
 
-/// Whether an edit may have changed that. Of ports, ANA groups and referrals any of
-/// them counts: an address has several forms.
+/// Whether an edit may have changed the subject. Ports, ANA groups and referrals are not
+/// distinguished: an address has several forms.
 fn is_about(edit: &Edit, subject: &Subject) -> bool {
     match (edit.slot(), subject) {
         (
@@ -377,8 +371,8 @@ fn is_about(edit: &Edit, subject: &Subject) -> bool {
     }
 }
 
-/// A file is named from the root: a client's folder is not the target's, and another file
-/// could be served.
+/// Refuses relative paths: a client and the target have different working directories, so another
+/// file could be served.
 fn check_path(edit: &Edit) -> Result<(), super::EditError> {
     let path = match edit {
         Edit::NamespaceAdd(add) => &add.path,

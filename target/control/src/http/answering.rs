@@ -1,4 +1,4 @@
-//! The thread that answers requests at one listener, which nobody waits for.
+//! The thread that serves the requests of one listener.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -11,23 +11,23 @@ use tokio::sync::oneshot;
 
 use super::serve::{Bounds, serve};
 
-/// Answers requests until it is dropped.
+/// Serves requests until it is dropped.
 pub struct Answering {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Threads that work on requests.
+/// Threads that execute requests.
 pub(crate) const WORKERS: usize = 8;
-/// How long requests in flight may take when the daemon ends.
-const LAST: Duration = Duration::from_secs(2);
+/// How long requests in flight may take after the end of the listener.
+const SHUTDOWN: Duration = Duration::from_secs(2);
 
 impl Answering {
-    /// Answers with `router` whoever comes to what `listen` gives and keeps to
-    /// `bounds`, on a thread of that name.
+    /// Serves the requests that arrive at the listener of `listen` with `router`, within
+    /// `bounds`, on a thread named `name`.
     ///
     /// # Errors
-    /// When there is no thread or runtime for that.
+    /// If the thread or its runtime cannot be created.
     pub(crate) fn start<L: Listener>(
         name: &'static str,
         listen: impl FnOnce() -> io::Result<L> + Send + 'static,
@@ -49,10 +49,12 @@ impl Answering {
                             () = serve(listener, router, bounds) => {}
                             _ = stopped => {}
                         },
-                        Err(error) => tracing::error!("the {name} socket: {}", explain(&error)),
+                        Err(error) => {
+                            tracing::error!("{name} socket: cannot be served: {}", explain(&error))
+                        }
                     }
                 });
-                runtime.shutdown_timeout(LAST);
+                runtime.shutdown_timeout(SHUTDOWN);
             })?;
         Ok(Self {
             stop: Some(stop),
@@ -67,9 +69,7 @@ impl Drop for Answering {
             let _ = stop.send(());
         }
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!(
-                "a thread that answers requests ended unexpectedly; please report this"
-            );
+            tracing::error!("HTTP thread ended unexpectedly; report this as a bug with the log");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a request is answered with when it cannot be done.
+//! Error responses.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,29 +8,29 @@ use nvmeof_target_api::{ErrorBody, ErrorText};
 
 use nvmeof_target_config::ConfigError;
 
-/// A request failed.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// HTTP status.
     pub(crate) status: StatusCode,
-    /// What is told.
+    /// The body.
     pub(crate) error: ErrorText,
 }
 
-/// What any request may be answered instead, for the description.
+/// Error responses that any request may get, for the OpenAPI description.
 #[derive(utoipa::IntoResponses)]
-#[allow(dead_code, reason = "only its shape is asked for")]
+#[allow(dead_code, reason = "only its schema is used")]
 pub(crate) enum Refusals {
-    /// The request cannot be done; nothing changed.
+    /// The request is refused; nothing changed.
     #[response(status = "4XX")]
     OfRequest(ErrorBody),
-    /// The target cannot do it now.
+    /// The target cannot process the request now.
     #[response(status = "5XX")]
     OfTarget(ErrorBody),
 }
 
 impl Fault {
-    /// Of that status, with no place.
+    /// With a status and a message, without file, line and key.
     #[must_use]
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -41,22 +41,22 @@ impl Fault {
         Self { status, error }
     }
 
-    /// What was asked for is there but cannot be done.
+    /// 409: not possible in the present state.
     #[must_use]
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)
     }
 
-    /// The request says something that cannot be.
+    /// 422: the value of `key` is invalid.
     #[must_use]
-    pub(crate) fn wrong(key: &str, what: &str) -> Self {
+    pub(crate) fn invalid(key: &str, what: &str) -> Self {
         let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{key}: {what}"));
         fault.error.key = Some(key.to_owned());
         fault
     }
 }
 
-/// Where in which document, and what is wrong there.
+/// An error of a document with its location.
 fn error_text(error: &ConfigError) -> ErrorText {
     ErrorText {
         message: error.to_string(),

@@ -1,5 +1,5 @@
-//! HTTP for those who manage the target and for those who watch it: how requests are taken,
-//! and what is answered when one cannot be done.
+//! The HTTP server of the control socket and of the metrics port: reading requests within
+//! bounds, and error responses.
 
 mod answering;
 mod fault;
@@ -18,8 +18,7 @@ pub(crate) use serve::Bounds;
 #[cfg(test)]
 pub(crate) use serve::serve;
 
-/// The router with an answer for every path and method it does not have; `paths` says which
-/// paths it has.
+/// The router with error responses for unknown paths and methods; `paths` names the known ones.
 pub(crate) fn finished(router: Router, paths: &'static str) -> Router {
     router
         .fallback(async move |uri: Uri| no_path(&uri, paths))
@@ -27,19 +26,19 @@ pub(crate) fn finished(router: Router, paths: &'static str) -> Router {
 }
 
 fn no_path(uri: &Uri, paths: &str) -> Fault {
-    let what = format!("there is nothing at {}; {paths}", uri.path());
+    let what = format!("{}: no such path; {paths}", uri.path());
     Fault::new(StatusCode::NOT_FOUND, what)
 }
 
 async fn no_method(method: Method, uri: Uri) -> Fault {
     let what = format!(
-        "{method} is nothing that {} does; see the header Allow",
+        "{}: method {method} is not allowed; the header Allow lists the allowed methods",
         uri.path()
     );
     Fault::new(StatusCode::METHOD_NOT_ALLOWED, what)
 }
 
-/// Does on a thread of its own what may take a while.
+/// Executes a job that may block, on a thread of its own.
 pub(crate) async fn work<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
@@ -47,14 +46,14 @@ pub(crate) async fn work<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(unfinished()))
 }
 
-/// What happens when an answer ends by a panic.
+/// The response if the handler of a request panicked.
 pub(crate) fn unfinished() -> Fault {
-    let what = "the request could not be finished; please report this with the log";
+    let what = "internal error: the request did not finish; report this as a bug with the log";
     Fault::new(StatusCode::INTERNAL_SERVER_ERROR, what)
 }
 
-/// Whether a listener that failed so may succeed later: its address, interface or folder is
-/// not there yet, or somebody else has it.
+/// Whether listening may succeed later after this error: the address, interface or folder does
+/// not exist yet or is in use.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
     matches!(
         error.kind(),

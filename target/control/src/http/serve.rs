@@ -1,9 +1,8 @@
-//! Serving HTTP to those who may be slow, or up to no good.
+//! HTTP for clients that may be slow or hostile.
 //!
-//! One request comes over a connection. Its head and its body have to be there
-//! within a time, its answer has to be taken within a time, and of all this only
-//! so many go on at once: when one more comes, the oldest whose request is not
-//! there yet gives way.
+//! A connection carries one request. The head, the body and the response each have a time
+//! limit, and the number of connections is limited: a further connection replaces the oldest
+//! one that has not sent its request yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,28 +28,27 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::fault::Fault;
 use nvmeof_target_manage::files;
 
-/// What a peer may take.
+/// Limits of a listener and its clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at once.
+    /// Concurrent connections.
     pub(crate) connections: usize,
-    /// Bytes of a head, 8192 at least.
+    /// Bytes of a request head, at least 8192.
     pub(crate) head: usize,
-    /// Bytes of a body; 0: there is none.
+    /// Bytes of a request body; 0: no body is accepted.
     pub(crate) body: usize,
     /// Bytes of the bodies of all requests together.
     pub(crate) bodies: usize,
-    /// How long a head may take, and then the body.
+    /// Time limit for the head, and then for the body.
     pub(crate) read: Duration,
-    /// How long the answer may take from when it is there.
+    /// Time limit for sending the response, from when it is ready.
     pub(crate) write: Duration,
-    /// How long a connection without a request has before it may have to give
-    /// way.
+    /// A connection without a request is not replaced before this time.
     pub(crate) grace: Duration,
 }
 
 impl Bounds {
-    /// Of those who manage the target: they send whole configurations.
+    /// Of the control socket, whose clients send whole configurations.
     pub(crate) fn managing() -> Self {
         Self {
             connections: files::managing(),
@@ -63,7 +61,7 @@ impl Bounds {
         }
     }
 
-    /// Of those who only ask how it is, who may be anybody.
+    /// Of the metrics port, whose clients are not trusted.
     pub(crate) fn watching() -> Self {
         Self {
             connections: files::watching(),
@@ -75,34 +73,34 @@ impl Bounds {
     }
 }
 
-/// What hyper takes of a head at least.
+/// The least limit of a head that hyper accepts.
 const LEAST_HEAD: usize = 8 << 10;
-/// Fields of a head, at most.
+/// The most fields of a head.
 const FIELDS: usize = 64;
 
 /// A connection that is open.
 struct Open {
     task: AbortHandle,
-    /// Whether its request is being worked on.
+    /// Whether its request is being processed.
     busy: Arc<AtomicBool>,
     since: Instant,
 }
 
-/// Answers requests with `router` until the future is dropped.
+/// Serves requests with `router` until the future is dropped.
 pub(crate) async fn serve<L: Listener>(mut listener: L, router: Router, bounds: Bounds) {
     let ended = Arc::new(Notify::new());
     let bodies = Arc::new(Semaphore::new(bounds.bodies));
     let mut open: Vec<Open> = Vec::new();
     loop {
         let (stream, _) = listener.accept().await;
-        make_room(&mut open, &ended, bounds).await;
+        admit_one(&mut open, &ended, bounds).await;
         let busy = Arc::new(AtomicBool::new(false));
-        let with = With {
+        let context = Context {
             router: router.clone(),
             bounds,
             bodies: Arc::clone(&bodies),
         };
-        let connection = connection(TokioIo::new(stream), with, busy.clone());
+        let connection = connection(TokioIo::new(stream), context, busy.clone());
         let ended = Arc::clone(&ended);
         let task = tokio::spawn(async move {
             connection.await;
@@ -114,9 +112,8 @@ pub(crate) async fn serve<L: Listener>(mut listener: L, router: Router, bounds: 
     }
 }
 
-/// Waits until one more may be open. The oldest whose request is not there yet
-/// gives way.
-async fn make_room(open: &mut Vec<Open>, ended: &Notify, bounds: Bounds) {
+/// Waits until the limit admits one more connection, or closes the oldest one without a request.
+async fn admit_one(open: &mut Vec<Open>, ended: &Notify, bounds: Bounds) {
     loop {
         open.retain(|one| !one.task.is_finished());
         if open.len() < bounds.connections {
@@ -127,7 +124,7 @@ async fn make_room(open: &mut Vec<Open>, ended: &Notify, bounds: Bounds) {
             ended.notified().await;
             continue;
         };
-        // Who connected just now is about to say what it wants.
+        // One that connected just now is about to send its request.
         let due = open.get(at).map(|one| one.since + bounds.grace);
         match due.filter(|due| Instant::now() < *due) {
             Some(due) => tokio::select! {
@@ -135,37 +132,39 @@ async fn make_room(open: &mut Vec<Open>, ended: &Notify, bounds: Bounds) {
                 () = sleep_until(due) => {}
             },
             None => {
-                tracing::debug!("a connection without a request gives way to another");
+                tracing::debug!(
+                    "connection closed: no request yet, and the limit of connections is reached"
+                );
                 open.remove(at).task.abort();
             }
         }
     }
 }
 
-/// What requests of a connection are answered with.
+/// What the requests of a connection are processed with.
 #[derive(Clone)]
-struct With {
+struct Context {
     router: Router,
     bounds: Bounds,
-    /// Bytes that bodies may still take.
+    /// Bytes that further bodies may have.
     bodies: Arc<Semaphore>,
 }
 
-async fn connection<T>(stream: TokioIo<T>, with: With, busy: Arc<AtomicBool>)
+async fn connection<T>(stream: TokioIo<T>, context: Context, busy: Arc<AtomicBool>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let answered = Arc::new(Notify::new());
-    let bounds = with.bounds;
+    let bounds = context.bounds;
     let service = {
         let answered = Arc::clone(&answered);
         service_fn(move |request: Request<Incoming>| {
-            let (answered, with, busy) = (answered.clone(), with.clone(), busy.clone());
-            let router = TowerToHyperService::new(with.router.clone());
+            let (answered, context, busy) = (answered.clone(), context.clone(), busy.clone());
+            let router = TowerToHyperService::new(context.router.clone());
             async move {
-                let response = match whole(request, &with).await {
-                    // The room of the body is taken until the request is answered.
-                    Ok((request, _room)) => {
+                let response = match whole(request, &context).await {
+                    // The memory of the body is accounted until the response is ready.
+                    Ok((request, _reserved)) => {
                         busy.store(true, Ordering::Release);
                         router
                             .call(request)
@@ -175,7 +174,7 @@ where
                     Err(fault) => fault.into_response(),
                 };
                 answered.notify_one();
-                Ok::<_, Infallible>(visible(response).await)
+                Ok::<_, Infallible>(printable(response).await)
             }
         })
     };
@@ -192,49 +191,54 @@ where
     };
     tokio::select! {
         ended = http => if let Err(error) = ended {
-            tracing::debug!("a connection ended: {error}");
+            tracing::debug!("connection ended: {error}");
         },
-        () = too_long => tracing::debug!("a peer did not take its answer in time"),
+        () = too_long => tracing::debug!(
+            "connection closed: the client did not read the response within {:?}",
+            bounds.write
+        ),
     }
 }
 
-/// The response, with what a terminal obeys or hides escaped if it is JSON: it may be shown as
-/// it is.
-async fn visible(response: Response) -> Response {
+/// The response; if it is JSON, with control and hidden characters escaped, so that it is safe
+/// to print.
+async fn printable(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/json") {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    // It becomes longer.
+    // Escaping changes the length.
     head.headers.remove(header::CONTENT_LENGTH);
-    // All bodies of JSON are made in memory.
+    // JSON bodies are in memory already.
     let bytes = axum::body::to_bytes(body, usize::MAX).await;
     let bytes = bytes.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     Response::from_parts(head, Body::from(text::Json(&text).to_string()))
 }
 
-/// The request with all of its body, and the room that this takes.
+/// The request with its whole body, and the memory reserved for that.
 async fn whole(
     request: Request<Incoming>,
-    with: &With,
+    context: &Context,
 ) -> Result<(Request<Body>, OwnedSemaphorePermit), Fault> {
-    let bounds = with.bounds;
+    let bounds = context.bounds;
     let (head, body) = request.into_parts();
     if head.uri.path().starts_with("/v1/") && head.uri.query().is_some() {
-        let what = format!("{}: takes no query; leave out what follows the ?", head.uri);
+        let what = format!(
+            "{}: queries are not supported; omit the part from the question mark",
+            head.uri
+        );
         return Err(Fault::new(StatusCode::BAD_REQUEST, what));
     }
-    // RFC 9110, "Expect": who asks first hears at once that it is too long, and
-    // sends nothing.
+    // RFC 9110, 10.1.1 "Expect": a client that asks first is refused at once and sends no body.
     let asks = head.headers.contains_key(header::EXPECT);
     if asks && body.size_hint().lower() > u64::try_from(bounds.body).unwrap_or(u64::MAX) {
         return Err(too_long(bounds.body));
     }
-    let room = room(&body, with).await?;
-    match timeout(bounds.read, take(body, bounds.body)).await {
-        Ok(Ok(Some(bytes))) => Ok((Request::from_parts(head, Body::from(bytes)), room)),
+    let reserved = reserve(&body, context).await?;
+    match timeout(bounds.read, read_body(body, bounds.body)).await {
+        Ok(Ok(Some(bytes))) => Ok((Request::from_parts(head, Body::from(bytes)), reserved)),
         Ok(Ok(None)) => Err(too_long(bounds.body)),
         Ok(Err(error)) => Err(Fault::new(
             StatusCode::BAD_REQUEST,
@@ -242,28 +246,28 @@ async fn whole(
         )),
         Err(_) => Err(Fault::new(
             StatusCode::REQUEST_TIMEOUT,
-            format!("the body did not come within {:?}", bounds.read),
+            format!("the body did not arrive within {:?}", bounds.read),
         )),
     }
 }
 
-/// Waits until the bodies of all requests leave room for this one.
-async fn room(body: &Incoming, with: &With) -> Result<OwnedSemaphorePermit, Fault> {
-    let bounds = with.bounds;
+/// Waits until the memory for the bodies of all requests suffices for this one.
+async fn reserve(body: &Incoming, context: &Context) -> Result<OwnedSemaphorePermit, Fault> {
+    let bounds = context.bounds;
     let most = body
         .size_hint()
         .upper()
         .and_then(|most| usize::try_from(most).ok());
     let most = most.map_or(bounds.body, |most| most.min(bounds.body));
     let bytes = u32::try_from(most).unwrap_or(u32::MAX);
-    let room = Arc::clone(&with.bodies).acquire_many_owned(bytes);
-    match timeout(bounds.read, room).await {
-        Ok(Ok(room)) => Ok(room),
+    let reserved = Arc::clone(&context.bodies).acquire_many_owned(bytes);
+    match timeout(bounds.read, reserved).await {
+        Ok(Ok(reserved)) => Ok(reserved),
         _ => Err(Fault::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "the bodies of requests in progress take all of the {} bytes that they may; try \
-                 again when some are done",
+                "the bodies of requests in progress use all of the {} bytes available for them; \
+                 retry later",
                 bounds.bodies
             ),
         )),
@@ -272,22 +276,22 @@ async fn room(body: &Incoming, with: &With) -> Result<OwnedSemaphorePermit, Faul
 
 fn too_long(most: usize) -> Fault {
     let what = match most {
-        0 => "nothing here takes a body: send the request without one".to_owned(),
-        _ => format!("the body is longer than the {most} bytes it may have"),
+        0 => "no request here has a body: send the request without one".to_owned(),
+        _ => format!("the body exceeds the limit of {most} bytes"),
     };
     Fault::new(StatusCode::PAYLOAD_TOO_LARGE, what)
 }
 
-/// How many times more than it may have of a body is thrown away, so that a
-/// peer which sends first and listens then hears that it is too long; and where
-/// there is none at all, so many bytes.
-const THROWN_AWAY: usize = 8;
-const THROWN_AWAY_AT_LEAST: usize = 64 << 10;
+/// Of a body that is too long, this many times its limit is read and discarded, so that a client
+/// that reads only after sending gets the error response.
+const DISCARDED: usize = 8;
+/// The least number of bytes that are discarded, also where no body is accepted.
+const LEAST_DISCARDED: usize = 64 << 10;
 
-/// The body; `None` when it is longer than `most`.
-async fn take(mut body: Incoming, most: usize) -> Result<Option<Bytes>, hyper::Error> {
+/// The body; `None` if it is longer than `most`.
+async fn read_body(mut body: Incoming, most: usize) -> Result<Option<Bytes>, hyper::Error> {
     let (mut bytes, mut len) = (Vec::new(), 0_usize);
-    let thrown_away = most.saturating_mul(THROWN_AWAY).max(THROWN_AWAY_AT_LEAST);
+    let discarded = most.saturating_mul(DISCARDED).max(LEAST_DISCARDED);
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else {
             continue;
@@ -298,7 +302,7 @@ async fn take(mut body: Incoming, most: usize) -> Result<Option<Bytes>, hyper::E
         } else {
             bytes = Vec::new();
         }
-        if len > thrown_away {
+        if len > discarded {
             break;
         }
     }

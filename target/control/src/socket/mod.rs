@@ -1,7 +1,7 @@
-//! Managing the daemon while it runs: HTTP with JSON over a Unix socket.
+//! The control socket: HTTP with JSON over a Unix socket.
 //!
-//! The socket is served by a thread of its own, which no reactor waits for.
-//! Whoever may write the socket's file may do everything.
+//! A thread of its own serves the socket; no reactor waits for it. Write permission on the
+//! socket's file is permission for every change.
 
 mod openapi;
 mod queue;
@@ -28,40 +28,40 @@ use crate::http::{Answering, Bounds, Fault, may_pass};
 use crate::watch::Watch;
 use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 
-/// What requests are answered from.
+/// What request handlers share.
 #[derive(Clone)]
 pub struct Shared {
-    /// What is served, and the way to change it.
+    /// The served configuration and its changes.
     pub keeper: Arc<Keeper>,
-    /// What tells how it is.
+    /// Metrics and health.
     pub watch: Arc<Watch>,
-    /// Tells the service manager what is served, after every change.
+    /// Notifies the service manager of the status after every change.
     pub tell: fn(&str),
-    /// Whose turn it is to change something.
+    /// Orders the requests that change something.
     pub queue: ChangeQueue,
 }
 
-/// The socket, which listens; nobody is answered yet.
+/// A listening control socket that does not serve requests yet.
 pub struct Bound {
     listener: UnixListener,
     file: SocketFile,
 }
 
-/// Answers requests until it is dropped.
+/// Serves the control socket until it is dropped.
 pub struct Control {
     _answering: Answering,
-    /// Goes with it.
+    /// Removed when it is dropped.
     _file: SocketFile,
 }
 
-/// Requests that wait to be accepted; the kernel has a limit of its own (net.core.somaxconn).
+/// Connections waiting to be accepted; the kernel limits them too (net.core.somaxconn).
 const BACKLOG: i32 = 1024;
 
 impl Bound {
-    /// What is said of a socket at which another process listens.
+    /// The error if another process listens on the socket.
     pub const IN_USE: &str = "another process listens there; stop it or choose another path";
 
-    /// Listens where `config` says; `None` where it says nothing.
+    /// Listens on `control.socket` of `config`; `None` if it is not set.
     ///
     /// # Errors
     /// [`ConfigError`] names the key.
@@ -70,7 +70,7 @@ impl Bound {
         if control.socket.is_none() {
             if !config.is_from_command_line() {
                 tracing::info!(
-                    "no control socket: set control.socket, or $RUNTIME_DIRECTORY, to have one"
+                    "control socket disabled: set control.socket or $RUNTIME_DIRECTORY to enable it"
                 );
             }
             return Ok(None);
@@ -86,10 +86,10 @@ impl Bound {
         })
     }
 
-    /// Answers requests from now on.
+    /// Starts serving requests.
     ///
     /// # Errors
-    /// When there is no thread or runtime for that.
+    /// If the thread or its runtime cannot be created.
     pub fn serve(self, shared: &Shared) -> io::Result<Control> {
         let router: Router = routes::router(shared);
         let listener = self.listener;
@@ -108,14 +108,14 @@ fn bind(config: &ControlConfig) -> io::Result<Bound> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     let file = SocketFile::bind(&socket, path, config.mode)?;
     if let Some(group) = config.group {
-        // Before it listens: nobody else came by it meanwhile.
+        // Before it listens, so that nothing connects with the old group.
         chown(path, None, Some(Gid::from_raw(group))).map_err(|error| {
             let text = format!(
-                "{}: the file cannot be given to the group {group} of control.group: {error}; the \
-                 target's user has to be in that group",
+                "{}: its group cannot be set to {group} (control.group): {error}; add the \
+                 target's user to that group",
                 path.display()
             );
-            // A process gets another group only when it is started again.
+            // A process gets new groups only when it is restarted, so a retry is useless.
             io::Error::new(io::ErrorKind::InvalidInput, text)
         })?;
     }

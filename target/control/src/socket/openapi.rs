@@ -1,5 +1,4 @@
-//! The description of everything that the socket does, in the format of
-//! OpenAPI, made from the routes and the types themselves.
+//! The OpenAPI description of the control socket, generated from routes and types.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use crate::watch::http;
 #[openapi(
     info(
         title = "nvmeof-target",
-        description = "Managing the target while it runs: HTTP over its control socket."
+        description = "Management and monitoring of a running target: HTTP over its control socket."
     ),
     paths(
         routes::status,
@@ -50,9 +49,8 @@ pub(crate) fn description() -> OpenApi {
     description
 }
 
-/// Says of every object whose properties are known that it has no others. An object
-/// that is put together of several becomes one of its own, since none of these alone
-/// has all of the properties.
+/// Declares that an object with known properties has no others. An `allOf` of several objects
+/// becomes one object, since none of them alone has all properties.
 fn close(schema: &mut RefOr<Schema>, named: &BTreeMap<String, RefOr<Schema>>) {
     let RefOr::T(schema) = schema else { return };
     match schema {
@@ -91,7 +89,7 @@ fn close(schema: &mut RefOr<Schema>, named: &BTreeMap<String, RefOr<Schema>>) {
     }
 }
 
-/// The schema itself where another one is referred to.
+/// The schema, with a reference resolved.
 fn resolved<'a>(
     schema: &'a RefOr<Schema>,
     named: &'a BTreeMap<String, RefOr<Schema>>,
@@ -105,10 +103,10 @@ fn resolved<'a>(
     }
 }
 
-/// The same as text: what is in docs/openapi.json.
+/// The description as text, as in docs/openapi.json.
 ///
 /// # Errors
-/// When it is no JSON, which would be a mistake of ours.
+/// If it cannot be serialized, which would be a bug.
 pub fn text() -> Result<String, serde_json::Error> {
     Ok(description().to_pretty_json()? + "\n")
 }
@@ -123,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// In the folder of documents.
+    /// The committed description.
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
     #[test]
@@ -135,15 +133,14 @@ mod tests {
         assert_eq!(described, there);
     }
 
-    /// Objects whose content is said elsewhere: this description, what is measured, and
-    /// differences.
+    /// Objects without a schema here: this description, health, snapshots and differences.
     fn is_open(place: &str) -> bool {
         let whole = ["/openapi.json", "/healthz", "/snapshot"];
         let is_whole = |path: &&str| place.starts_with(&format!("/paths/{path}/get/responses/"));
         whole.iter().any(is_whole) || place.ends_with("OutcomeOut/properties/changes/items")
     }
 
-    /// Every object, wherever it is in the description.
+    /// Collects the places of all objects that may have other keys.
     fn objects(value: &Value, place: &str, found: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -171,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_says_that_it_has_no_other_keys() {
+    fn described_objects_have_no_additional_properties() {
         let description = serde_json::to_value(description()).unwrap();
         let mut open = Vec::new();
         objects(&description, "", &mut open);
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_namespace_has_its_keys_and_the_name_of_the_edit() {
+    fn namespace_add_schema_has_keys_and_edit_name() {
         let description = serde_json::to_value(description()).unwrap();
         let edits = &description["components"]["schemas"]["Edit"]["oneOf"];
         let mut edits = edits.as_array().unwrap().iter();
@@ -192,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_description_is_this_one() {
+    fn committed_description_is_up_to_date() {
         let now = text().unwrap();
         if std::env::var_os("NVMEOF_WRITE").is_some() {
             std::fs::write(FILE, &now).unwrap();
         }
         let committed = std::fs::read_to_string(FILE).unwrap();
-        let hint = "NVMEOF_WRITE=1 cargo test -p nvmeof-target-control openapi writes it anew";
+        let hint = "`NVMEOF_WRITE=1 cargo test -p nvmeof-target-control openapi` writes it";
         assert!(
             committed == now,
-            "docs/openapi.json is not what the routes say: {hint}"
+            "docs/openapi.json differs from the routes: {hint}"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Requests that may take long: how many wait, and what is done together.
+//! The queue of requests that may take long.
 //!
-//! Edits of the configuration that wait are made as one change, by the first
-//! client's request that gets a turn. A client that goes away takes its edits with
-//! it unless they are being made already; those are made as a whole.
+//! All pending edits of the configuration are applied as one change, by the first request that
+//! gets a worker. A client that disconnects withdraws its edits, unless they are being applied
+//! already; those are applied completely.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,126 +14,127 @@ use crate::changes::{ChangeError, Edit, Outcome};
 use crate::http::{Fault, WORKERS};
 use nvmeof_target_manage::files;
 
-/// Whose turn it is. Clones are the same.
+/// The queue of requests. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ChangeQueue {
-    working: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    workers: Arc<Semaphore>,
+    entries: Arc<Semaphore>,
+    /// The most requests that wait or are executed.
     most: usize,
-    /// A change that is in progress for longer is reported to those who wait.
+    /// A change in progress for longer is reported to the clients that wait.
     pub(super) patience: Duration,
     waiting: Arc<Mutex<Vec<Waiting>>>,
 }
 
-/// A place among the requests that wait.
+/// A request that was admitted to the queue.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct Entry {
     queue: ChangeQueue,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
-/// One that may work, until it is dropped.
+/// The right to execute a request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// None where nobody counts any more: the target ends.
-    _working: Option<OwnedSemaphorePermit>,
-    _place: OwnedSemaphorePermit,
+    /// `None` if the semaphore is closed: the target ends.
+    _worker: Option<OwnedSemaphorePermit>,
+    _entry: OwnedSemaphorePermit,
 }
 
-/// Edits that wait for a turn, whoever's.
+/// Pending edits of one client.
 #[derive(Debug)]
 pub(super) struct Waiting {
     edits: Vec<Edit>,
     reply: Reply,
 }
 
-/// Where the outcome of edits goes.
+/// Receives the outcome of edits.
 pub(super) type Reply = oneshot::Sender<Result<Outcome, ChangeError>>;
 
-/// The client that waits for the outcome of its edits.
+/// The outcome of edits, for which a client waits.
 pub(super) struct Awaited {
     waiting: Arc<Mutex<Vec<Waiting>>>,
     pub(super) outcome: oneshot::Receiver<Result<Outcome, ChangeError>>,
 }
 
-/// Requests that are worked on; of changes one at a time goes on.
-const WORKING: usize = WORKERS / 2;
-/// Longer than a reactor that does not answer is waited for, some times over.
+/// Requests that are executed at a time; changes among them are applied one after the other.
+const CONCURRENT: usize = WORKERS / 2;
+/// Several times the bound after which a reactor counts as stalled.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of so many connections one is not for changes but for those who ask.
-const ASKING_SHARE: usize = 8;
+/// One of this many connections is reserved for requests that only read.
+const RESERVED_SHARE: usize = 8;
 
 impl Default for ChangeQueue {
     fn default() -> Self {
         let connections = files::managing();
-        Self::with_most(connections - connections.div_ceil(ASKING_SHARE))
+        Self::with_most(connections - connections.div_ceil(RESERVED_SHARE))
     }
 }
 
 impl ChangeQueue {
-    /// So many requests may wait and be worked on together.
+    /// At most `most` requests wait or are executed.
     pub(super) fn with_most(most: usize) -> Self {
         Self {
-            working: Arc::new(Semaphore::new(WORKING)),
-            places: Arc::new(Semaphore::new(most)),
+            workers: Arc::new(Semaphore::new(CONCURRENT)),
+            entries: Arc::new(Semaphore::new(most)),
             most,
             patience: PATIENCE,
             waiting: Arc::default(),
         }
     }
 
-    /// A place to wait in.
+    /// Admits a request.
     ///
     /// # Errors
-    /// Too many wait already.
-    pub(super) fn enter(&self) -> Result<Waits, Fault> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| {
+    /// If the limit is reached.
+    pub(super) fn enter(&self) -> Result<Entry, Fault> {
+        let permit = Arc::clone(&self.entries).try_acquire_owned();
+        let permit = permit.map_err(|_| {
             let what = format!(
-                "{} requests for changes are waiting, which is the limit; try again when some \
-                 are done, or make several changes in one request",
+                "{} requests for changes are waiting, which is the limit; retry later, or combine \
+                 changes in one request",
                 self.most
             );
             Fault::new(StatusCode::SERVICE_UNAVAILABLE, what)
         })?;
         let queue = self.clone();
-        Ok(Waits { queue, place })
+        Ok(Entry { queue, permit })
     }
 
-    /// Requests whose edits nobody makes yet.
+    /// The number of requests with pending edits.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         lock(&self.waiting).len()
     }
 
-    /// Everything that waits to be made, in the order in which it came.
+    /// Takes all pending edits, in the order of their arrival.
     pub(super) fn take(&self) -> Vec<(Reply, Vec<Edit>)> {
         let all = std::mem::take(&mut *lock(&self.waiting)).into_iter();
         all.map(|one| (one.reply, one.edits)).collect()
     }
 }
 
-impl Waits {
-    /// Leaves edits to be made by the next request that gets a turn.
-    pub(super) fn leave(&self, edits: Vec<Edit>) -> Awaited {
+impl Entry {
+    /// Queues edits for the next request that gets a worker.
+    pub(super) fn push(&self, edits: Vec<Edit>) -> Awaited {
         let (reply, outcome) = oneshot::channel();
         lock(&self.queue.waiting).push(Waiting { edits, reply });
         let waiting = Arc::clone(&self.queue.waiting);
         Awaited { waiting, outcome }
     }
 
-    /// Waits for a turn, in the order of those who come.
+    /// Waits for a worker, in order of arrival.
     pub(super) async fn turn(self) -> Turn {
-        let working = Arc::clone(&self.queue.working).acquire_owned().await;
+        let worker = Arc::clone(&self.queue.workers).acquire_owned().await;
         Turn {
-            _working: working.ok(),
-            _place: self.place,
+            _worker: worker.ok(),
+            _entry: self.permit,
         }
     }
 }
 
 impl Awaited {
-    /// Takes the edits back, unless they are being made. Says whether it did.
+    /// Withdraws the edits, unless they are being applied. Returns whether it did.
     pub(super) fn withdraw(&mut self) -> bool {
         self.outcome.close();
         let mut waiting = lock(&self.waiting);
@@ -150,6 +151,6 @@ impl Drop for Awaited {
 }
 
 fn lock(waiting: &Mutex<Vec<Waiting>>) -> MutexGuard<'_, Vec<Waiting>> {
-    // It is replaced as a whole.
+    // Each update is a single operation, so a panic leaves it consistent.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The paths there are, and what is done at each.
+//! The HTTP paths of the control socket and their handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use nvmeof_target_api::{
 };
 use nvmeof_target_manage::{Drained, Manager};
 
-/// A path of [`ROUTES`]: what it is, and what answers there.
+/// A path and its handler.
 type Route = (&'static str, fn() -> MethodRouter<Shared>);
 
-/// Every path there is; the OpenAPI description has the same.
+/// All paths; the OpenAPI description has the same.
 pub(super) const ROUTES: &[Route] = &[
     ("/v1/status", || get(status)),
     ("/v1/document", || get(document)),
@@ -49,7 +49,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("/openapi.json", || get(described)),
 ];
 
-/// Everything that is served. More is merged here.
+/// The router of the control socket, including metrics and health.
 pub(super) fn router(shared: &Shared) -> Router {
     let all = ROUTES.iter();
     let router = all.fold(Router::new(), |router, (path, answers)| {
@@ -64,13 +64,13 @@ pub(super) fn router(shared: &Shared) -> Router {
 
 type Answer<T> = Result<Json<T>, Fault>;
 
-/// What is served, and to whom.
+/// Status of the target: ports, subsystems, namespaces and connected hosts.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
 pub(super) async fn status(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     ask(shared, |keeper| Ok(status_of(keeper))).await
 }
 
-/// The document that is served, with every change made at run time.
+/// The served configuration, with all run-time changes.
 #[utoipa::path(get, path = "/v1/document", responses((status = 200, body = DocumentOut)))]
 pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<DocumentOut> {
     ask(shared, |keeper| {
@@ -87,8 +87,9 @@ pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<
     .await
 }
 
-/// What applying a document would change. Everything it names is opened, so
-/// that what is wrong with it is found, and let go again.
+/// Plans to apply a document: reports what would change.
+///
+/// Opens the backing stores of the document to find errors, and closes them again.
 #[utoipa::path(
     post,
     path = "/v1/plan",
@@ -105,8 +106,9 @@ pub(super) async fn plan(
     .await
 }
 
-/// Serves a document from now on, in the place of the administrator's file and
-/// of every change since: all of it, or nothing changes.
+/// Applies a document instead of the configuration file and all run-time changes.
+///
+/// It is applied completely or not at all.
 #[utoipa::path(
     post,
     path = "/v1/apply",
@@ -118,19 +120,20 @@ pub(super) async fn apply(
     Body(document): Body<DocumentIn>,
 ) -> Answer<OutcomeOut> {
     change(shared, move |keeper| {
-        changed("apply", keeper.apply(document.name, document.text))
+        logged("apply", keeper.apply(document.name, document.text))
     })
     .await
 }
 
-/// Reads the administrator's file again and serves what it says, with the
-/// changes made at run time.
+/// Reads the configuration file again and applies the run-time changes to it.
+///
+/// It replaces a document of `POST /v1/apply`.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = OutcomeOut), Refusals))]
 pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
-    change(shared, |keeper| changed("reload", keeper.reload())).await
+    change(shared, |keeper| logged("reload", keeper.reload())).await
 }
 
-/// What a reload would change.
+/// Plans a reload: reports what would change.
 #[utoipa::path(
     post,
     path = "/v1/reload/plan",
@@ -140,9 +143,10 @@ pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answ
     in_turn(shared, |keeper| Ok(planned_out(keeper.plan_reload()?))).await
 }
 
-/// Changes single things: all of them, or nothing changes. A subsystem with its
-/// namespaces is one request: `subsystem_add`, then `namespace_add` for each. To repeat
-/// such a request whose answer did not come is no error.
+/// Makes run-time changes, all or none.
+///
+/// One request can add a subsystem with its namespaces: `subsystem_add`, then `namespace_add`
+/// for each. Such a request may be repeated if its response was lost.
 #[utoipa::path(
     post,
     path = "/v1/edits",
@@ -162,8 +166,9 @@ pub(super) async fn edits(
     edit(shared, edits).await
 }
 
-/// Gives changes up that are deferred: all of them, or nothing changes. Each is
-/// as `GET /v1/document` has it under `deferred`.
+/// Removes deferred changes, all or none.
+///
+/// Each is given as in `deferred` of `GET /v1/document`.
 #[utoipa::path(
     post,
     path = "/v1/forget",
@@ -175,12 +180,12 @@ pub(super) async fn forget(
     Body(ForgetIn { edits }): Body<ForgetIn>,
 ) -> Answer<OutcomeOut> {
     change(shared, move |keeper| {
-        changed("forget", keeper.forget(&edits))
+        logged("forget", keeper.forget(&edits))
     })
     .await
 }
 
-/// Looks at the size of a file or device again, or changes that of a file.
+/// Adopts the size of a file or device, or resizes a file first.
 #[utoipa::path(
     post,
     path = "/v1/resize",
@@ -192,12 +197,14 @@ pub(super) async fn resize(
     Body(wanted): Body<Resize>,
 ) -> Answer<OutcomeOut> {
     change(shared, move |keeper| {
-        changed("resize", keeper.resize(&wanted))
+        logged("resize", keeper.resize(&wanted))
     })
     .await
 }
 
-/// Takes the controllers of a host away. It may connect again.
+/// Deletes the controllers of a host.
+///
+/// The host may reconnect.
 #[utoipa::path(
     post,
     path = "/v1/disconnect",
@@ -216,23 +223,24 @@ pub(super) async fn disconnect(
     .await
 }
 
-/// Takes no new connections, lets commands in flight finish, and lets go of all
-/// hosts. What is served stays for when hosts may come again.
+/// Stops accepting connections, completes commands in flight and disconnects all hosts.
+///
+/// The configuration stays for `POST /v1/resume`.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
 pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
-    let tell = shared.tell;
-    // It waits for no other change, and knows itself how long it may take.
+    let notify = shared.tell;
+    // A drain does not wait for other changes, and bounds its own time.
     let turn = shared.queue.enter()?.turn().await;
     ask(shared, move |keeper| {
         let _turn = turn;
         let lost = keeper.drain();
-        tell(&keeper.manager().status());
+        notify(&keeper.manager().status());
         Ok(lost?[..].into())
     })
     .await
 }
 
-/// Lets hosts come again after they were let go.
+/// Accepts connections again after a drain.
 #[utoipa::path(post, path = "/v1/resume", responses((status = 200, body = StatusOut), Refusals))]
 pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
     change(shared, |keeper| {
@@ -242,7 +250,7 @@ pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<St
     .await
 }
 
-/// Saves the changes made at run time, if they are not.
+/// Saves the run-time changes if that failed before.
 #[utoipa::path(post, path = "/v1/save", responses((status = 200, body = SavedOut), Refusals))]
 pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> Answer<SavedOut> {
     in_turn(shared, |keeper| {
@@ -252,7 +260,7 @@ pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> Answer<Save
     .await
 }
 
-/// This description.
+/// This OpenAPI description.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
 pub(super) async fn described(_: NoBody) -> Json<utoipa::openapi::OpenApi> {
     Json(openapi::description())
@@ -262,10 +270,10 @@ fn names(all: &[Nqn]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
 }
 
-/// What is said of files that lost their names.
+/// Remarks on files that were deleted, renamed or replaced, by subsystem and NSID.
 type Unlinked = BTreeMap<(String, u32), String>;
 
-/// Those that are switched off as well, in order.
+/// All namespaces of a subsystem, including disabled ones, by NSID.
 fn namespaces(
     subsystem: &Subsystem,
     model: &Model,
@@ -275,9 +283,9 @@ fn namespaces(
     let nqn = subsystem.nqn.as_str();
     let path_of = |nsid| config.paths().find(|(of, _)| *of == (nqn, nsid));
     let all = subsystem.namespaces().iter().chain(subsystem.disabled());
-    let told = all.map(|namespace| NamespaceOut {
+    let namespaces = all.map(|namespace| NamespaceOut {
         nsid: namespace.nsid,
-        // Between two changes one may be there and the other not yet.
+        // The model may be a change ahead of the configuration.
         path: path_of(namespace.nsid).map_or_else(String::new, |(_, path)| path.to_owned()),
         bytes: namespace.bytes(),
         block_size: namespace.block_size(),
@@ -290,9 +298,9 @@ fn namespaces(
         ana_state: ana_state(model, &subsystem.nqn, namespace.group()),
         hosts: namespace.hosts.as_deref().map(names),
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort_unstable_by_key(|one| one.nsid);
-    told
+    let mut namespaces: Vec<_> = namespaces.collect();
+    namespaces.sort_unstable_by_key(|one| one.nsid);
+    namespaces
 }
 
 /// The state of a group on the ports that reach the subsystem, if it is the same on all.
@@ -308,9 +316,9 @@ fn ana_state(model: &Model, nqn: &Nqn, group: u32) -> Option<String> {
 }
 
 fn ports(manager: &Manager, model: &Model) -> Vec<PortOut> {
-    let told = manager.ports().into_iter().filter_map(|served| {
+    let ports = manager.ports().into_iter().filter_map(|served| {
         let address = port_address(served.address);
-        // Between two changes one may be there and the other not yet.
+        // The model may be a change behind the ports.
         let port = model.ports().iter().find(|one| one.is_at(&address))?;
         let groups = port.ana_groups.iter().map(|one| AnaGroupOut {
             group: one.id,
@@ -324,7 +332,7 @@ fn ports(manager: &Manager, model: &Model) -> Vec<PortOut> {
             subsystems: port.subsystems.as_deref().map(names),
         })
     });
-    told.collect()
+    ports.collect()
 }
 
 fn status_of(keeper: &Keeper) -> StatusOut {
@@ -374,14 +382,14 @@ fn planned_out(planned: Planned) -> OutcomeOut {
     }
 }
 
-/// What came of a change, which the log is told too.
-fn changed(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
+/// The response to a change, which is logged.
+fn logged(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
     let outcome = outcome.inspect(|outcome| outcome.tell(what));
-    told(what, outcome)
+    response(what, outcome)
 }
 
-/// What came of a change that the log knows of unless it was refused.
-fn told(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
+/// The response to a change that was logged already, unless it was refused.
+fn response(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
     let outcome = outcome.inspect_err(|error| tracing::warn!("{what} refused: {error}"))?;
     let remarks = outcome.report.remarks.iter().cloned();
     Ok(OutcomeOut {
@@ -395,30 +403,30 @@ fn told(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut,
 }
 
 fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
-    Nqn::new(name).map_err(|error| Fault::wrong(key, &format!("{name:?}: {error}")))
+    Nqn::new(name).map_err(|error| Fault::invalid(key, &format!("{name:?}: {error}")))
 }
 
-/// Has the keeper change something, which the service manager hears of: what is
-/// served may be other after what failed, too.
+/// Executes a change and notifies the service manager, also after a failure: that may have
+/// changed what is served, too.
 async fn change<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
-    let tell = shared.tell;
+    let notify = shared.tell;
     in_turn(shared, move |keeper| {
         let answer = answer(keeper);
-        tell(&keeper.manager().status());
+        notify(&keeper.manager().status());
         answer
     })
     .await
 }
 
-/// Has edits made, together with those of others that wait.
+/// Applies edits, together with the pending ones of other clients.
 async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
-    let place = shared.queue.enter()?;
-    let mut awaited = place.leave(edits);
+    let entry = shared.queue.enter()?;
+    let mut awaited = entry.push(edits);
     let making = async {
-        let turn = place.turn().await;
+        let turn = entry.turn().await;
         let made = work({
             let shared = shared.clone();
             move || {
@@ -427,7 +435,7 @@ async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
             }
         });
         drop(made.await);
-        // Others may be making them still.
+        // Another request may still be applying them.
         std::future::pending::<()>().await;
     };
     let outcome = tokio::select! {
@@ -436,7 +444,7 @@ async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
         () = making => None,
         stalled = stalled(&shared) => {
             if awaited.withdraw() {
-                return Err(not_begun(&stalled));
+                return Err(not_started(&stalled));
             }
             match awaited.outcome.try_recv() {
                 Ok(outcome) => Some(outcome),
@@ -444,36 +452,36 @@ async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
             }
         }
     };
-    told("change", outcome.ok_or_else(unfinished)?).map(Json)
+    response("change", outcome.ok_or_else(unfinished)?).map(Json)
 }
 
-/// Makes all edits that wait.
+/// Applies all pending edits.
 fn make_all(shared: &Shared, turn: Turn) {
-    // Until it is done, also when nobody waits for the answer any more.
+    // Held until the end, also if the client disconnects.
     let _turn = turn;
     let made = shared.keeper.edit_all(|| shared.queue.take());
     if !made.is_empty() {
         (shared.tell)(&shared.keeper.manager().status());
     }
     for (reply, outcome) in made {
-        // Where the client is gone there is nobody to be told.
+        // Fails if the client has disconnected.
         let _ = reply.send(outcome);
     }
 }
 
-/// Has the keeper answer when it is the request's turn: it may wait for a change that is
-/// going on, or for a disk.
+/// Executes a request that may have to wait for a change in progress or a backing store, when
+/// it is its turn.
 async fn in_turn<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> Answer<T> {
-    let place = shared.queue.enter()?;
+    let entry = shared.queue.enter()?;
     let turn = tokio::select! {
-        turn = place.turn() => turn,
-        stalled = stalled(&shared) => return Err(not_begun(&stalled)),
+        turn = entry.turn() => turn,
+        stalled = stalled(&shared) => return Err(not_started(&stalled)),
     };
     let answered = ask(shared.clone(), move |keeper| {
-        // Until it is done, also when nobody waits for the answer any more.
+        // Held until the end, also if the client disconnects.
         let _turn = turn;
         answer(keeper)
     });
@@ -484,20 +492,20 @@ async fn in_turn<T: Send + 'static>(
     }
 }
 
-/// How often a change that is in progress is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often the change in progress is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until a change has been in progress for long.
+/// Waits until a change has been in progress for longer than the bound.
 async fn stalled(shared: &Shared) -> Stalled {
     loop {
-        sleep(LOOK.min(shared.queue.patience)).await;
+        sleep(CHECK_INTERVAL.min(shared.queue.patience)).await;
         if let Some(stalled) = shared.keeper.stalled(shared.queue.patience) {
             return stalled;
         }
     }
 }
 
-fn not_begun(stalled: &Stalled) -> Fault {
+fn not_started(stalled: &Stalled) -> Fault {
     let what = format!(
         "{stalled}; this request waited for it and changed nothing: see the log, restore what \
          does not respond, then try again"
@@ -513,7 +521,7 @@ fn not_finished(stalled: &Stalled) -> Fault {
     Fault::new(StatusCode::GATEWAY_TIMEOUT, what)
 }
 
-/// Has the keeper answer, on a thread of its own: that may take a while.
+/// Executes a request on a thread of its own, since it may block.
 async fn ask<T: Send + 'static>(
     shared: Shared,
     answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
@@ -522,7 +530,7 @@ async fn ask<T: Send + 'static>(
     work(move || answer(&keeper)).await.map(Json)
 }
 
-/// A body of JSON.
+/// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -558,13 +566,13 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Fau
 }
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    // serde takes the values of an object as a list, too.
+    // serde also accepts a struct as a list of its values.
     if bytes.trim_ascii_start().starts_with(b"[") {
         let what = "the body is a list and must be an object; see GET /openapi.json";
         return Err(bad(what.to_owned()));
     }
     let parsed = serde_json::from_slice(bytes);
-    parsed.map_err(|error| bad(format!("the body is not what is expected: {error}")))
+    parsed.map_err(|error| bad(format!("the body is invalid: {error}")))
 }
 
 fn bad(what: String) -> Fault {

@@ -1,4 +1,4 @@
-//! What the socket makes of those who use it badly.
+//! The control socket under misuse and load.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod bursts;
@@ -43,14 +43,14 @@ const FEW: Bounds = Bounds {
     grace: Duration::from_millis(100),
 };
 
-/// Where peers are too slow; others need far less, also on a busy machine.
+/// For clients that are too slow; others need far less time, also on a busy machine.
 const BRIEF: Bounds = Bounds {
     read: Duration::from_secs(2),
     write: Duration::from_secs(2),
     ..FEW
 };
 
-/// How long work takes.
+/// Duration of a slow request.
 const NAP: Duration = Duration::from_millis(2500);
 
 impl Scene {
@@ -105,8 +105,8 @@ impl Scene {
         stream
     }
 
-    /// What bytes are answered with, to the end.
-    fn says(&self, bytes: &[u8]) -> String {
+    /// Sends bytes and returns the whole response.
+    fn response(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
         heard(&mut stream)
@@ -151,7 +151,7 @@ fn ask(scene: &Scene, method: &str, path: &str, body: &Value) -> (u16, Value) {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_said_in_json() {
+fn request_errors_are_json() {
     let scene = Scene::new(FEW);
     let good = json!({ "a": [1, 2] });
     assert_eq!(ask(&scene, "POST", "/echo", &good), (200, good.clone()));
@@ -167,23 +167,23 @@ fn what_is_wrong_with_a_request_is_said_in_json() {
             "{answered}: {message}"
         );
     }
-    let bad = scene.says(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n{\"a\":");
+    let bad = scene.response(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n{\"a\":");
     assert!(
         bad.starts_with("HTTP/1.1 400 ") && bad.contains("line 1 column 5"),
         "{bad}"
     );
-    let method = scene.says(b"PUT /echo HTTP/1.1\r\nhost: a\r\n\r\n");
+    let method = scene.response(b"PUT /echo HTTP/1.1\r\nhost: a\r\n\r\n");
     assert!(
         method.contains("405") && method.to_lowercase().contains("allow: post"),
         "{method}"
     );
-    let noise = scene.says(b"\x00\x01\x02 what is this?\r\n\r\n");
+    let noise = scene.response(b"\x00\x01\x02 what is this?\r\n\r\n");
     assert!(noise.starts_with("HTTP/1.1 400 "), "{noise}");
     assert_eq!(ask(&scene, "POST", "/echo", &good).0, 200);
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused() {
+fn oversized_body_is_refused() {
     let scene = Scene::new(FEW);
     let long = json!("x".repeat(FEW.body));
     let (status, body) = ask(&scene, "POST", "/echo", &long);
@@ -199,55 +199,55 @@ fn a_body_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn where_there_is_nothing_to_send_no_body_is_taken() {
+fn body_is_refused_where_none_is_expected() {
     let scene = Scene::new(Bounds { body: 0, ..FEW });
     let said = |head: &str, body: &[u8]| {
         let head = format!("POST /echo HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n");
-        scene.says(&[head.as_bytes(), body].concat())
+        scene.response(&[head.as_bytes(), body].concat())
     };
     let long = vec![b'x'; 60 << 10];
     for answer in [
         said("content-length: 1", b"1"),
         said("content-length: 61440", &long),
         said("transfer-encoding: chunked", b"1\r\n1\r\n0\r\n\r\n"),
-        // Nothing is sent after that, and nothing waited for.
+        // Nothing is sent after that, and nothing is awaited.
         said("expect: 100-continue\r\ncontent-length: 9", b""),
     ] {
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("without one"), "{answer}");
     }
-    // A body of no bytes is none.
+    // A body of 0 bytes is no body.
     let nothing = said("content-length: 0", b"");
     assert!(nothing.starts_with("HTTP/1.1 400 "), "{nothing}");
 }
 
 #[test]
-fn a_head_that_is_too_long_is_refused() {
+fn oversized_head_is_refused() {
     let scene = Scene::new(FEW);
     let long = format!("x: {}\r\n", "y".repeat(FEW.head));
     let many = "x: y\r\n".repeat(100);
     for head in [long, many] {
-        let said = scene.says(format!("GET /slow HTTP/1.1\r\n{head}\r\n").as_bytes());
+        let said = scene.response(format!("GET /slow HTTP/1.1\r\n{head}\r\n").as_bytes());
         assert!(said.starts_with("HTTP/1.1 431 "), "{said}");
     }
 }
 
 #[test]
-fn one_request_comes_over_a_connection() {
+fn connection_carries_one_request() {
     let scene = Scene::new(FEW);
     let one = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n";
-    let said = scene.says(format!("{one}1{one}2{one}3").as_bytes());
+    let said = scene.response(format!("{one}1{one}2{one}3").as_bytes());
     assert_eq!(said.matches("HTTP/1.1 200 ").count(), 1, "{said}");
     assert!(said.to_lowercase().contains("connection: close"), "{said}");
     assert!(said.ends_with("\r\n\r\n1"), "{said}");
 }
 
 #[test]
-fn a_byte_now_and_then_holds_nobody_up_and_comes_to_an_end() {
+fn trickling_client_does_not_block_others_and_times_out() {
     let scene = Scene::new(BRIEF);
     let mut slow: Vec<_> = (0..3).map(|_| scene.connect()).collect();
     let mut ended = false;
-    // It ends before it is too long.
+    // The time limit ends it before the length limit.
     let head = b"POST /echo HTTP/1.1\r\nhost: a\r\n".iter().cycle();
     for byte in head.take(FEW.head / 2) {
         for stream in &mut slow {
@@ -259,16 +259,16 @@ fn a_byte_now_and_then_holds_nobody_up_and_comes_to_an_end() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("somebody may take for ever to ask");
+    panic!("a request may take forever");
 }
 
 #[test]
-fn who_is_slow_is_told_so_and_closed() {
+fn slow_client_is_notified_and_closed() {
     let scene = Scene::new(BRIEF);
-    assert_eq!(scene.says(b"GET /slow HT").find("200"), None);
-    let half = scene.says(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n[1");
+    assert_eq!(scene.response(b"GET /slow HT").find("200"), None);
+    let half = scene.response(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n[1");
     assert!(half.starts_with("HTTP/1.1 408 "), "{half}");
-    // Whoever does not take the answer is closed with a part of it.
+    // A client that does not read its response gets a part of it.
     let mut lazy = scene.connect();
     lazy.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n")
         .unwrap();
@@ -276,26 +276,26 @@ fn who_is_slow_is_told_so_and_closed() {
     poll(&mut closed, PollTimeout::from(60_000u16)).unwrap();
     assert_eq!(closed[0].revents(), Some(PollFlags::POLLHUP));
     assert!(heard(&mut lazy).len() < 32 << 20);
-    // Work that takes longer is not to blame on its peer.
+    // A request that takes longer on the target's side is not limited.
     let answer = scene.caller().call(Method::GET, "/slow", None).unwrap();
     assert_eq!(&answer.body[..], b"done");
 }
 
 #[test]
-fn those_who_say_nothing_hold_nobody_up() {
+fn silent_clients_do_not_block_others() {
     let scene = Scene::new(Bounds {
         read: Duration::from_secs(3600),
         ..FEW
     });
     let mut silent: Vec<_> = (0..20).map(|_| scene.connect()).collect();
     for (at, one) in silent.iter_mut().enumerate() {
-        // Some say a little.
+        // Some send a part of a request.
         let _ = one.write_all(&b"POST /echo HTTP/1.1\r\ncontent-length: 9\r\n\r\n"[..at * 2]);
     }
     for at in 0..10 {
         assert_eq!(ask(&scene, "POST", "/echo", &json!(at)).0, 200);
     }
-    // Requests that are being worked on do not give way: more of them wait.
+    // Requests in progress are not replaced: further ones wait.
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -307,7 +307,7 @@ fn those_who_say_nothing_hold_nobody_up() {
 }
 
 #[test]
-fn the_socket_is_for_its_owner_and_goes_in_the_end() {
+fn socket_is_private_and_removed_at_the_end() {
     use std::os::unix::fs::PermissionsExt;
     let scene = Scene::new(FEW);
     let socket = scene.socket();
@@ -324,8 +324,8 @@ fn the_socket_is_for_its_owner_and_goes_in_the_end() {
     assert_eq!(ask(&scene, "POST", "/echo", &json!(1)).0, 200);
     drop(scene);
     assert!(!folder.exists());
-    let nobody = Caller::new(&socket, Duration::from_secs(1));
-    let error = nobody.ask(Method::GET, "/", None).unwrap_err().to_string();
+    let caller = Caller::new(&socket, Duration::from_secs(1));
+    let error = caller.ask(Method::GET, "/", None).unwrap_err().to_string();
     assert!(error.contains("does the target run?"), "{error}");
 }
 
@@ -337,7 +337,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// A target that serves nothing, and what requests are answered from.
+/// A target without namespaces, and what its request handlers share.
 fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
     let file = folder.path().join("target.toml");
     let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
@@ -353,9 +353,9 @@ fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
     (server, shared)
 }
 
-/// A disk may hang, and with it whatever opens or closes it.
+/// A backing store may stall, and with it each change that opens or closes it.
 #[test]
-fn changes_that_wait_leave_room_for_those_who_ask() {
+fn pending_changes_leave_capacity_for_reads() {
     let folder = tempfile::tempdir().unwrap();
     let (server, mut shared) = served(&folder, |_| {});
     shared.queue = ChangeQueue::with_most(8);
@@ -367,9 +367,9 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
         edits(State(shared.clone()), Body(body))
     };
     runtime().block_on(async {
-        let mut hung = Vec::new();
+        let mut stalled = Vec::new();
         for _ in 0..4 {
-            hung.push(shared.queue.enter().unwrap().turn().await);
+            stalled.push(shared.queue.enter().unwrap().turn().await);
         }
         let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
         tokio::task::yield_now().await;
@@ -381,7 +381,7 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
             .await
             .map(drop)
             .unwrap();
-        drop(hung);
+        drop(stalled);
         for one in waiting {
             one.await.unwrap().map(drop).unwrap();
         }
@@ -392,13 +392,13 @@ fn changes_that_wait_leave_room_for_those_who_ask() {
 }
 
 #[test]
-fn the_service_manager_hears_of_every_change() {
-    static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+fn service_manager_is_notified_of_every_change() {
+    static NOTIFIED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
     let folder = tempfile::tempdir().unwrap();
-    let tell = |status: &str| TOLD.lock().unwrap().push(status.to_owned());
+    let tell = |status: &str| NOTIFIED.lock().unwrap().push(status.to_owned());
     let (server, shared) = served(&folder, tell);
     let shared = || State(shared.clone());
-    let told = || std::mem::take(&mut *TOLD.lock().unwrap());
+    let notified = || std::mem::take(&mut *NOTIFIED.lock().unwrap());
     let add = |plan| {
         let add = NamespaceAdd {
             path: "ram:1M".into(),
@@ -410,19 +410,19 @@ fn the_service_manager_hears_of_every_change() {
     runtime().block_on(async {
         status(shared(), NoBody).await.map(drop).unwrap();
         edits(shared(), add(true)).await.map(drop).unwrap();
-        assert_eq!(told(), Vec::<String>::new());
+        assert_eq!(notified(), Vec::<String>::new());
         edits(shared(), add(false)).await.map(drop).unwrap();
-        let said = told().concat();
+        let said = notified().concat();
         assert!(
             said.starts_with("serving 1 namespace on 127.0.0.1:"),
             "{said}"
         );
         drain(shared(), NoBody).await.map(drop).unwrap();
-        let said = told().concat();
+        let said = notified().concat();
         assert!(said.contains("drained"), "{said}");
         edits(shared(), add(false)).await.map(drop).unwrap_err();
         resume(shared(), NoBody).await.map(drop).unwrap();
-        let said = told();
+        let said = notified();
         assert_eq!(said.len(), 2);
         assert!(!said[1].contains("drained"), "{said:?}");
     });

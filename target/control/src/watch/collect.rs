@@ -1,4 +1,4 @@
-//! Putting together what all reactors have and counted.
+//! Snapshots: the state and the counters of all reactors, combined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,58 +22,58 @@ use nvmeof_target_engine::{Mailbox, Order};
 use nvmeof_target_manage::ports::Providers;
 use nvmeof_target_manage::{Counted, FaultCounts, Manager, Server};
 
-/// Tells how the target is. Asking from several threads is fine.
+/// Collects snapshots of the target. Safe to use from several threads.
 #[derive(Debug)]
 pub struct Watch {
     target: Target,
     reactors: Vec<Watched>,
-    /// What they counted.
-    ledger: MetricsRegistry,
-    /// What became of disks.
+    /// Counters of commands of all reactors.
+    registry: MetricsRegistry,
+    /// Faults of backing stores.
     faults: FaultCounts,
-    /// What serves, if it is known.
-    manager: Option<Known>,
+    /// The manager of the target; `None` in tests.
+    manager: Option<Opaque>,
     /// Memory that hosts on this machine lend.
     borrowed: Borrowed,
     providers: Providers,
     started: Instant,
     started_at: SystemTime,
     patience: Duration,
-    /// What every reactor says of itself; `None` of those that are silent.
+    /// The state of each reactor; `None` for those that did not respond.
     reactor_snapshots: Joined<Vec<Option<ReactorSnapshot>>>,
     snapshots: Joined<Snapshot>,
 }
 
-/// One reactor, as far as it is watched.
+/// One reactor that is monitored.
 #[derive(Debug)]
 struct Watched {
     mailbox: Mailbox,
     counters: Arc<Counters>,
 }
 
-/// Within this time a reactor says how it is, unless it hangs.
+/// A reactor that does not report its state within this time is stalled.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Watch {
-    /// Of what `server` serves.
+    /// Monitors `server`.
     #[must_use]
     pub fn of(server: &Server) -> Self {
         let manager = Arc::clone(server.manager());
         Self {
             faults: manager.fault_counts().clone(),
-            manager: Some(Known(manager)),
+            manager: Some(Opaque(manager)),
             ..Self::new(server.counted().clone())
         }
     }
 
-    /// Of what is counted alone.
+    /// Without a manager.
     pub(super) fn new(counted: Counted) -> Self {
         let reactors = counted.reactors.into_iter();
         let watched = |(mailbox, counters)| Watched { mailbox, counters };
         Self {
             target: counted.target,
             reactors: reactors.map(watched).collect(),
-            ledger: counted.ledger,
+            registry: counted.ledger,
             faults: FaultCounts::default(),
             manager: None,
             borrowed: counted.borrowed,
@@ -86,52 +86,51 @@ impl Watch {
         }
     }
 
-    /// For how long a reactor may be silent.
+    /// With another time that reactors have to respond.
     #[cfg(test)]
     pub(super) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The target as it is now. Waits for every reactor, but not for long.
+    /// The present state of the target. Waits for each reactor, for a bounded time.
     ///
-    /// Who asks while it is being collected for somebody else gets what is
-    /// collected next, together with all others who asked meanwhile: reactors
-    /// are not asked more often for that.
+    /// Callers that wait while another snapshot is being collected share the next one, so
+    /// many callers do not load the reactors more.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshots.get(|| self.collect())
     }
 
-    /// Whether every reactor does something when it is told to. Those who ask at
-    /// the same time, for this or for a snapshot, have reactors asked once.
+    /// Whether every reactor responds. Concurrent callers, also those of
+    /// [`snapshot`](Self::snapshot), share one request to the reactors.
     #[must_use]
     pub fn health(&self) -> Health {
-        let reactor_snapshots = self.reactor_snapshots.get(|| self.look());
+        let reactor_snapshots = self.reactor_snapshots.get(|| self.ask_reactors());
         Health::of(reactor_snapshots.iter().map(Option::is_some))
     }
 
-    /// Asks every reactor.
-    fn look(&self) -> Vec<Option<ReactorSnapshot>> {
+    /// Requests the state of each reactor.
+    fn ask_reactors(&self) -> Vec<Option<ReactorSnapshot>> {
         let until = Instant::now() + self.patience;
         let asked: Vec<Receiver<ReactorSnapshot>> = self
             .reactors
             .iter()
             .map(|reactor| {
-                let (answer, hears) = channel();
+                let (answer, receiver) = channel();
                 reactor.mailbox.order(Order::Look { answer });
-                hears
+                receiver
             })
             .collect();
-        let answers = asked.into_iter().map(|hears| {
+        let answers = asked.into_iter().map(|receiver| {
             let left = until.saturating_duration_since(Instant::now());
-            hears.recv_timeout(left).ok()
+            receiver.recv_timeout(left).ok()
         });
         answers.collect()
     }
 
     fn collect(&self) -> Snapshot {
-        let reactor_snapshots = self.reactor_snapshots.get(|| self.look());
+        let reactor_snapshots = self.reactor_snapshots.get(|| self.ask_reactors());
         let model = self.target.model();
         let now = self.started.elapsed();
         let reactors = self.reactors.iter().enumerate();
@@ -139,16 +138,16 @@ impl Watch {
             .map(|(number, reactor)| state_of(number, &reactor.counters))
             .collect();
         let mut sum = Sum::of(&model, &self.faults);
-        let manager = self.manager.as_ref().map(|known| &*known.0);
+        let manager = self.manager.as_ref().map(|manager| &*manager.0);
         for key in manager.map(Manager::unlinked).unwrap_or_default().keys() {
             if let Some(one) = sum.namespaces.get_mut(key) {
                 one.unlinked = true;
             }
         }
-        sum.count(&mut reactors, &self.ledger, &model, now);
+        sum.count(&mut reactors, &self.registry, &model, now);
         for (state, reactor_snapshot) in reactors.iter_mut().zip(&*reactor_snapshots) {
             if let Some(reactor_snapshot) = reactor_snapshot {
-                self.see(&mut sum, state, reactor_snapshot);
+                self.add_state(&mut sum, state, reactor_snapshot);
             }
         }
         let limit_counters = self.target.limit_counters();
@@ -174,8 +173,13 @@ impl Watch {
         }
     }
 
-    /// Adds what a reactor has at this moment.
-    fn see(&self, sum: &mut Sum, state: &mut ReactorState, reactor_snapshot: &ReactorSnapshot) {
+    /// Adds the present state of a reactor.
+    fn add_state(
+        &self,
+        sum: &mut Sum,
+        state: &mut ReactorState,
+        reactor_snapshot: &ReactorSnapshot,
+    ) {
         state.answered = true;
         state.waiting_for_buffers = reactor_snapshot.waiting_for_buffers;
         state.waiting_for_disks = reactor_snapshot.waiting_for_disks;
@@ -214,16 +218,16 @@ impl Watch {
     }
 }
 
-/// A manager, which says nothing of itself.
-struct Known(Arc<Manager>);
+/// A manager with a `Debug` that prints its name only.
+struct Opaque(Arc<Manager>);
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for Opaque {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Manager")
     }
 }
 
-/// What is configured and not served yet.
+/// Configured objects that are not served yet.
 fn waiting(manager: &Manager) -> Vec<WaitingState> {
     let all = manager.waiting().into_iter();
     all.map(|one| WaitingState {
@@ -234,7 +238,7 @@ fn waiting(manager: &Manager) -> Vec<WaitingState> {
     .collect()
 }
 
-/// What was counted, over all reactors.
+/// Sums over all reactors.
 struct Sum {
     namespaces: BTreeMap<(String, u32), NamespaceState>,
     hosts: BTreeMap<(String, String), HostState>,
@@ -243,7 +247,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// With every namespace there is.
+    /// With every configured namespace and subsystem, and no counts.
     fn of(model: &Model, faults: &FaultCounts) -> Self {
         let all = model.subsystems().iter().flat_map(|subsystem| {
             let nqn = subsystem.nqn.as_str().to_owned();
@@ -279,7 +283,7 @@ impl Sum {
         }
     }
 
-    /// With what their hosts have.
+    /// All subsystems, with the sums of their hosts.
     fn subsystems(&mut self) -> Vec<SubsystemState> {
         for host in self.hosts.values() {
             if let Some(one) = self.subsystems.get_mut(&host.subsystem) {
@@ -291,16 +295,15 @@ impl Sum {
         std::mem::take(&mut self.subsystems).into_values().collect()
     }
 
-    /// A subsystem did that much. One that is not served any more is not shown.
-    fn did(&mut self, subsystem: &Nqn, counts: &Counts, broken: u64) {
+    /// Adds counts to a subsystem. One that is not served any more is not reported.
+    fn add_to_subsystem(&mut self, subsystem: &Nqn, counts: &Counts, broken: u64) {
         if let Some(one) = self.subsystems.get_mut(subsystem.as_str()) {
             one.counts.add(counts);
             one.rdma_errors += broken;
         }
     }
 
-    /// The namespace of that number, or what stands for none; `None` when the
-    /// subsystem has neither.
+    /// The namespace with this NSID, or else the entry of NSID 0; `None` if there is neither.
     fn namespace(&mut self, subsystem: &str, nsid: u32) -> Option<&mut NamespaceState> {
         let named = (subsystem.to_owned(), nsid);
         if self.namespaces.contains_key(&named) {
@@ -318,11 +321,11 @@ impl Sum {
         })
     }
 
-    /// Adds what reactors counted.
+    /// Adds the counters of all reactors.
     fn count(
         &mut self,
         reactors: &mut [ReactorState],
-        ledger: &MetricsRegistry,
+        registry: &MetricsRegistry,
         model: &Model,
         now: Duration,
     ) {
@@ -333,7 +336,7 @@ impl Sum {
                 nsid == 0 || it.namespace(nsid).is_some() || disabled()
             })
         };
-        for counted in ledger.read(now, &serves) {
+        for counted in registry.read(now, &serves) {
             let counts = Counts::from(&counted.totals);
             let broken = counted.totals.broken;
             let of_reactor = reactors.get_mut(counted.reactor);
@@ -361,12 +364,12 @@ impl Sum {
                     host.connected |= connected;
                     host.rdma_errors += broken;
                     host.counts.add(&counts);
-                    self.did(&subsystem, &counts, broken);
+                    self.add_to_subsystem(&subsystem, &counts, broken);
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
                 Of::Forgotten { subsystem } => {
                     if let Some(subsystem) = subsystem {
-                        self.did(&subsystem, &counts, broken);
+                        self.add_to_subsystem(&subsystem, &counts, broken);
                     }
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
@@ -375,14 +378,14 @@ impl Sum {
     }
 }
 
-/// The groups that something is said of, or that namespaces have, at each port.
+/// At each port, the ANA groups that are configured there or used by a namespace.
 fn groups(model: &Model) -> Vec<GroupState> {
     let subsystems = model.subsystems().iter();
     let namespaces = subsystems.flat_map(|one| one.namespaces().iter().chain(one.disabled()));
     let used: BTreeSet<u32> = namespaces.map(Namespace::group).collect();
     let ports = model.ports().iter().flat_map(|port| {
-        let said = port.ana_groups.iter().map(|group| group.id);
-        let all: BTreeSet<u32> = said.chain(used.iter().copied()).collect();
+        let configured = port.ana_groups.iter().map(|group| group.id);
+        let all: BTreeSet<u32> = configured.chain(used.iter().copied()).collect();
         all.into_iter().map(|group| GroupState {
             port: port.id,
             group,
@@ -392,7 +395,7 @@ fn groups(model: &Model) -> Vec<GroupState> {
     ports.collect()
 }
 
-/// A reactor without what is asked for, and without commands.
+/// The counters of a reactor, without its present state and without commands.
 fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
     let mut state = ReactorState {
         reactor,
@@ -417,9 +420,9 @@ fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
     state
 }
 
-/// Descriptors of this process.
+/// File descriptors of this process.
 fn descriptors() -> Descriptors {
-    // With the one that is open meanwhile.
+    // Includes the one that reads the folder.
     let open = std::fs::read_dir("/proc/self/fd").map(Iterator::count);
     Descriptors {
         open: open.unwrap_or_default(),

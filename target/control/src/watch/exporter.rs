@@ -1,4 +1,4 @@
-//! Telling how the target is over TCP, to those who may not manage it.
+//! Metrics and health over TCP, for clients without access to the control socket.
 
 use std::io;
 use std::net::TcpListener;
@@ -12,13 +12,13 @@ use crate::http::{Answering, Bounds, finished, may_pass};
 use nvmeof_target_address::{self as zone, port_address};
 use nvmeof_target_config::{Config, ConfigError};
 
-/// A listener at which nobody is answered yet.
+/// A listening socket that does not serve requests yet.
 pub struct Exporter {
     listener: TcpListener,
 }
 
 impl Exporter {
-    /// Listens where `config` says; `None` where it says nothing.
+    /// Listens on `metrics.listen` of `config`; `None` if it is not set.
     ///
     /// # Errors
     /// [`ConfigError`] names the key.
@@ -40,29 +40,34 @@ impl Exporter {
                         format!("{shown} is in use; choose another port")
                     }
                     io::ErrorKind::AddrNotAvailable => {
-                        format!("{shown} is no address of this machine; `ip address` shows them")
+                        format!(
+                            "{shown} is not an address of this machine; `ip address` lists them"
+                        )
                     }
                     _ if error.raw_os_error() == Some(Errno::ENODEV as i32) => format!(
-                        "the interface of {shown} is not there; `ip link` shows those there are"
+                        "the interface of {shown} does not exist; `ip link` lists the interfaces"
                     ),
                     _ => ListenError::new(address, error).to_string(),
                 };
-                let told = config.table_error("metrics", "listen", &what);
-                Err(told.passing(passing))
+                let error = config.table_error("metrics", "listen", &what);
+                Err(error.passing(passing))
             }
         }
     }
 
-    /// Answers from now on.
+    /// Starts serving requests.
     ///
     /// # Errors
-    /// When there is no thread or runtime for that.
+    /// If the thread or its runtime cannot be created.
     pub fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
         let address = self.listener.local_addr()?;
         let listen = move || tokio::net::TcpListener::from_std(self.listener);
-        let router = finished(routes(watch), "/metrics, /healthz and /snapshot are here");
+        let router = finished(
+            routes(watch),
+            "the paths are /metrics, /healthz and /snapshot",
+        );
         let answering = Answering::start("metrics", listen, router, Bounds::watching())?;
-        tracing::info!("metrics at http://{address}/metrics");
+        tracing::info!("metrics listening on http://{address}/metrics");
         Ok(answering)
     }
 }

@@ -1,28 +1,28 @@
-//! Whether every reactor does something when it is told to.
+//! Whether every reactor responds.
 
 use serde::Serialize;
 
-/// What `GET /healthz` says.
+/// Response to `GET /healthz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// Whether all is well.
+    /// Whether every reactor responded.
     pub healthy: bool,
-    /// Reactors there are.
+    /// Number of reactors.
     pub reactors: usize,
-    /// The numbers of those that did nothing for too long, or ended.
-    pub hanging: Vec<usize>,
+    /// Numbers of the reactors that did not respond in time or have ended.
+    pub stalled: Vec<usize>,
 }
 
 impl Health {
-    /// Of reactors that answered or did not.
-    pub(super) fn of(answered: impl IntoIterator<Item = bool>) -> Self {
-        let answered: Vec<bool> = answered.into_iter().collect();
-        let hanging = (0..).zip(&answered).filter(|(_, answered)| !**answered);
-        let hanging: Vec<usize> = hanging.map(|(number, _)| number).collect();
+    /// From whether each reactor responded.
+    pub(super) fn of(responded: impl IntoIterator<Item = bool>) -> Self {
+        let responded: Vec<bool> = responded.into_iter().collect();
+        let stalled = (0..).zip(&responded).filter(|(_, responded)| !**responded);
+        let stalled: Vec<usize> = stalled.map(|(number, _)| number).collect();
         Self {
-            healthy: hanging.is_empty(),
-            reactors: answered.len(),
-            hanging,
+            healthy: stalled.is_empty(),
+            reactors: responded.len(),
+            stalled,
         }
     }
 }

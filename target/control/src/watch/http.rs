@@ -1,4 +1,4 @@
-//! The paths at which it is told how the target is.
+//! The HTTP paths of metrics and health.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use axum::{Json, Router};
 use super::Watch;
 use crate::http::{Fault, work};
 
-/// A path, and what answers there.
+/// A path and its handler.
 type Route = (&'static str, fn() -> MethodRouter<Arc<Watch>>);
 
-/// Every path there is.
+/// All paths; the OpenAPI description has the same.
 pub(crate) const ROUTES: &[Route] = &[
     ("/metrics", || get(metrics)),
     ("/healthz", || get(healthz)),
@@ -24,7 +24,7 @@ pub(crate) const ROUTES: &[Route] = &[
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What tells how the target is.
+/// The router of all paths.
 pub(crate) fn routes(watch: &Arc<Watch>) -> Router {
     let all = ROUTES.iter();
     let router = all.fold(Router::new(), |router, (path, answers)| {
@@ -33,8 +33,10 @@ pub(crate) fn routes(watch: &Arc<Watch>) -> Router {
     router.with_state(Arc::clone(watch))
 }
 
-/// What was counted, and what is there at this moment, for Prometheus: as
-/// OpenMetrics, unless the header Accept names `text/plain` alone.
+/// Counters and present values for Prometheus.
+///
+/// The format is OpenMetrics. If the header Accept names `text/plain` and not OpenMetrics, it is
+/// Prometheus text 0.0.4.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -48,7 +50,7 @@ pub(crate) async fn metrics(
     State(watch): State<Arc<Watch>>,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
-    let plain = wants_plain(&headers);
+    let plain = accepts_plain_only(&headers);
     let text = move || {
         let snapshot = watch.snapshot();
         Ok(match plain {
@@ -61,22 +63,21 @@ pub(crate) async fn metrics(
     Ok((headers, work(text).await?).into_response())
 }
 
-/// Whether somebody asks for the format before OpenMetrics, and for no other that
-/// we have.
-fn wants_plain(headers: &HeaderMap) -> bool {
+/// Whether the client accepts Prometheus text and not OpenMetrics.
+fn accepts_plain_only(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter();
     let accepted: Vec<&str> = accepted.filter_map(|value| value.to_str().ok()).collect();
     let names = |kind: &str| accepted.iter().any(|value| value.contains(kind));
     names("text/plain") && !names("application/openmetrics-text")
 }
 
-/// Whether every reactor does something when it is told to.
+/// Whether every reactor responds.
 #[utoipa::path(
     get,
     path = "/healthz",
     responses(
-        (status = 200, body = Object, description = "All of them"),
-        (status = 503, body = Object, description = "The numbers of those that do not")
+        (status = 200, body = Object, description = "Every reactor responds"),
+        (status = 503, body = Object, description = "`stalled` lists reactors that do not respond")
     )
 )]
 pub(crate) async fn healthz(State(watch): State<Arc<Watch>>) -> Result<Response, Fault> {
@@ -89,7 +90,7 @@ pub(crate) async fn healthz(State(watch): State<Arc<Watch>>) -> Result<Response,
     Ok((status, Json(health)).into_response())
 }
 
-/// Everything that is known of the target at this moment, queue by queue.
+/// State and counters of the whole target, down to single queues.
 #[utoipa::path(get, path = "/snapshot", responses((status = 200, body = Object)))]
 pub(crate) async fn snapshot(State(watch): State<Arc<Watch>>) -> Result<Response, Fault> {
     let snapshot = work(move || Ok(watch.snapshot())).await?;
@@ -103,13 +104,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openmetrics_is_told_unless_plain_text_alone_will_do() {
+    fn openmetrics_is_the_default_unless_only_plain_text_is_accepted() {
         let wants = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.append(header::ACCEPT, accept.parse().unwrap());
-            wants_plain(&headers)
+            accepts_plain_only(&headers)
         };
-        assert!(!wants_plain(&HeaderMap::new()));
+        assert!(!accepts_plain_only(&HeaderMap::new()));
         for (accept, plain) in [
             ("*/*", false),
             ("text/html,application/xhtml+xml,*/*;q=0.8", false),

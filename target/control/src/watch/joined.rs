@@ -1,13 +1,12 @@
-//! Something that takes a while to find out, found out once for all who ask
-//! meanwhile.
+//! A slow query whose result is shared by all callers that ask while it runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What was found out the last time. Asking from several threads is fine.
+/// The last result of a query. Safe to call from several threads.
 #[derive(Debug)]
 pub(super) struct Joined<T> {
-    /// With when finding it out began.
+    /// The result and when its query began.
     last: Mutex<Option<(Instant, Arc<T>)>>,
 }
 
@@ -20,22 +19,22 @@ impl<T> Default for Joined<T> {
 }
 
 impl<T> Joined<T> {
-    /// What `find` finds, not before this was called.
+    /// A result of `query` that began after this call.
     ///
-    /// Who asks while somebody else is finding out gets what is found next,
-    /// together with all others who asked meanwhile.
-    pub(super) fn get(&self, find: impl FnOnce() -> T) -> Arc<T> {
+    /// A query in progress is not used: it may have begun before. Callers that wait for it
+    /// share the next one.
+    pub(super) fn get(&self, query: impl FnOnce() -> T) -> Arc<T> {
         let asked = Instant::now();
-        // Who panicked left what was there before.
+        // A query that panicked left the previous result.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((begun, found)) = &*last
-            && *begun >= asked
+        if let Some((began, result)) = &*last
+            && *began >= asked
         {
-            return Arc::clone(found);
+            return Arc::clone(result);
         }
-        let begun = Instant::now();
-        let found = Arc::new(find());
-        *last = Some((begun, Arc::clone(&found)));
-        found
+        let began = Instant::now();
+        let result = Arc::new(query());
+        *last = Some((began, Arc::clone(&result)));
+        result
     }
 }

@@ -1,8 +1,8 @@
-//! Watching the target: what is counted, how it is collected, and who is told.
+//! Monitoring: collecting metrics and reporting them over HTTP.
 //!
-//! What is counted is read from counters that each reactor writes alone. What is
-//! there at this moment (queues, commands in flight) each reactor is asked for, by
-//! an order in its mailbox; one that does not answer is left out, and named.
+//! Counters are read directly; only the reactor that owns a counter writes it. The present
+//! state (queues, commands in flight) is requested from each reactor by an order in its
+//! mailbox. A reactor that does not respond is left out of the state and reported as such.
 
 mod collect;
 mod exporter;

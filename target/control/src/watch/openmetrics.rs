@@ -25,7 +25,7 @@ pub(super) fn to_openmetrics(snapshot: &Snapshot) -> String {
     text
 }
 
-/// All families, one after the other.
+/// All metric families, in order.
 #[derive(Debug)]
 struct Families(Snapshot);
 
@@ -65,13 +65,13 @@ impl Out<'_> {
         let version = label("version", &snapshot.version);
         self.gauges(
             "info",
-            "What serves: always 1",
+            "Version of the target, in a label; always 1",
             None,
             [(vec![version], 1.0)],
         )?;
         self.gauges(
             "start_time",
-            "When the target was started, since 1970",
+            "Start time of the target, in seconds since 1970-01-01 UTC",
             Some(Unit::Seconds),
             [(vec![], snapshot.started)],
         )?;
@@ -83,7 +83,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "lent_memory",
-            "Memory that hosts on this machine lend and that is mapped",
+            "Memory lent by hosts on this machine that the target has mapped",
             Some(Unit::Bytes),
             [(vec![], count(snapshot.lent_memory))],
         )?;
@@ -91,17 +91,17 @@ impl Out<'_> {
         let descriptors = [("open", open), ("limit", limit)];
         self.gauges(
             "file_descriptors",
-            "Descriptors that the process has open, and those that it may have",
+            "File descriptors of the process: open, and their limit",
             None,
             descriptors.map(|(kind, n)| (vec![label("kind", &kind)], count(n))),
         )?;
         let groups = snapshot.groups.iter().flat_map(|one| {
-            let place = [label("port", &one.port), label("group", &one.group)];
-            states(&place, &GroupState::STATES, &one.state)
+            let labels = [label("port", &one.port), label("group", &one.group)];
+            states(&labels, &GroupState::STATES, &one.state)
         });
         self.gauges(
             "ana_state",
-            "Whether a port reaches a group of namespaces in that state",
+            "ANA state of a group on a port: 1 for the present state, 0 for others",
             None,
             groups,
         )?;
@@ -122,7 +122,7 @@ impl Out<'_> {
         let limits = snapshot.limits.iter();
         self.counters(
             "limit_hits",
-            "Times that peers ran into a limit, by its configuration key",
+            "Times that peers reached a limit, by its configuration key",
             limits.map(|(key, hits)| (vec![label("limit", key)], *hits)),
         )
     }
@@ -135,52 +135,52 @@ impl Out<'_> {
                 (labels, one)
             })
             .collect();
-        let there = labelled.iter().filter(|(_, one)| one.nsid > 0);
+        let existing = labelled.iter().filter(|(_, one)| one.nsid > 0);
         self.gauges(
             "namespace_size",
-            "Size of a namespace; of one that is disabled it is not known",
+            "Size of a namespace; not reported while it is unknown, as of a disabled one",
             Some(Unit::Bytes),
-            there
+            existing
                 .clone()
                 .filter(|(_, one)| one.bytes > 0)
                 .map(|(labels, one)| (labels.clone(), whole(one.bytes))),
         )?;
         self.gauges(
             "namespace_state",
-            "Whether a namespace is in that state; faulted: what is behind it is gone; waiting: it \
-             was not there at the start",
+            "State of a namespace: 1 for the present state, 0 for others; faulted: its backing \
+             store became unavailable; waiting: it was unavailable at the start",
             None,
-            there
+            existing
                 .clone()
                 .flat_map(|(labels, one)| states(labels, &NamespaceState::STATES, &one.state)),
         )?;
         self.gauges(
             "namespace_unlinked",
-            "Whether the file that is served was deleted, renamed or replaced",
+            "1 if the file that is served was deleted, renamed or replaced, otherwise 0",
             None,
-            there
+            existing
                 .clone()
                 .map(|(labels, one)| (labels.clone(), f64::from(u8::from(one.unlinked)))),
         )?;
         self.gauges(
             "namespace_ana_group",
-            "The group of a namespace, whose state ana_state tells",
+            "ANA group of a namespace; ana_state reports its state",
             None,
-            there
+            existing
                 .clone()
                 .map(|(labels, one)| (labels.clone(), f64::from(one.ana_group))),
         )?;
         self.counters(
             "namespace_faults",
-            "Times that what is behind a namespace was gone, by what told so",
-            there.flat_map(|(labels, one)| {
+            "Times that the backing store of a namespace became unavailable, by cause",
+            existing.flat_map(|(labels, one)| {
                 let faults = one.faults.iter();
                 faults.map(|(cause, n)| (and(labels, label("cause", cause)), *n))
             }),
         )?;
         self.gauges(
             "namespace_commands_outstanding",
-            "Commands in flight, by namespace; 0 is none of the subsystem, or all",
+            "Commands in flight, by namespace; nsid 0: for no namespace of the subsystem, or all",
             None,
             each(&labelled, |one| count(one.commands)),
         )?;
@@ -201,7 +201,7 @@ impl Out<'_> {
         )?;
         self.gauges(
             "subsystem_queues",
-            "Queue pairs of a subsystem, admin queues too",
+            "Queue pairs of a subsystem, including admin queues",
             None,
             each(&labelled, |one| count(one.queues)),
         )?;
@@ -213,7 +213,7 @@ impl Out<'_> {
         )?;
         self.counters(
             "subsystem_rdma_errors",
-            "Queue pairs of a subsystem that ended with an error of RDMA or of the network",
+            "Queue pairs of a subsystem that ended with an RDMA or network error",
             each(&labelled, |one| one.rdma_errors),
         )?;
         let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
@@ -232,13 +232,13 @@ impl Out<'_> {
             .collect();
         self.gauges(
             "host_connected",
-            "Whether a host is connected",
+            "1 if a host is connected to the subsystem, otherwise 0",
             None,
             each(&labelled, |one| f64::from(u8::from(one.connected))),
         )?;
         self.gauges(
             "host_queues",
-            "Queue pairs of a host, admin queues too",
+            "Queue pairs of a host, including admin queues",
             None,
             each(&labelled, |one| count(one.queues)),
         )?;
@@ -250,7 +250,7 @@ impl Out<'_> {
         )?;
         self.counters(
             "host_rdma_errors",
-            "Queue pairs of a host that ended with an error of RDMA or of the network",
+            "Queue pairs of a host that ended with an RDMA or network error",
             each(&labelled, |one| one.rdma_errors),
         )?;
         let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
@@ -265,7 +265,7 @@ impl Out<'_> {
         };
         self.gauges(
             "reactor_up",
-            "Whether a thread does something when it is told to",
+            "1 if a reactor responds, 0 if it is stalled or has ended",
             None,
             gauge(|one| f64::from(u8::from(one.answered))),
         )?;
@@ -276,21 +276,21 @@ impl Out<'_> {
         self.counters_in(
             Some(Unit::Seconds),
             "reactor_time",
-            "What a thread did with its time: working, polling or asleep",
+            "Time of a reactor, by state: working, polling or asleep",
             seconds,
         )?;
-        let turns = reactors.iter().flat_map(|one| {
+        let iterations = reactors.iter().flat_map(|one| {
             let times = one.times.iter();
             times.map(move |(state, times)| (with(one.reactor, "state", state), *times))
         });
         self.counters(
             "reactor_turns",
-            "Turns in which there was something to do (working) and nothing (polling), and sleeps",
-            turns,
+            "Reactor iterations with work (working) and without (polling), and sleeps (asleep)",
+            iterations,
         )?;
         self.gauges(
             "reactor_commands_outstanding",
-            "Commands in flight, by thread",
+            "Commands in flight, by reactor",
             None,
             gauge(|one| count(one.commands)),
         )?;
@@ -303,7 +303,7 @@ impl Out<'_> {
         });
         self.gauges(
             "reactor_waiting",
-            "Queues that wait for a buffer, and disk operations that wait for room",
+            "Queues waiting for a buffer; backing store operations waiting for submission (disk)",
             None,
             waiting,
         )?;
@@ -311,7 +311,12 @@ impl Out<'_> {
             let both = [("data", one.free_buffers), ("capsule", one.free_capsules)];
             both.map(|(what, n)| (with(one.reactor, "kind", what), count(n)))
         });
-        self.gauges("reactor_buffers_free", "Free buffers", None, free)?;
+        self.gauges(
+            "reactor_buffers_free",
+            "Free buffers, for data or for command capsules",
+            None,
+            free,
+        )?;
         let of: Vec<_> = reactors
             .iter()
             .map(|one| (vec![label("reactor", &one.reactor)], &one.counts))
@@ -325,19 +330,19 @@ impl Out<'_> {
             let all = one.queues.iter();
             all.map(move |(provider, n)| (with(one.reactor, "provider", provider), count(*n)))
         });
-        self.gauges("connections", "Queue pairs", None, queues)?;
+        self.gauges("connections", "Queue pairs, by provider", None, queues)?;
         let counter = |value: fn(&ReactorState) -> u64| {
             let samples = reactors.iter();
             samples.map(move |one| (vec![label("reactor", &one.reactor)], value(one)))
         };
         self.counters(
             "connections_accepted",
-            "Connections that were accepted",
+            "Connections accepted",
             counter(|one| one.accepted),
         )?;
         self.counters(
             "connections_rejected",
-            "Connections that were rejected; the log says why",
+            "Connections rejected; the log names the reason",
             counter(|one| one.rejected),
         )?;
         self.counters(
@@ -349,19 +354,23 @@ impl Out<'_> {
             let all = one.closed.iter();
             all.map(move |(by, n)| (with(one.reactor, "reason", by), *n))
         });
-        self.counters("connections_closed", "Connections that ended", closed)?;
+        self.counters(
+            "connections_closed",
+            "Connections that ended, by reason",
+            closed,
+        )?;
         let errors = reactors.iter().flat_map(|one| {
             let all = one.rdma_errors.iter();
             all.map(move |(kind, n)| (with(one.reactor, "kind", kind), *n))
         });
         self.counters(
             "rdma_errors",
-            "Connections that ended with an error of RDMA or of the network",
+            "Connections that ended with an RDMA or network error, by kind",
             errors,
         )
     }
 
-    /// What was done, by whatever the labels name.
+    /// Counts of commands, by the labels of each entry.
     fn counts(&mut self, names: &Names, all: &Of<'_>) -> Result<(), Error> {
         let operations = all.iter().flat_map(|(labels, counts)| {
             let each = counts.operations.iter();
@@ -369,7 +378,7 @@ impl Out<'_> {
         });
         self.counters(
             names.commands,
-            "Commands that were answered, failed ones too",
+            "Completed commands, including failed ones",
             operations,
         )?;
         let bytes = |value: fn(&Counts) -> u64| {
@@ -379,13 +388,13 @@ impl Out<'_> {
         self.counters_in(
             Some(Unit::Bytes),
             names.read,
-            "Bytes that Read commands gave to hosts",
+            "Bytes that Read commands transferred to hosts",
             bytes(|counts| counts.bytes_read),
         )?;
         self.counters_in(
             Some(Unit::Bytes),
             names.written,
-            "Bytes that Write commands took from hosts",
+            "Bytes that Write commands transferred from hosts",
             bytes(|counts| counts.bytes_written),
         )?;
         let errors = all.iter().flat_map(|(labels, counts)| {
@@ -403,7 +412,7 @@ impl Out<'_> {
         });
         self.histograms(
             names.duration,
-            "From a command's arrival to its answer, by turns of its thread; less than a turn is 0",
+            "Time from arrival to completion; 0 if both are in the same reactor iteration",
             times,
         )
     }
@@ -464,8 +473,7 @@ impl Out<'_> {
         )
     }
 
-    /// One family. It is there without samples as well, so that its name is
-    /// known.
+    /// One family. It is written without samples as well, so that its name is known.
     fn family<T>(
         &mut self,
         family: &Family,
@@ -486,7 +494,7 @@ impl Out<'_> {
     }
 }
 
-/// What the families of commands are called.
+/// Names of the families of commands.
 struct Names {
     commands: &'static str,
     read: &'static str,
@@ -524,9 +532,9 @@ const REACTOR: Names = Names {
     duration: "reactor_command_duration",
 };
 
-/// Host names are what hosts say they are: hidden characters are escaped as everywhere,
-/// which gives different names different labels. OpenMetrics wants backslash, quote and line
-/// feed escaped, which the encoder leaves to us.
+/// Host names come from hosts. Hidden characters are escaped as everywhere, so different names
+/// have different labels. The encoder does not escape backslash, quote and line feed, as
+/// OpenMetrics requires.
 fn label(name: &'static str, value: &dyn Display) -> Label {
     let mut escaped = String::new();
     for c in Escaped(&value.to_string()).to_string().chars() {
@@ -544,7 +552,7 @@ fn with(reactor: usize, name: &'static str, value: &str) -> Vec<Label> {
     vec![label("reactor", &reactor), label(name, &value)]
 }
 
-/// A sample of each, by its labels.
+/// A sample of each entry, with its labels.
 fn each<'a, T, V>(
     labelled: &'a [(Vec<Label>, &'a T)],
     value: impl Fn(&'a T) -> V,
@@ -562,8 +570,8 @@ fn and(labels: &[Label], one: Label) -> Vec<Label> {
 /// A sample for each state: 1 for `now`, 0 for all others.
 fn states(labels: &[Label], all: &[&str], now: &str) -> Vec<Sample<f64>> {
     let samples = all.iter().map(|state| {
-        let is_it = f64::from(u8::from(*state == now));
-        (and(labels, label("state", state)), is_it)
+        let value = f64::from(u8::from(*state == now));
+        (and(labels, label("state", state)), value)
     });
     samples.collect()
 }

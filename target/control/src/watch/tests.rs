@@ -1,4 +1,4 @@
-//! What is told of a target: the text that Prometheus reads, and who answered.
+//! Metrics text, snapshots and health.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -34,10 +34,10 @@ use nvmeof_target_manage::ports::Providers;
 use nvmeof_target_manage::{Counted, Server};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
-/// Of a host that wants to be somebody else in a text.
+/// A host name that tries to break out of a label.
 const EVIL: &str = "nqn.2026-11.org.example:\"} 1\\n\\";
 
-/// What reactors with those mailboxes would count.
+/// The counters of reactors with these mailboxes.
 fn counted(target: Target, reactors: &[Mailbox]) -> Counted {
     let reactors = reactors.iter().map(|one| (one.clone(), Arc::default()));
     Counted {
@@ -81,7 +81,7 @@ fn counts() -> Counts {
     }
 }
 
-/// With something of everything.
+/// A snapshot with a value in every part.
 fn full() -> Snapshot {
     Snapshot {
         version: "1.2.3".to_owned(),
@@ -156,17 +156,17 @@ fn full() -> Snapshot {
 
 fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> f64 {
     let mut samples = families.iter().flat_map(|family| &family.samples);
-    // A name is told with what is hidden escaped, and each backslash as two.
+    // Hidden characters of a name are escaped, and so is each backslash.
     let wanted = |(key, value): &(&str, &str), sample: &exposition::Sample| {
-        let told = Escaped(value).to_string();
-        sample.labels.get(*key) == Some(&told)
+        let escaped = Escaped(value).to_string();
+        sample.labels.get(*key) == Some(&escaped)
     };
     let found = samples.find(|one| one.name == name && labels.iter().all(|it| wanted(it, one)));
     found.unwrap_or_else(|| panic!("{name} {labels:?}")).value
 }
 
 #[test]
-fn the_text_says_what_the_snapshot_does() {
+fn metrics_text_matches_the_snapshot() {
     let families = parse(&to_openmetrics(&full()));
     let of_namespace = [("subsystem", NQN), ("nsid", "1")];
     for (name, labels, expected) in [
@@ -252,7 +252,7 @@ fn the_text_says_what_the_snapshot_does() {
 }
 
 #[test]
-fn histograms_are_cumulative_and_end_with_everything() {
+fn histogram_buckets_are_cumulative_and_end_with_infinity() {
     let families = parse(&to_openmetrics(&full()));
     let name = "nvmeof_target_host_command_duration_seconds";
     let family = families.iter().find(|family| family.name == name).unwrap();
@@ -299,21 +299,21 @@ fn table(families: &[Family]) -> String {
             labels.join(", ")
         )
     });
-    let head = "| name | type | labels | what it says |\n| --- | --- | --- | --- |\n";
+    let head = "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n";
     format!("{head}{}", rows.collect::<String>())
 }
 
 #[test]
-fn everything_that_is_told_is_in_the_documentation() {
+fn every_metric_is_documented() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/monitoring.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let expected = table(&parse(&to_openmetrics(&full())));
-    let there = text.contains(&expected);
+    let is_current = text.contains(&expected);
     assert!(
-        there,
-        "the table in docs/monitoring.md has to be:\n{expected}"
+        is_current,
+        "the table in docs/monitoring.md must be:\n{expected}"
     );
-    // And a target that has done nothing tells the same families.
+    // An idle target reports the same families.
     let nothing = parse(&to_openmetrics(&Snapshot::default()));
     let names = |families: &[Family]| {
         families
@@ -325,7 +325,7 @@ fn everything_that_is_told_is_in_the_documentation() {
 }
 
 #[test]
-fn names_of_hosts_are_told_as_they_are_whatever_is_in_them() {
+fn host_names_with_special_characters_are_escaped_in_labels() {
     let mut snapshot = full();
     let hosts = [EVIL, "ä €", "a\\", "\\n", "}\n# EOF", "", "a=\"b\",c=\"d\""];
     let named = |host: &&str| HostState {
@@ -335,13 +335,13 @@ fn names_of_hosts_are_told_as_they_are_whatever_is_in_them() {
     snapshot.hosts = hosts.iter().map(named).collect();
     let families = parse(&to_openmetrics(&snapshot));
     for host in hosts {
-        let told = value(&families, "nvmeof_target_host_queues", &[("host", host)]);
-        assert!((told - 2.0).abs() < 0.5, "{host:?}");
+        let queues = value(&families, "nvmeof_target_host_queues", &[("host", host)]);
+        assert!((queues - 2.0).abs() < 0.5, "{host:?}");
     }
 }
 
 #[test]
-fn the_snapshot_survives_json() {
+fn snapshot_survives_a_json_round_trip() {
     let json = serde_json::to_string(&full()).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), full());
 }
@@ -356,11 +356,11 @@ fn config(reactors: &str) -> Config {
 }
 
 #[test]
-fn a_server_is_watched_from_its_start() {
+fn new_server_reports_reactors_and_namespaces() {
     let core = first_usable();
     let server = Server::start(&config(&format!("[{core}, {core}]"))).unwrap();
     let watch = Arc::new(Watch::of(&server));
-    // A busy machine may not let them answer in the time that they have.
+    // On a busy machine reactors may not respond within their time limit.
     let mut snapshots = (0..60).map(|_| watch.snapshot());
     let snapshot = snapshots.find(|all| all.reactors.iter().all(|one| one.answered));
     let snapshot = snapshot.unwrap();
@@ -372,7 +372,7 @@ fn a_server_is_watched_from_its_start() {
     assert_eq!((namespace.nsid, namespace.bytes), (1, 1 << 20));
     assert_eq!(namespace.subsystem, NQN);
     assert!(snapshot.hosts.is_empty() && snapshot.queues.is_empty());
-    // A reactor may answer in its first turn, whose time is counted at its end.
+    // A reactor may respond in its first iteration, whose time is counted at its end.
     let counted = |_| {
         std::thread::sleep(Duration::from_millis(5));
         let snapshot = watch.snapshot();
@@ -384,11 +384,11 @@ fn a_server_is_watched_from_its_start() {
     server.stop();
     server.join().unwrap();
     let ended = watch.health();
-    assert_eq!((ended.healthy, ended.hanging), (false, vec![0, 1]));
+    assert_eq!((ended.healthy, ended.stalled), (false, vec![0, 1]));
 }
 
 #[test]
-fn what_peers_ran_into_is_told_by_its_key() {
+fn limit_hits_are_reported_by_configuration_key() {
     let target = idle_target();
     target.limit_counters().add(Limit::HostQueues);
     target.limit_counters().add(Limit::HostQueues);
@@ -407,8 +407,8 @@ fn idle_target() -> Target {
     Target::new(Model::build(Limits::default(), &[], &[]).unwrap())
 }
 
-/// Whoever answers orders in that mailbox.
-fn answers(mailbox: &Mailbox) -> usize {
+/// Responds to the orders in a mailbox as a reactor does; returns how many there were.
+fn respond(mailbox: &Mailbox) -> usize {
     let mut asked = 0;
     for order in mailbox.take_orders() {
         if let Order::Look { answer } = order {
@@ -427,26 +427,29 @@ fn answers(mailbox: &Mailbox) -> usize {
 }
 
 #[test]
-fn who_hangs_is_named_and_holds_nobody_up() {
+fn stalled_thread_is_named_and_does_not_block_others() {
     let boxes = [(); 3].map(|()| Mailbox::new().unwrap());
     let watch = Watch::new(counted(idle_target(), &boxes));
-    // Long enough for a busy machine to let those answer who do.
+    // Long enough for the others to respond on a busy machine.
     let watch = watch.with_patience(Duration::from_secs(3));
     let (health, snapshot) = std::thread::scope(|scope| {
-        let told = scope.spawn(|| (watch.health(), watch.snapshot()));
-        while !told.is_finished() {
-            answers(&boxes[0]);
-            answers(&boxes[2]);
+        let watching = scope.spawn(|| (watch.health(), watch.snapshot()));
+        while !watching.is_finished() {
+            respond(&boxes[0]);
+            respond(&boxes[2]);
             std::thread::sleep(Duration::from_millis(1));
         }
-        told.join().unwrap()
+        watching.join().unwrap()
     });
-    assert_eq!((health.healthy, health.hanging), (false, vec![1]));
-    let told = snapshot
+    assert_eq!((health.healthy, health.stalled), (false, vec![1]));
+    let reported = snapshot
         .reactors
         .iter()
         .map(|one| (one.answered, one.waiting_for_buffers));
-    assert_eq!(told.collect::<Vec<_>>(), [(true, 5), (false, 0), (true, 5)]);
+    assert_eq!(
+        reported.collect::<Vec<_>>(),
+        [(true, 5), (false, 0), (true, 5)]
+    );
     let families = parse(&to_openmetrics(&snapshot));
     assert_eq!(
         value(&families, "nvmeof_target_reactor_up", &[("reactor", "1")]),
@@ -454,9 +457,9 @@ fn who_hangs_is_named_and_holds_nobody_up() {
     );
 }
 
-/// How often the reactor is asked while `others` of `ask` come, all of them while
-/// the first waits for its answer.
-fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
+/// How often a reactor is asked if several further calls of `ask` begin while the first one
+/// waits for its response.
+fn requests_for_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
     const OTHERS: usize = 8;
     let mailbox = Mailbox::new().unwrap();
     let watch = Watch::new(counted(idle_target(), std::slice::from_ref(&mailbox)));
@@ -481,7 +484,7 @@ fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
         std::thread::sleep(Duration::from_millis(100));
         let mut asked = 0;
         while !first.is_finished() || others.iter().any(|one| !one.is_finished()) {
-            asked += answers(&mailbox);
+            asked += respond(&mailbox);
             std::thread::yield_now();
         }
         asked
@@ -489,15 +492,15 @@ fn asked_by_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
 }
 
 #[test]
-fn many_who_ask_at_once_do_not_have_reactors_asked_more() {
-    let snapshots = asked_by_many(|_, watch| drop(watch.snapshot()));
-    let healths = asked_by_many(|_, watch| drop(watch.health()));
-    let both = asked_by_many(|at, watch| match at % 2 {
+fn concurrent_health_requests_share_one_query() {
+    let snapshots = requests_for_many(|_, watch| drop(watch.snapshot()));
+    let healths = requests_for_many(|_, watch| drop(watch.health()));
+    let both = requests_for_many(|at, watch| match at % 2 {
         0 => drop(watch.snapshot()),
         _ => drop(watch.health()),
     });
-    // One for the first, one for the others; a thread that was slow to begin may
-    // take one more. Of both kinds there is a first one who waits.
+    // One for the first, one for the others; a thread that began late may need one more. Calls
+    // of both kinds have a first one each.
     for (asked, most) in [(snapshots, 4), (healths, 4), (both, 5)] {
         assert!((2..=most).contains(&asked), "{asked}");
     }

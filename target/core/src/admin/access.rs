@@ -19,16 +19,16 @@ use crate::namespace_view::NamespaceView;
 use crate::request::Failure;
 use crate::window::Window;
 
-/// Seconds that a transition takes at most (ANATT): as long as a host waits in
-/// state Change, or for a path that is accessible. Whoever makes the transition
-/// decides how long it takes; this is what Linux' own target says.
+/// Maximum time of a transition in seconds (ANATT): hosts wait this long in state Change,
+/// or for an accessible path. The administrator determines the actual time; Linux' target
+/// reports the same value.
 const TRANSITION_S: u8 = 10;
 
 /// Bytes of a namespace identifier in the page.
 const NSID_LEN: u64 = 4;
 
 impl Admin<'_> {
-    /// Length in bytes of the page that is asked for.
+    /// Length in bytes of the requested page.
     pub(super) fn access_len(&self, command: &GetLogPage) -> u64 {
         let Some(namespace_view) = self.controller.namespace_view() else {
             return 0;
@@ -44,7 +44,7 @@ impl Admin<'_> {
 
     /// The page (Base 2.1, 5.1.12.1.13).
     pub(super) fn write_access(&self, command: &GetLogPage, window: &mut Window<'_>) {
-        // First the counts: of what changes meanwhile the host is told again.
+        // The counts first: the host is notified again of changes meanwhile.
         let counts = self.controller.lock().access.clone();
         let Some(namespace_view) = self.controller.namespace_view() else {
             return;
@@ -74,12 +74,11 @@ impl Admin<'_> {
         window.put(0, &AnaHeader::new(counts.page(), groups));
     }
 
-    /// Whether a feature can be looked at or set for a namespace. Of features
-    /// that are "not available" in states without access (figure 133 of NVM 1.2)
-    /// there is Error Recovery. Base 2.2, figure 589: with namespace FFFFFFFFh
-    /// Set Features fails "if any namespace that is attached to the controller
-    /// is in an ANA Group" of such a state, and in state Persistent Loss whatever
-    /// the feature is.
+    /// Whether a feature can be read or set for a namespace. Error Recovery is the only
+    /// supported feature that is "not available" in states without access (NVM 1.2,
+    /// figure 133). Base 2.2, figure 589: with NSID FFFFFFFFh, Set Features fails "if any
+    /// namespace that is attached to the controller is in an ANA Group" of such a state,
+    /// and in state Persistent Loss for any feature.
     pub(super) fn check_access(
         &self,
         fid: FeatureId,
@@ -102,13 +101,13 @@ impl Admin<'_> {
     }
 }
 
-/// Whether the page is wanted without namespaces.
+/// Whether the page is requested without namespaces (RGO).
 fn groups_only(command: &GetLogPage) -> bool {
     command.lsp & RETURN_GROUPS_ONLY != 0
 }
 
-/// What an I/O controller says of it. `nn` is the highest namespace identifier
-/// that is valid.
+/// Sets the ANA fields of an I/O controller. `nn` is the highest valid namespace
+/// port.
 pub(super) fn describe(
     id: &mut IdentifyController,
     namespace_view: &NamespaceView,
@@ -122,12 +121,12 @@ pub(super) fn describe(
         | Anacap::CHANGE;
     id.anatt = TRANSITION_S;
     id.anacap = states.bits();
-    // The highest group, and as many as there may be: that of absent namespaces is the
-    // last.
+    // The highest group, and the number of groups: the last one is that of waiting
+    // namespaces.
     id.anagrpmax = ABSENT_GROUP.into();
     id.nanagrpid = ABSENT_GROUP.into();
-    // Linux takes memory for a page of so many groups and namespaces, and does
-    // without asymmetric access where a page of that length is more than MDTS.
+    // Linux allocates a page for this many groups and namespaces, and disables ANA if its
+    // length exceeds MDTS.
     let groups = ANA_HEADER_LEN as u64 + u64::from(ABSENT_GROUP) * ANA_GROUP_LEN as u64;
     let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
     let room = u32::try_from(room).unwrap_or(u32::MAX);
@@ -136,7 +135,7 @@ pub(super) fn describe(
     id.mnan = room.max(there).min(nn).into();
 }
 
-/// What a namespace says of it. Base 2.2, 8.1.1.6 and 8.1.1.7: capacities (NUSE
+/// Sets the ANA fields of a namespace. Base 2.2, 8.1.1.6 and 8.1.1.7: capacities (NUSE
 /// and NVMCAP) "are cleared to 0h" in states in which they may be unknown.
 pub(super) fn describe_namespace(id: &mut IdentifyNamespace, group: u32, state: AnaState) {
     id.anagrpid = group.into();

@@ -1,4 +1,4 @@
-//! Log pages that say which commands and features are supported.
+//! Log pages of supported commands and features.
 
 use nvmeof_wire::admin::CSI_NVM;
 use nvmeof_wire::features::FeatureId;
@@ -11,13 +11,13 @@ use super::OF_DISCOVERY;
 use super::features::is_of_namespaces;
 use crate::window::Window;
 
-/// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). Of no command a
-/// scope is reported (CSP is 0): Linux hosts take any bit of an I/O command but
-/// the first two for an effect that they do not know, and warn of it.
+/// Commands Supported and Effects, 05h (Base 2.1, 5.1.12.1.6). No command reports a scope
+/// (CSP is 0): Linux hosts take any bit of an I/O command but the first two for an unknown
+/// effect, and print a warning.
 ///
-/// The page is of an I/O command set. Of those that are not there it names no command:
-/// where CAP.CSS has IOCSS nvme-cli asks for that of the Zoned Namespace Command Set
-/// without knowing whether there is one, and shows nothing at all when it is refused.
+/// The page is for one I/O command set. For an unsupported one it has no commands: if
+/// CAP.CSS has IOCSS, nvme-cli requests the page of the Zoned Namespace Command Set in any
+/// case, and shows nothing at all if it is refused.
 pub(super) fn commands(discovery: bool, csi: u8) -> CommandEffects {
     let mut page = CommandEffects::zeroed();
     for opcode in OF_DISCOVERY.into_iter().chain([FABRICS]) {

@@ -43,17 +43,16 @@ pub(super) const OF_IO: [FeatureId; 14] = [
     FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
-/// Features of a discovery controller: with persistent connections these, and
-/// of ours no other one (Base 2.1, figure 32).
+/// Features of a discovery controller with persistent connections (Base 2.1, figure 32).
 pub(super) const OF_DISCOVERY: [FeatureId; 2] =
     [FeatureId::ASYNC_EVENT_CONFIG, FeatureId::KEEP_ALIVE_TIMER];
 
 /// Base 2.1, 5.1.25.1.8: for transports that require Keep Alive "(e.g., RDMA and TCP), the
-/// default value for this field is 1D4C0h". A Connect says what it is in use.
+/// default value for this field is 1D4C0h". Connect sets the current value.
 const DEFAULT_KATO_MS: u32 = 0x1_d4c0;
 
 impl Admin<'_> {
-    /// The features this controller has.
+    /// The features of this controller.
     pub(super) fn features(&self) -> &'static [FeatureId] {
         match &OF_IO {
             _ if self.controller.is_discovery() => &OF_DISCOVERY,
@@ -64,12 +63,12 @@ impl Admin<'_> {
     }
 
     /// Whether hosts may write protect namespaces. Write Protect is persistent across
-    /// power cycles (Base 2.1, 8.1.16.1, figure 621), which is true where somebody
-    /// keeps it. Write Protect Until Power Cycle would be true without, but a
-    /// controller that has not the former has none: bit 0 of NWPC is of both No Write
-    /// Protect and Write Protect, and the other states may come in addition.
+    /// power cycles (Base 2.1, 8.1.16.1, figure 621), which requires a keeper. Write
+    /// Protect Until Power Cycle does not, but cannot be offered alone: bit 0 of NWPC
+    /// covers both No Write Protect and Write Protect, and the other states are optional
+    /// in addition.
     pub(super) fn protects(&self) -> bool {
-        self.shared.desk.has_keeper()
+        self.shared.save_queue.has_keeper()
     }
 
     /// Whether the controller has the feature at all.
@@ -84,12 +83,13 @@ impl Admin<'_> {
         Err(Failure::field(CDW10))
     }
 
-    /// Base 2.1, 4.4. Of the controller: with 0h and FFFFFFFFh both commands are about the
-    /// controller; with a valid identifier "the Set Features command shall abort with a
-    /// status code of Feature Not Namespace Specific", and Get Features returns what the
-    /// controller has. Of namespaces: with FFFFFFFFh Set Features is about "all namespaces
-    /// attached to the controller processing the command", while Get Features fails "with
-    /// a status code of Invalid Namespace or Format". All others fail as everywhere.
+    /// Base 2.1, 4.4. Features of the controller: with NSID 0h and FFFFFFFFh both commands
+    /// apply to the controller; with a valid NSID "the Set Features command shall abort with
+    /// a status code of Feature Not Namespace Specific", and Get Features returns the value
+    /// of the controller. Features of namespaces: with FFFFFFFFh Set Features applies to
+    /// "all namespaces attached to the controller processing the command", while Get
+    /// Features fails "with a status code of Invalid Namespace or Format". Other NSIDs fail
+    /// as for any command.
     fn check_nsid(&self, fid: FeatureId, nsid: u32, sets: bool) -> Result<(), Failure> {
         let whole = nsid == 0 || nsid == NSID_ALL;
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
@@ -121,7 +121,7 @@ impl Admin<'_> {
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
         self.check_access(command.fid, command.nsid, false)?;
-        // What a feature is capable of is the same for every namespace.
+        // The capabilities of a feature are the same for every namespace.
         if command.select != Select::Capabilities {
             self.check_nsid(command.fid, command.nsid, false)?;
         }
@@ -188,7 +188,7 @@ impl Admin<'_> {
         command: &SetFeatures,
     ) -> Result<Next, Failure> {
         self.check(command.fid)?;
-        // Base 2.1, 5.1.25: no value of ours can be saved.
+        // Base 2.1, 5.1.25: no feature is saveable.
         if command.save {
             return Err(Failure::from(Status::FEATURE_NOT_SAVEABLE).at(SAVE));
         }
@@ -223,7 +223,7 @@ impl Admin<'_> {
         match command.fid {
             FeatureId::ARBITRATION => values.arbitration = command.cdw11,
             FeatureId::POWER_MANAGEMENT => {
-                // Identify Controller, NPSS: there is power state 0 alone.
+                // Identify Controller, NPSS: power state 0 only.
                 if PowerManagement::from_dword(command.cdw11).ps != 0 {
                     return Err(Failure::field(CDW11));
                 }
@@ -261,7 +261,7 @@ impl Admin<'_> {
         Ok(())
     }
 
-    /// Base 2.1, 5.1.25.2.1: asked for before I/O queues are made.
+    /// Base 2.1, 5.1.25.2.1: requested before I/O queues are created.
     fn set_queues(&self, cdw11: u32) -> Result<Next, Failure> {
         let asked =
             NumberOfQueues::from_dword(cdw11).map_err(|status| Failure::from(status).at(CDW11))?;
@@ -275,7 +275,7 @@ impl Admin<'_> {
         Ok(Next::Done(queues(granted).into()))
     }
 
-    /// NVM 1.0, 4.1.3.2, of one namespace or of all that there are for the host.
+    /// NVM 1.0, 4.1.3.2, for one namespace or for all that the host can access.
     fn set_error_recovery(&self, command: &SetFeatures) -> Result<Next, Failure> {
         let value = ErrorRecovery::from_dword(command.cdw11);
         // Identify Namespace, NSFEAT: no error for deallocated blocks.
@@ -296,9 +296,9 @@ impl Admin<'_> {
     fn set_async_events(&self, cdw11: u32) -> Result<Next, Failure> {
         // Base 2.1, 5.1.25.1.5: "If Endurance Groups are not supported and this bit is set
         // to '1', then the Set Features command shall be aborted with a status of Invalid
-        // Field in Command". Of no other event that cannot happen here the section says so,
-        // and 1.4.1.6 that reserved bits need not be checked: those are left out, and Get
-        // Features tells which are enabled.
+        // Field in Command". For other events that cannot occur here, the section does not
+        // require this, and by 1.4.1.6 reserved bits need not be checked: those are ignored,
+        // and Get Features returns the enabled ones.
         if AsyncEventConfig::from_bits_retain(cdw11).contains(AsyncEventConfig::EGEALPCN) {
             return Err(Failure::field(EGEALCN));
         }
@@ -315,7 +315,7 @@ impl Admin<'_> {
         Ok(Next::Done(0))
     }
 
-    /// What is critical now.
+    /// The present critical warnings.
     pub(super) fn warnings(&self, features: &Features) -> CriticalWarning {
         let namespace_view = self.controller.namespace_view();
         namespace_view.map_or(CriticalWarning::empty(), |namespace_view| {
@@ -361,8 +361,8 @@ impl Admin<'_> {
         let Ok((behavior, _)) = HostBehavior::read_from_prefix(data) else {
             return Err(Status::INTERNAL_ERROR.into());
         };
-        // Host Behavior Support: ACRE, ETDAS and LBAFEE are 0 or 1; of the
-        // others we keep nothing, since we support none of them.
+        // Host Behavior Support: ACRE, ETDAS and LBAFEE are 0 or 1. Other fields are not
+        // stored, because they are not supported.
         let known = [behavior.acre, behavior.etdas, behavior.lbafee];
         if known.iter().any(|value| *value > 1) {
             return Err(Status::INVALID_FIELD.into());
@@ -406,7 +406,7 @@ fn threshold(values: &Features, cdw11: u32) -> Result<u32, Failure> {
 }
 
 fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
-    /// TMPSEL: all sensors there are.
+    /// TMPSEL: all sensors.
     const ALL_SENSORS: u8 = 15;
     let asked = TemperatureThreshold::from_dword(cdw11);
     match (asked.tmpsel, asked.thsel) {
@@ -417,7 +417,7 @@ fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Features of which each namespace has its own value (Base 2.1, 5.1.25, the scope of each).
+/// Features with namespace scope (Base 2.1, 5.1.25).
 pub(super) fn is_of_namespaces(fid: FeatureId) -> bool {
     matches!(
         fid,

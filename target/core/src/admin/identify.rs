@@ -64,8 +64,8 @@ impl Admin<'_> {
         let invalid = Failure::from(Status::INVALID_NAMESPACE).at(NSID);
         match cns {
             Cns::CONTROLLER | Cns::CSI_CONTROLLER | Cns::CONTROLLERS | Cns::COMMAND_SETS => Ok(()),
-            // A namespace id that is valid and not active gives zeroes. As we
-            // have no Namespace Management, FFFFFFFFh is not valid here.
+            // A valid and inactive NSID returns zeroes. Without Namespace Management,
+            // FFFFFFFFh is not valid here.
             Cns::NAMESPACE
             | Cns::CSI_NAMESPACE
             | Cns::INDEPENDENT_NAMESPACE
@@ -110,12 +110,11 @@ impl Admin<'_> {
         };
         let seen = namespace_view.get(command.nsid);
         let nsids = namespace_view.seen().iter().map(|one| one.namespace.nsid);
-        // Of those that are switched off, those that are there for this host.
+        // The disabled namespaces of this host.
         let disabled: Vec<_> = self.disabled(&namespace_view).collect();
         match command.cns {
             Cns::CONTROLLER => window.put(0, &self.io_controller(&namespace_view, limits)),
-            // Everything in it is zero for namespaces without protection
-            // information.
+            // All zero for namespaces without protection information.
             Cns::CSI_NAMESPACE | Cns::CSI_ALLOCATED_NAMESPACE => {
                 window.put(0, &IdentifyNamespaceNvm::zeroed());
             }
@@ -153,8 +152,8 @@ impl Admin<'_> {
             }
             Cns::ATTACHED_CONTROLLERS | Cns::CONTROLLERS => {
                 let subsystem = namespace_view.subsystem();
-                // Of one namespace those that it is there for: nobody, when it is
-                // switched off.
+                // For a namespace, the controllers whose host can access it: none, if it is
+                // disabled.
                 let namespace = subsystem.namespace(command.nsid);
                 let of_all = command.cns == Cns::CONTROLLERS;
                 let has = |host| of_all || namespace.is_some_and(|one| one.is_for(host));
@@ -173,7 +172,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Namespaces that are switched off and would be there for this host.
+    /// Disabled namespaces of this host.
     fn disabled(&self, namespace_view: &NamespaceView) -> impl Iterator<Item = VisibleNamespace> {
         let its = namespace_view.disabled(&self.controller.viewer.hostnqn);
         its.map(|one| VisibleNamespace {
@@ -182,7 +181,7 @@ impl Admin<'_> {
         })
     }
 
-    /// What all our controllers have in common.
+    /// The fields that all controllers have in common.
     fn common(&self, limits: &Limits) -> IdentifyController {
         let mut ctratt = Ctratt::HIDS;
         if limits.traffic_keep_alive {
@@ -218,7 +217,7 @@ impl Admin<'_> {
 
     fn discovery_controller(&self, limits: &Limits) -> IdentifyController {
         let served = self.shared.served();
-        // Of its own name a host may hear here, whichever it connected to.
+        // The unique NQN, whichever NQN the host connected to.
         let nqn = served.model.discovery().nqn().copied();
         IdentifyController {
             subnqn: nqn.unwrap_or_else(Nqn::discovery).to_field(),
@@ -239,7 +238,8 @@ impl Admin<'_> {
             mn: subsystem.model_number,
             fr: subsystem.firmware_revision,
             ieee: subsystem.ieee_oui,
-            // "May contain more than one" port: they come and go, and hosts read it once.
+            // "May contain more than one" port: ports are added and removed, and hosts read
+            // this once.
             cmic: (Cmic::MPORTS | Cmic::MCTRS | Cmic::ANARS).bits(),
             cntrltype: ControllerType::IO,
             oaes: (Oaes::NSAN | Oaes::ANACN).bits().into(),
@@ -255,14 +255,12 @@ impl Admin<'_> {
             nn: nn.into(),
             oncs: OPTIONAL.bits().into(),
             fuses: Fuses::FCWS.bits().into(),
-            // A namespace with a cache may come at any time, and a host that was
-            // told that there is none would not flush it. Which namespaces have
-            // none is told of each (VWCNP).
+            // A namespace with a cache may be added at any time, and a host would not flush
+            // it if this said that there is none. VWCNP reports namespaces without a cache.
             vwc: (Vwc::FLUSH_ALL | Vwc::VWCP).bits(),
-            // One block (0's based), which is the least that can be said and
-            // all that holds for every backend: a file system promises for no
-            // write that others see it as a whole, nor that it is whole after
-            // a loss of power.
+            // One block (0's based), the minimum, and all that holds for every backing
+            // store: a file system does not guarantee that a write is atomic for readers
+            // or on power loss.
             awun: 0.into(),
             awupf: 0.into(),
             nwpc: match self.protects() {
@@ -280,10 +278,10 @@ impl Admin<'_> {
     }
 }
 
-/// Optional commands and what goes with them (ONCS). Of every namespace, whichever
-/// there are: hosts read it once, and namespaces come and change while they are there.
-/// A disk that gives no space back has nothing to do for Dataset Management, which is
-/// "advisory" (NVM 1.0, 3.2.3), and backends write the zeroes that they cannot make.
+/// Optional commands (ONCS). They do not depend on the namespaces, because hosts read this
+/// once and namespaces change while they are connected. A backing store that cannot
+/// deallocate ignores Dataset Management, which is "advisory" (NVM 1.0, 3.2.3), and writes
+/// zeroes itself.
 const OPTIONAL: Oncs = Oncs::NVMCMPS
     .union(Oncs::NVMDSMSV)
     .union(Oncs::NVMWZSV)
@@ -298,8 +296,8 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from((max_transfer / 4096).ilog2()).unwrap_or(u8::MAX)
 }
 
-/// Limits of commands without a transfer (NVM 1.0, 4.1.5.4): those that are recommended,
-/// since the bits of both are set in ONCS.
+/// Limits of commands without data transfer (NVM 1.0, 4.1.5.4). They are recommendations,
+/// because the bits of both commands are set in ONCS.
 fn nvm_controller() -> IdentifyControllerNvm {
     IdentifyControllerNvm {
         vsl: const { pages(Limits::LONG_VERIFY) },
@@ -317,7 +315,7 @@ fn nvm_controller() -> IdentifyControllerNvm {
 /// VSL, WZSL: "a power of two (2^n) in units of the minimum memory page size".
 const fn pages(bytes: u64) -> u8 {
     let pages = bytes / 4096;
-    assert!(pages.is_power_of_two(), "nothing else can be said");
+    assert!(pages.is_power_of_two(), "it cannot be represented");
     let [exponent, ..] = pages.ilog2().to_le_bytes();
     exponent
 }
@@ -334,8 +332,8 @@ fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespace 
     }
     let (mssrl, mcl) = Limits::copy_blocks(namespace.block_shift);
     let bytes = u128::from(namespace.blocks) << namespace.block_shift;
-    // What a fused Compare and Write may be about; 0's based. NAWUN and NAWUPF are
-    // what the disk promises, or 0: as the controller says.
+    // Length of a fused Compare and Write, 0's based. NAWUN and NAWUPF are those of the
+    // backing store, or 0: as for the controller.
     let nacwu = (Limits::MAX_FUSED >> namespace.block_shift).saturating_sub(1);
     let mut id = IdentifyNamespace {
         nsfeat: Nsfeat::NSABP.bits(),

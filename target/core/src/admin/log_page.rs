@@ -13,7 +13,7 @@ use nvmeof_wire::{Ascii, Status};
 use super::{Admin, CDW10, CDW12, NSID, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
 use crate::controller::{Cold, Serves, errors};
-use crate::discovery::{self, Asker};
+use crate::discovery::{self, LogReader};
 use crate::model::FIRMWARE;
 use crate::namespace_view::Viewer;
 use crate::request::{Failure, bit};
@@ -24,13 +24,13 @@ const NUMDL: u16 = 42;
 const OT: u16 = bit(58, 7);
 
 impl Admin<'_> {
-    /// Returns the length in bytes that was asked for.
+    /// Returns the requested length in bytes.
     pub(super) fn check_log_page(&self, command: &GetLogPage) -> Result<u32, Failure> {
         let pages = log_pages(self.controller.is_discovery());
         if !pages.contains(&command.lid) {
             return Err(Failure::from(Status::INVALID_LOG_PAGE).at(CDW10));
         }
-        // Supported Log Pages says of none that its offset may be an index.
+        // No log page supports index offsets (Supported Log Pages).
         if command.index_offset {
             return Err(Failure::field(OT));
         }
@@ -52,8 +52,8 @@ impl Admin<'_> {
     /// Base 2.1, 5.1.12.1: "for log pages with a scope of NVM subsystem or controller (as
     /// shown in Figure 202), the controller shall abort commands that specify namespace
     /// identifiers other than 0h or FFFFFFFFh with a status code of Invalid Field in
-    /// Command". With any other the SMART page is that namespace's (LPA, SMARTS), if it is
-    /// active.
+    /// Command". With another NSID, the SMART page is that of the namespace (LPA, SMARTS), if
+    /// it is active.
     fn check_log_nsid(&self, command: &GetLogPage) -> Result<(), Failure> {
         let nsid = command.nsid;
         match self.controller.namespace_view() {
@@ -118,7 +118,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Gives the length of the page, which depends on the host, in bytes.
+    /// Returns the length of the page in bytes, which depends on the host.
     fn write_discovery(&self, command: &GetLogPage, window: &mut Window<'_>) -> u64 {
         let Viewer { hostnqn, port, .. } = &*self.controller.viewer;
         let served = self.shared.served();
@@ -127,17 +127,17 @@ impl Admin<'_> {
         drop(served);
         let lsp = DiscoveryLsp::from_bits_retain(command.lsp);
         let only = port.as_ref().filter(|_| lsp.contains(DiscoveryLsp::PLEO));
-        let asker = Asker {
+        let reader = LogReader {
             hostnqn,
             local: self.local,
             only,
             extended: lsp.contains(DiscoveryLsp::EXTDLPE),
         };
-        discovery::write((&model, generation), &asker, window)
+        discovery::write((&model, generation), &reader, window)
     }
 
-    /// The page of a namespace has what was done in it. All the rest is said of
-    /// the controller: warnings, for one, "for the state of the controller".
+    /// The page of a namespace has the counts of its commands. Other fields are those of
+    /// the controller: critical warnings are "for the state of the controller".
     fn smart(&self, nsid: u32) -> SmartLog {
         let Serves::Nvm(live) = &self.controller.serves else {
             return SmartLog::zeroed();
@@ -161,8 +161,8 @@ impl Admin<'_> {
             hrc: u128::from(counts.moved.reads).into(),
             hwc: u128::from(counts.moved.writes).into(),
             cbt: u128::from(counts.busy_minutes).into(),
-            // As all the others these count from the start of the program, which
-            // is a power cycle; none was lost without notice since.
+            // Like all counters, these count from the start of the program, which is a power
+            // cycle. There were no unsafe shutdowns since.
             pwrc: 1.into(),
             poh: u128::from(self.now.as_secs() / 3600).into(),
             mdie: u128::from(counts.media_errors).into(),
@@ -172,14 +172,14 @@ impl Admin<'_> {
     }
 }
 
-/// Whether that identifier stands for the controller, not for one namespace.
+/// Whether this NSID stands for the controller, not for one namespace.
 fn is_whole(nsid: u32) -> bool {
     nsid == 0 || nsid == NSID_ALL
 }
 
-/// What is supported of the discovery log: not entries of subsystems that the
-/// host may not connect to (ALLSUBES), for which "a Discovery controller may require
-/// authentication" (Base 2.1, 5.1.12.3.1), and there is none here.
+/// The supported options of the discovery log. ALLSUBES, All NVM Subsystem Entries
+/// Supported, is not one: for it "a Discovery controller may require authentication"
+/// (Base 2.1, 5.1.12.3.1), which is not supported.
 fn discovery_support() -> PageSupport {
     let options = DiscoveryLsp::PLEO | DiscoveryLsp::EXTDLPE;
     let options = u32::from(options.bits()) << 16;

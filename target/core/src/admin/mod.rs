@@ -1,4 +1,4 @@
-//! Admin commands other than Fabrics commands: parsed, checked and answered.
+//! Admin commands other than Fabrics commands: parsing, checks and execution.
 
 mod access;
 mod effects;
@@ -16,7 +16,7 @@ use nvmeof_wire::admin::{GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId,
 use nvmeof_wire::opcode::{Opcode, admin};
 use nvmeof_wire::{Sqe, Status};
 
-pub(crate) use protection::{give_up, kept};
+pub(crate) use protection::{cancel_requests, kept};
 
 use crate::Keeping;
 use crate::controller::Controller;
@@ -26,32 +26,31 @@ use crate::request::{Epoch, Failure, Next, Page, Request, Stage};
 use crate::shared::Shared;
 use crate::window::Window;
 
-/// An admin queue's controller, for the time of one command.
+/// The controller of an admin queue, for the execution of one command.
 pub(crate) struct Admin<'a> {
     pub(crate) now: Duration,
-    /// Bytes that the capsule of a command may have, as of the admin queue.
+    /// Maximum length of a command capsule of the admin queue in bytes.
     pub(crate) capsule_len: u32,
     pub(crate) shared: &'a Shared,
     pub(crate) controller: &'a Controller,
-    /// What all reactors counted.
+    /// The counters of all reactors.
     pub(crate) metrics_registry: &'a MetricsRegistry,
-    /// The address of ours that the host reached, if it is known.
+    /// The local address to which the host connected, if it is known.
     pub(crate) local: Option<Local>,
-    /// What it leaves to its queue.
-    pub(crate) left: Left,
+    /// Work that the queue does after the command.
+    pub(crate) deferred: Deferred,
 }
 
-/// What a command leaves to its queue to do.
+/// Work that the queue does after a command.
 #[derive(Default)]
-pub(crate) struct Left {
-    /// Its place in what is to be kept, if it has one.
+pub(crate) struct Deferred {
+    /// The save that the command waits for, if any.
     pub(crate) keeping: Cell<Option<Keeping>>,
-    /// Whether controllers were told of a change, which their queues tell hosts.
-    pub(crate) told: Cell<bool>,
+    /// Whether controllers have new events, which their queues send to hosts.
+    pub(crate) notified: Cell<bool>,
 }
 
-/// What a discovery controller answers (Base 2.1, figure 28), besides Fabrics
-/// commands.
+/// Commands of a discovery controller (Base 2.1, figure 28), besides Fabrics commands.
 const OF_DISCOVERY: [Opcode; 6] = [
     admin::GET_LOG_PAGE,
     admin::IDENTIFY,
@@ -68,8 +67,7 @@ pub(crate) const CDW12: u16 = 48;
 pub(crate) const NSID: u16 = 4;
 
 impl Admin<'_> {
-    /// A command begins. Abort and Asynchronous Event Request are the queue's
-    /// own.
+    /// Begins a command. The queue handles Abort and Asynchronous Event Request itself.
     pub(crate) fn begin(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         if self.controller.is_discovery() && !OF_DISCOVERY.contains(&sqe.opcode) {
             return Err(Failure::from(Status::INVALID_OPCODE).at(0));
@@ -84,8 +82,8 @@ impl Admin<'_> {
         }
     }
 
-    /// Base 2.1, 5.1.14: a Keep Alive without a timer is an error of the host's,
-    /// which tells it that its time-out is not what it thinks.
+    /// Base 2.1, 5.1.14: a Keep Alive while the timer is disabled is an error of the
+    /// host, which has a wrong assumption of its timeout.
     fn keep_alive(&self) -> Result<Next, Failure> {
         if self.controller.patience().is_none() {
             return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.into());
@@ -105,14 +103,12 @@ impl Admin<'_> {
         give(request, len, Page::Log(command))
     }
 
-    /// Writes the data of an answer into `out`, which is as long as was asked
-    /// for.
+    /// Writes the data of a response into `out`, which has the requested length.
     pub(crate) fn produce(&self, page: &Page, out: &mut [u8]) -> Result<(), Failure> {
         match page {
             Page::Identify(command) => self.write_identify(command, &mut Window::new(0, out)),
             Page::Log(command) => {
-                // Before it is written: of what changes meanwhile the host is
-                // told again.
+                // Before it is written: the host is notified again of changes meanwhile.
                 if !command.retain_event {
                     self.controller.page_read(command.lid);
                 }
@@ -125,7 +121,7 @@ impl Admin<'_> {
     }
 }
 
-/// The command gives `len` bytes that [`Admin::produce`] makes.
+/// The command returns `len` bytes, which [`Admin::produce`] writes.
 fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
     request.gives(len)?;
     let epoch = Epoch::default();
@@ -136,8 +132,8 @@ fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
 /// Log pages of a kind of controller.
 fn log_pages(discovery: bool) -> &'static [LogId] {
     if discovery {
-        // Base 2.1, figure 31: all but the error log have to be there. Host
-        // Discovery (71h) is of hosts that registered with a central one.
+        // Base 2.1, figure 31: all but the error log are mandatory. Host Discovery (71h)
+        // lists hosts that registered with a central discovery controller.
         &[
             LogId::SUPPORTED,
             LogId::ERROR,

@@ -11,13 +11,13 @@ use super::{Admin, CDW10, CDW11};
 use crate::controller::{Controller, Serves};
 use crate::live::{Granting, Live};
 use crate::namespace_view::{NamespaceView, Present, VisibleNamespace};
-use crate::protection::{Asked, Refused};
+use crate::protection::{ProtectionRequest, Refused};
 use crate::request::{Epoch, Failure, Next, Request, Stage};
 use crate::shared::Shared;
 use crate::{Executed, IoKind, IoOp, Namespace};
 
 impl Admin<'_> {
-    /// Get Features of a namespace that is there for the host. The default is No Write
+    /// Get Features of a namespace of the host. The default is No Write
     /// Protect (Base 2.1, 8.1.16: "The initial state of a namespace at the time of its
     /// creation is the No Write Protect state"); nothing is saved by
     /// Set Features.
@@ -35,17 +35,16 @@ impl Admin<'_> {
         Ok(Next::Done(value.into()))
     }
 
-    /// Set Features: of one namespace, or one after the other of all that there are for the
-    /// host (Base 2.1, 4.4). Of those that cannot be set one is found beforehand, so that
-    /// none changes; what a disk or the keeper fails at later leaves those before it set.
+    /// Set Features: for one namespace, or for all namespaces of the host, one after the
+    /// other (Base 2.1, 4.4). All are checked first, so that none changes if one cannot be
+    /// set. A later failure of a backing store or of the keeper leaves earlier ones set.
     pub(super) fn protect(
         &self,
         request: &mut Request,
         command: &SetFeatures,
     ) -> Result<Next, Failure> {
         let to = WriteProtection::from_dword(command.cdw11);
-        // Identify Controller, NWPC: of the states that there are, not the
-        // permanent one.
+        // Identify Controller, NWPC: all states but Permanent Write Protect.
         let known = matches!(
             to,
             WriteProtection::NONE | WriteProtection::PROTECTED | WriteProtection::UNTIL_POWER_CYCLE
@@ -65,8 +64,8 @@ impl Admin<'_> {
         self.protect_from(request, 0, to)
     }
 
-    /// A namespace is read only from here on; then what was written before becomes stable.
-    /// Base 2.1, 5.1.25.1.31: "the controller shall commit all volatile write cache data and
+    /// Makes a namespace read-only immediately, then makes earlier writes stable. Base 2.1,
+    /// 5.1.25.1.31: "the controller shall commit all volatile write cache data and
     /// metadata associated with the specified namespace ... as part of transitioning to the
     /// write protected state".
     fn protect_one(
@@ -77,11 +76,11 @@ impl Admin<'_> {
     ) -> Result<Next, Failure> {
         check_ready(namespace, to)?;
         let (live, nsid) = (self.live()?, namespace.nsid);
-        let protecting = live.protect(&self.shared.desk, nsid, to);
+        let protecting = live.protect(&self.shared.save_queue, nsid, to);
         let protecting = protecting.map_err(|refused| self.refusal(refused, nsid))?;
-        // At once: the queue may go before what was written is stable.
+        // Now, because the queue may be closed before earlier writes are stable.
         if let Some(before) = &protecting.before {
-            self.tell_all(live, before);
+            self.notify_all(live, before);
         }
         match protecting.next {
             Granting::Settle(asked) => {
@@ -103,8 +102,8 @@ impl Admin<'_> {
         }
     }
 
-    /// Those there are for the host, from number `from` on, up to the first of which
-    /// something has to be waited for.
+    /// Protects namespaces of the host from NSID `from` on, up to the first that has to
+    /// wait.
     fn protect_from(
         &self,
         request: &mut Request,
@@ -122,8 +121,8 @@ impl Admin<'_> {
         Ok(Next::Done(0))
     }
 
-    /// That came of the namespace with that number: when it is granted, others follow if all
-    /// were meant.
+    /// Continues after namespace `nsid`: if it is granted and the command is for all, the
+    /// next ones follow.
     pub(crate) fn protect_rest(
         &self,
         request: &mut Request,
@@ -138,20 +137,20 @@ impl Admin<'_> {
         }
     }
 
-    /// What was written before is stable now, or cannot be made so: then the
-    /// namespace is not protected either, unless others want it to be.
+    /// Earlier writes are stable now, or cannot be made so: then the namespace is not
+    /// protected, unless another request protects it.
     pub(crate) fn protected(
         &self,
         request: &mut Request,
-        (nsid, asked): (u32, Asked),
+        (nsid, asked): (u32, ProtectionRequest),
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let live = self.live()?;
         let asked = is_open(self.controller, asked).ok_or(not_kept())?;
         let stable = outcome == Executed::Ok;
-        let protecting = live.protected(&self.shared.desk, nsid, asked, stable);
+        let protecting = live.protected(&self.shared.save_queue, nsid, asked, stable);
         if let Some(before) = protecting.before {
-            self.tell_all(live, &before);
+            self.notify_all(live, &before);
         }
         match outcome {
             Executed::Ok => self.granted(request, protecting.next, (nsid, asked.to)),
@@ -160,13 +159,13 @@ impl Admin<'_> {
         }
     }
 
-    /// Who has a controller of the subsystem may see another state than `before`.
-    fn tell_all(&self, live: &Live, before: &Present) {
-        self.shared.tell_all(&live.nqn, before);
-        self.left.told.set(true);
+    /// Notifies the controllers of the subsystem of changes since `before`.
+    fn notify_all(&self, live: &Live, before: &Present) {
+        self.shared.notify_all(&live.nqn, before);
+        self.deferred.notified.set(true);
     }
 
-    /// It is as asked for, or will be when that is kept.
+    /// The request is granted, or will be when it has been saved.
     fn granted(
         &self,
         request: &mut Request,
@@ -178,14 +177,14 @@ impl Admin<'_> {
             Granting::Keep(keeping) => {
                 let epoch = Epoch::default();
                 request.stage = Stage::Keep { nsid, to, epoch };
-                self.left.keeping.set(Some(keeping));
+                self.deferred.keeping.set(Some(keeping));
                 Ok(Next::Keep)
             }
             Granting::Settle(_) | Granting::Refused => Err(not_kept()),
         }
     }
 
-    /// The namespace, if it is there for this host.
+    /// The namespace, if this host can access it.
     fn visible(&self, nsid: u32) -> Result<VisibleNamespace, Failure> {
         let seen = self.namespace_view()?.get(nsid).cloned();
         seen.ok_or_else(|| self.refusal(Refused::Gone, nsid))
@@ -199,7 +198,7 @@ impl Admin<'_> {
         }
     }
 
-    /// What the host sees. A discovery controller has none of this.
+    /// The view of the host. A discovery controller has none.
     fn namespace_view(&self) -> Result<Arc<NamespaceView>, Failure> {
         self.controller
             .namespace_view()
@@ -214,43 +213,44 @@ impl Admin<'_> {
     }
 }
 
-/// The request, if nothing came of it yet; nothing else may come of it then.
-fn is_open(controller: &Controller, asked: Asked) -> Option<Asked> {
+/// Takes the request from the pending ones of the controller, if it is pending.
+fn is_open(controller: &Controller, asked: ProtectionRequest) -> Option<ProtectionRequest> {
     let protecting = &mut controller.lock().protecting;
     let at = protecting.iter().position(|(_, one)| *one == asked)?;
     Some(protecting.swap_remove(at).1)
 }
 
-/// Nothing comes of those requests of the controller whose outcome is not known: what was
-/// written before may not be stable and nothing is kept, and there is nobody to hear
-/// that. Otherwise a namespace would stay protected that no host was told is, also when
-/// others are told that it is not. Says whether controllers were told of a change.
-pub(crate) fn give_up(
+/// Cancels the pending requests of the controller for which `is_it` returns true. Earlier
+/// writes may not be stable, nothing has been saved, and no host gets a response.
+/// Otherwise the namespace would stay protected without a successful response to any host,
+/// while others may have got an error. Returns whether controllers were notified of a
+/// change.
+pub(crate) fn cancel_requests(
     shared: &Shared,
     controller: &Controller,
-    is_it: impl Fn(Asked) -> bool,
+    is_it: impl Fn(ProtectionRequest) -> bool,
 ) -> bool {
     let Serves::Nvm(live) = &controller.serves else {
         return false;
     };
-    // Its lock is free again below: the controller is one of those that are told.
+    // Releases the lock of the controller, which is among those that are notified below.
     let open: Vec<_> = {
         let protecting = &mut controller.lock().protecting;
         let open = protecting.extract_if(.., |(_, asked)| is_it(*asked));
         open.collect()
     };
-    let mut told = false;
+    let mut notified = false;
     for (nsid, asked) in open {
-        let protecting = live.protected(&shared.desk, nsid, asked, false);
+        let protecting = live.protected(&shared.save_queue, nsid, asked, false);
         if let Some(before) = &protecting.before {
-            shared.tell_all(&live.nqn, before);
-            told = true;
+            shared.notify_all(&live.nqn, before);
+            notified = true;
         }
     }
-    told
+    notified
 }
 
-/// Of storage that failed nothing can be made stable.
+/// Writes to a backing store that is gone cannot be made stable.
 fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure> {
     if to != WriteProtection::NONE && !namespace.is_ready() {
         return Err(Failure::not_ready());
@@ -258,7 +258,7 @@ fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure
     Ok(())
 }
 
-/// What is answered is there again when the target is started anew.
+/// Completes a request after its save: an acknowledged state survives a restart.
 pub(crate) fn kept(kept: bool) -> Result<Next, Failure> {
     if kept {
         Ok(Next::Done(0))
@@ -267,7 +267,7 @@ pub(crate) fn kept(kept: bool) -> Result<Next, Failure> {
     }
 }
 
-/// This could not be kept. The host may try again.
+/// The save failed. The host may retry.
 fn not_kept() -> Failure {
     Failure::transient(Status::INTERNAL_ERROR)
 }

@@ -40,7 +40,7 @@ fn unknown_commands_are_refused() {
 }
 
 #[test]
-fn abort_says_that_nothing_was_aborted() {
+fn abort_of_unknown_command_aborts_nothing() {
     let (mut host, _) = Host::admin(&target());
     let answer = host.plain(nvmeof_wire::admin::Abort { sqid: 1, cid: 1 }.to_sqe());
     assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 1));

@@ -1,4 +1,4 @@
-//! Namespaces that are switched off, and those whose storage is gone.
+//! Disabled namespaces, and those whose backing store is gone.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -47,9 +47,9 @@ fn revise(target: &Target, blocks: u64, state: NamespaceState) -> Vec<ChangeKind
     applied.changes.into_iter().map(|one| one.kind).collect()
 }
 
-/// Of storage that came back or has another size.
+/// After the backing store was opened again, or has another size.
 #[test]
-fn preferred_sizes_are_those_of_the_present_storage() {
+fn preferred_sizes_follow_the_current_store() {
     let target = target();
     let (mut admin, _host) = Host::ready(&target);
     let revision = Revision {
@@ -77,7 +77,7 @@ fn preferred_sizes_are_those_of_the_present_storage() {
 }
 
 #[test]
-fn a_namespace_whose_storage_is_gone_is_active_and_not_ready() {
+fn namespace_of_a_lost_store_is_active_and_not_ready() {
     let target = target();
     let (mut admin, mut host) = Host::ready(&target);
     let changes = revise(&target, 1000, NamespaceState::Faulted);
@@ -117,7 +117,7 @@ fn a_namespace_whose_storage_is_gone_is_active_and_not_ready() {
 }
 
 #[test]
-fn a_revision_is_also_another_size_and_nothing_that_cannot_be() {
+fn revision_changes_the_size_and_ignores_invalid_ones() {
     let target = target();
     let (mut admin, mut host) = Host::ready(&target);
     let changes = revise(&target, 10, NamespaceState::Ready);
@@ -134,9 +134,9 @@ fn a_revision_is_also_another_size_and_nothing_that_cannot_be() {
     }
 }
 
-/// What the disk says before anybody knows that it is gone.
+/// The backing store reports that it is gone before the model says so.
 #[test]
-fn a_disk_that_says_that_it_is_gone_makes_its_commands_fail_for_now() {
+fn commands_of_a_lost_store_fail_and_may_be_retried() {
     let (_admin, mut host) = Host::ready(&target());
     host.outcomes = vec![Executed::Gone, Executed::Failed];
     assert_eq!(read(&mut host, 1), Status::NAMESPACE_NOT_READY);
@@ -155,7 +155,7 @@ fn with_second(state: NamespaceState) -> SubsystemSpec {
 }
 
 #[test]
-fn a_namespace_that_is_switched_off_is_allocated_and_not_active() {
+fn disabled_namespace_is_allocated_and_not_active() {
     let target = target();
     let (mut admin, mut host) = Host::ready(&target);
     let applied = apply(&target, &[with_second(NamespaceState::Disabled), closed()]);

@@ -1,4 +1,4 @@
-//! What hosts notice of a change, and what they do not.
+//! Effects of model changes on hosts.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,7 +7,7 @@
 )]
 
 mod access;
-mod ways;
+mod ports;
 
 use nvmeof_wire::admin::{Cns, GetLogPage, LogId, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
@@ -64,7 +64,7 @@ fn namespaces_come_and_go_under_a_host() {
     assert_eq!(
         kinds,
         [
-            // The test's namespace 3 goes, 7 comes.
+            // Namespace 3 is removed, 7 is added.
             ChangeKind::Removed,
             ChangeKind::Added
         ]
@@ -80,7 +80,7 @@ fn namespaces_come_and_go_under_a_host() {
 }
 
 #[test]
-fn a_size_is_what_it_is_now() {
+fn resized_namespace_has_its_new_size() {
     let target = target();
     let (mut admin, mut io) = Host::ready(&target);
     let last = read(1, 1000);
@@ -95,7 +95,7 @@ fn a_size_is_what_it_is_now() {
 }
 
 #[test]
-fn a_command_ends_on_the_disk_it_was_begun_for() {
+fn command_completes_on_its_original_store() {
     let target = target();
     let (_admin, mut io) = Host::ready(&target);
     let ranges = [DsmRange::new(0, 1), DsmRange::new(8, 1)];
@@ -110,13 +110,13 @@ fn a_command_ends_on_the_disk_it_was_begun_for() {
     let action = io.queue.begin(io.now, &sqe.to_bytes(), &mut request);
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
     assert_eq!(request.disk(), Some(10));
-    // Another disk takes the namespace's place, and a command sees it.
+    // The namespace gets another backing store, which new commands use.
     let mut other = with(&[1]);
     other.namespaces[0].disk = 99;
     let _ = apply(&target, &[other]);
     assert_eq!(read_of(&mut io, 1), Status::SUCCESS);
     assert_eq!(io.ops.last().unwrap().disk, 99);
-    // The first one goes on where it was.
+    // The first command continues on the old one.
     let data = ranges.as_bytes();
     let mut action = io.queue.step(io.now, &mut request, Event::Pulled(data));
     for offset in [0, 8 * 512] {
@@ -137,7 +137,7 @@ fn a_command_ends_on_the_disk_it_was_begun_for() {
 }
 
 #[test]
-fn a_flush_of_all_leaves_none_out_when_one_before_it_goes() {
+fn flush_of_all_skips_none_when_a_namespace_is_removed() {
     let target = target();
     let (_admin, mut io) = Host::ready(&target);
     let _ = apply(&target, &[with(&[1, 2, 3])]);
@@ -159,7 +159,7 @@ fn a_flush_of_all_leaves_none_out_when_one_before_it_goes() {
 }
 
 #[test]
-fn a_subsystem_that_goes_takes_its_controllers_along() {
+fn removed_subsystem_disconnects_its_controllers() {
     let target = target();
     let (mut admin, mut io) = Host::ready(&target);
     let cntlid = admin.queue.association().unwrap().2;
@@ -183,7 +183,7 @@ fn a_subsystem_that_goes_takes_its_controllers_along() {
     let mut again = Host::open(&target, 0, 32);
     let answer = again.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
     assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
-    // One of that name later is another one: nothing of the old one stays.
+    // A later subsystem with this NQN is another one: no state remains.
     let _ = apply(&target, &[subsystem()]);
     let (mut admin, mut io) = Host::ready(&target);
     assert_eq!(read_of(&mut io, 1), Status::SUCCESS);
@@ -202,7 +202,7 @@ fn a_host_that_is_denied_is_disconnected_and_others_stay() {
     let (mut admin, mut io) = Host::ready(&target);
     let data = nvmeof_wire::fabrics::ConnectData::new([8; 16], 0xffff, &nqn(DISK), &nqn(other));
     let (mut second, _) = Host::admin_with(&target, 0, &data);
-    // By name now, which changes nothing for those who are named.
+    // Now by name, which changes nothing for listed hosts.
     let applied = apply(&target, &[allowed(&[HOST, other])]);
     assert_eq!(applied.disconnected.len(), 0);
     assert_eq!(read_of(&mut io, 1), Status::SUCCESS);
@@ -252,7 +252,7 @@ fn the_discovery_log_has_a_new_generation_when_it_changed() {
         (header.genctr.get(), header.numrec.get())
     };
     assert_eq!(header(), (1, 1));
-    // Namespaces are not in it.
+    // Namespaces are not part of it.
     change_a_namespace(&target);
     assert_eq!(header(), (1, 1));
     let mut second = port();
@@ -264,7 +264,7 @@ fn the_discovery_log_has_a_new_generation_when_it_changed() {
 }
 
 #[test]
-fn the_same_again_is_no_change_and_other_sizes_are_refused() {
+fn same_model_is_no_change_and_other_limits_are_refused() {
     let target = target();
     let (mut admin, _io) = Host::ready(&target);
     let applied = apply(&target, &[subsystem(), closed()]);
@@ -283,7 +283,7 @@ fn the_same_again_is_no_change_and_other_sizes_are_refused() {
 }
 
 #[test]
-fn changes_read_as_sentences() {
+fn changes_display_in_words() {
     let build =
         |specs: &[SubsystemSpec]| Model::build(Limits::default(), &[port()], specs).unwrap();
     let mut other = with(&[1, 2]);
@@ -302,7 +302,7 @@ fn changes_read_as_sentences() {
             format!("subsystem {CLOSED} is removed"),
         ]
     );
-    // All that differs in one subject, one after the other.
+    // All differences of one subject, in order.
     let mut before = with(&[1, 2, 3]);
     before.namespaces[1].state = NamespaceState::Disabled;
     let mut after = before.clone();

@@ -1,6 +1,6 @@
-//! Abort commands that wait to hear what became of the commands they name.
+//! Abort commands that wait for the outcome of the commands that they name.
 
-/// Abort commands that may be outstanding; ACL says one less.
+/// Abort commands that may be outstanding (ACL, 0's based).
 pub(crate) const LIMIT: usize = 4;
 
 /// The Abort commands of one controller, oldest first.
@@ -9,15 +9,14 @@ pub(crate) struct Aborts {
     waiting: Vec<Abort>,
 }
 
-/// What becomes of an Abort command that was just begun.
+/// The result of beginning an Abort command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// It waits until the queue, which that reactor has, says what became of its
-    /// command.
+pub(crate) enum AbortOutcome {
+    /// It waits until the queue, on reactor `at`, reports the outcome.
     Waits { at: u16 },
-    /// There is no such queue (any more): nothing is aborted.
+    /// The queue does not exist: nothing is aborted.
     NoQueue,
-    /// As many wait as may.
+    /// The limit is reached.
     TooMany,
 }
 
@@ -33,22 +32,22 @@ struct Abort {
 }
 
 /// ```text
-/// Asked -- the queue looks --> Looking -- it says --> Known
-///   └------------- the queue goes ----------------------┘
+/// Requested -- the queue looks --> Looking -- it reports --> Known
+///   └------------- the queue is closed ----------------------┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The queue of the command does not know yet.
-    Asked,
-    /// It was told.
+    /// The queue of the command has not seen it yet.
+    Requested,
+    /// The queue is looking for the command.
     Looking,
     /// Whether the command was aborted.
     Known(bool),
 }
 
 impl Aborts {
-    /// Abort command `by` names command `cid` of queue `sqid`. False when as
-    /// many wait as may.
+    /// Abort command `by` names command `cid` of queue `sqid`. False if the limit is
+    /// reached.
     pub(crate) fn ask(&mut self, by: u16, sqid: u16, cid: u16) -> bool {
         let fits = self.waiting.len() < LIMIT;
         if fits {
@@ -56,7 +55,7 @@ impl Aborts {
                 by,
                 sqid,
                 cid,
-                stage: Stage::Asked,
+                stage: Stage::Requested,
             });
         }
         fits
@@ -65,13 +64,13 @@ impl Aborts {
     /// The next command that queue `sqid` is to look for.
     pub(crate) fn next_of(&mut self, sqid: u16) -> Option<u16> {
         let mut all = self.waiting.iter_mut();
-        let next = all.find(|one| one.sqid == sqid && one.stage == Stage::Asked)?;
+        let next = all.find(|one| one.sqid == sqid && one.stage == Stage::Requested)?;
         next.stage = Stage::Looking;
         Some(next.cid)
     }
 
-    /// What became of command `cid` of queue `sqid`.
-    pub(crate) fn tell(&mut self, sqid: u16, cid: u16, aborted: bool) {
+    /// Reports the outcome for command `cid` of queue `sqid`.
+    pub(crate) fn report(&mut self, sqid: u16, cid: u16, aborted: bool) {
         for one in &mut self.waiting {
             if (one.sqid, one.cid, one.stage) == (sqid, cid, Stage::Looking) {
                 one.stage = Stage::Known(aborted);
@@ -79,8 +78,7 @@ impl Aborts {
         }
     }
 
-    /// Queue `sqid` is gone, and its commands with it: nothing of it will be
-    /// aborted.
+    /// Queue `sqid` is closed, and its commands with it: none of them is aborted.
     pub(crate) fn gone(&mut self, sqid: u16) {
         for one in &mut self.waiting {
             if one.sqid == sqid && !matches!(one.stage, Stage::Known(_)) {
@@ -89,7 +87,7 @@ impl Aborts {
         }
     }
 
-    /// An Abort command that can be answered, and whether it aborted anything.
+    /// An Abort command that can complete, and whether it aborted a command.
     pub(crate) fn take_known(&mut self) -> Option<(u16, bool)> {
         let known = |one: &Abort| match one.stage {
             Stage::Known(aborted) => Some((one.by, aborted)),
@@ -113,15 +111,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_abort_is_asked_once_and_answered_once() {
+    fn each_abort_is_looked_for_and_completed_once() {
         let mut aborts = Aborts::default();
         assert!(aborts.ask(100, 1, 7));
         assert!(aborts.ask(101, 2, 7));
         assert_eq!((aborts.next_of(3), aborts.take_known()), (None, None));
         assert_eq!((aborts.next_of(1), aborts.next_of(1)), (Some(7), None));
-        aborts.tell(2, 7, true);
+        aborts.report(2, 7, true);
         assert_eq!(aborts.take_known(), None, "queue 2 was not asked");
-        aborts.tell(1, 7, true);
+        aborts.report(1, 7, true);
         assert_eq!(aborts.take_known(), Some((100, true)));
         assert_eq!(aborts.take_known(), None);
         aborts.gone(2);

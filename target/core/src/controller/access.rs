@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessCounts {
     page: u64,
-    /// What `page` was when a group changed last.
+    /// The value of `page` at the last change of each group.
     groups: BTreeMap<u32, u64>,
 }
 

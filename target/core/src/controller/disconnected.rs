@@ -16,7 +16,7 @@ pub struct Disconnected {
     pub hostnqn: Nqn,
     /// The subsystem.
     pub subnqn: Nqn,
-    /// Who has the other end of its admin queue, in words, as the edge told.
+    /// The peer of its admin queue, in words, as the engine set it.
     pub peer: Arc<str>,
     /// Why the host lost it.
     pub reason: DisconnectReason,
@@ -27,20 +27,20 @@ pub struct Disconnected {
 pub enum DisconnectReason {
     /// The subsystem is gone.
     SubsystemRemoved,
-    /// The host may not connect any more.
+    /// The host is no longer allowed to connect.
     HostDenied,
-    /// The port that it came by is gone. The edge finds those.
+    /// The port that the host used was removed. The engine detects this.
     PortRemoved,
-    /// The port that it came by does not lead to the subsystem any more.
+    /// The port that the host used no longer offers the subsystem.
     PortLeadsElsewhere,
-    /// The administrator wanted it.
+    /// An administrator disconnected the host.
     Asked,
-    /// The target lets go of all hosts. The edge finds those.
+    /// The target disconnects all hosts. The engine detects this.
     Drained,
 }
 
 impl Disconnected {
-    /// Describes `controller`, which its host lost for that reason.
+    /// Describes `controller`, which its host lost for `reason`.
     pub(crate) fn of(controller: &Controller, reason: DisconnectReason) -> Self {
         Self {
             cntlid: controller.cntlid,
@@ -72,10 +72,10 @@ impl fmt::Display for DisconnectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SubsystemRemoved => "the subsystem was removed",
-            Self::HostDenied => "the host may not connect any more",
+            Self::HostDenied => "the host is no longer allowed to connect",
             Self::PortRemoved => "the port was removed",
-            Self::PortLeadsElsewhere => "the port does not lead to the subsystem any more",
-            Self::Asked => "the administrator wanted it",
+            Self::PortLeadsElsewhere => "the port no longer offers the subsystem",
+            Self::Asked => "an administrator disconnected the host",
             Self::Drained => "the target was drained",
         })
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nvmeof_wire::Status;
 
-/// Entries kept; ELPE says one less.
+/// Number of entries (ELPE, 0's based).
 pub(crate) const CAPACITY: usize = 64;
 
 /// One failed command.
@@ -15,7 +15,7 @@ pub(crate) struct ErrorEntry {
     pub(crate) sqid: u16,
     pub(crate) cid: u16,
     pub(crate) status: Status,
-    /// Byte of the command that is at fault; `None` when no single one is.
+    /// Byte of the command with the error; `None` if there is no single one.
     pub(crate) location: Option<u16>,
     pub(crate) lba: u64,
     pub(crate) nsid: u32,
@@ -29,7 +29,7 @@ pub(crate) struct ErrorRing {
 }
 
 impl ErrorRing {
-    /// Notes a failure; its `count` is given here.
+    /// Adds a failure and sets its `count`.
     pub(crate) fn push(&mut self, mut entry: ErrorEntry) {
         self.count += 1;
         entry.count = self.count;
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_come_first_and_old_ones_go() {
+    fn newest_entries_come_first_and_old_ones_are_dropped() {
         let mut ring = ErrorRing::default();
         for cid in 0..100 {
             ring.push(ErrorEntry {

@@ -7,11 +7,10 @@ use nvmeof_wire::features::{ErrorRecovery, Timestamp};
 
 use super::warnings::WARNING_TEMPERATURE;
 
-/// Keep-alive times are multiples of this many milliseconds: KAS says 10, in
-/// units of 100 ms.
+/// Granularity of the Keep Alive Timeout in milliseconds (KAS is 10, in units of 100 ms).
 pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
 
-/// Current values. None is kept over a reset.
+/// Current values. A reset restores the defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Features {
     pub(crate) arbitration: u32,
@@ -20,10 +19,10 @@ pub(crate) struct Features {
     pub(crate) over_temperature: u16,
     /// Composite temperature below which to warn, in kelvin.
     pub(crate) under_temperature: u16,
-    /// Of namespaces, by number, of which it was set.
+    /// By NSID, for namespaces for which it was set.
     pub(crate) error_recovery: BTreeMap<u32, ErrorRecovery>,
     pub(crate) volatile_cache: bool,
-    /// I/O queues granted, if the host asked; otherwise as many as there may be.
+    /// I/O queues granted, if the host requested a number; otherwise the maximum.
     pub(crate) io_queues: Option<u16>,
     pub(crate) write_atomicity: u32,
     pub(crate) async_events: u32,
@@ -40,7 +39,7 @@ pub(crate) struct Features {
 pub(crate) struct HostClock {
     /// Milliseconds when it was set; `None`: it counts from the reset.
     pub(crate) set_ms: Option<u64>,
-    /// When that was, by our own clock.
+    /// When that was, by the clock of the target.
     pub(crate) at: Duration,
 }
 
@@ -53,7 +52,7 @@ impl HostClock {
             Some(_) => Timestamp::ORIGIN_HOST,
             None => Timestamp::ORIGIN_RESET,
         };
-        // SYNCH stays 0: our clock does not stop while the controller lives.
+        // SYNCH stays 0: the clock does not stop while the controller exists.
         Timestamp::new(self.set_ms.unwrap_or(0).wrapping_add(passed), origin)
     }
 }
@@ -78,14 +77,14 @@ impl Features {
         }
     }
 
-    /// The value that a namespace has. At first recovery is not limited in time.
+    /// The value of a namespace. By default, recovery is not limited in time.
     pub(crate) fn error_recovery_of(&self, nsid: u32) -> ErrorRecovery {
         self.error_recovery.get(&nsid).copied().unwrap_or_default()
     }
 }
 
 /// A keep alive timeout "rounded up to the nearest multiple of the
-/// granularity" (Base 2.1, 5.1.25.1.8). 0 switches keep-alive off.
+/// granularity" (Base 2.1, 5.1.25.1.8). 0 disables the timer.
 pub(crate) fn rounded(kato_ms: u32) -> u32 {
     kato_ms
         .checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS)
@@ -97,19 +96,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_says_who_set_it_and_goes_on() {
+    fn timestamp_reports_its_origin_and_advances() {
         let at = Duration::from_secs(100);
         let later = at + Duration::from_millis(1234);
         let since_reset = HostClock { set_ms: None, at };
-        let told = since_reset.timestamp(later);
+        let timestamp = since_reset.timestamp(later);
         assert_eq!(
-            (told.ms(), told.attributes),
+            (timestamp.ms(), timestamp.attributes),
             (1234, Timestamp::ORIGIN_RESET)
         );
         // 48 bits, then it starts again.
         let set_ms = Some((1 << 48) - 1);
-        let told = HostClock { set_ms, at }.timestamp(later);
-        assert_eq!((told.ms(), told.attributes), (1233, Timestamp::ORIGIN_HOST));
+        let timestamp = HostClock { set_ms, at }.timestamp(later);
+        assert_eq!(
+            (timestamp.ms(), timestamp.attributes),
+            (1233, Timestamp::ORIGIN_HOST)
+        );
     }
 
     #[test]

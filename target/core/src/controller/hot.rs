@@ -1,4 +1,4 @@
-//! The part of a controller that every command looks at, without a lock.
+//! The part of a controller that every command reads, without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,20 +9,20 @@ pub(crate) struct Hot {
     /// Whether commands other than Fabrics commands are served: CSTS.RDY and
     /// not shut down.
     ready: AtomicBool,
-    /// Whether the controller is lost: its admin queue is gone or the host
-    /// fell silent.
+    /// Whether the controller is lost: its admin queue is closed, or the Keep Alive
+    /// Timer expired.
     gone: AtomicBool,
     /// Counts resets. An I/O queue of an earlier count is closed.
     epoch: AtomicU32,
-    /// When the host was last heard, in milliseconds.
+    /// Time of the last sign of life of the host, in milliseconds.
     heard_ms: AtomicU64,
     /// When the keep-alive interval began, in milliseconds.
     armed_ms: AtomicU64,
-    /// Whether the host switched the volatile write cache off.
+    /// Whether the host disabled the volatile write cache.
     write_through: AtomicBool,
     /// Whether an event waits for an Asynchronous Event Request.
     event: AtomicBool,
-    /// Whether an Abort command waits to hear what came of it.
+    /// Whether an Abort command waits for its outcome.
     aborts: AtomicBool,
 }
 
@@ -39,9 +39,9 @@ impl Hot {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Marks the controller lost; says whether it was not before.
+    /// Marks the controller lost. Returns whether it was not lost before.
     pub(crate) fn lose(&self) -> bool {
-        // In this order: who sees that it is not ready any more also sees why.
+        // In this order: a thread that sees that it is not ready also sees why.
         let was_there = !self.gone.swap(true, Ordering::AcqRel);
         self.ready.store(false, Ordering::Release);
         was_there
@@ -69,7 +69,7 @@ impl Hot {
         self.armed_ms.store(ms(now), Ordering::Relaxed);
     }
 
-    /// Begins a keep-alive interval; the host is heard at this moment.
+    /// Begins a keep-alive interval with a sign of life of the host.
     pub(crate) fn arm(&self, now: Duration) {
         self.rearm(now);
         self.hear(now);
@@ -77,8 +77,7 @@ impl Hot {
 
     pub(crate) fn hear(&self, now: Duration) {
         let now_ms = ms(now);
-        // Queues on other cores write this line too: leave it alone while it
-        // says the same.
+        // Queues on other cores write this cache line too: write it only if it changes.
         if self.heard_ms.load(Ordering::Relaxed) != now_ms {
             self.heard_ms.store(now_ms, Ordering::Relaxed);
         }

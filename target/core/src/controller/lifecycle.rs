@@ -18,15 +18,15 @@ pub(crate) struct Registers {
     csts: Csts,
 }
 
-/// How long a host waits for us to become ready, in milliseconds. We are at
-/// once; the time covers a busy machine.
+/// How long a host waits until the controller is ready, in milliseconds. It is ready
+/// immediately; the time covers a busy machine.
 const READY_MS: u32 = 10_000;
 
 /// The CAP property. CRMS.CRWMS "shall be set to '1' on controllers compliant with
 /// NVM Express Base Specification, Revision 2.0 and later" (Base 2.1, 3.1.4).
-/// CAP.MQES is of a queue of `entries`. CAP.CSS: an I/O controller has the NVM command
-/// set (NCSS) and says so in Identify with CNS 1Ch (IOCSS): "Controllers that only
-/// support the NVM Command Set may set this bit to '1'".
+/// CAP.MQES is that of a queue with `entries`. CAP.CSS: an I/O controller supports the NVM
+/// command set (NCSS) and Identify with CNS 1Ch (IOCSS): "Controllers that only support the
+/// NVM Command Set may set this bit to '1'".
 pub(crate) fn cap(entries: u16, discovery: bool) -> Cap {
     let css = match discovery {
         true => Cap::CSS_NVM,
@@ -57,7 +57,7 @@ impl Registers {
         self.csts == Csts::RDY
     }
 
-    /// Something happened from which only a reset recovers.
+    /// A fatal error, from which only a reset recovers.
     pub(crate) fn fatal(&mut self) {
         self.csts |= Csts::CFS;
     }
@@ -78,8 +78,8 @@ impl Registers {
             (true, false) => self.csts = Csts::empty(),
             (true, true) | (false, false) => {}
         }
-        // Base 2.1, 3.6: the shutdown status says complete when the shutdown
-        // is; flushing came before this.
+        // Base 2.1, 3.6: the shutdown status is complete after the shutdown; the stores
+        // have been flushed before.
         if matches!(self.cc.shutdown(), Shutdown::Normal | Shutdown::Abrupt) {
             self.csts |= Csts::SHST_COMPLETE;
         }
@@ -88,14 +88,14 @@ impl Registers {
 
 /// Whether the controller can run with this configuration.
 fn is_valid(cc: Cc, discovery: bool) -> bool {
-    // CAP.MPSMIN and MPSMAX say 4 KiB, CAP.AMS round robin.
+    // CAP.MPSMIN and MPSMAX are 4 KiB, CAP.AMS is round robin.
     let common = cc.page_shift() == 12 && cc.ams() == 0;
     // Controller Configuration (CC), CSS: with CAP.CSS.NCSS set "the NVM Command Set", with
     // IOCSS "All Supported I/O Command Sets"; 111b is of controllers without any
     // (CAP.CSS.NOIOCSS).
     let command_sets = cc.css() == Cc::CSS_NVM || (cc.css() == Cc::CSS_ALL && !discovery);
-    // Controller Configuration (CC): IOSQES and IOCQES are of no meaning to a controller
-    // without I/O queues.
+    // Controller Configuration (CC): IOSQES and IOCQES do not apply to a controller without
+    // I/O queues.
     let sizes = (cc.iosqes(), cc.iocqes()) == (6, 4);
     common && command_sets && (sizes || discovery)
 }

@@ -1,5 +1,5 @@
-//! One controller: an admin queue's association with a subsystem, and the I/O
-//! queues that joined it.
+//! One controller: the association of an admin queue with a subsystem, and its I/O
+//! queues.
 
 pub(crate) mod aborts;
 pub(crate) mod access;
@@ -28,9 +28,9 @@ pub(crate) use hot::Hot;
 use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::namespace_view::{NamespaceView, Present, Viewer};
-use crate::protection::Asked as Protecting;
+use crate::protection::ProtectionRequest;
 use crate::{Limits, Subsystem};
-use aborts::{Aborts, Asked};
+use aborts::{AbortOutcome, Aborts};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
 use lifecycle::Registers;
@@ -38,39 +38,38 @@ use notices::{
     ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, INTERNAL_ERROR, NAMESPACE_CHANGED, Notice, Notices,
 };
 
-/// One controller, shared by the queues of it, which may be on different
-/// reactors.
+/// One controller, shared by its queues, which may be on different reactors.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) cntlid: u16,
     pub(crate) hostnqn: Nqn,
     pub(crate) hostid: [u8; 16],
-    /// Entries of its longest submission queue, as the port has it that its host came
-    /// by. It stays: a host looks once.
+    /// Entries of its longest submission queue, by the port of its host. It does not
+    /// change, because a host reads it once.
     pub(crate) queue_depth: u16,
-    /// Which reactor has the admin queue.
+    /// The reactor of the admin queue.
     pub(crate) home: u16,
-    /// Who has the other end of it, in words: see [`Queue::set_peer`](crate::Queue).
+    /// The peer of the admin queue, in words: see [`Queue::set_peer`](crate::Queue).
     pub(crate) peer: Arc<str>,
-    /// How the host sees the subsystem.
+    /// The host and its port, which determine the view of the subsystem.
     pub(crate) viewer: Arc<Viewer>,
-    /// What it saw when an admin command looked last.
+    /// The view as of the last admin command.
     view: Option<Mutex<View>>,
     pub(crate) serves: Serves,
     pub(crate) hot: Hot,
     cold: Mutex<Cold>,
 }
 
-/// What a controller is for.
+/// The purpose of a controller.
 #[derive(Clone, Debug)]
 pub(crate) enum Serves {
-    /// Finding subsystems.
+    /// A discovery controller.
     Discovery,
     /// The namespaces of a subsystem.
     Nvm(Arc<Live>),
 }
 
-/// What is looked at only by admin commands and by failures.
+/// State that only admin commands and failures access.
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) registers: Registers,
@@ -78,19 +77,19 @@ pub(crate) struct Cold {
     pub(crate) errors: ErrorRing,
     pub(crate) notices: Notices,
     pub(crate) aborts: Aborts,
-    /// Namespaces that changed since the host last read which.
+    /// Namespaces that changed since the host last read the log page.
     pub(crate) changed: ChangedList,
     /// Changes of asymmetric namespace access since the last reset.
     pub(crate) access: AccessCounts,
-    /// Requests to write protect a namespace, by its number, for which what was written
-    /// before is being made stable.
-    pub(crate) protecting: Vec<(u32, Protecting)>,
-    /// I/O queues that are connected, and which reactor has each.
+    /// Requests to write protect a namespace, by NSID, for which earlier writes are being
+    /// made stable.
+    pub(crate) protecting: Vec<(u32, ProtectionRequest)>,
+    /// Connected I/O queues, and the reactor of each.
     pub(crate) queues: BTreeMap<u16, u16>,
 }
 
-/// Discovery controllers of hosts that asked for no keep-alive are given up
-/// after this silence: they are read once and must not stay for ever.
+/// Discovery controllers with Keep Alive disabled expire after this idle time, because
+/// hosts read them once and may not disconnect.
 const IDLE_DISCOVERY: Duration = Duration::from_secs(120);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -134,14 +133,13 @@ impl Controller {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Cold> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its host sees of the subsystem now, unless this is a discovery
-    /// controller.
+    /// The present view of its host; `None` for a discovery controller.
     pub(crate) fn namespace_view(&self) -> Option<Arc<NamespaceView>> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         let mut view = self
             .view
             .as_ref()?
@@ -155,7 +153,7 @@ impl Controller {
         matches!(self.serves, Serves::Discovery)
     }
 
-    /// Name of the subsystem.
+    /// NQN of the subsystem.
     pub(crate) fn subnqn(&self) -> Nqn {
         match &self.serves {
             Serves::Discovery => Nqn::discovery(),
@@ -163,7 +161,7 @@ impl Controller {
         }
     }
 
-    /// The subsystem as it is now, unless it is that of discovery.
+    /// The present state of the subsystem; `None` for a discovery controller.
     pub(crate) fn subsystem(&self) -> Option<Arc<Subsystem>> {
         match &self.serves {
             Serves::Discovery => None,
@@ -176,15 +174,15 @@ impl Controller {
         self.subsystem().map_or(0, |it| it.io_queues)
     }
 
-    /// How long the host may stay silent; `None` for ever.
+    /// The Keep Alive Timeout; `None` if the timer is disabled.
     ///
     /// RDMA 1.0, 3.4: "the RDMA Transport requires the use of the Keep Alive Feature",
-    /// which every controller has therefore. Base 2.1, 5.1.25.1.8: with KATO "cleared to
-    /// 0h ... the Keep Alive Timer is disabled". A host may ask for that here: Keep Alive
-    /// Timeout Invalid is what 0h may be refused with, but Linux hosts connect with it
-    /// (`nvme discover`, `nvme connect --keep-alive-tmo=0`), and Linux' own target
-    /// takes it. Such an I/O controller lasts as long as its connection; a
-    /// discovery controller whose host is silent for two minutes goes.
+    /// so every controller supports it. Base 2.1, 5.1.25.1.8: with KATO "cleared to
+    /// 0h ... the Keep Alive Timer is disabled". The target permits this. It could refuse 0h
+    /// with Keep Alive Timeout Invalid, but Linux hosts connect with it (`nvme discover`,
+    /// `nvme connect --keep-alive-tmo=0`), and Linux' target accepts it. Such an I/O
+    /// controller lasts as long as its connection; a discovery controller expires after
+    /// two minutes without a command.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let kato_ms = self.lock().features.kato_ms;
         match (kato_ms, &self.serves) {
@@ -194,8 +192,8 @@ impl Controller {
         }
     }
 
-    /// When the host's silence is too long, if it goes on until then. `None`
-    /// when it may be silent for ever.
+    /// When the Keep Alive Timer expires without a command until then. `None` if it is
+    /// disabled.
     pub(crate) fn expires(&self, by_traffic: bool) -> Option<Duration> {
         let from = if by_traffic {
             self.hot.armed()
@@ -205,10 +203,9 @@ impl Controller {
         Some(from + self.patience()? + MILLISECOND)
     }
 
-    /// Whether the host was silent too long. Where any command proves that it
-    /// lives, it is when a whole interval passed without one (Base 2.1,
-    /// 3.9.4), so that a host that sends Keep Alive once in an interval need
-    /// not be punctual.
+    /// Whether the Keep Alive Timer has expired. If any command proves that the host is
+    /// alive, it expires after a whole interval without a command (Base 2.1, 3.9.4), so
+    /// that the Keep Alive of each interval need not be punctual.
     pub(crate) fn has_expired(&self, now: Duration, by_traffic: bool) -> bool {
         if self.expires(by_traffic).is_none_or(|at| now < at) {
             return false;
@@ -220,13 +217,12 @@ impl Controller {
         !heard
     }
 
-    /// Notes a failed command. Says whether there is an event to tell now that
-    /// there was not before.
+    /// Adds a failed command to the error log. Returns whether this raised a new event.
     pub(crate) fn note(&self, entry: ErrorEntry) -> bool {
         let mut cold = self.lock();
         cold.errors.push(entry);
-        // "A transient error occurred that is specific to a particular set of
-        // commands": a host cannot know that it is not to blame.
+        // "A transient error occurred that is specific to a particular set of commands":
+        // it tells the host that the command is not the cause.
         let internal = entry.status.is(Status::INTERNAL_ERROR);
         let follow_ups = internal && self.raise(&mut cold, INTERNAL_ERROR);
         drop(cold);
@@ -236,33 +232,33 @@ impl Controller {
         follow_ups
     }
 
-    /// The subsystem is another than `before`: tells the host of what it sees
-    /// of that.
-    pub(crate) fn becomes_from(&self, before: &Present) {
+    /// The subsystem changed since `before`: raises events for changes that the host can
+    /// see.
+    pub(crate) fn subsystem_changed(&self, before: &Present) {
         let Serves::Nvm(live) = &self.serves else {
             return;
         };
         let now = live.current();
-        if now.looks_like(before) {
+        if now.is_same_view(before) {
             return;
         }
         let (before, now) = (
             before.namespace_view(&self.viewer),
             now.namespace_view(&self.viewer),
         );
-        let differing = now.since(&before);
+        let changes = now.since(&before);
         let mut cold = self.lock();
         let [was, is] = [&before, &now]
             .map(|namespace_view| warnings::critical(namespace_view, &cold.features));
         self.warn(&mut cold, is - was);
         let values = &mut cold.features.error_recovery;
         values.retain(|nsid, _| now.get(*nsid).is_some_and(|one| before.has(&one.namespace)));
-        cold.access.changed(&differing.groups);
-        if !differing.namespaces.is_empty() {
-            cold.changed.add(&differing.namespaces);
+        cold.access.changed(&changes.groups);
+        if !changes.namespaces.is_empty() {
+            cold.changed.add(&changes.namespaces);
             self.raise(&mut cold, NAMESPACE_CHANGED);
         }
-        if differing.access {
+        if changes.access {
             self.raise(&mut cold, ANA_CHANGED);
         }
     }
@@ -272,8 +268,7 @@ impl Controller {
         self.raise(&mut self.lock(), DISCOVERY_CHANGED);
     }
 
-    /// Raises an event, if the host wants to know of such. Says whether there is
-    /// more to tell than before.
+    /// Raises an event, if the host has enabled it. Returns whether it is a new one.
     pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) -> bool {
         let enabled = cold.features.async_events;
         let follow_ups = cold.notices.raise(notice, enabled);
@@ -281,14 +276,14 @@ impl Controller {
         follow_ups
     }
 
-    /// These critical warnings came up, or the host wants to hear of them now.
+    /// Raises the events of critical warnings that are new, or newly enabled.
     pub(crate) fn warn(&self, cold: &mut Cold, warnings: CriticalWarning) {
         for notice in warnings::events(warnings) {
             self.raise(cold, notice);
         }
     }
 
-    /// The next event to answer a request with.
+    /// The next event that completes a request.
     pub(crate) fn next_event(&self, now: Duration) -> Option<Notice> {
         if !self.hot.has_event() {
             return None;
@@ -299,7 +294,7 @@ impl Controller {
         next
     }
 
-    /// From when on there is one, if there is any that waits.
+    /// When the next event is due, if one is pending.
     pub(crate) fn event_due(&self) -> Option<Duration> {
         if !self.hot.has_event() {
             return None;
@@ -308,25 +303,25 @@ impl Controller {
     }
 
     /// Abort command `by` names command `cid` of queue `sqid`.
-    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> Asked {
+    pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> AbortOutcome {
         let mut cold = self.lock();
-        // Under the lock under which a queue leaves: one that is there now says
-        // when it goes what became of its commands, another one never would.
+        // Under the lock with which queues leave: a queue that is found reports the
+        // outcome, at the latest when it leaves.
         let at = match sqid {
             0 => Some(self.home),
             _ => cold.queues.get(&sqid).copied(),
         };
         let Some(at) = at else {
-            return Asked::NoQueue;
+            return AbortOutcome::NoQueue;
         };
         if !cold.aborts.ask(by, sqid, cid) {
-            return Asked::TooMany;
+            return AbortOutcome::TooMany;
         }
         self.hot.set_aborts(true);
-        Asked::Waits { at }
+        AbortOutcome::Waits { at }
     }
 
-    /// The next command that queue `sqid` is to look for and to abort.
+    /// The next command that queue `sqid` has to abort.
     pub(crate) fn next_abort(&self, sqid: u16) -> Option<u16> {
         if !self.hot.has_aborts() {
             return None;
@@ -334,7 +329,7 @@ impl Controller {
         self.lock().aborts.next_of(sqid)
     }
 
-    /// An Abort command that can be answered, and whether it aborted anything.
+    /// An Abort command that can complete, and whether it aborted a command.
     pub(crate) fn known_abort(&self) -> Option<(u16, bool)> {
         if !self.hot.has_aborts() {
             return None;
@@ -345,8 +340,8 @@ impl Controller {
         known
     }
 
-    /// Namespaces that changed since the host last read which; unless it wants
-    /// to `retain` them, it has read them with this.
+    /// Namespaces that changed since the host last read the log page. The list is cleared
+    /// unless `retain` is set.
     pub(crate) fn changed(&self, retain: bool) -> ChangedList {
         let mut cold = self.lock();
         if retain {
@@ -356,14 +351,14 @@ impl Controller {
         }
     }
 
-    /// The host reads a log page and lets go of its events.
+    /// The host reads a log page, which clears its events.
     pub(crate) fn page_read(&self, page: LogId) {
         let mut cold = self.lock();
         cold.notices.page_read(page);
         self.hot.set_event(cold.notices.is_ready());
     }
 
-    /// Writes CC. Says whether I/O queues are to be closed.
+    /// Writes CC. Returns whether I/O queues are to be closed.
     pub(crate) fn write_cc(&self, cc: u32) -> bool {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();

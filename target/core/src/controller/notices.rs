@@ -1,5 +1,5 @@
-//! Asynchronous events that wait for a request, and those that are masked
-//! until their log page is read.
+//! Asynchronous events that wait for a request, and events that are masked until their
+//! log page is read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use nvmeof_wire::aer::{AsyncEvent, EventType};
 use nvmeof_wire::log::ChangedNamespaces;
 use nvmeof_wire::log::changed::CHANGED_NAMESPACES_MAX;
 
-/// Requests that may be outstanding; AERL says one less.
+/// Requests that may be outstanding (AERL, 0's based).
 pub(crate) const MAX_REQUESTS: usize = 4;
 
 bitflags! {
@@ -20,18 +20,18 @@ bitflags! {
     pub(crate) struct Kinds: u32 {
         /// SMART critical warning: temperature.
         const TEMPERATURE = 1 << 1;
-        /// SMART critical warning: storage of the subsystem is gone.
+        /// SMART critical warning: a backing store of the subsystem is gone.
         const RELIABILITY = 1 << 2;
         /// A namespace changed.
         const NAMESPACE = 1 << 8;
-        /// A group of namespaces is reached otherwise.
+        /// The state or members of an ANA group changed.
         const ANA = 1 << 11;
         /// The discovery log page changed.
         const DISCOVERY = 1 << 31;
-        /// SMART critical warnings that can be enabled and never happen here.
+        /// SMART critical warnings that can be enabled and never occur.
         const OTHER_SMART = 0b1_1001;
-        /// An internal error failed a command. Of errors there is no bit in the
-        /// feature (this one is reserved in it): they are always told.
+        /// An internal error failed a command. The feature has no bit for errors (this
+        /// one is reserved in it): they are always reported.
         const INTERNAL_ERROR = 1 << 26;
     }
 }
@@ -69,7 +69,7 @@ pub(crate) const INTERNAL_ERROR: Notice = Notice {
     event: AsyncEvent::TRANSIENT_ERROR,
 };
 
-/// In the order they are told.
+/// In the order of reporting.
 const ALL: [Notice; 6] = [
     INTERNAL_ERROR,
     RELIABILITY,
@@ -79,12 +79,12 @@ const ALL: [Notice; 6] = [
     DISCOVERY_CHANGED,
 ];
 
-/// How long a notice that was told keeps others of its type from being told when its log
-/// page is not read: longer than a host takes that reads it, and short enough for others.
+/// How long a reported notice masks others of its type while its log page is not read:
+/// longer than a host needs to read the page, and short enough for the others.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Notice {
-    /// All that reading its log page clears.
+    /// All events that reading its log page clears.
     fn cleared_with(self) -> Kinds {
         let its = ALL.iter().filter(|other| other.event.log == self.event.log);
         its.fold(Kinds::empty(), |kinds, other| kinds | other.kind)
@@ -95,27 +95,27 @@ impl Notice {
 ///
 /// Base 2.1, 5.1.2: when the controller reports an event, "subsequent events of that event
 /// type are automatically masked by the controller until the host clears that event", and
-/// "an event is cleared by reading the log page associated with that event". What is masked
-/// is kept, and told when its turn comes, unless its own page was read meanwhile.
+/// "an event is cleared by reading the log page associated with that event". A masked event
+/// stays pending and is sent later, unless its own page is read meanwhile.
 ///
-/// Notices have a page each, and there are hosts that do not read all of them: Linux enables
-/// notices of asymmetric access also where it goes without (`nvme_handle_aen_notice`), and
-/// reads the page of namespaces when the scan before has ended (`nvme_scan_work`), which may
-/// wait for access to a namespace. Therefore a notice whose page is not read gives way to
-/// those of other pages after a moment; of its own page nothing is told until that is read.
+/// Each notice has its own page, and some hosts do not read all of them: Linux enables ANA
+/// notices even if it does not use ANA (`nvme_handle_aen_notice`), and reads the page of
+/// changed namespaces after the previous scan (`nvme_scan_work`), which may wait for access
+/// to a namespace. A notice whose page is not read therefore masks those of other pages for
+/// [`PATIENCE`] only; those of its own page stay masked until the page is read.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    /// Told to no one yet.
+    /// Not sent yet.
     pending: Kinds,
-    /// Told, and what else is cleared with it; the log page was not read since.
+    /// Sent, and others that are cleared with it; the log page has not been read since.
     masked: Kinds,
-    /// When the last notice was told.
-    noticed: Duration,
+    /// When the last notice was sent.
+    sent_at: Duration,
 }
 
 impl Notices {
-    /// Something happened that the host may want to know. Says whether there is
-    /// more to tell than before.
+    /// Raises an event, if it is enabled. Returns whether it was neither pending nor
+    /// masked before.
     pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) -> bool {
         let always = notice.kind == Kinds::INTERNAL_ERROR;
         if !always && enabled & notice.kind.bits() == 0 {
@@ -134,19 +134,19 @@ impl Notices {
         }
     }
 
-    /// The next event to tell.
+    /// The next event to send.
     pub(crate) fn next(&mut self, now: Duration) -> Option<Notice> {
         let is_due = |notice: &&Notice| self.due_of(notice).is_some_and(|at| at <= now);
         let next = *ALL.iter().find(is_due)?;
         self.pending.remove(next.kind);
         self.masked.insert(next.cleared_with());
         if next.event.kind == EventType::NOTICE {
-            self.noticed = now;
+            self.sent_at = now;
         }
         Some(next)
     }
 
-    /// From when on [`next`](Self::next) gives one, if the host reads no page.
+    /// When [`next`](Self::next) returns an event, if the host reads no page.
     pub(crate) fn due(&self) -> Option<Duration> {
         ALL.iter().filter_map(|notice| self.due_of(notice)).min()
     }
@@ -155,18 +155,18 @@ impl Notices {
         if !(self.pending - self.masked).contains(notice.kind) {
             return None;
         }
-        // Of the other types there is one page each.
-        let told = ALL.iter().filter(|other| self.masked.contains(other.kind));
-        let of_its_type = told
+        // The other event types have one page each.
+        let sent = ALL.iter().filter(|other| self.masked.contains(other.kind));
+        let of_its_type = sent
             .filter(|other| other.event.kind == notice.event.kind)
             .count();
         Some(match of_its_type {
             0 => Duration::ZERO,
-            _ => self.noticed + PATIENCE,
+            _ => self.sent_at + PATIENCE,
         })
     }
 
-    /// Whether there is one to tell, now or when it is [`due`](Self::due).
+    /// Whether there is an event to send, now or when it is [`due`](Self::due).
     pub(crate) fn is_ready(&self) -> bool {
         !(self.pending - self.masked).is_empty()
     }
@@ -177,11 +177,10 @@ impl Notices {
     }
 }
 
-/// Namespaces that changed since their log page was read last.
+/// Namespaces that changed since the host last read the log page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangedList {
-    /// One more than the page can name is enough to know that they are too
-    /// many.
+    /// At most one more than fits the page, which suffices to detect the overflow.
     nsids: BTreeSet<u32>,
 }
 
@@ -206,7 +205,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(60);
 
     #[test]
-    fn an_event_is_told_once_until_its_page_is_read() {
+    fn event_is_sent_once_until_its_page_is_read() {
         let mut notices = Notices::default();
         let enabled = Kinds::NAMESPACE.bits();
         notices.raise(NAMESPACE_CHANGED, enabled);
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_type_is_told_and_the_others_when_its_page_was_read() {
+    fn event_type_is_masked_until_its_page_is_read() {
         let mut notices = Notices::default();
         let enabled = (Kinds::TEMPERATURE | Kinds::RELIABILITY | Kinds::ANA).bits();
         for notice in [TEMPERATURE, RELIABILITY, ANA_CHANGED] {
@@ -233,7 +232,7 @@ mod tests {
             "it is of another type"
         );
         assert!(!notices.is_ready());
-        // The page told of both.
+        // The page covered both.
         notices.page_read(LogId::SMART);
         assert!(!notices.is_ready());
         notices.raise(TEMPERATURE, enabled);
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_waits_for_the_page_of_the_one_before() {
+    fn notice_waits_for_the_page_of_the_previous_one() {
         let mut notices = Notices::default();
         let enabled = (Kinds::NAMESPACE | Kinds::ANA).bits();
         for notice in [ANA_CHANGED, NAMESPACE_CHANGED] {
@@ -249,12 +248,12 @@ mod tests {
         }
         assert_eq!(notices.next(NOW), Some(NAMESPACE_CHANGED));
         assert_eq!((notices.next(NOW), notices.is_ready()), (None, true));
-        // Not for ever.
+        // Only for a limited time.
         assert_eq!(notices.due(), Some(NOW + PATIENCE));
         notices.page_read(LogId::CHANGED_NAMESPACES);
         assert_eq!(notices.due(), Some(Duration::ZERO));
         assert_eq!(notices.next(NOW), Some(ANA_CHANGED));
-        // Nobody reads the page of that.
+        // The host does not read its page.
         notices.raise(ANA_CHANGED, enabled);
         notices.raise(NAMESPACE_CHANGED, enabled);
         let late = NOW + PATIENCE;
@@ -262,27 +261,27 @@ mod tests {
         assert_eq!(notices.next(early), None);
         assert_eq!(notices.next(late), Some(NAMESPACE_CHANGED));
         assert_eq!((notices.next(late * 2), notices.due()), (None, None));
-        // What is told of another type meanwhile takes no more time.
+        // An event of another type meanwhile does not delay it.
         notices.page_read(LogId::CHANGED_NAMESPACES);
         notices.raise(NAMESPACE_CHANGED, enabled);
         notices.raise(TEMPERATURE, Kinds::TEMPERATURE.bits());
         assert_eq!(notices.next(late + PATIENCE / 2), Some(TEMPERATURE));
         assert_eq!(notices.due(), Some(late + PATIENCE));
-        // What its own page told of is not told again.
+        // Changes covered by its own page are not reported again.
         notices.page_read(LogId::ANA);
         notices.page_read(LogId::CHANGED_NAMESPACES);
         assert!(!notices.is_ready());
     }
 
     #[test]
-    fn nothing_keeps_a_host_from_hearing_of_errors() {
+    fn error_event_is_sent_with_all_notices_disabled() {
         let mut notices = Notices::default();
         notices.raise(INTERNAL_ERROR, 0);
         assert_eq!(notices.next(NOW), Some(INTERNAL_ERROR));
     }
 
     #[test]
-    fn changes_are_named_once_each_until_they_are_too_many() {
+    fn changed_namespaces_are_listed_once_until_overflow() {
         let mut changed = ChangedList::default();
         changed.add(&[7, 3]);
         changed.add(&[3]);
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_are_not_enabled_are_not_kept() {
+    fn disabled_events_do_not_become_pending() {
         let mut notices = Notices::default();
         notices.raise(DISCOVERY_CHANGED, Kinds::NAMESPACE.bits());
         assert!(!notices.is_ready());

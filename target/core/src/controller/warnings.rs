@@ -1,5 +1,4 @@
-//! Critical warnings of the SMART / Health Information log page, and the events
-//! that tell of them.
+//! Critical warnings of the SMART / Health Information log page, and their events.
 
 use nvmeof_wire::log::smart::CriticalWarning;
 
@@ -7,24 +6,22 @@ use super::Features;
 use super::notices::{Notice, RELIABILITY, TEMPERATURE};
 use crate::namespace_view::NamespaceView;
 
-/// What the composite temperature is said to be, in kelvin: there is no
-/// sensor.
+/// The reported composite temperature in kelvin: there is no sensor.
 pub(crate) const COMPOSITE_TEMPERATURE: u16 = 298;
 
-/// From what temperature on an I/O controller would be too warm, in kelvin. Base 2.0,
-/// Identify Controller, WCTEMP and CCTEMP: implementations of revision 1.2 or later "shall
-/// report a non-zero value in this field", and "It is recommended that implementations
-/// report a value of 0157h" (WCTEMP). A host that
-/// wants a warning at the temperature that is told sets the threshold.
+/// Warning Composite Temperature Threshold in kelvin. Base 2.0, Identify Controller, WCTEMP
+/// and CCTEMP: implementations of revision 1.2 or later "shall report a non-zero value in
+/// this field", and "It is recommended that implementations report a value of 0157h"
+/// (WCTEMP). A host can set a threshold at the reported temperature to get a warning.
 pub(crate) const WARNING_TEMPERATURE: u16 = 0x157;
-/// From which on it would stop working (CCTEMP).
+/// Critical Composite Temperature Threshold (CCTEMP).
 pub(crate) const CRITICAL_TEMPERATURE: u16 = WARNING_TEMPERATURE + 15;
 
 const _: () = assert!(COMPOSITE_TEMPERATURE < WARNING_TEMPERATURE);
 
-/// What is critical as a host sees the subsystem. That media are read only
-/// (AMRO) is never said: an administrator or a host wants them so, and the
-/// warning is not for "a change in the write protection state of a namespace".
+/// The critical warnings for a host. Media read-only (AMRO) is never reported: read-only
+/// namespaces are intended, and the warning is not for "a change in the write protection
+/// state of a namespace".
 pub(crate) fn critical(namespace_view: &NamespaceView, features: &Features) -> CriticalWarning {
     let mut warnings = CriticalWarning::empty();
     // "Greater than or equal to an over temperature threshold" or "less than or
@@ -32,7 +29,7 @@ pub(crate) fn critical(namespace_view: &NamespaceView, features: &Features) -> C
     let inside = features.under_temperature < COMPOSITE_TEMPERATURE
         && COMPOSITE_TEMPERATURE < features.over_temperature;
     warnings.set(CriticalWarning::TTC, !inside);
-    // A namespace whose storage is gone: "any internal error that degrades NVM
+    // A namespace whose backing store is gone: "any internal error that degrades NVM
     // subsystem reliability".
     let lost = namespace_view
         .seen()
@@ -42,8 +39,8 @@ pub(crate) fn critical(namespace_view: &NamespaceView, features: &Features) -> C
     warnings
 }
 
-/// The events of those warnings. Each is enabled by the bit of Asynchronous
-/// Event Configuration that has the number of the warning's.
+/// The events of these warnings. Each is enabled by the bit of Asynchronous Event
+/// Configuration with the number of its warning bit.
 pub(super) fn events(warnings: CriticalWarning) -> impl Iterator<Item = Notice> {
     let all = [
         (CriticalWarning::TTC, TEMPERATURE),

@@ -9,7 +9,7 @@ const PER_SECOND: u64 = 60;
 pub(super) const IDLE: u64 = u64::MAX;
 
 /// The time in ticks of about 17 milliseconds. A tick counts as a whole, so that a
-/// queue tells of its commands once in a tick, not each time.
+/// queue updates the busy time once per tick, not for each command.
 #[inline]
 pub(super) fn tick(now: Duration) -> u64 {
     now.as_secs() * PER_SECOND + u64::from(now.subsec_nanos() >> 24)
@@ -18,7 +18,7 @@ pub(super) fn tick(now: Duration) -> u64 {
 /// The ticks that were counted.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// The first one that was not looked at yet.
+    /// The first one that is not included yet.
     next: u64,
     count: u64,
 }

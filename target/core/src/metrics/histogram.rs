@@ -1,12 +1,11 @@
-//! How long commands took: counts in buckets that are a quarter of a power of
-//! two wide.
+//! Latency histograms with four buckets per power of two.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::tally::{add, get};
 
-/// Values below this, in microseconds, have a bucket of their own each.
+/// Values below this, in microseconds, have one bucket each.
 const LINEAR: u64 = 4;
 /// Buckets of each power of two.
 const PARTS: u32 = 4;
@@ -15,14 +14,14 @@ const PARTS: u32 = 4;
 const LONGEST: u32 = 24;
 const BUCKETS: usize = (PARTS * (LONGEST - 1)) as usize + 1;
 
-/// The times of one kind of command. One thread writes.
+/// Latencies of one class of commands, with a single writer.
 #[derive(Debug)]
 pub(super) struct Histogram {
     counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
-/// How long a command took, and which bucket that is.
+/// The latency of a command, and its bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     ns: u64,
@@ -32,8 +31,8 @@ pub(crate) struct Took {
 impl Took {
     #[inline]
     pub(crate) fn new(time: Duration) -> Self {
-        // What began and ended in the same turn: nearly all commands, with
-        // disks that answer at once.
+        // The command began and completed in the same iteration of the reactor: nearly all
+        // commands, with fast backing stores.
         if time.is_zero() {
             return Self { ns: 0, bucket: 0 };
         }
@@ -55,7 +54,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// One more command took that long.
+    /// Adds a command.
     #[inline]
     pub(super) fn add(&self, took: Took) {
         if let Some(count) = self.counts.get(took.bucket) {
@@ -66,12 +65,12 @@ impl Histogram {
         }
     }
 
-    /// How many commands there were.
+    /// Number of commands.
     pub(super) fn count(&self) -> u64 {
         self.counts.iter().map(get).fold(0, u64::wrapping_add)
     }
 
-    /// Adds what was counted to `sum`.
+    /// Adds the counts to `sum`.
     pub(super) fn add_to(&self, sum: &mut Latency) {
         for (to, from) in sum.counts.iter_mut().zip(&self.counts) {
             *to = to.wrapping_add(get(from));
@@ -80,11 +79,11 @@ impl Histogram {
     }
 }
 
-/// The times of one kind of command, at one moment.
+/// A snapshot of the latencies of one class of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency {
     counts: [u64; BUCKETS],
-    /// All of them together, in nanoseconds.
+    /// Their sum in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -98,16 +97,15 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// The buckets that have something, shortest times first: below how many
-    /// microseconds the times of a bucket are (`None`: 16 s or more), and how
-    /// many of them there are.
+    /// The buckets that are not empty, ascending: upper bound in microseconds, exclusive
+    /// (`None`: 16 s or more), and count.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let all = self.counts.iter().enumerate();
         let there = all.filter(|(_, count)| **count > 0);
         there.map(|(bucket, count)| (end_of(bucket), *count))
     }
 
-    /// Adds the times of another one.
+    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &Self) {
         for (to, from) in self.counts.iter_mut().zip(&other.counts) {
             *to = to.wrapping_add(*from);

@@ -1,15 +1,14 @@
-//! What is counted for whoever watches the target.
+//! Counters for monitoring.
 //!
-//! Each reactor has a [`ReactorMetrics`], and its queues count in it: what was done in
-//! each namespace, and what for each host. A counter is written by the one
-//! thread of its reactor and read by others when somebody asks, so that counting
-//! takes no instruction that other cores notice. What failed is looked up under
-//! a lock, which nobody else wants. All books are in one [`MetricsRegistry`], whose lock
-//! is taken when a queue comes or goes and when somebody asks.
+//! Each reactor has a [`ReactorMetrics`], in which its queues count by namespace and by
+//! host. Only the thread of the reactor writes a counter, and others read it on request,
+//! so that counting causes no cache traffic between cores. Failures are counted under
+//! an uncontended lock. All counters are in one [`MetricsRegistry`], whose lock is taken
+//! when a queue is connected or closed, and when counters are read.
 
-#[cfg(test)]
-mod falling;
 mod histogram;
+#[cfg(test)]
+mod monotonic;
 mod reactor_metrics;
 mod tally;
 #[cfg(test)]
@@ -23,7 +22,7 @@ pub use tally::Totals;
 
 use nvmeof_wire::opcode::{self, Opcode, io};
 
-/// What a command was, as far as commands are counted apart.
+/// Kinds of commands that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// Read.
@@ -42,15 +41,15 @@ pub enum Operation {
     Verify,
     /// Copy.
     Copy,
-    /// An opcode that no I/O queue knows.
+    /// An unknown opcode on an I/O queue.
     Other,
-    /// Any command of an admin queue but Fabrics commands.
+    /// Any command of an admin queue except Fabrics commands.
     Admin,
     /// A Fabrics command.
     Fabrics,
 }
 
-/// What times are counted apart.
+/// Classes of commands with separate latency histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Read.
@@ -77,7 +76,7 @@ impl Operation {
         Self::Fabrics,
     ];
 
-    /// A word for labels.
+    /// The value of labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -95,7 +94,7 @@ impl Operation {
         }
     }
 
-    /// What `opcode` means on an I/O queue.
+    /// The kind of `opcode` on an I/O queue.
     #[inline]
     pub(crate) fn of_io(opcode: Opcode) -> Self {
         match opcode {
@@ -112,7 +111,7 @@ impl Operation {
         }
     }
 
-    /// What `opcode` means on an admin queue, or before a queue is connected.
+    /// The kind of `opcode` on an admin queue, or before a queue is connected.
     pub(crate) fn of_admin(opcode: Opcode) -> Self {
         match opcode {
             opcode::FABRICS => Self::Fabrics,
@@ -120,7 +119,7 @@ impl Operation {
         }
     }
 
-    /// With what its time is counted; `None` for what is no I/O.
+    /// The class of its latency; `None` for commands other than I/O commands.
     #[inline]
     pub(crate) fn class(self) -> Option<Class> {
         match self {
@@ -136,7 +135,7 @@ impl Class {
     /// All of them, in order.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
 
-    /// A word for labels.
+    /// The value of labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

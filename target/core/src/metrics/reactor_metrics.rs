@@ -1,4 +1,4 @@
-//! Whose counters there are, and when they are forgotten.
+//! The registry of counters, and when entries are removed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use nvmeof_wire::Nqn;
 
 use super::tally::{Tally, Totals};
 
-/// What all reactors of a target counted. Clones are the same ledger.
+/// The counters of all reactors of a target. Clones share their state.
 ///
-/// A host is forgotten some time after its last queue went, wherever it was, and
-/// at once when there are too many such: those first that left the longest ago. A
-/// namespace is forgotten when it is not served any more. Either is forgotten on
-/// all reactors at the same time, so that the sum over them goes up, or begins
-/// again from zero, and never loses a part.
+/// A host is removed some time after its last queue on any reactor was closed, or
+/// immediately if there are too many such hosts: the one that left first. A namespace is
+/// removed when it is no longer served. Either is removed for all reactors at the same
+/// time, so that a sum over reactors increases or restarts from zero, and never loses the
+/// part of one reactor.
 #[derive(Clone, Debug)]
 pub struct MetricsRegistry {
-    pages: Arc<Mutex<Pages>>,
+    state: Arc<Mutex<State>>,
 }
 
-/// The counters of one reactor. Clones are the same book.
+/// The counters of one reactor. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct ReactorMetrics {
     metrics_registry: MetricsRegistry,
@@ -28,75 +28,75 @@ pub struct ReactorMetrics {
 }
 
 #[derive(Debug)]
-struct Pages {
-    namespaces: HashMap<(Nqn, u32), Page>,
-    hosts: HashMap<(Nqn, Nqn), Page>,
-    /// What each reactor counted for hosts that are forgotten, by subsystem; together
-    /// for those that are not served any more.
+struct State {
+    namespaces: HashMap<(Nqn, u32), Entry>,
+    hosts: HashMap<(Nqn, Nqn), Entry>,
+    /// Sums of removed hosts for each reactor, by subsystem; `None` for all subsystems
+    /// that are no longer served.
     forgotten: HashMap<Option<Nqn>, Vec<Totals>>,
     reactors: usize,
-    /// Hosts that left and are remembered, at most.
+    /// Limit of hosts without queues that are kept.
     most_unused: usize,
-    /// Counts what happens to pages, so that the lowest is the longest ago.
+    /// Counts uses of entries: the lowest value is the oldest use.
     clock: u64,
 }
 
 #[derive(Debug, Default)]
-struct Page {
-    /// Of each reactor, where it counts here. Its queues that do have it as well.
+struct Entry {
+    /// By reactor. Queues that count here hold a reference.
     tallies: Vec<Option<Arc<Tally>>>,
-    /// When a queue came or went the last time.
+    /// When a queue was last added or closed.
     touched: u64,
-    /// Since when no queue was seen that counts here.
+    /// Since when no queue counts here.
     unused: Option<Duration>,
 }
 
-/// Of what something was counted.
+/// The subject of counters.
 #[allow(
     clippy::large_enum_variant,
-    reason = "made when somebody asks, and of names alone"
+    reason = "created only when counters are read"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// Commands on I/O queues.
     Namespace {
-        /// Name of the subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// The namespace; 0 stands for commands that name none of the
-        /// subsystem, or all of them.
+        /// The namespace; 0 stands for commands with an NSID that the subsystem does not
+        /// have, or with FFFFFFFFh.
         nsid: u32,
     },
     /// Commands of all queues.
     Host {
-        /// Name of the host.
+        /// NQN of the host.
         host: Nqn,
-        /// Name of the subsystem.
+        /// NQN of the subsystem.
         subsystem: Nqn,
-        /// Whether it has queues, on whatever reactor.
+        /// Whether it has queues on any reactor.
         connected: bool,
     },
-    /// Commands of hosts that are forgotten. With those of all others it is
-    /// everything that the reactor did.
+    /// Commands of removed hosts. Together with those of all other hosts, these are all
+    /// commands of the reactor.
     Forgotten {
-        /// Name of the subsystem; `None` stands for all that are not served any more.
+        /// NQN of the subsystem; `None` for all that are no longer served.
         subsystem: Option<Nqn>,
     },
 }
 
-/// What was counted of one thing on one reactor.
+/// The counters of one subject on one reactor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Of what.
+    /// The subject.
     pub of: Of,
-    /// On which reactor.
+    /// The reactor.
     pub reactor: usize,
-    /// How much.
+    /// The values.
     pub totals: Totals,
 }
 
-/// How long a host is remembered that left.
+/// How long a host without queues is kept.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// Hosts that left and are remembered, at most.
+/// Limit of hosts without queues that are kept.
 pub(super) const MOST_UNUSED: usize = 128;
 
 impl Default for MetricsRegistry {
@@ -106,9 +106,9 @@ impl Default for MetricsRegistry {
 }
 
 impl MetricsRegistry {
-    /// That remembers so many hosts that left.
+    /// A registry that keeps this many hosts without queues.
     pub(super) fn remembering(most_unused: usize) -> Self {
-        let pages = Pages {
+        let state = State {
             namespaces: HashMap::new(),
             hosts: HashMap::new(),
             forgotten: HashMap::new(),
@@ -117,14 +117,14 @@ impl MetricsRegistry {
             clock: 0,
         };
         Self {
-            pages: Arc::new(Mutex::new(pages)),
+            state: Arc::new(Mutex::new(state)),
         }
     }
 
-    /// The book of a reactor.
+    /// The counters of a reactor.
     #[must_use]
     pub fn reactor_metrics(&self, reactor: usize) -> ReactorMetrics {
-        let reactors = &mut self.pages().reactors;
+        let reactors = &mut self.state().reactors;
         *reactors = reactor.saturating_add(1).max(*reactors);
         ReactorMetrics {
             metrics_registry: self.clone(),
@@ -132,29 +132,29 @@ impl MetricsRegistry {
         }
     }
 
-    /// Everything that was counted, at one moment on all reactors. `now` is the
-    /// time of whoever asks; `serves` says whether a subsystem has a namespace.
+    /// A snapshot of all counters of all reactors. `now` is the time of the caller;
+    /// `serves` returns whether a subsystem has a namespace.
     #[must_use]
     pub fn read(&self, now: Duration, serves: &dyn Fn(&Nqn, u32) -> bool) -> Vec<Counted> {
-        let mut pages = self.pages();
-        pages.forget(now, serves);
-        let namespaces = pages.namespaces.iter();
+        let mut state = self.state();
+        state.forget(now, serves);
+        let namespaces = state.namespaces.iter();
         let namespaces = namespaces
             .filter(|((subsystem, nsid), _)| serves(subsystem, *nsid))
-            .flat_map(|((subsystem, nsid), page)| {
-                page.counted(Of::Namespace {
+            .flat_map(|((subsystem, nsid), entry)| {
+                entry.counted(Of::Namespace {
                     subsystem: *subsystem,
                     nsid: *nsid,
                 })
             });
-        let hosts = pages.hosts.iter().flat_map(|((host, subsystem), page)| {
-            page.counted(Of::Host {
+        let hosts = state.hosts.iter().flat_map(|((host, subsystem), entry)| {
+            entry.counted(Of::Host {
                 host: *host,
                 subsystem: *subsystem,
-                connected: page.is_used(),
+                connected: entry.is_used(),
             })
         });
-        let forgotten = pages.forgotten.iter().flat_map(|(subsystem, each)| {
+        let forgotten = state.forgotten.iter().flat_map(|(subsystem, each)| {
             let each = each.iter().enumerate();
             each.map(|(reactor, totals)| Counted {
                 of: Of::Forgotten {
@@ -167,97 +167,97 @@ impl MetricsRegistry {
         namespaces.chain(hosts).chain(forgotten).collect()
     }
 
-    /// What all reactors counted of one namespace; nothing when no queue used it.
+    /// The sum of all reactors for one namespace; zero if no queue used it.
     pub(crate) fn namespace(&self, subsystem: &Nqn, nsid: u32) -> Totals {
-        let pages = self.pages();
+        let state = self.state();
         let mut totals = Totals::default();
-        if let Some(page) = pages.namespaces.get(&(*subsystem, nsid)) {
-            for (_, tally) in page.tallies() {
+        if let Some(entry) = state.namespaces.get(&(*subsystem, nsid)) {
+            for (_, tally) in entry.tallies() {
                 totals.add(tally);
             }
         }
         totals
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        // Nothing is left half done when a holder panics.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic leaves no change half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Default for ReactorMetrics {
-    /// Of a reactor that is alone.
+    /// For a single reactor.
     fn default() -> Self {
         MetricsRegistry::default().reactor_metrics(0)
     }
 }
 
 impl ReactorMetrics {
-    /// What it is a part of.
+    /// Its registry.
     #[must_use]
     pub fn metrics_registry(&self) -> &MetricsRegistry {
         &self.metrics_registry
     }
 
-    /// Where commands in a namespace are counted.
+    /// The counters of a namespace.
     pub(crate) fn namespace(&self, subsystem: Nqn, nsid: u32) -> Arc<Tally> {
-        let mut pages = self.metrics_registry.pages();
-        let at = pages.tick();
-        let page = pages.namespaces.entry((subsystem, nsid)).or_default();
-        page.take(self.reactor, at)
+        let mut state = self.metrics_registry.state();
+        let at = state.tick();
+        let entry = state.namespaces.entry((subsystem, nsid)).or_default();
+        entry.take(self.reactor, at)
     }
 
-    /// Where commands of a host are counted.
+    /// The counters of a host.
     pub(crate) fn host(&self, host: Nqn, subsystem: Nqn) -> Arc<Tally> {
-        let mut pages = self.metrics_registry.pages();
-        pages.make_room(&(host, subsystem));
-        let at = pages.tick();
-        let page = pages.hosts.entry((host, subsystem)).or_default();
-        page.take(self.reactor, at)
+        let mut state = self.metrics_registry.state();
+        state.make_room(&(host, subsystem));
+        let at = state.tick();
+        let entry = state.hosts.entry((host, subsystem)).or_default();
+        entry.take(self.reactor, at)
     }
 
-    /// A queue of a host goes.
+    /// A queue of a host was closed.
     pub(crate) fn left(&self, host: Nqn, subsystem: Nqn) {
-        let mut pages = self.metrics_registry.pages();
-        let at = pages.tick();
-        if let Some(page) = pages.hosts.get_mut(&(host, subsystem)) {
-            page.touched = at;
+        let mut state = self.metrics_registry.state();
+        let at = state.tick();
+        if let Some(entry) = state.hosts.get_mut(&(host, subsystem)) {
+            entry.touched = at;
         }
     }
 }
 
-impl Pages {
+impl State {
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// Makes room for a host. Whatever names hosts give themselves, one after the
-    /// other, they are few.
+    /// Makes room for a host. The number of hosts without queues is bounded, whatever names
+    /// hosts use one after the other.
     fn make_room(&mut self, comes: &(Nqn, Nqn)) {
         if self.hosts.contains_key(comes) {
             return;
         }
-        let unused = self.hosts.iter().filter(|(_, page)| !page.is_used());
+        let unused = self.hosts.iter().filter(|(_, entry)| !entry.is_used());
         if unused.clone().count() >= self.most_unused {
-            let longest = unused.min_by_key(|(_, page)| page.touched);
+            let longest = unused.min_by_key(|(_, entry)| entry.touched);
             let longest = longest.map(|(names, _)| *names);
             let gone = longest.and_then(|names| self.hosts.remove_entry(&names));
-            if let Some(((_, subsystem), page)) = gone {
-                page.add_to(sums(&mut self.forgotten, Some(subsystem), self.reactors));
+            if let Some(((_, subsystem), entry)) = gone {
+                entry.add_to(sums(&mut self.forgotten, Some(subsystem), self.reactors));
             }
         }
     }
 
     fn forget(&mut self, now: Duration, serves: &dyn Fn(&Nqn, u32) -> bool) {
         self.namespaces
-            .retain(|(subsystem, nsid), page| page.is_used() || serves(subsystem, *nsid));
+            .retain(|(subsystem, nsid), entry| entry.is_used() || serves(subsystem, *nsid));
         let forgotten = &mut self.forgotten;
         let reactors = self.reactors;
-        self.hosts.retain(|(_, subsystem), page| {
-            let remembered = page.is_remembered(now);
+        self.hosts.retain(|(_, subsystem), entry| {
+            let remembered = entry.is_remembered(now);
             if !remembered {
-                page.add_to(sums(forgotten, Some(*subsystem), reactors));
+                entry.add_to(sums(forgotten, Some(*subsystem), reactors));
             }
             remembered
         });
@@ -274,7 +274,7 @@ impl Pages {
     }
 }
 
-/// Where what hosts of a subsystem did is kept.
+/// The sums of removed hosts of a subsystem.
 fn sums(
     forgotten: &mut HashMap<Option<Nqn>, Vec<Totals>>,
     subsystem: Option<Nqn>,
@@ -285,7 +285,7 @@ fn sums(
     each
 }
 
-impl Page {
+impl Entry {
     fn take(&mut self, reactor: usize, at: u64) -> Arc<Tally> {
         self.unused = None;
         self.touched = at;
@@ -298,7 +298,7 @@ impl Page {
         })
     }
 
-    /// The reactors that counted here, and what.
+    /// The counters of each reactor that counted here.
     fn tallies(&self) -> impl Iterator<Item = (usize, &Arc<Tally>)> {
         let all = self.tallies.iter().enumerate();
         all.filter_map(|(reactor, tally)| Some((reactor, tally.as_ref()?)))
@@ -312,7 +312,7 @@ impl Page {
         })
     }
 
-    /// Adds what each reactor counted to what it has.
+    /// Adds the values of each reactor to `sums`.
     fn add_to(&self, sums: &mut [Totals]) {
         for (reactor, tally) in self.tallies() {
             if let Some(sum) = sums.get_mut(reactor) {
@@ -321,7 +321,7 @@ impl Page {
         }
     }
 
-    /// Whether queues count here: new ones come under the lock of the ledger.
+    /// Whether queues count here. New ones are added under the lock of the registry.
     fn is_used(&self) -> bool {
         self.tallies()
             .any(|(_, tally)| Arc::strong_count(tally) > 1)

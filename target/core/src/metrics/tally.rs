@@ -17,7 +17,7 @@ const CLASSES: usize = Class::ALL.len();
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     classes: [PerClass; CLASSES],
-    /// But for reads and writes, which are a class of their own.
+    /// Except reads and writes, which have their own class.
     operations: [AtomicU64; OPERATIONS],
     /// Data that Compare and Verify read.
     bytes_checked: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct Tally {
 /// Commands that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Failed {
-    /// By type and code of their status: as many kinds as there are in `Status`.
+    /// By status type and code: bounded by the values of `Status`.
     statuses: BTreeMap<u16, u64>,
     operations: [u64; OPERATIONS],
 }
@@ -39,17 +39,17 @@ struct Failed {
 #[derive(Debug, Default)]
 struct PerClass {
     times: Histogram,
-    /// Data that went to the host, or came from it.
+    /// Data transferred to or from the host.
     bytes: AtomicU64,
 }
 
-/// What was counted, at one moment.
+/// A snapshot of counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     operations: [u64; OPERATIONS],
-    /// Bytes that Read commands gave to hosts.
+    /// Bytes that Read commands transferred to hosts.
     pub bytes_read: u64,
-    /// Bytes that Write commands took from hosts.
+    /// Bytes that Write commands transferred from hosts.
     pub bytes_written: u64,
     bytes_checked: u64,
     bytes_copied: u64,
@@ -60,17 +60,17 @@ pub struct Totals {
 }
 
 impl Tally {
-    /// A Read or Write succeeded, and moved so many bytes.
+    /// A Read or Write succeeded, and transferred `bytes`.
     #[inline]
     pub(crate) fn moved(&self, class: Class, bytes: u64, took: Took) {
-        // The number of an enum's variant is its place in `ALL`.
+        // The discriminant of a variant is its index in `ALL`.
         if let Some(per_class) = self.classes.get(class as usize) {
             per_class.times.add(took);
             add(&per_class.bytes, bytes);
         }
     }
 
-    /// Any other command was answered.
+    /// Any other command completed.
     pub(crate) fn count(&self, operation: Operation, status: Status, took: Took) {
         let class = operation.class();
         if let Some(class) = class {
@@ -91,7 +91,7 @@ impl Tally {
         }
     }
 
-    /// A command but Read and Write read or wrote so many bytes of blocks.
+    /// A command other than Read and Write read or wrote `bytes` of blocks.
     pub(crate) fn touched(&self, operation: Operation, bytes: u64) {
         match operation {
             Operation::Compare | Operation::Verify => add(&self.bytes_checked, bytes),
@@ -106,37 +106,36 @@ impl Tally {
     }
 
     fn failed(&self) -> MutexGuard<'_, Failed> {
-        // Nothing is left half done when a holder panics.
+        // A panic leaves no change half done.
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Totals {
-    /// Commands that were answered, failed ones too.
+    /// Completed commands, including failed ones.
     #[must_use]
     pub fn operations(&self, of: Operation) -> u64 {
         let count = self.operations.get(of as usize);
         count.copied().unwrap_or_default()
     }
 
-    /// How long they took.
+    /// Latency by class.
     pub fn latency(&self) -> impl Iterator<Item = (Class, &Latency)> {
         Class::ALL.into_iter().zip(&self.latency)
     }
 
-    /// How many failed with each status; the status without More and Do Not
-    /// Retry.
+    /// Number of failures by status, without More and Do Not Retry.
     pub fn failed(&self) -> impl Iterator<Item = (Status, u64)> {
         let all = self.failed.statuses.iter();
         all.map(|(status, count)| (Status::from_field(*status), *count))
     }
 
-    /// What was done, as SMART counts it.
+    /// Data read and written, as SMART counts them.
     pub(crate) fn done(&self) -> Moved {
         let succeeded = |of| {
             let failed = self.failed.operations.get(of as usize);
             self.operations(of)
-                // One may fail between the two looks.
+                // A command may fail between the two reads.
                 .saturating_sub(failed.copied().unwrap_or_default())
         };
         let sum = |all: &[Operation]| {
@@ -151,7 +150,7 @@ impl Totals {
         }
     }
 
-    /// How many failed because blocks could not be read or written.
+    /// Number of failures to read or write blocks.
     pub(crate) fn media_errors(&self) -> u64 {
         let media = |status: &Status| {
             status.is(Status::UNRECOVERED_READ_ERROR) || status.is(Status::WRITE_FAULT)
@@ -160,7 +159,7 @@ impl Totals {
         all.map(|(_, count)| count).fold(0, u64::wrapping_add)
     }
 
-    /// How many failed: each made an entry of an error log.
+    /// Number of failures, each with an entry in an error log.
     pub(crate) fn failures(&self) -> u64 {
         let all = self.failed().map(|(_, count)| count);
         all.fold(0, u64::wrapping_add)
@@ -193,7 +192,7 @@ impl Totals {
         self.merge(&Self::of(tally));
     }
 
-    /// Adds what another one has.
+    /// Adds the values of `other`.
     pub(super) fn merge(&mut self, other: &Self) {
         let counts = [
             (&mut self.bytes_read, other.bytes_read),
@@ -217,14 +216,14 @@ impl Totals {
     }
 }
 
-/// Reads and writes have the same place among operations and among classes.
+/// Reads and writes have the same index among operations and among classes.
 const _: () = {
     assert!(Operation::Read as usize == Class::Read as usize);
     assert!(Operation::Write as usize == Class::Write as usize);
     assert!(Class::Write as usize + 1 == Class::Other as usize);
 };
 
-/// Adds to a counter that nobody else writes.
+/// Adds to a counter that has no other writer.
 #[inline]
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     let sum = counter.load(Ordering::Relaxed).wrapping_add(n);

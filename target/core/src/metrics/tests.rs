@@ -1,4 +1,4 @@
-//! What commands are counted as, and when counters are forgotten.
+//! How commands are counted, and when counters are removed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -31,7 +31,7 @@ fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
     .to_sqe(opcode)
 }
 
-/// As long as the target of the tests serves them.
+/// As long as the target of the test serves them.
 fn read(reactor_metrics: &ReactorMetrics, seconds: u64) -> Vec<Counted> {
     let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == DISK && [0, 1, 3].contains(&nsid);
     reactor_metrics
@@ -111,7 +111,7 @@ fn failed_commands_are_counted_by_status_and_move_no_bytes() {
     queue.outcomes = vec![Executed::Failed];
     queue.write(command(io::WRITE, 1, 0), &[1; 1024]);
     queue.read(command(io::READ, 1, 999), 1024);
-    // No such namespace, whichever it is.
+    // Namespaces that do not exist.
     for nsid in [2, 77, 78] {
         queue.read(command(io::READ, nsid, 0), 1024);
     }
@@ -130,7 +130,7 @@ fn failed_commands_are_counted_by_status_and_move_no_bytes() {
 }
 
 #[test]
-fn times_are_from_arrival_to_answer() {
+fn latency_is_from_arrival_to_response() {
     let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     let (_admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
@@ -150,7 +150,7 @@ fn times_are_from_arrival_to_answer() {
 }
 
 #[test]
-fn a_host_that_left_is_remembered_for_a_while() {
+fn departed_host_is_kept_for_a_while() {
     let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
@@ -171,14 +171,14 @@ fn a_host_that_left_is_remembered_for_a_while() {
     let left = forgotten(&later);
     assert_eq!((left.bytes_read, left.broken), (1024, 1));
     assert_eq!(left.operations(Operation::Read), 1);
-    // It goes on with nothing when it comes again.
+    // It restarts from zero when it returns.
     let _queues = ready(&target, &reactor_metrics);
     assert_eq!(host(&read(&reactor_metrics, 5601)).0.bytes_read, 0);
 }
 
-/// Its commands are a part of what the reactor did as long as that runs.
+/// Its commands remain in the sums of the reactor.
 #[test]
-fn what_a_subsystem_did_that_is_gone_is_kept_together_with_others() {
+fn counts_of_removed_subsystems_are_merged() {
     let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
@@ -200,7 +200,7 @@ fn what_a_subsystem_did_that_is_gone_is_kept_together_with_others() {
 }
 
 #[test]
-fn a_host_that_comes_again_goes_on_counting() {
+fn returning_host_continues_counting() {
     let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     for round in 1..=3 {
         let (_admin, mut queue) = ready(&target, &reactor_metrics);
@@ -212,7 +212,7 @@ fn a_host_that_comes_again_goes_on_counting() {
 }
 
 #[test]
-fn hosts_that_come_and_go_under_many_names_take_a_bounded_room() {
+fn metrics_of_changing_host_names_are_bounded() {
     let reactor_metrics = ReactorMetrics::default();
     let nqn = |n: u64| Nqn::new(&format!("nqn.2026-11.org.example:{n}")).unwrap();
     let stays = reactor_metrics.host(nqn(0), nqn(0));
@@ -230,7 +230,7 @@ fn hosts_that_come_and_go_under_many_names_take_a_bounded_room() {
 }
 
 #[test]
-fn a_namespace_that_is_not_served_is_not_shown_and_forgotten_when_nobody_counts() {
+fn unserved_namespace_is_hidden_and_forgotten_when_unused() {
     let (target, reactor_metrics) = (target(), ReactorMetrics::default());
     let (admin, mut queue) = ready(&target, &reactor_metrics);
     queue.read(command(io::READ, 1, 0), 1024);
@@ -238,7 +238,7 @@ fn a_namespace_that_is_not_served_is_not_shown_and_forgotten_when_nobody_counts(
         .metrics_registry()
         .read(Duration::ZERO, &|_, _| false);
     assert!(namespace(&hidden, 1).is_none());
-    // The queue counts on where it did.
+    // The queue continues to count in the same entry.
     queue.read(command(io::READ, 1, 0), 1024);
     assert_eq!(
         namespace(&read(&reactor_metrics, 0), 1).unwrap().bytes_read,

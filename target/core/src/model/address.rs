@@ -1,22 +1,22 @@
-//! What a port is known by while models come and go.
+//! The address of a port, which identifies it across models.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::{Port, Traddr};
 
-/// Where a port is. No two ports of a model are at the same place, so this
-/// finds a port again in the next model.
+/// The address of a port. It is unique in a model, and so identifies the port in the next
+/// model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortAddress {
     /// Address.
     pub traddr: Traddr,
-    /// TCP or RDMA CM port; 0 for a way within this host.
+    /// TCP or RDMA CM port; 0 for an intra-host port.
     pub trsvcid: u16,
 }
 
 impl Port {
-    /// Where it is.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> PortAddress {
         PortAddress {
@@ -25,7 +25,7 @@ impl Port {
         }
     }
 
-    /// Whether it is there.
+    /// Whether it has this address.
     #[must_use]
     pub fn is_at(&self, address: &PortAddress) -> bool {
         (&self.traddr, self.trsvcid) == (&address.traddr, address.trsvcid)
@@ -33,7 +33,7 @@ impl Port {
 }
 
 impl fmt::Display for PortAddress {
-    /// As it is written with a port number: that of IPv6 in brackets.
+    /// Address and port number, with an IPv6 address in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.traddr {
             Traddr::Ip(ip) => SocketAddr::new(*ip, self.trsvcid).fmt(f),

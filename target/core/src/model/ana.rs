@@ -6,21 +6,20 @@ use nvmeof_wire::log::ana::AnaState;
 use super::build::wrong;
 use super::{Location, ModelError, Namespace, NamespaceState, Port};
 
-/// Highest number of a group that a configuration may name. It is what Linux' own
-/// target has.
+/// Highest configurable group, as in Linux' target.
 pub(crate) const MAX_GROUP: u32 = 128;
 
-/// The group of namespaces whose storage was not there when the target started: one
-/// that no configuration names, so that those it does name keep their states. Base 2.2,
-/// 8.1.1.2: a controller reports each namespace in one group. Every port reaches this
-/// one in state Inaccessible, in which a host waits for the namespace; when its storage
-/// opens the namespace goes to the group that it was given.
+/// The group of namespaces whose backing store was not available when the target started.
+/// It is not configurable, so that configured groups keep their states. Base 2.2, 8.1.1.2:
+/// a controller reports each namespace in one group. This group is in state Inaccessible on
+/// every port, in which a host waits for the namespace. When its backing store opens, the
+/// namespace moves to its configured group.
 pub(crate) const ABSENT_GROUP: u32 = MAX_GROUP + 1;
 
-/// The group of namespaces that were given none.
+/// The default group.
 pub const DEFAULT_ANA_GROUP: u32 = 1;
 
-/// A group of namespaces as a port reaches it.
+/// The state of an ANA group on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnaGroup {
     /// Its number, from 1.
@@ -30,7 +29,7 @@ pub struct AnaGroup {
 }
 
 impl Port {
-    /// In which state it reaches the group of that number.
+    /// The state of a group on this port.
     #[must_use]
     pub fn ana_state(&self, group: u32) -> AnaState {
         if group == ABSENT_GROUP {
@@ -44,7 +43,7 @@ impl Port {
 }
 
 impl Namespace {
-    /// The group in which hosts find it at the moment.
+    /// The group that is reported at present.
     #[must_use]
     pub fn group(&self) -> u32 {
         match self.state {
@@ -54,7 +53,7 @@ impl Namespace {
     }
 }
 
-/// Checks the groups of port number `at`, and orders them by number.
+/// Checks the groups of port `at`, and sorts them.
 pub(super) fn groups(at: usize, given: &[AnaGroup]) -> Result<Vec<AnaGroup>, ModelError> {
     for (n, one) in given.iter().enumerate() {
         check(Location::Port(at), "ana_group", one.id)?;

@@ -1,9 +1,9 @@
-//! What commands and queues of hosts may be that come by a port.
+//! Bounds of commands and queues on a port.
 
 use super::build::wrong;
 use super::{Location, Model, ModelError, PortAddress};
 
-/// Bounds of a port; what is not given is what [`Limits`](crate::Limits) say.
+/// Bounds of a port; `None` stands for the value of [`Limits`](crate::Limits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortBounds {
     /// Bytes of in-capsule data of one command.
@@ -13,10 +13,10 @@ pub struct PortBounds {
 }
 
 impl Model {
-    /// The same with ports that have these bounds, in order.
+    /// The same model, with these bounds of its ports, in order.
     ///
     /// # Errors
-    /// [`ModelError`] for the first that is beyond the limits of all.
+    /// [`ModelError`] for the first one that exceeds the limits.
     pub fn with_port_bounds(
         mut self,
         ports: impl IntoIterator<Item = PortBounds>,
@@ -35,16 +35,15 @@ impl Model {
         Ok(self)
     }
 
-    /// Bytes of in-capsule data of one command from hosts that come by the port
-    /// there.
+    /// Bytes of in-capsule data of one command on the port with this address.
     #[must_use]
     pub fn in_capsule_at(&self, address: &PortAddress) -> u32 {
         let port = self.port(address);
         port.map_or(self.limits.in_capsule, |port| port.in_capsule)
     }
 
-    /// Entries of the longest submission queue of a host that comes by the port
-    /// there; of one that came by a port that is not told, those of all.
+    /// Entries of the longest submission queue on the port with this address; the limit of
+    /// all ports if the port is not known.
     #[must_use]
     pub fn queue_depth_at(&self, address: Option<&PortAddress>) -> u16 {
         let port = address.and_then(|address| self.port(address));
@@ -56,8 +55,8 @@ fn in_capsule(place: Location, bytes: u32, most: u32) -> Result<u32, ModelError>
     let bad = |why: &str| Err(wrong(place, "in_capsule", bytes, why));
     if bytes > most {
         return bad(&format!(
-            "receives have room for {most}; raise limits.in_capsule to this much, and give \
-             other ports less"
+            "exceeds limits.in_capsule, which is {most}; raise that, and set smaller values for \
+             other ports"
         ));
     }
     // Identify Controller, IOCCSZ: "in 16 byte units".
@@ -70,7 +69,7 @@ fn in_capsule(place: Location, bytes: u32, most: u32) -> Result<u32, ModelError>
 fn queue_depth(place: Location, entries: u32, most: u16) -> Result<u16, ModelError> {
     let fits = u16::try_from(entries).ok();
     fits.filter(|one| (2..=most).contains(one)).ok_or_else(|| {
-        let why = format!("must be 2 to {most}, which limits.queue_depth is");
+        let why = format!("must be 2 to {most} (limits.queue_depth)");
         wrong(place, "queue_depth", entries, &why)
     })
 }
@@ -113,7 +112,7 @@ mod tests {
         PortAddress { traddr, trsvcid }
     }
 
-    /// What another model has otherwise, in words.
+    /// The differences from another model, in words.
     fn difference(old: &Model, new: [PortBounds; 2]) -> Vec<String> {
         let changes = old.difference(&built(new).unwrap());
         changes.iter().map(ToString::to_string).collect()
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused() {
+    fn invalid_in_capsule_sizes_are_refused() {
         for size in [8, 8208] {
             let error = built([PortBounds::default(), bytes(size)]).unwrap_err();
             assert_eq!((error.place, error.key), (Location::Port(1), "in_capsule"));
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_that_cannot_be_are_refused() {
+    fn invalid_queue_depths_are_refused() {
         for wrong in [0, 1, 257, 65_536 + 32] {
             let error = built([PortBounds::default(), entries(wrong)]).unwrap_err();
             assert_eq!((error.place, error.key), (Location::Port(1), "queue_depth"));

@@ -1,4 +1,4 @@
-//! From a description to a [`Model`]: every check there is.
+//! Building a [`Model`] from a description, with all checks.
 
 use std::sync::Arc;
 
@@ -14,22 +14,21 @@ use crate::Limits;
 pub struct PortSpec {
     /// Address.
     pub traddr: Traddr,
-    /// TCP or RDMA CM port; 0 for a way within this host.
+    /// TCP or RDMA CM port; 0 for an intra-host port.
     pub trsvcid: u16,
-    /// What carries RDMA there, in the order hosts are to be told: each makes
-    /// an entry of the discovery log.
+    /// Providers of the port, in the order of their entries in the discovery log.
     pub carriers: Vec<Carrier>,
-    /// Number of the port in discovery log entries, from 1; its place in the
-    /// order when not given.
+    /// Port identifier in discovery log entries, from 1; by default the position of the
+    /// port in the list.
     pub id: Option<u16>,
-    /// The groups of namespaces that are not optimized there, and others.
+    /// States of ANA groups. Groups that are not listed are optimized.
     pub ana_groups: Vec<AnaGroup>,
-    /// Names of the subsystems that are reached by it; all when not given.
+    /// NQNs of the subsystems that the port offers; by default all.
     pub subsystems: Option<Vec<String>>,
 }
 
 impl PortSpec {
-    /// A port that reaches all subsystems, and all namespaces alike.
+    /// A port that offers all subsystems, with all groups optimized.
     #[must_use]
     pub fn new(traddr: impl Into<Traddr>, trsvcid: u16, carriers: Vec<Carrier>) -> Self {
         Self {
@@ -46,7 +45,7 @@ impl PortSpec {
 /// Describes a subsystem.
 #[derive(Clone, Debug, Default)]
 pub struct SubsystemSpec {
-    /// Its name.
+    /// Its NQN.
     pub nqn: String,
     /// Serial number, up to 20 ASCII characters; derived when not given.
     pub serial: Option<String>,
@@ -54,15 +53,15 @@ pub struct SubsystemSpec {
     pub model: Option<String>,
     /// Whether every host may connect.
     pub allow_any_host: bool,
-    /// Hosts that may connect; nobody may when neither is given.
+    /// Hosts that may connect; no host may connect if neither is given.
     pub allowed_hosts: Vec<String>,
     /// Lowest identifier of its controllers, 1 to 65519; 1 when not given.
     pub cntlid_min: Option<u32>,
     /// Highest identifier of its controllers, 1 to 65519; 65519 when not given.
     pub cntlid_max: Option<u32>,
-    /// I/O queues of one controller, 1 to those of the limits; these when not given.
+    /// I/O queues of one controller, 1 to the limit, which is the default.
     pub io_queues: Option<u32>,
-    /// Firmware revision, up to 8 ASCII characters; our version when not given.
+    /// Firmware revision, up to 8 ASCII characters; by default the version of the target.
     pub firmware_revision: Option<String>,
     /// The vendor's identifier (OUI) in hexadecimal, `00-a0-b8`; zeroes when not given.
     pub ieee_oui: Option<String>,
@@ -73,7 +72,7 @@ pub struct SubsystemSpec {
 /// Describes a namespace.
 #[derive(Clone, Debug)]
 pub struct NamespaceSpec {
-    /// Its number, from 1.
+    /// Its NSID, from 1.
     pub nsid: u32,
     /// Size in logical blocks.
     pub blocks: u64,
@@ -81,33 +80,32 @@ pub struct NamespaceSpec {
     pub block_size: u32,
     /// Derived when not given.
     pub uuid: Option<[u8; 16]>,
-    /// Derived when not given; all zero: there is none.
+    /// Derived when not given; all zero for none.
     pub nguid: Option<[u8; 16]>,
     /// Not reported when not given.
     pub eui64: Option<[u8; 8]>,
     /// Whether writes are refused.
     pub readonly: bool,
-    /// Whether hosts can use it. One that is disabled has no disk.
+    /// Whether hosts can use it. A disabled one has no backing store.
     pub state: NamespaceState,
-    /// What the edge calls the disk.
+    /// The number by which the engine knows the backing store.
     pub disk: u32,
-    /// What an administrator calls it: its path. For whom differences are told.
+    /// The path of the backing store, for descriptions of differences.
     pub storage: String,
-    /// Whether the disk can give up space.
+    /// Whether the backing store can deallocate.
     pub deallocate: bool,
-    /// Whether written data may be lost with the power until it is flushed.
+    /// Whether written data may be lost on power loss until they are flushed.
     pub volatile_cache: bool,
-    /// In which sizes the disk is written and freed best.
+    /// Preferred sizes of writes and deallocations.
     pub preferred: Preferred,
-    /// Its group for asymmetric namespace access, 1 to 128.
+    /// Its ANA group, 1 to 128.
     pub ana_group: u32,
-    /// The hosts that it is there for; `None`: for all that may connect.
+    /// The hosts that can access it; `None`: all that may connect.
     pub hosts: Option<Vec<String>>,
 }
 
 impl Default for NamespaceSpec {
-    /// One that can be written, with everything derived. Number and size are
-    /// missing.
+    /// A writable namespace with derived identifiers. NSID and size must be set.
     fn default() -> Self {
         Self {
             nsid: 0,
@@ -132,15 +130,14 @@ impl Default for NamespaceSpec {
 /// NVM 1.0, figure 97: a controller that has no NGUID for a namespace clears the field.
 pub const NO_NGUID: [u8; 16] = [0; 16];
 
-/// Highest number a namespace may have. Keeps the lists that a host reads
-/// short; hosts walk them from 1.
+/// Highest NSID. It keeps the lists short that hosts read from NSID 1 on.
 const MAX_NSID: u32 = 1 << 16;
 
 impl Model {
-    /// Checks a description and makes it immutable.
+    /// Builds a model from a description.
     ///
     /// # Errors
-    /// [`ModelError`] for the first value that cannot be.
+    /// [`ModelError`] for the first invalid value.
     pub fn build(
         limits: Limits,
         ports: &[PortSpec],
@@ -158,11 +155,11 @@ impl Model {
             .enumerate()
             .map(|(at, spec)| subsystem(at, spec, subsystems, &limits).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()?;
-        check_ways(&ports, &subsystems)?;
+        check_port_subsystems(&ports, &subsystems)?;
         Ok(Self {
             limits,
             ports: ports.into(),
-            kept_ids: cntlids::kept(subsystems.iter().map(|one| &**one)).into(),
+            reserved_ids: cntlids::kept(subsystems.iter().map(|one| &**one)).into(),
             subsystems,
             discovery: Discovery::default(),
         })
@@ -182,7 +179,7 @@ fn check_limits(limits: &Limits) -> Result<(), ModelError> {
     check_transfers(limits)
 }
 
-/// How many there may be of everything.
+/// Checks limits of numbers of objects.
 fn check_counts(limits: &Limits) -> Result<(), ModelError> {
     let depth = limits.queue_depth.into();
     between("queue_depth", depth, 2, Limits::MAX_QUEUE_DEPTH.into())?;
@@ -196,7 +193,7 @@ fn check_counts(limits: &Limits) -> Result<(), ModelError> {
     let port_controllers = limits.port_controllers.into();
     between("port_controllers", port_controllers, 1, 4096)?;
     between("host_queues", limits.host_queues.into(), 1, u16::MAX.into())?;
-    // One queue of the longest kind at least.
+    // At least one queue of the maximum depth.
     let commands = |key, most| between(key, most, depth, Limits::MOST_COMMANDS);
     commands("host_commands", limits.host_commands)?;
     between("host_memory", limits.host_memory.into(), 1, 100)?;
@@ -210,10 +207,10 @@ fn check_counts(limits: &Limits) -> Result<(), ModelError> {
     between("port_memory", limits.port_memory.into(), 1, 100)
 }
 
-/// How long data may be, and how they are described.
+/// Checks limits of data and descriptors.
 fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
     // Identify Controller, MDTS: "a value of 0h indicates that there is no
-    // maximum", so a single page of 4096 bytes cannot be said.
+    // maximum", so a single page of 4096 bytes cannot be reported.
     between("max_transfer", limits.max_transfer, 8192, 16 << 20)?;
     between("in_capsule", limits.in_capsule, 0, 64 << 10)?;
     let descriptors = limits.max_descriptors.into();
@@ -225,8 +222,8 @@ fn check_transfers(limits: &Limits) -> Result<(), ModelError> {
     )?;
     if limits.in_capsule > Limits::LISTS_UP_TO && limits.max_descriptors > 1 {
         let why = format!(
-            "more than {} bytes go with max_descriptors = 1 only, because hosts with Linux 5.4 to \
-             5.12 corrupt what they write otherwise",
+            "more than {} bytes require max_descriptors = 1, because hosts with Linux 5.4 to 5.12 \
+             corrupt what they write otherwise",
             Limits::LISTS_UP_TO
         );
         return Err(wrong(
@@ -270,7 +267,7 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
         Traddr::Host(_) if taken => return Err(bad("another port has this traddr already")),
         Traddr::Host(name) if padded::<256>(Location::Port(at), "traddr", name).is_err() => {
             return Err(bad(
-                "the discovery log tells printable ASCII characters only",
+                "must be printable ASCII characters, as the discovery log requires",
             ));
         }
         Traddr::Ip(_) | Traddr::Link(..) | Traddr::Host(_) => {}
@@ -292,13 +289,13 @@ fn port(at: usize, spec: &PortSpec, all: &[PortSpec], limits: &Limits) -> Result
     })
 }
 
-/// What a port leads to.
+/// The subsystems that a port offers.
 fn subsystems_of(at: usize, spec: &PortSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
     let Some(names) = &spec.subsystems else {
         return Ok(None);
     };
     if names.is_empty() {
-        let why = "hosts would find nothing there; name subsystems, or leave this key out for all";
+        let why = "the list is empty; name subsystems, or omit this key for all";
         return Err(wrong(Location::Port(at), "subsystems", "none", why));
     }
     let names = names.iter();
@@ -306,15 +303,15 @@ fn subsystems_of(at: usize, spec: &PortSpec) -> Result<Option<Vec<Nqn>>, ModelEr
     names.collect::<Result<_, _>>().map(Some)
 }
 
-/// Ports lead to subsystems that there are.
-fn check_ways(ports: &[Port], subsystems: &[Arc<Subsystem>]) -> Result<(), ModelError> {
+/// Checks that the subsystems of ports exist.
+fn check_port_subsystems(ports: &[Port], subsystems: &[Arc<Subsystem>]) -> Result<(), ModelError> {
     for (at, port) in ports.iter().enumerate() {
         let unknown = port.subsystems.iter().flatten().find(|nqn| {
             let mut known = subsystems.iter();
             !known.any(|subsystem| subsystem.nqn == **nqn)
         });
         if let Some(nqn) = unknown {
-            let why = "no subsystem has this name; add it, or take it out of the port's list";
+            let why = "no subsystem has this name; add it, or remove it from the list of the port";
             return Err(wrong(Location::Port(at), "subsystems", nqn, why));
         }
     }
@@ -328,7 +325,7 @@ fn check_ids(ports: &[Port]) -> Result<(), ModelError> {
         let mut before = ports.iter().take(at);
         if let Some(other) = before.position(|other| other.id == port.id) {
             let why = format!(
-                "port {} has it already; without a number a port has that of its place",
+                "port {} has this id already; without an id, a port has its position in the file",
                 other + 1
             );
             return Err(wrong(Location::Port(at), "id", port.id, &why));
@@ -350,7 +347,7 @@ fn subsystem(
             place,
             "nqn",
             &spec.nqn,
-            "this name belongs to the discovery subsystem, which is always there",
+            "this name is reserved for the discovery subsystem",
         ));
     }
     if all.iter().take(at).any(|other| other.nqn == spec.nqn) {
@@ -403,9 +400,9 @@ fn allowed_hosts(place: Location, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn
             place,
             "allow_any_host",
             true,
-            "allowed_hosts names hosts; give one of the two",
+            "conflicts with allowed_hosts; set only one of them",
         )),
-        // None of them: nobody may connect until somebody is named.
+        // Neither is given: no host may connect until one is listed.
         (false, _) => Ok(Some(hosts)),
     }
 }
@@ -421,7 +418,7 @@ fn namespace(
         let why = format!("must be 1 to {MAX_NSID}");
         return Err(wrong(place, "nsid", nsid, &why));
     }
-    let taken = "another namespace of this subsystem has it already";
+    let taken = "another namespace of this subsystem has the same value";
     if others.iter().any(|other| other.nsid == nsid) {
         return Err(wrong(place, "nsid", nsid, taken));
     }
@@ -477,14 +474,13 @@ fn namespace(
     })
 }
 
-/// Whom a namespace is there for.
+/// The hosts that can access a namespace.
 fn hosts(place: Location, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
     let Some(hosts) = &spec.hosts else {
         return Ok(None);
     };
     if hosts.is_empty() {
-        let why = "no host could access it; name hosts, or leave this key out for all that \
-                   may connect";
+        let why = "the list is empty; name hosts, or omit this key for all that may connect";
         return Err(wrong(place, "hosts", "none", why));
     }
     let hosts = hosts.iter().map(|host| check_nqn(place, "hosts", host));

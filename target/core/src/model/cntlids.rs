@@ -1,5 +1,5 @@
-//! The controller identifiers that a subsystem gives, so that targets which serve
-//! one subsystem together give different ones.
+//! Ranges of controller identifiers of subsystems. Several targets that serve one
+//! subsystem use different ranges.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,8 +7,7 @@ use std::ops::RangeInclusive;
 use super::build::wrong;
 use super::{Location, Model, ModelError, Subsystem};
 
-/// Identifiers of controllers, from the lowest to the highest of them. The default
-/// is all there are.
+/// A range of controller identifiers. The default is all valid ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ControllerIds {
     min: u16,
@@ -19,14 +18,14 @@ pub struct ControllerIds {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice<'a> {
     pub(crate) ids: ControllerIds,
-    /// Those that others were told to give: only when there is nothing else. In
-    /// order, with something between each two.
+    /// Ranges of other subsystems, used only if no other identifier is free. Sorted and
+    /// not adjacent.
     pub(crate) kept: &'a [ControllerIds],
 }
 
 impl ControllerIds {
-    /// Base 2.1, 3.1.2: FFF0h to FFFFh are reserved. Nobody gives 0, which Linux
-    /// takes for none.
+    /// Base 2.1, 3.1.2: FFF0h to FFFFh are reserved. 0 is not used, because Linux takes it
+    /// for no identifier.
     pub const ALL: Self = Self {
         min: 1,
         max: 0xffef,
@@ -44,7 +43,7 @@ impl ControllerIds {
         self.max
     }
 
-    /// Whether that is one of them.
+    /// Whether the range contains `cntlid`.
     #[must_use]
     pub fn contains(self, cntlid: u16) -> bool {
         (self.min..=self.max).contains(&cntlid)
@@ -64,8 +63,8 @@ impl fmt::Display for ControllerIds {
 }
 
 impl Choice<'_> {
-    /// The first that is not taken, looked for from `start` on and then from the
-    /// lowest, which it is as well when `start` is none of them.
+    /// The first free identifier, searched from `start` to the end of the range and then
+    /// from its begin; from its begin if `start` is outside.
     pub(crate) fn first_free(&self, start: u16, taken: impl Fn(u16) -> bool) -> Option<u16> {
         let ControllerIds { min, max } = self.ids;
         let start = if self.ids.contains(start) { start } else { min };
@@ -77,8 +76,8 @@ impl Choice<'_> {
     }
 }
 
-/// The first of `ids` that is neither taken nor kept. Takes as many steps as there
-/// are taken ones and ranges that are kept.
+/// The first of `ids` that is neither taken nor reserved. The number of steps is bounded by
+/// the taken identifiers and reserved ranges.
 fn free(
     ids: RangeInclusive<u16>,
     kept: &[ControllerIds],
@@ -98,21 +97,19 @@ fn free(
 }
 
 impl Model {
-    /// Which identifier a controller of `subsystem` may have; `None`: a discovery
-    /// controller. Whoever may give all leaves alone what others may, who may give
-    /// few.
+    /// The identifiers for a controller of `subsystem`; `None` for a discovery controller.
+    /// A subsystem without a configured range avoids the ranges of other subsystems.
     pub(crate) fn controller_ids(&self, subsystem: Option<&Subsystem>) -> Choice<'_> {
         let ids = subsystem.map_or(ControllerIds::ALL, |subsystem| subsystem.controller_ids);
         let kept: &[_] = match ids {
-            ControllerIds::ALL => &self.kept_ids,
+            ControllerIds::ALL => &self.reserved_ids,
             _ => &[],
         };
         Choice { ids, kept }
     }
 }
 
-/// What subsystems give that do not give all: in order, with something between each
-/// two.
+/// The configured ranges of subsystems: sorted, with overlapping and adjacent ones merged.
 pub(super) fn kept<'a>(subsystems: impl Iterator<Item = &'a Subsystem>) -> Vec<ControllerIds> {
     let all = subsystems.map(|subsystem| subsystem.controller_ids);
     let mut all: Vec<_> = all.filter(|ids| *ids != ControllerIds::ALL).collect();
@@ -129,7 +126,7 @@ pub(super) fn kept<'a>(subsystems: impl Iterator<Item = &'a Subsystem>) -> Vec<C
     joined
 }
 
-/// Checks what a subsystem at `place` is to give; what is not said is all.
+/// Checks the range of a subsystem at `place`; the default is all identifiers.
 pub(super) fn checked(
     place: Location,
     min: Option<u32>,
@@ -147,7 +144,7 @@ pub(super) fn checked(
     };
     let (min, max) = (one("cntlid_min", min, low)?, one("cntlid_max", max, high)?);
     if min > max {
-        let why = format!("is more than cntlid_max, which is {max}; give one that is not");
+        let why = format!("exceeds cntlid_max, which is {max}; lower it, or raise cntlid_max");
         return Err(wrong(place, "cntlid_min", min, &why));
     }
     Ok(ControllerIds { min, max })
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subsystem_gives_the_identifiers_that_were_said() {
+    fn subsystem_has_its_configured_range() {
         let of = |min, max| -> Result<_, ModelError> {
             let model = built(&[spec(1, min, max)])?;
             Ok(model.subsystems()[0].controller_ids)
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_were_told_to_give_is_theirs() {
+    fn ranges_of_other_subsystems_are_avoided() {
         let model = built(&[
             spec(1, Some(200), Some(300)),
             spec(2, None, None),
@@ -221,7 +218,7 @@ mod tests {
         assert_eq!(choice(1).first_free(1, |_| false), Some(5));
         assert_eq!(choice(1).first_free(200, |_| false), Some(301));
         assert_eq!(choice(2).first_free(2, |_| false), Some(2));
-        // Rather one of theirs than none.
+        // As a last resort, one of theirs.
         let all = Choice {
             ids: ids(1, 4),
             kept: choice(1).kept,
@@ -230,9 +227,9 @@ mod tests {
     }
 
     proptest! {
-        /// One is found if there is one, and it is the next behind the start.
+        /// A free identifier is found if there is one: the next one after the start.
         #[test]
-        fn the_next_that_is_free_is_found(
+        fn next_free_identifier_is_found(
             min in 1..40u16,
             len in 0..20u16,
             start in 0..70u16,

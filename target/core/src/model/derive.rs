@@ -1,5 +1,5 @@
-//! Identifiers that an administrator did not give: the same after every
-//! restart, since a Linux host refuses a namespace whose identifiers changed.
+//! Derived identifiers, for those that are not configured. They are the same after every
+//! restart, because a Linux host rejects a namespace whose identifiers changed.
 
 use uuid::Uuid;
 
@@ -15,8 +15,8 @@ pub(super) fn uuid(nqn: &str, nsid: u32) -> [u8; 16] {
     derived(&format!("uuid {nsid} {nqn}"))
 }
 
-/// A namespace globally unique identifier. It is not assigned by the IEEE, so
-/// it says so: the locally administered bit of its OUI is set.
+/// A namespace globally unique identifier. It is not assigned by the IEEE, so the locally
+/// administered bit of its OUI is set.
 #[must_use]
 pub(super) fn nguid(nqn: &str, nsid: u32) -> [u8; 16] {
     let mut nguid = derived(&format!("nguid {nsid} {nqn}"));

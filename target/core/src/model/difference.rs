@@ -1,4 +1,4 @@
-//! What differs between two models, one change at a time.
+//! Differences between two models.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use nvmeof_wire::log::ana::AnaState;
 
 use super::{Model, Namespace, Port, Subsystem, discovery};
 
-/// One difference between two models. Displays as a line for people: "namespace 7 is added".
+/// One difference between two models. Displays as text: "namespace 7 is added".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What changed.
+    /// The changed object.
     pub subject: Subject,
-    /// In which way.
+    /// The kind of change.
     pub kind: ChangeKind,
 }
 
-/// What a [`Change`] is about.
+/// The object of a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A port.
@@ -26,26 +26,26 @@ pub enum Subject {
     },
     /// The discovery subsystem.
     Discovery,
-    /// A discovery subsystem elsewhere.
+    /// A referral to another discovery subsystem.
     Referral {
         /// Its address and port.
         address: String,
-        /// Its name.
+        /// Its NQN.
         nqn: Nqn,
     },
-    /// A group of namespaces as a port reaches it.
+    /// An ANA group on a port.
     AnaGroup {
         /// Address of the port, as of [`Subject::Port`].
         address: String,
-        /// Number of the group.
+        /// Identifier of the group.
         group: u32,
     },
     /// A subsystem.
     Subsystem {
-        /// Its name.
+        /// Its NQN.
         nqn: Nqn,
     },
-    /// Who may connect to a subsystem.
+    /// Permission of a host to connect to a subsystem.
     Host {
         /// The subsystem.
         nqn: Nqn,
@@ -56,50 +56,50 @@ pub enum Subject {
     Namespace {
         /// Its subsystem.
         nqn: Nqn,
-        /// Its number.
+        /// Its NSID.
         nsid: u32,
     },
 }
 
-/// In which way something changed.
+/// A kind of change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new, or allowed.
+    /// It was added, or is allowed now.
     Added,
-    /// It is gone, or not allowed any more.
+    /// It was removed, or is no longer allowed.
     Removed,
     /// A namespace has another size.
     Resized {
-        /// Bytes it had.
+        /// Previous size in bytes.
         from: u64,
-        /// Bytes it has.
+        /// New size in bytes.
         to: u64,
     },
-    /// What is behind a namespace is gone.
+    /// The backing store of a namespace is gone.
     Faulted,
-    /// What is behind a namespace is there again.
+    /// The backing store of a namespace is available again.
     Recovered,
-    /// A namespace is switched on.
+    /// A namespace was enabled.
     Enabled,
-    /// A namespace is switched off.
+    /// A namespace was disabled.
     Disabled,
-    /// A group of namespaces is in another state.
+    /// An ANA group is in another state.
     State {
-        /// State it was in.
+        /// Previous state.
         from: AnaState,
-        /// State it is in.
+        /// New state.
         to: AnaState,
     },
-    /// Anything else about it.
+    /// Another value changed.
     Changed {
-        /// Name of the value that changed.
+        /// Its key.
         key: &'static str,
     },
 }
 
 impl Model {
-    /// What makes `self` become `to`. Ports and sizes come first, then one
-    /// subsystem after the other, by name.
+    /// The changes from `self` to `to`: ports and discovery first, then the subsystems in
+    /// order.
     #[must_use]
     pub fn difference(&self, to: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -150,10 +150,10 @@ fn ports(old: &[Port], new: &[Port], changes: &mut Vec<Change>) {
     }
 }
 
-/// Whether the value of a key differs.
+/// A key, and whether its value differs.
 type Differs = (&'static str, bool);
 
-/// The keys of which that is so.
+/// Adds a change for each key that differs.
 fn keys(subject: &Subject, all: &[Differs], changes: &mut Vec<Change>) {
     for (key, _) in all.iter().filter(|(_, differs)| *differs) {
         push(changes, subject.clone(), ChangeKind::Changed { key });
@@ -170,7 +170,7 @@ fn port(old: &Port, new: &Port) -> [Differs; 5] {
     ]
 }
 
-/// Groups of namespaces that a port reaches otherwise.
+/// ANA groups with another state on a port.
 fn states(old: &Port, new: &Port, changes: &mut Vec<Change>) {
     let groups = old.ana_groups.iter().chain(&new.ana_groups);
     let mut groups: Vec<u32> = groups.map(|group| group.id).collect();
@@ -205,13 +205,13 @@ fn subsystem(old: &Subsystem, new: &Subsystem, changes: &mut Vec<Change>) {
     namespaces(new.nqn, &allocated(old), &allocated(new), changes);
 }
 
-/// The namespaces, active or not.
+/// All namespaces, active or not.
 fn allocated(subsystem: &Subsystem) -> Vec<Namespace> {
     let all = subsystem.namespaces().iter().chain(subsystem.disabled());
     all.cloned().collect()
 }
 
-/// Who may connect: `None` among the hosts stands for all.
+/// Hosts that may connect; `None` stands for every host.
 fn hosts(old: Option<&Subsystem>, new: &Subsystem, changes: &mut Vec<Change>) {
     let before = old.map(allowed).unwrap_or_default();
     let after = allowed(new);
@@ -263,7 +263,7 @@ fn namespace(old: &Namespace, new: &Namespace) -> Vec<ChangeKind> {
         (true, true) => {}
         (false, false) => kinds.extend(storage(old, new)),
     }
-    // The disk says these of a namespace that is enabled.
+    // The backing store determines these, for enabled namespaces only.
     let comparable = is_disabled(old) == is_disabled(new);
     let block_size = comparable && old.block_shift != new.block_shift;
     let readonly = comparable && old.readonly != new.readonly;
@@ -280,19 +280,19 @@ fn namespace(old: &Namespace, new: &Namespace) -> Vec<ChangeKind> {
     let changed = differs.iter().filter(|(_, differs)| *differs);
     kinds.extend(changed.map(|(key, _)| ChangeKind::Changed { key }));
     if kinds.is_empty() {
-        // The same file or device, opened again, or with another geometry.
+        // The same file or device was opened again, or has another geometry.
         let is_geometry = old.preferred != new.preferred;
         let key = if is_geometry {
             "preferred size"
         } else {
-            "disk"
+            "backing store"
         };
         kinds.push(ChangeKind::Changed { key });
     }
     kinds
 }
 
-/// What became of what is behind a namespace that is enabled.
+/// The change of the backing store of an enabled namespace.
 fn storage(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
     match (old.is_ready(), new.is_ready()) {
         (true, false) => Some(ChangeKind::Faulted),
@@ -306,7 +306,7 @@ fn storage(old: &Namespace, new: &Namespace) -> Option<ChangeKind> {
 }
 
 impl Change {
-    /// Displays the change as one that was not made: "namespace 7 would be added".
+    /// Displays the change as planned: "namespace 7 would be added".
     #[must_use]
     pub fn planned(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| self.write(f, "would be"))

@@ -1,5 +1,4 @@
-//! What discovery controllers tell of besides our subsystems: the name of the
-//! discovery subsystem itself, and others that know more.
+//! The NQN of the discovery subsystem, and referrals to others.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,62 +7,62 @@ use nvmeof_wire::Nqn;
 use super::build::{check_nqn, wrong};
 use super::{Change, ChangeKind, Location, Model, ModelError, Subject};
 
-/// Describes what discovery controllers tell of besides subsystems.
+/// Describes the discovery subsystem.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoverySpec {
-    /// The discovery subsystem's own name, besides the one that all have.
+    /// Its unique NQN, besides the well-known one.
     pub nqn: Option<String>,
-    /// Discovery subsystems elsewhere.
+    /// Referrals to other discovery subsystems.
     pub referrals: Vec<ReferralSpec>,
 }
 
-/// Describes a discovery subsystem elsewhere.
+/// Describes a referral to another discovery subsystem.
 #[derive(Clone, Debug)]
 pub struct ReferralSpec {
     /// Its address.
     pub traddr: IpAddr,
     /// TCP or RDMA CM port.
     pub trsvcid: u16,
-    /// Number of its port, if that is known.
+    /// Its port identifier, if it is known.
     pub port_id: Option<u16>,
-    /// Its name; the one that all have when not given.
+    /// Its NQN; by default the well-known one.
     pub nqn: Option<String>,
 }
 
-/// What discovery controllers tell of besides subsystems.
+/// The discovery subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovery {
     nqn: Option<Nqn>,
     referrals: Vec<Referral>,
 }
 
-/// A discovery subsystem elsewhere.
+/// A referral to another discovery subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
     /// Its address.
     pub traddr: IpAddr,
     /// TCP or RDMA CM port.
     pub trsvcid: u16,
-    /// Number of its port; 0 when it is not known.
+    /// Its port identifier; 0 if it is not known.
     pub port_id: u16,
-    /// Its name.
+    /// Its NQN.
     pub nqn: Nqn,
 }
 
 impl Discovery {
-    /// The discovery subsystem's own name, besides the one that all have.
+    /// Its unique NQN, besides the well-known one.
     #[must_use]
     pub fn nqn(&self) -> Option<&Nqn> {
         self.nqn.as_ref()
     }
 
-    /// Discovery subsystems elsewhere, in the order given.
+    /// The referrals, in the order given.
     #[must_use]
     pub fn referrals(&self) -> &[Referral] {
         &self.referrals
     }
 
-    /// Whether a host that connects to `nqn` means the discovery subsystem.
+    /// Whether `nqn` is an NQN of the discovery subsystem.
     #[must_use]
     pub fn is_called(&self, nqn: &Nqn) -> bool {
         nqn.is_discovery() || self.nqn() == Some(nqn)
@@ -71,10 +70,10 @@ impl Discovery {
 }
 
 impl Model {
-    /// The same with what discovery controllers tell besides.
+    /// The same model, with this discovery subsystem.
     ///
     /// # Errors
-    /// [`ModelError`] for the first value that cannot be.
+    /// [`ModelError`] for the first invalid value.
     pub fn with_discovery(mut self, spec: &DiscoverySpec) -> Result<Self, ModelError> {
         let nqn = spec.nqn.as_ref();
         let nqn = nqn.map(|nqn| self.unique_name(nqn)).transpose()?;
@@ -86,7 +85,7 @@ impl Model {
         Ok(self)
     }
 
-    /// What discovery controllers tell besides subsystems.
+    /// The discovery subsystem.
     #[must_use]
     pub fn discovery(&self) -> &Discovery {
         &self.discovery
@@ -97,8 +96,7 @@ impl Model {
         let nqn = check_nqn(Location::Discovery, "nqn", text)?;
         if nqn.is_discovery() {
             return Err(bad(
-                "every discovery subsystem has this name; leave the key out, or give one of its \
-                 own",
+                "every discovery subsystem has this name; omit the key, or set a unique name",
             ));
         }
         if self.subsystem(&nqn).is_some() {
@@ -144,7 +142,7 @@ fn referral(
     })
 }
 
-/// What makes `old` become `new`.
+/// The changes from `old` to `new`.
 pub(super) fn difference(old: &Discovery, new: &Discovery, changes: &mut Vec<Change>) {
     if old.nqn != new.nqn {
         let kind = ChangeKind::Changed { key: "nqn" };
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_else_are_refused() {
+    fn reserved_and_invalid_discovery_nqns_are_refused() {
         for nqn in [nvmeof_wire::nqn::DISCOVERY, DISK, "di\nsk"] {
             let spec = DiscoverySpec {
                 nqn: Some(nqn.into()),
@@ -204,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn referrals_that_lead_nowhere_are_refused() {
+    fn unusable_referrals_are_refused() {
         let to_port_0 = ReferralSpec {
             trsvcid: 0,
             ..referral("10.0.0.1")
         };
-        let to_nobody = ReferralSpec {
+        let invalid_nqn = ReferralSpec {
             nqn: Some("no\0body".into()),
             ..referral("10.0.0.1")
         };
@@ -218,7 +216,7 @@ mod tests {
             (referral("ff02::1"), "traddr"),
             (referral("10.0.0.2"), "traddr"),
             (to_port_0, "trsvcid"),
-            (to_nobody, "nqn"),
+            (invalid_nqn, "nqn"),
         ] {
             let spec = DiscoverySpec {
                 nqn: None,
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn discovery_differences_are_named() {
         let before = DiscoverySpec {
             nqn: None,
             referrals: vec![referral("10.0.0.2"), referral("::1")],

@@ -1,14 +1,13 @@
-//! What is wrong with a description of ports and subsystems.
+//! Errors in a description of ports and subsystems.
 
 use std::fmt;
 
-/// Where in the description something is wrong. Numbers count from 0 in the
-/// order given.
+/// Location of an error in the description. Indices start at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// The sizes.
+    /// The limits.
     Limits,
-    /// What discovery controllers tell of themselves.
+    /// The discovery subsystem.
     Discovery,
     /// A referral.
     Referral(usize),
@@ -46,16 +45,16 @@ impl fmt::Display for Location {
     }
 }
 
-/// A description was refused.
+/// An invalid description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {key} = {value}: {why}")]
 pub struct ModelError {
-    /// Where.
+    /// Location of the error.
     pub place: Location,
-    /// Name of the value.
+    /// The key.
     pub key: &'static str,
-    /// The value itself.
+    /// Its value.
     pub value: String,
-    /// What is wrong with it and what would be right.
+    /// The cause, and the remedy.
     pub why: String,
 }

@@ -1,4 +1,4 @@
-//! What a subsystem says of itself and grants, where the configuration chose that.
+//! Configurable identification of a subsystem, and its limit of I/O queues.
 
 use nvmeof_wire::Ascii;
 
@@ -6,10 +6,10 @@ use super::build::{padded, wrong};
 use super::{Location, ModelError, SubsystemSpec};
 use crate::Limits;
 
-/// The firmware revision of a subsystem that says none: which version this is.
+/// The default firmware revision: the version of the target.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// I/O queues of one controller: those of all subsystems, or fewer.
+/// I/O queues of one controller: at most the limit of all subsystems, which is the default.
 pub(super) fn io_queues(
     place: Location,
     spec: &SubsystemSpec,
@@ -21,7 +21,7 @@ pub(super) fn io_queues(
     };
     let fits = u16::try_from(wanted).ok();
     fits.filter(|one| (1..=most).contains(one)).ok_or_else(|| {
-        let why = format!("must be 1 to {most}, which limits.io_queues is");
+        let why = format!("must be 1 to {most} (limits.io_queues)");
         wrong(place, "io_queues", wanted, &why)
     })
 }
@@ -36,7 +36,7 @@ pub(super) fn firmware_revision(
 }
 
 /// Identify Controller, IEEE: the vendor's identifier, lowest byte first (Base 2.1,
-/// 1.5 and 5.1.13.2.1); 0 of nobody.
+/// 1.5 and 5.1.13.2.1); 0 for none.
 pub(super) fn ieee_oui(place: Location, spec: &SubsystemSpec) -> Result<[u8; 3], ModelError> {
     let Some(text) = &spec.ieee_oui else {
         return Ok([0; 3]);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_is_three_bytes_lowest_first() {
+    fn vendor_oui_is_three_bytes_lowest_first() {
         let of = |text: &str| {
             let spec = SubsystemSpec {
                 ieee_oui: Some(text.to_owned()),

@@ -1,5 +1,4 @@
-//! What is served: ports, subsystems and namespaces, checked once and then
-//! immutable.
+//! The model: ports, subsystems and namespaces, checked once and then immutable.
 
 mod address;
 mod ana;
@@ -43,50 +42,49 @@ pub use traddr::Traddr;
 
 use crate::Limits;
 
-/// Everything that is served. Made by [`Model::build`].
+/// Everything that a target serves. Built by [`Model::build`].
 #[derive(Clone, Debug)]
 pub struct Model {
     limits: Limits,
     ports: Arc<[Port]>,
     subsystems: Vec<Arc<Subsystem>>,
-    /// Controller identifiers that are for some subsystems alone.
-    kept_ids: Arc<[ControllerIds]>,
+    /// Controller identifiers that are reserved for some subsystems.
+    reserved_ids: Arc<[ControllerIds]>,
     discovery: Discovery,
 }
 
 /// An address that hosts connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Number of the port in discovery log entries, which no other has.
+    /// Unique port identifier in discovery log entries.
     pub id: u16,
     /// Address.
     pub traddr: Traddr,
-    /// TCP or RDMA CM port; 0 for a way within this host.
+    /// TCP or RDMA CM port; 0 for an intra-host port.
     pub trsvcid: u16,
-    /// What carries RDMA there, in the order hosts are told.
+    /// Providers, in the order of their discovery log entries.
     pub carriers: Vec<Carrier>,
-    /// Bytes of in-capsule data of one command of a host that comes by it.
+    /// Bytes of in-capsule data of one command.
     pub in_capsule: u32,
-    /// Entries of the longest submission queue of a host that comes by it.
+    /// Entries of the longest submission queue.
     pub queue_depth: u16,
-    /// The groups of namespaces whose state was said, ordered by number. All
-    /// others are optimized.
+    /// ANA groups with a configured state, sorted. All others are optimized.
     pub ana_groups: Vec<AnaGroup>,
-    /// The subsystems that are reached by it; `None`: all.
+    /// The subsystems that it offers; `None`: all.
     pub subsystems: Option<Vec<Nqn>>,
 }
 
-/// One way in which a port is reached.
+/// A provider of a port, as the discovery log reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// What carries RDMA.
+    /// The RDMA fabric.
     pub fabric: Fabric,
-    /// The only address that it serves, on a port that listens on all
-    /// addresses of the machine; `None` when it serves all that the port does.
+    /// The only address that it serves on a wildcard port; `None` if it serves all
+    /// addresses of the port.
     pub only: Option<IpAddr>,
 }
 
-/// What carries RDMA, as the discovery log names it.
+/// RDMA fabrics, as in the RDMA provider type of the discovery log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
     /// iWARP, by a device or in software.
@@ -97,45 +95,45 @@ pub enum Fabric {
     RoceV2,
     /// InfiniBand.
     InfiniBand,
-    /// Not said.
+    /// Not specified.
     Unspecified,
 }
 
 /// An NVM subsystem.
 #[derive(Clone, Debug)]
 pub struct Subsystem {
-    /// Its name.
+    /// Its NQN.
     pub nqn: Nqn,
     /// Serial number, ASCII padded with spaces.
     pub serial: Ascii<20>,
     /// Model number, ASCII padded with spaces.
     pub model_number: Ascii<40>,
-    /// Identifiers that its controllers have. Those that are connected keep theirs
-    /// when these are others.
+    /// Identifiers of its controllers. Connected controllers keep theirs when the range
+    /// changes.
     pub controller_ids: ControllerIds,
-    /// I/O queues that one controller may have. Those that are connected keep what they
-    /// were granted when this is another number.
+    /// I/O queues that one controller may have. Connected controllers keep the number that
+    /// they were granted when this changes.
     pub io_queues: u16,
     /// Firmware revision, ASCII padded with spaces.
     pub firmware_revision: Ascii<8>,
-    /// The vendor's identifier (OUI), lowest byte first; zeroes of nobody.
+    /// The vendor's identifier (OUI), lowest byte first; zero for none.
     pub ieee_oui: [u8; 3],
-    /// Hosts that may connect; `None` lets every host.
+    /// Hosts that may connect; `None`: every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
-    /// Those that are active, ordered by namespace id.
+    /// Active namespaces, ordered by NSID.
     namespaces: Vec<Namespace>,
-    /// Those that are not active, likewise.
+    /// Namespaces that are not active, ordered by NSID.
     disabled: Vec<Namespace>,
 }
 
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its number, from 1.
+    /// Its NSID, from 1.
     pub nsid: u32,
     /// Size in logical blocks.
     pub blocks: u64,
-    /// Size of a logical block: 2 to this power bytes, 9 or 12.
+    /// Size of a logical block: 2 to this power bytes, 9 to 12.
     pub block_shift: u8,
     /// Universally unique identifier.
     pub uuid: [u8; 16],
@@ -147,25 +145,24 @@ pub struct Namespace {
     pub readonly: bool,
     /// Whether hosts can use it.
     pub state: NamespaceState,
-    /// What the edge calls the disk.
+    /// The number by which the engine knows the backing store.
     pub disk: u32,
-    /// What an administrator calls it.
+    /// The path of the backing store.
     pub storage: Arc<str>,
-    /// Whether the disk can give up space.
+    /// Whether the backing store can deallocate.
     pub deallocate: bool,
-    /// Whether written data may be lost with the power until it is flushed.
+    /// Whether written data may be lost on power loss until they are flushed.
     pub volatile_cache: bool,
-    /// In which sizes the disk is written and freed best.
+    /// Preferred sizes of writes and deallocations.
     pub preferred: Preferred,
-    /// The group for asymmetric namespace access that it was given; see
-    /// [`group`](Self::group).
+    /// Its configured ANA group; see [`group`](Self::group).
     pub ana_group: u32,
-    /// The hosts that it is there for; `None`: for all that may connect.
+    /// The hosts that can access it; `None`: all that may connect.
     pub hosts: Option<Arc<[Nqn]>>,
 }
 
 impl Model {
-    /// The sizes.
+    /// The limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -177,7 +174,7 @@ impl Model {
         &self.ports
     }
 
-    /// The same, to keep.
+    /// A shared reference to the ports.
     pub(crate) fn shared_ports(&self) -> Arc<[Port]> {
         Arc::clone(&self.ports)
     }
@@ -188,14 +185,14 @@ impl Model {
         &self.subsystems
     }
 
-    /// The port at that address.
+    /// The port with this address.
     #[must_use]
     pub fn port(&self, at: &PortAddress) -> Option<&Port> {
         self.ports.iter().find(|port| port.is_at(at))
     }
 
-    /// The names in it that do not have the form which the specification asks for, of
-    /// subsystems and of hosts, each once.
+    /// NQNs of subsystems and hosts that do not have the form that the specification
+    /// requires.
     #[must_use]
     pub fn unusual_names(&self) -> BTreeSet<Nqn> {
         let discovery = &self.discovery;
@@ -212,7 +209,7 @@ impl Model {
         names
     }
 
-    /// The subsystem of that name.
+    /// The subsystem with this NQN.
     #[must_use]
     pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
         self.subsystems
@@ -222,15 +219,15 @@ impl Model {
 }
 
 impl Port {
-    /// Whether the subsystem of that name is reached by it.
+    /// Whether it offers the subsystem with this NQN.
     #[must_use]
     pub fn leads_to(&self, nqn: &Nqn) -> bool {
         let all = self.subsystems.as_ref();
         all.is_none_or(|names| names.contains(nqn))
     }
 
-    /// What carries RDMA for a host that reaches the port at `addr`, in order.
-    /// `None` stands for an address that is not known.
+    /// The fabrics that serve address `addr` of the port, in order. `None` stands for an
+    /// unknown address.
     pub fn carriers_at(&self, addr: Option<IpAddr>) -> impl Iterator<Item = Fabric> {
         let serves = move |carrier: &&Carrier| match (carrier.only, addr) {
             (Some(only), Some(addr)) => only == addr,
@@ -263,20 +260,20 @@ impl From<Fabric> for Carrier {
 }
 
 impl Subsystem {
-    /// The active namespaces, lowest number first.
+    /// The active namespaces, ordered by NSID.
     #[must_use]
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
     }
 
-    /// The namespaces that are switched off or were never opened, lowest number
-    /// first: allocated and not active (Base 2.1, 3.2.1). Their size is 0 blocks.
+    /// The namespaces that are disabled or were never opened, ordered by NSID: allocated
+    /// and not active (Base 2.1, 3.2.1). Their size is 0 blocks.
     #[must_use]
     pub fn disabled(&self) -> &[Namespace] {
         &self.disabled
     }
 
-    /// The active namespace of that number.
+    /// The active namespace with this NSID.
     #[must_use]
     pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
         let at = self
@@ -286,7 +283,7 @@ impl Subsystem {
         self.namespaces.get(at)
     }
 
-    /// The same with those namespaces read only that are said to be.
+    /// The same subsystem, with the namespaces read-only for which `readonly` returns true.
     pub(crate) fn with_readonly(&self, readonly: impl Fn(&Namespace) -> bool) -> Self {
         let mut other = self.clone();
         for namespace in &mut other.namespaces {
@@ -295,7 +292,7 @@ impl Subsystem {
         other
     }
 
-    /// Whether the host of that name may connect.
+    /// Whether the host with this NQN may connect.
     #[must_use]
     pub fn allows(&self, hostnqn: &Nqn) -> bool {
         match &self.allowed_hosts {
@@ -312,7 +309,7 @@ impl Namespace {
         1 << self.block_shift
     }
 
-    /// Whether it is there for the host of that name, which may connect.
+    /// Whether the host with this NQN can access it, if it may connect.
     #[must_use]
     pub fn is_for(&self, hostnqn: &Nqn) -> bool {
         let hosts = self.hosts.as_deref();
@@ -322,7 +319,7 @@ impl Namespace {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        // No overflow: it was checked that it has fewer than 2^63.
+        // No overflow: the builder checks that it has fewer than 2^63 bytes.
         self.blocks << self.block_shift
     }
 }

@@ -1,11 +1,10 @@
-//! In which sizes hosts had better write and free a namespace, in which it is written as a
-//! whole, and how Identify says it (NVM 1.0, 4.1.5.1 and 5.8.2).
+//! Preferred and atomic sizes of writes and deallocations, and their fields in Identify
+//! Namespace (NVM 1.0, 4.1.5.1 and 5.8.2).
 
 use nvmeof_wire::identify::IdentifyNamespace;
 use nvmeof_wire::identify::namespace::Nsfeat;
 
-/// In which sizes a namespace is written and freed best, in bytes; 0 where nothing
-/// is known.
+/// Preferred sizes of a namespace in bytes; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preferred {
     /// Granularity and alignment of writes.
@@ -14,21 +13,20 @@ pub struct Preferred {
     pub deallocate: u32,
     /// Size of the fastest writes.
     pub optimal_write: u32,
-    /// What lies between two multiples of this is written as a whole or not at all, also
-    /// when power is lost.
+    /// Writes that do not cross a multiple of this size are atomic, also on power loss.
     pub atomic: u32,
 }
 
 impl Preferred {
-    /// Says it in `id`, whose blocks have 2^`block_shift` bytes, where that helps a host:
-    /// NPWG, NPWA, NPDG, NPDA and NOWS with the bit that they are there. `mdts` is
-    /// the longest transfer in bytes.
+    /// Sets the fields of `id`, whose blocks have 2^`block_shift` bytes, if they are useful:
+    /// NPWG, NPWA, NPDG, NPDA and NOWS, with the bit OPTPERF. `mdts` is the longest
+    /// transfer in bytes.
     ///
-    /// A size is left out that is no multiple of the block, is more than its field can
-    /// say, or that no command can have: NPWG and NOWS "should be less than or equal to
-    /// Maximum Data Transfer Size". Fields of 16 bits have no value for what is not
-    /// known. One block (0h), for granularities, promises nothing; as the size of the
-    /// fastest writes it would be wrong, and there it is NPWG.
+    /// A size is left out if it is no multiple of the block, does not fit its field, or
+    /// exceeds the longest command: NPWG and NOWS "should be less than or equal to
+    /// Maximum Data Transfer Size". The fields of 16 bits have no value for unknown. For
+    /// granularities, one block (0h) stands for unknown. For NOWS it would be wrong, so NOWS
+    /// is NPWG if unknown.
     pub(crate) fn describe(&self, id: &mut IdentifyNamespace, block_shift: u8, mdts: u32) {
         let blocks = |bytes: u32| {
             let whole = bytes > 0 && bytes.trailing_zeros() >= u32::from(block_shift);
@@ -68,7 +66,7 @@ mod tests {
 
     const MDTS: u32 = 1 << 20;
 
-    /// NPWG, NPWA, NPDG, NPDA and NOWS, if they are there.
+    /// NPWG, NPWA, NPDG, NPDA and NOWS, if they are set.
     fn said(sizes: [u32; 3], block_shift: u8) -> Option<[u16; 5]> {
         let [write, deallocate, optimal_write] = sizes;
         let preferred = Preferred {
@@ -100,7 +98,7 @@ mod tests {
 
     /// NAWUN, NABSN, NAWUPF, NABSPF.
     #[test]
-    fn what_is_written_as_a_whole_lies_between_two_multiples_of_it() {
+    fn atomic_write_does_not_cross_a_boundary() {
         let said = |atomic, block_shift| {
             let preferred = Preferred {
                 atomic,
@@ -113,14 +111,14 @@ mod tests {
         };
         assert_eq!(said(4096, 9), [7; 4]);
         assert_eq!(said(4096, 10), [3; 4]);
-        // One block, which needs no border, or less.
+        // One block, which needs no boundary, or less.
         for (atomic, block_shift) in [(0, 9), (512, 9), (4096, 12), (2048, 12), (1000, 9)] {
             assert_eq!(said(atomic, block_shift), [0; 4], "{atomic}");
         }
     }
 
     #[test]
-    fn the_fastest_writes_have_the_granularity_where_nothing_is_known() {
+    fn unknown_optimal_write_size_is_the_granularity() {
         assert_eq!(said([4096, 0, 0], 9), Some([7, 7, 0, 0, 7]));
         assert_eq!(said([0, 4096, 0], 9), Some([0, 0, 7, 7, 0]));
         // No multiple of the granularity.
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn preferred_sizes_that_cannot_be_said_are_left_out() {
+    fn unreportable_preferred_sizes_are_left_out() {
         assert_eq!(said([0, 0, 0], 9), None, "nothing is known");
         assert_eq!(said([512, 512, 512], 9), None, "anything will do");
         assert_eq!(said([4096, 4096, 4096], 12), None);

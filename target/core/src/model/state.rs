@@ -1,5 +1,4 @@
-//! Whether a namespace can be used at the moment, and models that differ from
-//! another in nothing but that and sizes.
+//! States of namespaces, and models that differ only in states and sizes.
 
 use std::sync::Arc;
 
@@ -13,17 +12,17 @@ pub enum NamespaceState {
     /// They can.
     #[default]
     Ready,
-    /// What is behind it is gone: it stays active, and commands are answered
-    /// Namespace Not Ready.
+    /// Its backing store is gone. It stays active, and commands fail with Namespace Not
+    /// Ready.
     Faulted,
-    /// What is behind it was not there when the target started, but was before: it
-    /// stays active with the size it had, and every port reaches it in ANA state
-    /// Inaccessible until it opens.
+    /// Its backing store was not available when the target started, but was before. It
+    /// stays active with its last size, in ANA state Inaccessible on every port until the
+    /// store opens.
     Absent,
-    /// What is behind it was never there: allocated and not active until it opens.
+    /// Its backing store was never available: allocated and not active until it opens.
     Awaited,
-    /// An administrator switched it off: allocated and not active (Base 2.1,
-    /// 3.2.1). Its size is not known, and it has no disk.
+    /// An administrator disabled it: allocated and not active (Base 2.1, 3.2.1). Its
+    /// size is not known, and it has no backing store.
     Disabled,
 }
 
@@ -35,26 +34,26 @@ impl NamespaceState {
     }
 }
 
-/// What became of one namespace.
+/// A new state or size of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// Its subsystem.
     pub nqn: Nqn,
-    /// Its number.
+    /// Its NSID.
     pub nsid: u32,
-    /// What the edge calls its disk from now on.
+    /// The new number of its backing store.
     pub disk: u32,
-    /// Size in logical blocks from now on.
+    /// The new size in logical blocks.
     pub blocks: u64,
-    /// In which sizes its disk is written and freed best from now on.
+    /// The new preferred sizes.
     pub preferred: Preferred,
-    /// Whether hosts can use it.
+    /// The new state.
     pub state: NamespaceState,
 }
 
 impl Model {
-    /// The same but for what `revisions` say. One of a namespace that is not
-    /// there means nothing.
+    /// The same model with `revisions`. Revisions of namespaces that do not exist are
+    /// ignored.
     #[must_use]
     pub fn revised(&self, revisions: &[Revision]) -> Self {
         let subsystems = self.subsystems.iter().map(|one| {
@@ -91,7 +90,7 @@ impl Subsystem {
 }
 
 impl Namespace {
-    /// Whether what is behind it is there.
+    /// Whether its backing store is available.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {

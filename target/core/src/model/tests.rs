@@ -1,4 +1,4 @@
-//! Every refusal of a description.
+//! All errors of a description.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use nvmeof_wire::log::ana::AnaState;
@@ -14,7 +14,7 @@ fn build(
     Model::build(limits, ports, subsystems)
 }
 
-/// The place and the key that a changed subsystem is refused for.
+/// Location and key of the error of a modified subsystem.
 fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Location, &'static str) {
     let mut spec = subsystem();
     change(&mut spec);
@@ -24,7 +24,7 @@ fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Location, &'static str) 
 }
 
 #[test]
-fn a_model_is_what_was_described_with_what_was_not_derived() {
+fn model_has_described_and_derived_values() {
     let build = || build(Limits::default(), &[port()], &[subsystem()]).unwrap();
     let model = build();
     let disk = &model.subsystems()[0];
@@ -109,7 +109,7 @@ fn namespaces() {
 }
 
 #[test]
-fn ports_have_numbers_of_their_own() {
+fn port_identifiers_are_unique() {
     let numbered = |id, trsvcid| PortSpec {
         id,
         trsvcid,
@@ -254,7 +254,7 @@ fn ports_and_limits() {
 }
 
 #[test]
-fn a_subsystem_that_names_no_host_lets_nobody_in() {
+fn subsystem_without_hosts_permits_none() {
     let spec = SubsystemSpec {
         allow_any_host: false,
         allowed_hosts: Vec::new(),
@@ -266,7 +266,7 @@ fn a_subsystem_that_names_no_host_lets_nobody_in() {
 }
 
 #[test]
-fn in_which_order_groups_are_given_makes_no_difference() {
+fn order_of_ana_groups_does_not_matter() {
     let group = |id| AnaGroup {
         id,
         state: AnaState::INACCESSIBLE,

@@ -1,4 +1,4 @@
-//! Where a port is.
+//! Transport addresses.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv6Addr};
@@ -8,26 +8,26 @@ use std::sync::Arc;
 /// The transport address of a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Traddr {
-    /// An IP address; unspecified stands for all of this machine.
+    /// An IP address. The unspecified address stands for all addresses of this machine.
     Ip(IpAddr),
-    /// An address that is unique on one link alone, and the interface that leads there.
+    /// A link-local address, and its interface.
     Link(Ipv6Addr, Arc<str>),
-    /// A way within this host, named as hosts give it to their tools, such as
-    /// `unix:/run/nvmeof.sock`. Such a port has no number, and only hosts that
-    /// came such a way are told of it.
+    /// An intra-host address, as hosts pass it to their tools, such as
+    /// `unix:/run/nvmeof.sock`. Such a port has no service identifier, and is reported to
+    /// intra-host connections only.
     Host(Arc<str>),
 }
 
-/// The address of ours that a host reached.
+/// The local address to which a host connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Local {
     Ip(IpAddr),
-    /// One within this host.
+    /// An intra-host address.
     Host,
 }
 
 impl Traddr {
-    /// Whether it stands for all IP addresses of a family.
+    /// Whether it is the wildcard address of a family.
     pub(crate) fn is_unspecified(&self) -> bool {
         matches!(self, Self::Ip(ip) if ip.is_unspecified())
     }

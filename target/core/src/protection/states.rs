@@ -1,4 +1,4 @@
-//! The states of namespaces that hosts set, from the request until it is kept.
+//! Write protection states that hosts set, from the request until they are saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,48 +12,46 @@ use crate::namespace_view::Present;
 /// The states that hosts set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Protections {
-    /// Of namespaces that are protected, also while they are not there.
+    /// Protected namespaces, also those that are not served at present.
     states: BTreeMap<Key, Protected>,
     /// Counts requests.
     asked: u64,
 }
 
-/// The number of a namespace and its identifier: another one with that number is not
-/// protected.
+/// NSID and UUID: another namespace with the same NSID is not protected.
 type Key = (u32, [u8; 16]);
 
-/// A namespace that is protected, or that somebody wants to be.
+/// A namespace that is protected, or whose protection is requested.
 ///
 /// ```text
-///  asked for ──► stable ──► next ──► in work ──► kept
-///                  no protection any more ──┘ ╰──► gone
+///  requested ──► stable ──► next ──► in progress ──► kept
+///                        unprotected ──────┘ ╰──► removed
 /// ```
 #[derive(Clone, Copy, Debug)]
 struct Protected {
-    /// What was asked for last, which is in force.
+    /// The state that was requested last, which is in force.
     state: WriteProtection,
     /// The request since which it is protected.
     since: u64,
     /// The last request for a protected state.
     last: u64,
-    /// Requests for which what was written before has to become stable.
+    /// Requests that wait for earlier writes to become stable.
     open: u64,
-    /// Whether what was written before it was protected is stable.
+    /// Whether all writes before the protection are stable.
     stable: bool,
-    /// Of what is to be kept: what the next write has, what the one has that is in
-    /// work, and what is kept. No protection at all is to be kept as well.
-    next: Option<Asked>,
-    in_work: Option<Asked>,
-    kept: Option<Asked>,
-    /// Whether that is so: a write of something else that failed may have taken its
-    /// place all the same.
+    /// The request of the next save, of the save in progress, and of the last save. A
+    /// request for no protection is saved as well.
+    next: Option<ProtectionRequest>,
+    in_progress: Option<ProtectionRequest>,
+    kept: Option<ProtectionRequest>,
+    /// Whether `kept` is certain: a failed save of another state may have replaced it.
     sure: bool,
 }
 
-/// A request. One for a protected state is granted when what was written before is
-/// stable and the state is kept.
+/// A request. One for a protected state is granted when earlier writes are stable and
+/// the state has been saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ProtectionRequest {
     since: u64,
     own: u64,
     pub(crate) to: WriteProtection,
@@ -62,20 +60,20 @@ pub(crate) struct Asked {
 /// What has to be done for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing: it is so, and kept.
+    /// Nothing: the state is in force and saved.
     Done,
-    /// What was written before is made stable, then [`Protections::settle`].
-    Settle(Asked),
-    /// It is kept, by the next write.
+    /// Make earlier writes stable, then call [`Protections::settle`].
+    Settle(ProtectionRequest),
+    /// Wait for the next save.
     Keep,
 }
 
-/// What came of [`Protections::settle`].
+/// The result of [`Protections::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     /// Whether the namespace is in another state than before.
     pub(crate) changed: bool,
-    /// Whether the next write has to end before the request is granted.
+    /// Whether the next save has to complete before the request is granted.
     pub(crate) keep: bool,
 }
 
@@ -93,7 +91,7 @@ impl Protections {
         }
     }
 
-    /// Whether the state of `namespace` may be set so.
+    /// Whether the state of `namespace` may be set to `to`.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -106,10 +104,10 @@ impl Protections {
         Ok(())
     }
 
-    /// A host sets the state of `namespace`, which is as the model has it, and is
-    /// protected at once if it is to be. Says what is to be done before the request
-    /// is granted. Something is to be made stable also when another host's is on its
-    /// way, which may fail, or of which nobody may ever hear.
+    /// A host sets the state of `namespace`, which is as in the model. Protection is in
+    /// force immediately. Returns what is to be done before the request is granted.
+    /// Earlier writes are made stable even if a request of another host does that
+    /// already, because that one may fail or be lost.
     ///
     /// # Errors
     /// [`Fixed`]: "the controller shall abort the command with ... Feature Not
@@ -132,8 +130,8 @@ impl Protections {
             if let Some(set) = set {
                 set.next = Some(set.asks(own, to));
             }
-            // Also of one that is not protected: it may have been impossible to say
-            // whether one is kept of which a host was told that it is not.
+            // Also if it is not protected: after a failed save, a state may be saved
+            // although the host got an error.
             return Ok(Step::Keep);
         }
         match set {
@@ -146,17 +144,17 @@ impl Protections {
         }
     }
 
-    /// What was written before `asked` is `stable` now, or cannot be made so: call
-    /// it once for each.
+    /// Writes before the request `asked` are `stable` now, or cannot be made so. Call it
+    /// once for each request.
     ///
-    /// Only the last request since the namespace is protected undoes anything: as
-    /// long as there is another, that one may be granted, and what it was answered
-    /// has to be so. A namespace is then as the last one wanted that was not undone.
-    pub(crate) fn settle(&mut self, nsid: u32, asked: Asked, stable: bool) -> Settled {
+    /// Only the last pending request undoes the protection: while there is another, it
+    /// may be granted, and its response must be true. The namespace then has the state
+    /// of the last request that was not undone.
+    pub(crate) fn settle(&mut self, nsid: u32, asked: ProtectionRequest, stable: bool) -> Settled {
         let mut states = self.states.iter_mut();
         let found = states.find(|(key, set)| key.0 == nsid && set.since == asked.since);
         let Some((key, set)) = found else {
-            // Another request took the protection back meanwhile.
+            // Another request removed the protection meanwhile.
             return Settled {
                 changed: false,
                 keep: false,
@@ -176,8 +174,7 @@ impl Protections {
         Settled { changed, keep }
     }
 
-    /// What is left when nothing comes of requests for which something has to become
-    /// stable.
+    /// The states without the requests that wait for writes to become stable.
     pub(crate) fn without_open(mut self) -> Self {
         self.states.retain(|_, set| {
             set.open = 0;
@@ -188,13 +185,12 @@ impl Protections {
         self
     }
 
-    /// What is to be written now of what outlives the target. Call
-    /// [`kept`](Self::kept) when it was.
+    /// Returns the states to be saved now. Call [`kept`](Self::kept) afterwards.
     pub(crate) fn begin_write(&mut self) -> Vec<KeptProtection> {
         let kept = self.states.iter_mut().filter_map(|((nsid, uuid), set)| {
-            set.in_work = set.next.take();
-            let asked = set.in_work.or(set.kept)?;
-            // Another one that is asked for may not be granted.
+            set.in_progress = set.next.take();
+            let asked = set.in_progress.or(set.kept)?;
+            // Another pending request may not be granted.
             (asked.to == WriteProtection::PROTECTED).then_some(KeptProtection {
                 nsid: *nsid,
                 uuid: *uuid,
@@ -203,11 +199,10 @@ impl Protections {
         kept.collect()
     }
 
-    /// It was written, or could not be. Says whether a namespace is in another state
-    /// than before.
+    /// The save completed or failed. Returns whether the state of a namespace changed.
     pub(crate) fn kept(&mut self, written: bool) -> bool {
-        let in_work = self.states.iter_mut().filter_map(|(key, set)| {
-            let asked = set.in_work.take()?;
+        let in_progress = self.states.iter_mut().filter_map(|(key, set)| {
+            let asked = set.in_progress.take()?;
             if written {
                 set.is_kept(asked);
             } else if set.kept.is_some_and(|kept| kept.to != asked.to) {
@@ -215,14 +210,13 @@ impl Protections {
             }
             Some(*key)
         });
-        let keys: Vec<Key> = in_work.collect();
+        let keys: Vec<Key> = in_progress.collect();
         let changed = keys.into_iter().map(|key| self.renew(key));
         // All of them.
         changed.fold(false, |any, changed| any | changed)
     }
 
-    /// The namespace is in the state that follows from what there is of it. Says
-    /// whether that is another than before.
+    /// Derives the state of the namespace from its requests. Returns whether it changed.
     fn renew(&mut self, key: Key) -> bool {
         let Some(set) = self.states.get_mut(&key) else {
             return false;
@@ -233,7 +227,7 @@ impl Protections {
         }
     }
 
-    /// One of them is there again.
+    /// Restores a saved state.
     pub(crate) fn restore(&mut self, kept: KeptProtection) {
         self.asked += 1;
         let (own, to) = (self.asked, WriteProtection::PROTECTED);
@@ -242,8 +236,8 @@ impl Protections {
         self.states.insert((kept.nsid, kept.uuid), set);
     }
 
-    /// The states of the namespace with that number, or of all, are to be forgotten
-    /// when that is kept. Says whether there are any.
+    /// Forgets the state of namespace `nsid`, or of all, with the next save. Returns
+    /// whether there are any.
     pub(crate) fn forget(&mut self, nsid: Option<u32>) -> bool {
         let mut any = false;
         for ((of, _), set) in &mut self.states {
@@ -256,12 +250,12 @@ impl Protections {
         any
     }
 
-    /// Whether no namespace is protected, there or not.
+    /// Whether no namespace is protected, served or not.
     pub(crate) fn is_empty(&self) -> bool {
         self.states.is_empty()
     }
 
-    /// What is served with those namespaces read only that hosts protected.
+    /// `present`, with the namespaces that hosts protected read-only.
     pub(crate) fn over(&self, present: &Present) -> Present {
         let subsystem = &present.subsystem;
         let protected = |namespace: &Namespace| self.of(namespace) != WriteProtection::NONE;
@@ -279,8 +273,8 @@ impl Protections {
     }
 }
 
-/// Whether there is one that came after `asked`.
-fn is_newer(one: Option<Asked>, asked: Asked) -> bool {
+/// Whether `one` came after `asked`.
+fn is_newer(one: Option<ProtectionRequest>, asked: ProtectionRequest) -> bool {
     one.is_some_and(|one| one.own > asked.own)
 }
 
@@ -294,15 +288,15 @@ impl Protected {
             open: 1,
             stable: false,
             next: None,
-            in_work: None,
+            in_progress: None,
             kept: None,
             sure: true,
         }
     }
 
-    fn asks(&self, own: u64, to: WriteProtection) -> Asked {
+    fn asks(&self, own: u64, to: WriteProtection) -> ProtectionRequest {
         let since = self.since;
-        Asked { since, own, to }
+        ProtectionRequest { since, own, to }
     }
 
     /// One more request for a protected state.
@@ -314,8 +308,8 @@ impl Protected {
             self.open += 1;
             return Step::Settle(asked);
         }
-        let on_its_way = self.next.is_some() || self.in_work.is_some();
-        if self.sure && !on_its_way && self.kept.is_some_and(|kept| kept.to == to) {
+        let is_pending = self.next.is_some() || self.in_progress.is_some();
+        if self.sure && !is_pending && self.kept.is_some_and(|kept| kept.to == to) {
             self.kept = Some(asked);
             return Step::Done;
         }
@@ -323,12 +317,12 @@ impl Protected {
         Step::Keep
     }
 
-    /// That was written.
-    fn is_kept(&mut self, asked: Asked) {
+    /// The save of `asked` succeeded.
+    fn is_kept(&mut self, asked: ProtectionRequest) {
         let protects = asked.to != WriteProtection::NONE;
         self.kept = protects.then_some(asked);
         self.sure = true;
-        // What came before has no say any more.
+        // Earlier requests no longer count.
         self.next = self.next.filter(|next| next.own > asked.own);
         if !protects && self.last < asked.own {
             self.open = 0;
@@ -341,13 +335,14 @@ impl Protected {
         self.kept = Some(self.asks(self.since, self.state));
     }
 
-    /// What is in force, if it is protected at all: also as long as it is not kept
-    /// that it is not any more.
+    /// The state in force, if it is protected. A removal counts once it has been saved.
     fn in_force(&self) -> Option<WriteProtection> {
         if self.open > 0 {
             return Some(self.state);
         }
-        let all = [self.next, self.in_work, self.kept].into_iter().flatten();
+        let all = [self.next, self.in_progress, self.kept]
+            .into_iter()
+            .flatten();
         let mut protecting = all.filter(|asked| asked.to != WriteProtection::NONE);
         protecting.next().map(|asked| asked.to)
     }

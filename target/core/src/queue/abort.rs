@@ -1,9 +1,9 @@
-//! Abort (Base 2.1, 5.1.1): what was not begun is not done.
+//! Abort (Base 2.1, 5.1.1): commands that have not started are aborted.
 //!
-//! The admin queue holds the command and has the reactor of the queue that it names
-//! look after its queues. That queue looks for the command and says what became of
-//! it; the reactor of the admin queue is told, and that answers. No other reactor has
-//! to look: a host may abort as often as it likes.
+//! The admin queue holds the Abort command and wakes the reactor of the queue that it
+//! names. That queue looks for the command and reports the outcome, which wakes the
+//! reactor of the admin queue to complete the Abort. Other reactors are not involved, so
+//! that a host may abort often.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use nvmeof_wire::admin::Abort;
 use nvmeof_wire::{Sqe, Status};
 
 use super::{FollowUps, Queue, Role};
-use crate::admin::give_up;
+use crate::admin::cancel_requests;
 use crate::controller::Controller;
-use crate::controller::aborts::Asked;
+use crate::controller::aborts::AbortOutcome;
 use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, Order, Response};
 
-/// Where a queue is, and where others are that have something to do.
+/// The reactor of a queue, and the reactors that it has to wake.
 #[derive(Debug, Default)]
 pub(super) struct Home {
     pub(super) reactor: u16,
     calls: Vec<u16>,
 }
 
-/// What a command that was held is answered with.
+/// The response to a command that was held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldAnswer {
     pub(super) cid: u16,
@@ -32,7 +32,7 @@ pub(super) struct HeldAnswer {
     pub(super) result: u64,
 }
 
-/// Base 2.1, 5.1.1, dword 0 of the answer: bit 0 "cleared to 0: the command was
+/// Base 2.1, 5.1.1, dword 0 of the completion: bit 0 "cleared to 0: the command was
 /// aborted", "set to 1: was not".
 fn result(aborted: bool) -> u64 {
     u64::from(!aborted)
@@ -45,7 +45,7 @@ impl Queue {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let Abort { sqid, cid } = Abort::parse(sqe);
-        // Event requests wait here and nowhere else.
+        // Event requests are pending only on the admin queue.
         let event_request = self.event_requests.iter().position(|one| *one == cid);
         if let (0, Some(at)) = (sqid, event_request) {
             self.event_requests.remove(at);
@@ -63,9 +63,9 @@ impl Queue {
             return Ok(Next::Hold);
         }
         match controller.ask_abort(request.cid, sqid, cid) {
-            Asked::NoQueue => Ok(Next::Done(result(false))),
-            Asked::TooMany => Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED)),
-            Asked::Waits { at } => {
+            AbortOutcome::NoQueue => Ok(Next::Done(result(false))),
+            AbortOutcome::TooMany => Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED)),
+            AbortOutcome::Waits { at } => {
                 self.call(sqid, at);
                 Ok(Next::Hold)
             }
@@ -78,7 +78,7 @@ impl Queue {
         Some(Order::Abort { cid })
     }
 
-    /// The next answer to a command that was held, if there is one.
+    /// The next response to a command that was held, if there is one.
     pub(super) fn next_answer(&mut self, controller: &Controller) -> Option<Order> {
         let known = || {
             let (cid, aborted) = controller.known_abort()?;
@@ -97,19 +97,19 @@ impl Queue {
         }))
     }
 
-    /// Answers a command for which nothing was done but that it was begun, with
-    /// Command Abort Requested.
+    /// Completes a command that has begun, but has no effect yet, with Command Abort
+    /// Requested.
     pub fn abort(&mut self, request: &mut Request) -> Action {
         if let (Stage::Protect { asked, .. }, Role::Admin(controller)) = (request.stage, &self.role)
-            && give_up(&self.shared, controller, |one| one == asked)
+            && cancel_requests(&self.shared, controller, |one| one == asked)
         {
             self.follow_ups |= FollowUps::POLL_ALL;
         }
         self.answer(request, None, Status::ABORT_REQUESTED, 0)
     }
 
-    /// Answers a command that waits for something of ours, if its namespace is not
-    /// there for its host any more: as one that comes now, Base 2.1, 3.2.1.
+    /// Completes a command that waits for a resource of the target, if its host can no
+    /// longer access the namespace: with the status of a new command (Base 2.1, 3.2.1).
     pub fn end_removed(&mut self, request: &mut Request) -> Option<Action> {
         let Role::Io(joined) = &mut self.role else {
             return None;
@@ -118,7 +118,7 @@ impl Queue {
         Some(self.act(request, Err(failure)))
     }
 
-    /// The answer to a command that was not begun: Command Abort Requested.
+    /// Completes a command that has not begun, with Command Abort Requested.
     pub fn abort_unseen(&mut self, capsule: &[u8]) -> Option<Response> {
         let sqe = Sqe::in_capsule(capsule)?;
         let mut request = Request::default();
@@ -132,17 +132,17 @@ impl Queue {
         }
     }
 
-    /// Says what became of an [`Order::Abort`].
+    /// Reports the outcome of an [`Order::Abort`].
     pub fn aborted(&mut self, cid: u16, aborted: bool) {
         let qid = self.qid;
         if let Some(controller) = self.controller() {
-            controller.lock().aborts.tell(qid, cid, aborted);
+            controller.lock().aborts.report(qid, cid, aborted);
             let at = controller.home;
             self.call(0, at);
         }
     }
 
-    /// Has queue `qid` of the controller polled, which the reactor `at` has.
+    /// Requests a poll of queue `qid` of the controller, on reactor `at`.
     fn call(&mut self, qid: u16, at: u16) {
         if qid == self.qid {
             self.follow_ups |= FollowUps::POLL;
@@ -151,14 +151,14 @@ impl Queue {
         }
     }
 
-    /// Has a reactor poll all its queues.
+    /// Requests that a reactor polls all its queues.
     pub(super) fn call_reactor(&mut self, at: u16) {
         self.home.calls.push(at);
         self.follow_ups |= FollowUps::CALL;
     }
 
-    /// Which reactor has this queue, by its place among those that share the target.
-    /// Call it before the queue is connected.
+    /// Sets the reactor of this queue, by its index among those that share the target. Call
+    /// it before the queue is connected.
     pub fn set_home(&mut self, reactor: u16) {
         self.home.reactor = reactor;
     }
@@ -170,8 +170,8 @@ impl Queue {
 }
 
 impl Request {
-    /// Whether its only disk operation is the one that was asked for last: as
-    /// long as the disk does not have that, nothing was done.
+    /// Whether the last requested operation of the backing store is its only one: until
+    /// the store has it, the command has no effect.
     #[must_use]
     pub fn is_one_operation(&self) -> bool {
         matches!(self.stage, Stage::Disk(_))

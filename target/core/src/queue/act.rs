@@ -1,5 +1,4 @@
-//! From what comes next for a request to the action that the edge does, and its
-//! answer.
+//! Converts the next step of a request into an action of the engine or its response.
 
 use nvmeof_wire::{Cqe, Status};
 
@@ -8,8 +7,8 @@ use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, CloseCause, Data, IoKind, Remote, Response};
 
 impl Queue {
-    /// Turns what comes next into an action, and answers what is over.
-    // Into where most of it is known.
+    /// Converts the next step into an action; a finished request gets its response.
+    // Inlined into callers that know most of the arguments.
     #[inline(always)]
     pub(super) fn act(&mut self, request: &mut Request, next: Result<Next, Failure>) -> Action {
         match next {
@@ -22,7 +21,7 @@ impl Queue {
                 request.stage = Stage::Over;
                 Action::Hold
             }
-            Ok(Next::Data) => self.out_of_step(request),
+            Ok(Next::Data) => self.unexpected_event(request),
             Ok(Next::DoneAndClose) => self.done_and_close(request),
             Err(failure) => self.failed(request, failure),
         }
@@ -47,7 +46,7 @@ impl Queue {
     fn keep(&mut self, request: &mut Request) -> Action {
         match self.keeping.take() {
             Some(keeping) => Action::Keep(keeping),
-            None => self.out_of_step(request),
+            None => self.unexpected_event(request),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The admin queue's own part: its commands, held requests, keep-alive.
+//! Admin queues: commands, held requests, Keep Alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
 use super::{FollowUps, Queue, Role};
-use crate::admin::{self as commands, Admin, Left};
+use crate::admin::{self as commands, Admin, Deferred};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
-use crate::protection::Asked;
+use crate::protection::ProtectionRequest;
 use crate::request::{Epoch, Failure, Next, Page, Request, Stage};
 use crate::{CloseCause, Event, Executed, Order, Response};
 
 impl Queue {
-    /// Its connection ends: with an admin queue nothing more of its I/O queues is begun.
-    /// Says whether every reactor has to poll its queues.
+    /// Its connection ends. After an admin queue ends, its I/O queues begin nothing more.
+    /// Returns whether every reactor has to poll its queues.
     #[must_use]
     pub fn ends(&self) -> bool {
         matches!(&self.role, Role::Admin(controller) if controller.hot.lose())
@@ -38,10 +38,10 @@ impl Queue {
             let patience = controller.patience().unwrap_or_default();
             let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
             // Base 2.1, 3.9: on expiry the controller sets CSTS.CFS, stops
-            // processing commands and breaks the association. It also
-            // records Keep Alive Timeout Expired in the Error Information log: the
-            // log goes with this controller, so that no host could ever read it (static
-            // controllers, which stay, there are none). The line in our log has it.
+            // processing commands and breaks the association. It also records Keep Alive
+            // Timeout Expired in the Error Information log, which is omitted: the log ends
+            // with this dynamic controller, so that no host could read it. The log of the
+            // target has a line.
             controller.lock().registers.fatal();
             let _ = self.leave();
             self.follow_ups |= FollowUps::POLL_ALL;
@@ -69,7 +69,7 @@ impl Queue {
         }))
     }
 
-    /// When something is due that nobody asks for.
+    /// When the next timeout or event is due.
     pub(super) fn admin_deadline(&self, controller: &Controller) -> Option<Duration> {
         let expires = controller.expires(self.shared.limits.traffic_keep_alive);
         let wants_events = !self.event_requests.is_empty();
@@ -77,7 +77,7 @@ impl Queue {
         expires.into_iter().chain(event).min()
     }
 
-    /// A command may be what an event waited for.
+    /// A command may have enabled a pending event.
     fn look_for_events(&mut self) {
         if let Role::Admin(controller) = &self.role
             && controller.hot.has_event()
@@ -131,7 +131,7 @@ impl Queue {
             admin::ABORT if !controller.is_discovery() => self.begin_abort(request, sqe),
             admin::SET_FEATURES | admin::KEEP_ALIVE => {
                 self.follow_ups |= FollowUps::DEADLINE;
-                // A new time-out counts from now on.
+                // A new timeout starts now.
                 if sqe.opcode == admin::SET_FEATURES
                     && SetFeatures::parse(sqe).fid == FeatureId::KEEP_ALIVE_TIMER
                 {
@@ -139,16 +139,15 @@ impl Queue {
                 }
                 let admin = self.admin_of(controller, now);
                 let next = admin.begin(request, sqe);
-                let left = admin.left;
-                self.see_to(left);
+                let deferred = admin.deferred;
+                self.run_deferred(deferred);
                 next
             }
             _ => self.admin_of(controller, now).begin(request, sqe),
         }
     }
 
-    /// Something happened to a command of the admin queue. `None` when that was not
-    /// asked for.
+    /// Handles an event of an admin command. `None` if the event was not requested.
     #[cold]
     pub(super) fn step_admin(
         &mut self,
@@ -159,7 +158,7 @@ impl Queue {
         let Role::Admin(controller) = &self.role else {
             return None;
         };
-        let outlived = is_outlived(controller, request);
+        let outlived = was_reset_since(controller, request);
         Some(match (event, request.stage) {
             (Event::Executed { outcome, .. }, Stage::Protect { nsid, asked, .. }) => {
                 self.protected(now, request, (nsid, asked), outcome)
@@ -179,13 +178,12 @@ impl Queue {
         })
     }
 
-    /// What was written to a namespace before a host protected it is stable, or
-    /// cannot be made so.
+    /// Writes before the protection of a namespace are stable, or cannot be made so.
     fn protected(
         &mut self,
         now: Duration,
         request: &mut Request,
-        (nsid, asked): (u32, Asked),
+        (nsid, asked): (u32, ProtectionRequest),
         outcome: Executed,
     ) -> Result<Next, Failure> {
         let Role::Admin(controller) = &self.role else {
@@ -193,21 +191,21 @@ impl Queue {
         };
         let (began, epoch) = (request.stage.epoch(), Epoch::of(controller));
         let admin = self.admin_of(controller, now);
-        // Also after a reset: others may count on it.
+        // Also after a reset: other requests may depend on it.
         let mut next = admin.protected(request, (nsid, asked), outcome);
         if began == Some(epoch) {
             next = next.and_then(|next| admin.protect_rest(request, next, (nsid, asked.to)));
         } else {
-            admin.left.keeping.set(None);
+            admin.deferred.keeping.set(None);
             next = Ok(Next::Hold);
         }
-        let left = admin.left;
+        let deferred = admin.deferred;
         request.stage.begin_in(epoch);
-        self.see_to(left);
+        self.run_deferred(deferred);
         next
     }
 
-    /// That came of one namespace: others follow if all are to be protected.
+    /// Continues after one namespace: others follow if all are to be protected.
     fn protect_rest(
         &mut self,
         now: Duration,
@@ -221,18 +219,18 @@ impl Queue {
         let epoch = Epoch::of(controller);
         let admin = self.admin_of(controller, now);
         let next = admin.protect_rest(request, next, done);
-        let left = admin.left;
+        let deferred = admin.deferred;
         request.stage.begin_in(epoch);
-        self.see_to(left);
+        self.run_deferred(deferred);
         next
     }
 
-    /// Does what a command left to be done. All queues are polled only if their
-    /// controllers were told something: a host that asks for what is so already would
-    /// have every reactor look after all of them.
-    fn see_to(&mut self, left: Left) {
-        self.keeping = left.keeping.into_inner();
-        if left.told.into_inner() {
+    /// Does the deferred work of a command. All queues are polled only if controllers were
+    /// notified: otherwise a host could make every reactor poll with requests that change
+    /// nothing.
+    fn run_deferred(&mut self, deferred: Deferred) {
+        self.keeping = deferred.keeping.into_inner();
+        if deferred.notified.into_inner() {
             self.follow_ups |= FollowUps::POLL_ALL;
         }
     }
@@ -245,7 +243,7 @@ impl Queue {
             controller,
             metrics_registry: self.meter.metrics_registry(),
             local: self.ends.local,
-            left: Left::default(),
+            deferred: Deferred::default(),
         }
     }
 
@@ -259,10 +257,10 @@ impl Queue {
     }
 }
 
-/// Whether the controller was reset since that admin command began. Base 2.1, 3.7.2:
-/// "the controller stops processing any outstanding Admin or I/O commands", so that it
-/// is not answered, and has no effect besides that which it had.
-pub(super) fn is_outlived(controller: &Controller, request: &Request) -> bool {
+/// Whether the controller was reset since this admin command began. Base 2.1, 3.7.2:
+/// "the controller stops processing any outstanding Admin or I/O commands": the command
+/// gets no response and has no further effect.
+pub(super) fn was_reset_since(controller: &Controller, request: &Request) -> bool {
     let began = request.stage.epoch();
     began.is_some_and(|began| began != Epoch::of(controller))
 }

@@ -1,5 +1,5 @@
-//! The Connect command (Base 2.1, 6.3): how a queue gets a controller, and
-//! every way to be refused.
+//! The Connect command (Base 2.1, 6.3): how a queue gets a controller, and all reasons to
+//! refuse it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::io::{Joined, Quota};
 use super::{FollowUps, Queue, Role, Scarce, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::quota::Taken;
-use crate::registry::Way;
+use crate::registry::Route;
 use crate::request::{Failure, Next, Request, Stage};
 use crate::shared::Served;
 use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
 
-// Fields of the command and of its data that can be at fault, in bytes.
+// Byte offsets of fields of the command and of its data, for error reports.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
 const QID: InvalidParameter = InvalidParameter::InCommand(42);
 const SQSIZE: InvalidParameter = InvalidParameter::InCommand(44);
@@ -31,7 +31,7 @@ const CNTLID: InvalidParameter = InvalidParameter::InData(16);
 const SUBNQN: InvalidParameter = InvalidParameter::InData(256);
 const HOSTNQN: InvalidParameter = InvalidParameter::InData(512);
 
-/// A Connect that is refused: what the host is told, and what the log says.
+/// A refused Connect: the failure for the host, and the cause for the log.
 struct Refused {
     failure: Failure,
     cause: String,
@@ -45,7 +45,7 @@ impl Refused {
         }
     }
 
-    /// Connect Invalid Parameters, with the field at fault.
+    /// Connect Invalid Parameters, with the invalid field.
     fn parameter(field: InvalidParameter, cause: impl fmt::Display) -> Self {
         let failure = Failure {
             result: field.to_result(),
@@ -55,12 +55,12 @@ impl Refused {
     }
 }
 
-/// The data of a Connect, checked for form.
-struct Who {
+/// The data of a Connect with valid syntax.
+struct HostIdentity {
     hostid: [u8; 16],
-    /// Of a host that gave no name, the one that its Host Identifier makes.
+    /// If the host sent no NQN, one derived from its Host Identifier.
     hostnqn: Nqn,
-    /// Whether it gave a name.
+    /// Whether the host sent an NQN.
     is_named: bool,
     subnqn: Nqn,
     cntlid: u16,
@@ -68,9 +68,9 @@ struct Who {
 
 impl Queue {
     /// A command on a queue that is not connected yet. Base 2.1, 6.3: any
-    /// other command than Connect is aborted with Command Sequence Error; then
-    /// the queue is closed, since whoever sent it is no host of ours yet.
-    pub(super) fn begin_waiting(
+    /// other command than Connect is aborted with Command Sequence Error. The
+    /// queue is then closed, because its peer is not known as a host.
+    pub(super) fn begin_unconnected(
         &mut self,
         request: &mut Request,
         sqe: &Sqe,
@@ -78,7 +78,7 @@ impl Queue {
         let connects = sqe.opcode == opcode::FABRICS && FcType::of(sqe) == FcType::CONNECT;
         if !connects {
             let opcode = sqe.opcode;
-            self.remark(format!("{opcode:?} came first, expected Connect"));
+            self.remark(format!("the first command is {opcode:?}, expected Connect"));
             self.closing = Some(CloseCause::NotConnected);
             self.follow_ups |= FollowUps::POLL;
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
@@ -94,24 +94,24 @@ impl Queue {
             self.remark(format!("Connect refused: {}", failure.status));
             return Err(failure);
         }
-        if let Role::Waiting { connecting, .. } = &mut self.role {
+        if let Role::Unconnected { connecting, .. } = &mut self.role {
             *connecting = true;
         }
         request.stage = Stage::Connect(Connect::parse(sqe));
         Ok(Next::Data)
     }
 
-    /// The data of a Connect are there.
+    /// The data of a Connect have arrived.
     pub(super) fn connect(
         &mut self,
         now: Duration,
         connect: &Connect,
         data: &[u8],
     ) -> Result<Next, Failure> {
-        let Role::Waiting { connecting, .. } = &mut self.role else {
+        let Role::Unconnected { connecting, .. } = &mut self.role else {
             return Err(Status::INTERNAL_ERROR.into());
         };
-        // The host may try again when it is refused.
+        // The host may retry after a refusal.
         *connecting = false;
         match self.admitted(now, connect, data) {
             Ok(cntlid) => {
@@ -134,7 +134,7 @@ impl Queue {
             let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
             return Err(Refused::new(failure, missing));
         }
-        let (role, gave_way) = if self.qid == 0 {
+        let (role, replaced) = if self.qid == 0 {
             let (controller, lost) = self.new_controller(now, connect, &who)?;
             (Role::Admin(controller), lost)
         } else {
@@ -152,14 +152,14 @@ impl Queue {
         self.meter.join(who.hostnqn, who.subnqn);
         let connected = match self.qid {
             0 => {
-                let gave_way = gave_way.map_or_else(String::new, |lost| self.told_lost(&lost));
+                let replaced = replaced.map_or_else(String::new, |lost| self.replaced_text(&lost));
                 let (subsystem, host) = (who.subnqn, who.hostnqn);
                 let unnamed = if who.is_named {
                     ""
                 } else {
-                    ", which sent an empty HOSTNQN and is known by its Host Identifier"
+                    ", which sent an empty HOSTNQN and is identified by its Host Identifier"
                 };
-                format!("controller {cntlid} of {subsystem} connected by {host}{unnamed}{gave_way}")
+                format!("controller {cntlid} of {subsystem} connected by {host}{unnamed}{replaced}")
             }
             qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
         };
@@ -184,8 +184,8 @@ impl Queue {
             let cause = format_args!("{qid}, but the connection is for queue {}", self.qid);
             return Err(Refused::parameter(QID, cause));
         }
-        // The receives that are posted are what the private data asked for;
-        // "a queue size of 0 ... is aborted with Connect Invalid Parameters".
+        // The private data determined the number of posted receives; "a queue size of 0 ...
+        // is aborted with Connect Invalid Parameters".
         let sqsize = connect.sqsize.get();
         let largest = self.entries - 1;
         connect
@@ -197,12 +197,12 @@ impl Queue {
             })
     }
 
-    /// Returns the discovery controller as well that gave way to it, if one did.
+    /// Creates a controller. Also returns the discovery controller that it replaced, if any.
     fn new_controller(
         &mut self,
         now: Duration,
         connect: &Connect,
-        who: &Who,
+        who: &HostIdentity,
     ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), Refused> {
         // Identify Controller, FCATTR: this is the dynamic controller model.
         if who.cntlid != CNTLID_DYNAMIC {
@@ -210,21 +210,20 @@ impl Queue {
             return Err(Refused::parameter(CNTLID, cause));
         }
         if self.scarce.port {
-            return Err(self.too_many(Limit::PortMemory, who));
+            return Err(self.refused_by(Limit::PortMemory, who));
         }
-        // Until the controller can be found: whoever changes what is served
-        // looks for it there.
+        // Held until the controller is registered, where a model change looks for it.
         let served = self.shared.served();
         let serves = serves(&served, who, self.port.as_ref())?;
         let finds = matches!(serves, Serves::Discovery);
         if !finds && self.scarce.hosts.contains(&who.hostnqn) {
-            return Err(self.too_many(Limit::HostMemory, who));
+            return Err(self.refused_by(Limit::HostMemory, who));
         }
         let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
         let choice = served.model.controller_ids(subsystem.filter(|_| !finds));
         let features = Features::new(connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
-        // One that is not there by now is about to close the connection.
+        // If the port was removed meanwhile, the connection is about to be closed.
         let (port, home) = (self.port.clone(), self.home.reactor);
         let peer = Arc::clone(&self.ends.peer);
         let queue_depth = served.model.queue_depth_at(port.as_ref());
@@ -243,26 +242,25 @@ impl Queue {
             (added.ok_or(Limit::ControllerIds), lost)
         } else {
             let ports = served.model.ports();
-            let way = Way { port, ports };
-            (registry.add(&hostnqn, &way, &choice, make), None)
+            let route = Route { port, ports };
+            (registry.add(&hostnqn, &route, &choice, make), None)
         };
         let ids = choice.ids;
         drop(served);
         if let Some(lost) = &lost {
             self.shared.limit_counters.add(Limit::DiscoveryControllers);
-            // It has no queue but its admin queue.
+            // A discovery controller has only its admin queue.
             self.call_reactor(lost.home);
         }
         let added = added.map_err(|limit| match limit {
             Limit::ControllerIds => self.no_identifier(ids),
-            limit => self.too_many(limit, who),
+            limit => self.refused_by(limit, who),
         });
         Ok((added?, lost))
     }
 
-    /// What the log says of the discovery controller that another one took the place
-    /// of.
-    fn told_lost(&self, lost: &Controller) -> String {
+    /// The log text for a replaced discovery controller.
+    fn replaced_text(&self, lost: &Controller) -> String {
         let (limit, most) = (
             Limit::DiscoveryControllers,
             self.shared.limits.discovery_controllers,
@@ -273,20 +271,20 @@ impl Queue {
             peer,
             ..
         } = lost;
-        format!("; discovery controller {cntlid} of {hostnqn}, {peer}, gave way ({limit} = {most})")
+        format!("; replaces discovery controller {cntlid} of {hostnqn}, {peer} ({limit} = {most})")
     }
 
     /// Refuses a Connect because the subsystem has no controller identifier left.
     fn no_identifier(&self, ids: ControllerIds) -> Refused {
         let cause = format_args!(
             "all controller identifiers of this subsystem, {ids}, are in use; raise its \
-             cntlid_max or lower its cntlid_min, to what no other target gives that serves it"
+             cntlid_max or lower its cntlid_min, without overlapping other targets that serve it"
         );
         self.busy(Limit::ControllerIds, cause)
     }
 
-    /// Controller Busy because of `limit`, which is counted. The host may try again:
-    /// some may be free by then.
+    /// Controller Busy because of `limit`, which is counted. The host may retry, because
+    /// resources may be released.
     fn busy(&self, limit: Limit, cause: impl fmt::Display) -> Refused {
         self.shared.limit_counters.add(limit);
         let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
@@ -294,7 +292,7 @@ impl Queue {
     }
 
     /// Refuses a Connect because of `limit`.
-    fn too_many(&self, limit: Limit, who: &Who) -> Refused {
+    fn refused_by(&self, limit: Limit, who: &HostIdentity) -> Refused {
         let limits = &self.shared.limits;
         let host = format_args!("host {}", who.hostnqn);
         let has_more = |most: u32, what| {
@@ -303,8 +301,8 @@ impl Queue {
         };
         let kept_for = |whose: fmt::Arguments<'_>, others, percent| {
             let cause = format_args!(
-                "{whose} has queues, and the capsule buffers that are left are kept for {others} \
-                 ({limit} = {percent}); raise reactor.buffer_memory, or that"
+                "{whose} has queues, and the remaining capsule buffers are reserved for {others} \
+                 ({limit} = {percent}); raise reactor.buffer_memory or {limit}"
             );
             self.busy(limit, cause)
         };
@@ -319,9 +317,9 @@ impl Queue {
                 let (port, all) = (self.port_name(), limits.controllers);
                 let most = limits.port_controllers;
                 let cause = format_args!(
-                    "port {port} has its part of the {all} controllers, and those that are left \
-                     are kept for hosts of other ports ({limit} = {most}); raise \
-                     limits.controllers, or that"
+                    "port {port} has its quota of the {all} controllers, and the remaining ones \
+                     are reserved for hosts of other ports ({limit} = {most}); raise \
+                     limits.controllers or {limit}"
                 );
                 self.busy(limit, cause)
             }
@@ -329,8 +327,8 @@ impl Queue {
                 let ports = self.shared.port_count();
                 let (port, most) = (self.port_name(), limits.port_commands.with_ports(ports));
                 let cause = format_args!(
-                    "port {port} would have more than {most} commands outstanding on the queues \
-                     that came by it; raise {limit}"
+                    "port {port} would have more than {most} commands outstanding on its queues; \
+                     raise {limit}"
                 );
                 self.busy(limit, cause)
             }
@@ -347,15 +345,15 @@ impl Queue {
         }
     }
 
-    /// What the port is called in a message; only queues that came by a known one
-    /// run into its limits.
+    /// The name of the port in messages. Only queues on a known port are subject to its
+    /// limits.
     fn port_name(&self) -> String {
         let port = self.port.as_ref();
         port.map_or_else(String::new, ToString::to_string)
     }
 
-    /// Places for this queue among those of its host and of its port.
-    fn quota(&self, who: &Who, entries: u16) -> Result<Quota, Refused> {
+    /// Adds this queue to the quotas of its host and of its port.
+    fn quota(&self, who: &HostIdentity, entries: u16) -> Result<Quota, Refused> {
         let (shared, limits) = (&self.shared, &self.shared.limits);
         let host = |taken: Taken| {
             if taken.count > limits.host_queues.into() {
@@ -381,12 +379,12 @@ impl Queue {
         let of_host = shared
             .hosts
             .take(who.hostnqn.as_str(), entries.into(), host);
-        let of_host = of_host.map_err(|limit| self.too_many(limit, who))?;
+        let of_host = of_host.map_err(|limit| self.refused_by(limit, who))?;
         let of_port = self.port.as_ref().map(|at| {
             let taken = shared
                 .port_queues
                 .take(&at.to_string(), entries.into(), port);
-            taken.map_err(|limit| self.too_many(limit, who))
+            taken.map_err(|limit| self.refused_by(limit, who))
         });
         Ok(Quota {
             _host: of_host,
@@ -394,10 +392,10 @@ impl Queue {
         })
     }
 
-    fn join(&self, who: &Who, entries: u16) -> Result<Joined, Refused> {
-        // Not final: the host lost its controller and will make another.
+    fn join(&self, who: &HostIdentity, entries: u16) -> Result<Joined, Refused> {
+        // Without DNR: the host lost its controller and will create another one.
         let no_such = || {
-            let cause = format_args!("no controller {} here", who.cntlid);
+            let cause = format_args!("controller {} does not exist", who.cntlid);
             let mut refused = Refused::parameter(CNTLID, cause);
             refused.failure.status = Status::CONNECT_INVALID_PARAMETERS;
             refused
@@ -406,34 +404,34 @@ impl Queue {
         // Base 2.1, 6.3: host NQN, host identifier and subsystem NQN are those
         // of the admin queue's Connect.
         if controller.subnqn() != who.subnqn {
-            let cause = format_args!("{}, but the controller is another's", who.subnqn);
+            let cause = format_args!("{}, but the controller has another subsystem", who.subnqn);
             return Err(Refused::parameter(SUBNQN, cause));
         }
         if controller.hostnqn != who.hostnqn {
-            let cause = format_args!("{}, but the controller is another host's", who.hostnqn);
+            let cause = format_args!("{}, but the controller has another host", who.hostnqn);
             return Err(Refused::parameter(HOSTNQN, cause));
         }
         if controller.hostid != who.hostid {
-            let cause = "not the one of the admin queue";
+            let cause = "differs from that of the admin queue";
             return Err(Refused::parameter(HOSTID, cause));
         }
-        // What a port leads to, and how, was decided for the admin queue's.
+        // Access was checked for the port of the admin queue.
         if let (Some(port), Some(its)) = (&self.port, &controller.viewer.port)
             && port != its
         {
-            let cause = format_args!("{}, but the admin queue came by port {its}", who.cntlid);
+            let cause = format_args!("{}, but its admin queue is on port {its}", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
         let Serves::Nvm(live) = &controller.serves else {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
-        // Base 2.1, 6.3, SQSIZE: a queue "larger than the controller supports", which told
-        // its host in CAP.MQES.
+        // Base 2.1, 6.3, SQSIZE: a queue "larger than the controller supports", as reported
+        // in CAP.MQES.
         let most = controller.queue_depth;
         if entries > most {
             let (sqsize, largest) = (entries - 1, most.saturating_sub(1));
-            let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based) by this port");
+            let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based) on this port");
             return Err(Refused::parameter(SQSIZE, cause));
         }
         let quota = self.quota(who, entries)?;
@@ -465,7 +463,7 @@ impl Queue {
     }
 }
 
-/// Who the data of a Connect say that it is of, as far as they can be read.
+/// Host and subsystem of the data of a Connect, as far as they are valid.
 fn named(data: &[u8]) -> String {
     let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
         return String::new();
@@ -482,25 +480,29 @@ fn named(data: &[u8]) -> String {
     }
 }
 
-/// What the controller of a host that came by `port` would be for.
-fn serves(served: &Served, who: &Who, port: Option<&PortAddress>) -> Result<Serves, Refused> {
+/// The purpose of a controller of a host on `port`.
+fn serves(
+    served: &Served,
+    who: &HostIdentity,
+    port: Option<&PortAddress>,
+) -> Result<Serves, Refused> {
     if served.model.discovery().is_called(&who.subnqn) {
         return Ok(Serves::Discovery);
     }
     let live = served.live(&who.subnqn).ok_or_else(|| {
-        let cause = format_args!("no subsystem {} here", who.subnqn);
+        let cause = format_args!("subsystem {} does not exist", who.subnqn);
         Refused::parameter(SUBNQN, cause)
     })?;
     let port = port.and_then(|at| served.model.port(at));
     if port.is_some_and(|port| !port.leads_to(&who.subnqn)) {
-        let cause = format_args!("this port does not lead to subsystem {}", who.subnqn);
+        let cause = format_args!("this port does not offer subsystem {}", who.subnqn);
         return Err(Refused::parameter(SUBNQN, cause));
     }
     let subsystem = &live.current().subsystem;
     if !who.is_named && subsystem.allowed_hosts.is_some() {
         let cause = format_args!(
-            "the host sent an empty HOSTNQN and {} is for the hosts in its allowed_hosts; give \
-             the host a name that is there, or set allow_any_host",
+            "the host sent an empty HOSTNQN, and {} accepts only hosts in its allowed_hosts; set \
+             one of these names on the host, or set allow_any_host",
             who.subnqn
         );
         return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
@@ -515,14 +517,14 @@ fn serves(served: &Served, who: &Who, port: Option<&PortAddress>) -> Result<Serv
     Ok(Serves::Nvm(Arc::clone(live)))
 }
 
-fn check_data(data: &[u8]) -> Result<Who, Refused> {
+fn check_data(data: &[u8]) -> Result<HostIdentity, Refused> {
     let Ok((data, _)) = ConnectData::read_from_prefix(data) else {
         return Err(Refused::new(Status::INTERNAL_ERROR, "data too short"));
     };
-    // Base 2.1, 6.3, has a name in HOSTNQN, but tools of SPDK send none unless they are given
-    // one, and the targets of Linux and SPDK serve such hosts where any may connect. Shares,
-    // counters and what is lost go by the name: the Host Identifier, which the same section has
-    // be the same on all queues of a host, makes one.
+    // Base 2.1, 6.3, requires HOSTNQN, but tools of SPDK send none by default, and the targets
+    // of Linux and SPDK accept such hosts if any host may connect. Quotas, counters and write
+    // loss are by NQN: derive one from the Host Identifier, which by the same section is the
+    // same on all queues of a host.
     let (hostnqn, is_named) = match Nqn::from_field(&data.hostnqn) {
         Ok(hostnqn) => (hostnqn, true),
         Err(NqnError::Empty) => (Nqn::of_uuid(&data.hostid), false),
@@ -530,12 +532,12 @@ fn check_data(data: &[u8]) -> Result<Who, Refused> {
     };
     let subnqn =
         Nqn::from_field(&data.subnqn).map_err(|error| Refused::parameter(SUBNQN, error))?;
-    // Base 2.1, 5.1.25.1.28: a Host Identifier of 0 means that there is none,
-    // which fabrics do not allow.
+    // Base 2.1, 5.1.25.1.28: a Host Identifier of 0 stands for none, which fabrics do not
+    // permit.
     if data.hostid == [0; 16] {
         return Err(Refused::parameter(HOSTID, "zero, expected a UUID"));
     }
-    Ok(Who {
+    Ok(HostIdentity {
         hostid: data.hostid,
         hostnqn,
         is_named,

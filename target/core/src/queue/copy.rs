@@ -19,25 +19,25 @@ impl Copying {
         self.storing
     }
 
-    /// The bytes that its disk may be writing for it: at most a piece.
+    /// The byte range that may be being written for it: at most a piece.
     pub(super) fn storing(&self) -> Option<Range<u64>> {
         let start = self.to.saturating_add(self.from.into()) << self.extent.block_shift;
         let piece = start..start + u64::from(self.room());
         self.storing.then_some(piece)
     }
 
-    /// Bytes of the piece that it is at; `data` are its ranges.
+    /// Bytes of the current piece; `data` are its ranges.
     pub(super) fn piece_len(&self, data: &[u8]) -> Result<u64, Failure> {
         let range: CopyRange = entry_at(data, self.at)?;
         Ok(u64::from(piece(*self, &range)) << self.extent.block_shift)
     }
 
-    /// Blocks of a piece.
+    /// Blocks of a piece, at most.
     fn most(&self) -> u32 {
         self.room() >> self.extent.block_shift
     }
 
-    /// What the disk does for it.
+    /// The kind of its current operation.
     pub(super) fn kind(&self) -> IoKind {
         if self.storing {
             IoKind::Store
@@ -46,7 +46,7 @@ impl Copying {
         }
     }
 
-    /// NVM 1.0, 3.2.2, dword 0 of the answer: "the number of the lowest numbered
+    /// NVM 1.0, 3.2.2, dword 0 of the completion: "the number of the lowest numbered
     /// Source Range entry that was not successfully copied".
     pub(super) fn failed(&self, failure: Failure) -> Failure {
         Failure {
@@ -61,13 +61,13 @@ impl Joined {
         let command = Copy::parse(sqe);
         request.lba = command.slba;
         let namespace = self.namespace(command.nsid)?;
-        // Identify Controller, CDFS: descriptor format 0h alone. Format 1h is
-        // for guards that no namespace of ours has.
+        // Identify Controller, CDFS: descriptor format 0h only. Format 1h is for protection
+        // information, which no namespace has.
         if command.format != 0 {
             return Err(Failure::field(DESFMT));
         }
-        // PRINFOR and PRINFOW are ignored without protection information, as here: NVM 1.0,
-        // figure 9, which has their bits ignored, and NVM 1.2, 3.3.2.3.
+        // PRINFOR and PRINFOW are ignored without protection information: NVM 1.0, figure 9,
+        // and NVM 1.2, 3.3.2.3.
         writable(namespace)?;
         // NVM 1.0, 3.2.2, Command Size Limit Exceeded: more ranges than MSRC,
         // a range longer than MSSRL, or all of them longer than MCL.
@@ -89,7 +89,7 @@ impl Joined {
     }
 }
 
-/// The ranges are there: all are checked before the first is copied.
+/// The ranges have arrived: all are checked before the first is copied.
 pub(super) fn ranges(
     request: &mut Request,
     copying: Copying,
@@ -135,22 +135,21 @@ pub(super) fn copied(
     begin_range(request, copying, data)
 }
 
-/// Whether the last piece of the range goes first, because the first one would overwrite
-/// what is still to be read.
+/// Whether the range is copied backwards, because its first piece would overwrite blocks
+/// that are still to be read.
 ///
-/// NVM 1.0, 3.2.2, says nothing of a destination that overlaps a source, nor has it
-/// refused, only that reads and writes "may operate sequentially or in parallel". NVM 1.2,
-/// 3.3.2, says what may come of that: "The host should not specify a destination LBA range
-/// that overlaps the LBA in any of the Source Range entries", and if it does, blocks in both
-/// may come out as any range has them that names them. So a range that moves by less than
-/// its length arrives as it was, and of several that overlap the later ones read what the
-/// earlier ones wrote.
+/// NVM 1.0, 3.2.2, neither defines nor refuses a destination that overlaps a source; reads
+/// and writes "may operate sequentially or in parallel". NVM 1.2, 3.3.2: "The host should
+/// not specify a destination LBA range that overlaps the LBA in any of the Source Range
+/// entries"; otherwise blocks in both may get the data of any range that contains them.
+/// Here, a range that overlaps its own destination is copied unchanged, and of several
+/// overlapping ranges the later ones read the data of the earlier ones.
 fn is_backwards(copying: Copying, range: &CopyRange) -> bool {
     let slba = range.slba.get();
     slba < copying.to && copying.to < slba.saturating_add(range.blocks().into())
 }
 
-/// Reads the first piece of the range that it is at.
+/// Reads the first piece of the current range.
 fn begin_range(request: &mut Request, mut copying: Copying, data: &[u8]) -> Result<Next, Failure> {
     let range: CopyRange = entry_at(data, copying.at)?;
     copying.from = 0;
@@ -189,7 +188,7 @@ fn check(request: &mut Request, copying: Copying, data: &[u8]) -> Result<(), Fai
     Ok(())
 }
 
-/// Reads the piece that `copying` is at.
+/// Reads the current piece.
 fn fetch(request: &mut Request, copying: Copying, data: &[u8]) -> Result<Next, Failure> {
     let range: CopyRange = entry_at(data, copying.at)?;
     let blocks = piece(copying, &range);
@@ -202,7 +201,7 @@ fn fetch(request: &mut Request, copying: Copying, data: &[u8]) -> Result<Next, F
     Ok(Next::Execute(op))
 }
 
-/// Blocks of the piece that `copying` is at.
+/// Blocks of the current piece.
 fn piece(copying: Copying, range: &CopyRange) -> u32 {
     let left = range.blocks().saturating_sub(copying.from);
     left.min(copying.most())

@@ -1,4 +1,4 @@
-//! What a queue counts, and where.
+//! Counters and error log of a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,18 @@ use crate::metrics::ReactorMetrics;
 use crate::request::{Failure, Request, Stage};
 
 impl Queue {
-    /// Counts its commands in the book of its reactor. Call it before the first
-    /// one.
+    /// Counts its commands in the metrics of its reactor. Call it before the first command.
     pub fn count_in(&mut self, reactor_metrics: &ReactorMetrics) {
         self.meter.count_in(reactor_metrics);
     }
 
-    /// Its connection ended with an error of RDMA or of the network, which is counted for
-    /// the host.
+    /// Counts, for the host, that the connection ended with an error of RDMA or of the
+    /// network.
     pub fn broke(&self) {
         self.meter.broke();
     }
 
-    /// Counts a command that was answered, so long after it came.
+    /// Counts a completed command, which took `took` from its arrival.
     #[inline]
     pub fn count(&mut self, request: &Request, response: &Response, took: Duration) {
         let status = response.cqe.status();
@@ -37,7 +36,7 @@ impl Queue {
         }
     }
 
-    /// A command is answered.
+    /// A command completes.
     #[inline]
     pub(super) fn ended(&mut self, request: &mut Request) {
         if std::mem::take(&mut request.is_outstanding)
@@ -47,8 +46,8 @@ impl Queue {
         }
     }
 
-    /// The disk failed at `byte`, or what it has there differs from what was to be
-    /// compared: call it before [`step`](Self::step). NVM 1.0, 4.1.4.1, LBA of the
+    /// The operation failed at `byte`, or a compare found a difference there. Call it before
+    /// [`step`](Self::step). NVM 1.0, 4.1.4.1, LBA of the
     /// Error Information log: "the first LBA that experienced the error condition, if applicable".
     #[cold]
     pub fn failed_at(&self, request: &mut Request, byte: u64) {
@@ -57,7 +56,7 @@ impl Queue {
                 let Role::Io(joined) = &self.role else {
                     return;
                 };
-                // Blocks of the namespace as it was when the command was begun.
+                // By the block size of the namespace when the command began.
                 let namespace = joined.namespace(request.nsid).ok();
                 namespace.and_then(|it| (it.disk == op.disk).then_some(it.block_shift))
             }
@@ -70,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// As [`failed_at`](Self::failed_at), so many bytes after its first one.
+    /// As [`failed_at`](Self::failed_at), `bytes` after the first byte of the operation.
     #[cold]
     pub fn failed_after(&self, request: &mut Request, bytes: u64) {
         if let Stage::Disk(op) = request.stage {
@@ -78,8 +77,8 @@ impl Queue {
         }
     }
 
-    /// Puts a failure in the controller's error log, if there is a controller. Gives
-    /// the status to answer with. Base 2.1, 4.2.3, More: "there is more status information
+    /// Adds a failure to the error log of the controller, if there is one. Returns the
+    /// status of the completion. Base 2.1, 4.2.3, More: "there is more status information
     /// for this command as part of the Error Information log page".
     pub(super) fn note(&mut self, request: &Request, failure: Failure) -> Status {
         let Some(controller) = self.controller() else {
@@ -96,8 +95,8 @@ impl Queue {
             lba: request.lba,
             nsid: request.nsid,
         });
-        // The admin queue has an event to tell. Not each time: a host that has
-        // commands of a disk fail would have every reactor look after all queues.
+        // The admin queue has a new event. Not for each failure: otherwise a failing backing
+        // store would make every reactor poll all its queues.
         if tells {
             self.follow_ups |= FollowUps::POLL_ALL;
         }

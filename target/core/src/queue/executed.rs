@@ -1,4 +1,4 @@
-//! What follows a disk operation of an I/O command.
+//! The next step after an operation of an I/O command.
 
 use nvmeof_wire::Status;
 
@@ -28,7 +28,7 @@ impl Joined {
         });
     }
 
-    /// A disk operation ended.
+    /// An operation completed or failed.
     #[inline]
     pub(super) fn executed(
         &mut self,
@@ -49,11 +49,11 @@ impl Joined {
                 }
                 Ok(Next::Done(0))
             }
-            _ => self.go_on(request, data, meter),
+            _ => self.resume(request, data, meter),
         }
     }
 
-    /// A disk operation failed.
+    /// An operation failed.
     #[cold]
     fn failed(&self, request: &Request, outcome: Executed) -> Failure {
         let kind = match request.stage {
@@ -67,7 +67,7 @@ impl Joined {
         }
         let failure = match outcome {
             Executed::Gone => Failure::not_ready(),
-            // Who reads is not told that it may not write.
+            // A command that reads does not fail with Namespace is Write Protected.
             Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
                 Status::WRITE_FAULT.into()
             }
@@ -79,9 +79,9 @@ impl Joined {
         }
     }
 
-    /// A disk operation was done of a command that may have several.
+    /// An operation succeeded, of a command that may have several.
     #[cold]
-    fn go_on(
+    fn resume(
         &mut self,
         request: &mut Request,
         data: &[u8],
@@ -122,8 +122,8 @@ impl Joined {
                 ..
             } => trim(request, command, extent, next, data),
             Stage::FlushAll { from, then, .. } => {
-                // One that went meanwhile was flushed when it was closed.
-                self.catch_up();
+                // A namespace removed meanwhile was flushed when it was closed.
+                self.refresh_view();
                 self.flush_from(request, from, then)
             }
             _ => Err(Status::INTERNAL_ERROR.into()),

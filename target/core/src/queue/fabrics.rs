@@ -21,7 +21,7 @@ const ATTRIB: u16 = 40;
 const FCTYPE: u16 = 4;
 
 impl Queue {
-    /// A Fabrics command on a queue that is connected.
+    /// A Fabrics command on a connected queue.
     pub(super) fn fabrics(
         &mut self,
         now: Duration,
@@ -81,17 +81,17 @@ impl Queue {
         sqe: &Sqe,
     ) -> Result<Next, Failure> {
         let access = PropertyAccess::parse(sqe);
-        // Base 2.1, 6.6 and figure 35: of what a fabrics host may write, CC is
-        // all that we have.
+        // Base 2.1, 6.6 and figure 35: of the properties that a fabrics host may write, only
+        // CC is supported.
         if access.property != Property::CC {
             return Err(Failure::field(OFST));
         }
         check_size(&access, PropertyValue::Dword(0))?;
         let [a, b, c, d, ..] = access.value.to_le_bytes();
         let cc = u32::from_le_bytes([a, b, c, d]);
-        // Base 2.1, 3.6.2: at a normal shutdown what is in volatile caches becomes stable
-        // first. That is what this host wrote, by whatever controller: other hosts shut
-        // down for themselves, and a disk that this one never wrote to does not hold it up.
+        // Base 2.1, 3.6.2: a normal shutdown flushes volatile caches first. Only writes of
+        // this host matter, by any of its controllers: other hosts shut down by themselves,
+        // and stores that this host did not write to do not delay it.
         let flush = controller.lock().registers.starts_shutdown(cc);
         if flush
             && let Some(namespace_view) = controller.namespace_view()
@@ -118,8 +118,8 @@ impl Queue {
         Ok(Next::Done(0))
     }
 
-    /// One more namespace is flushed, or could not be: that does not keep a
-    /// host from shutting down.
+    /// A namespace has been flushed, or the flush failed: a failure does not prevent the
+    /// shutdown.
     pub(super) fn shutdown_flushed(&mut self, request: &mut Request) -> Result<Next, Failure> {
         let (Role::Admin(controller), Stage::FlushAll { from, then, .. }) =
             (&self.role, request.stage)
@@ -141,7 +141,7 @@ impl Queue {
     fn write_cc(&mut self, controller: &Controller, cc: u32) {
         let reset = controller.write_cc(cc);
         if reset {
-            // The commands that waited belong to before the reset.
+            // Held commands belong to the time before the reset.
             self.event_requests.clear();
             self.answers.clear();
             self.follow_ups |= FollowUps::POLL_ALL;
@@ -149,14 +149,14 @@ impl Queue {
         let registers = controller.lock().registers;
         if registers.csts().contains(nvmeof_wire::registers::Csts::CFS) {
             self.remark(format!(
-                "CC was set to {cc:#010x}, which cannot be: expected 4 KiB pages, round robin, \
+                "CC was set to {cc:#010x}, which is invalid: expected 4 KiB pages, round robin, \
                  the NVM command set or all, 64-byte and 16-byte queue entries"
             ));
         }
     }
 }
 
-/// Base 2.1, 6.5: ATTRIB says the size of the property.
+/// Base 2.1, 6.5: ATTRIB has the size of the property.
 fn check_size(access: &PropertyAccess, value: PropertyValue) -> Result<(), Failure> {
     let eight = matches!(value, PropertyValue::Qword(_));
     if access.bad_size || access.eight_bytes != eight {

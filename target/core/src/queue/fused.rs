@@ -1,8 +1,8 @@
 //! Fused Compare and Write (Base 2.1, 3.4.2; NVM 1.0, 2.1.5 and 3.2.1).
 //!
-//! The halves are two commands, next to each other on one queue. Both get their
-//! data; then the edge locks the range, and the first half has its turn. When it
-//! found the blocks to be as expected, the second has its own.
+//! The halves are two adjacent commands of one queue. When both have their data, the
+//! engine locks the range and executes the first half. If the blocks are equal, it
+//! executes the second half.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::{PSDT, Queue, Role, commit, common_checks};
 use crate::request::{Failure, Next, Request, Stage};
 use crate::{Action, Data, IoKind, IoOp, Limits, overlap};
 
-/// The first half of a fused operation, when it was the last command.
+/// The state of a first half, if it was the last command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstHalf {
     None,
-    /// It was answered: something is wrong with it.
+    /// It failed.
     Failed,
-    /// It waits for the second.
+    /// It waits for the second half.
     Waits {
         nsid: u32,
         op: IoOp,
@@ -33,8 +33,8 @@ pub(super) enum FirstHalf {
 const FUSE: u16 = 1;
 
 impl Queue {
-    /// A command that is one half of a fused operation, or that comes where a
-    /// second half should.
+    /// A command that is half of a fused operation, or that arrives instead of a second
+    /// half.
     #[cold]
     pub(super) fn begin_fused(
         &mut self,
@@ -100,7 +100,7 @@ impl Queue {
                 let Stage::Fusing(write) = request.stage else {
                     return Err(Status::INTERNAL_ERROR.into());
                 };
-                // A namespace may have become another disk in between.
+                // The namespace may have another backing store meanwhile.
                 let same = (request.nsid, write.disk, write.offset, write.len)
                     == (nsid, compare.disk, compare.offset, compare.len);
                 // NVM 1.0, 2.1.5: "the LBA range, if used, shall be the same for
@@ -115,32 +115,30 @@ impl Queue {
         }
     }
 
-    /// What the first half of a fused operation is to be answered with, with
-    /// [`fail`](Self::fail), if the command that was begun last is not its
-    /// partner.
+    /// The status with which the first half is to be completed, by [`fail`](Self::fail), if
+    /// the last command is not its second half.
     pub fn take_unfused(&mut self) -> Option<Status> {
         self.unfused.take()
     }
 
-    /// Whether the next command decides what becomes of a first half.
+    /// Whether a first half waits for the next command.
     #[must_use]
     pub fn expects_second_half(&self) -> bool {
         !matches!(self.first_half, FirstHalf::None)
     }
 
-    /// No second half will come any more: the queue begins nothing from now on.
+    /// No second half will arrive: the queue begins nothing more.
     pub fn no_second_half(&mut self) {
         self.first_half = FirstHalf::None;
     }
 
-    /// Answers half of a fused operation that has not had its turn, with
-    /// `status`.
+    /// Completes half of a fused operation that has not executed, with `status`.
     pub fn fail(&mut self, request: &mut Request, status: Status) -> Action {
         self.act(request, Err(status.into()))
     }
 
-    /// It is the turn of a half. Of a controller that was reset since it was begun
-    /// nothing is executed: its host may have written something newer by now.
+    /// Executes a half, unless its controller was reset since it began: its host may have
+    /// written newer data by now.
     pub(super) fn turn(&mut self, request: &mut Request) -> Action {
         let lost = match &self.role {
             Role::Io(joined) => joined.lost(),
@@ -150,7 +148,7 @@ impl Queue {
             return self.close_now(cause);
         }
         let Stage::Fusing(op) = request.stage else {
-            return self.out_of_step(request);
+            return self.unexpected_event(request);
         };
         let next = match op.kind {
             IoKind::Compare if op.fua => commit::first(request, op),
@@ -174,7 +172,7 @@ impl Joined {
         if !ready {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
-        // Identify Controller, FUSES: Compare and Write, and nothing else.
+        // Identify Controller, FUSES: only Compare and Write.
         if sqe.opcode != opcode {
             return Err(Failure::field(0));
         }
@@ -203,20 +201,20 @@ impl Joined {
 }
 
 impl Request {
-    /// Whether it is half of a fused operation and has not had its turn.
+    /// Whether it is half of a fused operation that has not executed.
     #[inline]
     #[must_use]
     pub fn is_fusing(&self) -> bool {
         matches!(self.stage, Stage::Fusing(_))
     }
 
-    /// Whether that is the second half.
+    /// Whether it is the second half.
     #[must_use]
     pub fn is_second_half(&self) -> bool {
         matches!(self.stage, Stage::Fusing(op) if op.kind == IoKind::Write)
     }
 
-    /// The edge moved its data to byte 64 of the capsule.
+    /// The engine has put its data at byte 64 of the capsule.
     pub fn data_behind(&mut self) {
         if let Stage::Fusing(op) = self.stage {
             let len = usize::try_from(op.len).unwrap_or(0);
@@ -232,17 +230,16 @@ impl Request {
         Next::Fuse
     }
 
-    /// Whether the disk may be writing some of `bytes` for it, on a disk of which
-    /// `is_it` says that it is the one. More often true than it is, where the
-    /// bytes are not known here.
+    /// Whether a backing store for which `is_it` returns true may be writing to some of
+    /// `bytes` for it. May be true without a write, if the exact bytes are not known.
     #[must_use]
     pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let changing = self.changing();
         changing.is_some_and(|(disk, own)| overlap(&own, bytes) && is_it(disk))
     }
 
-    /// The disk that may be changing for it now, if it is the disk's turn, and at
-    /// most which bytes of it.
+    /// The backing store that may be changing for it now, and the range that contains the
+    /// changed bytes.
     #[must_use]
     pub fn changing(&self) -> Option<(u32, Range<u64>)> {
         match self.stage {
@@ -257,8 +254,8 @@ impl Request {
         }
     }
 
-    /// Whether it was begun, is not answered, and was or will be one that changes
-    /// what a disk holds of which `is_it` says that it is the one.
+    /// Whether it is in progress and changes, or will change, a backing store for which
+    /// `is_it` returns true.
     #[must_use]
     pub fn will_write(&self, is_it: impl Fn(u32) -> bool) -> bool {
         let disk = match self.stage {

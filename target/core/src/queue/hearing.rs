@@ -1,5 +1,5 @@
-//! What proves that the host lives (Base 2.1, 3.9), besides the commands that are
-//! begun on I/O queues.
+//! Signs of life of the host for Keep Alive (Base 2.1, 3.9), besides commands that begin
+//! on I/O queues.
 
 use std::time::Duration;
 
@@ -11,34 +11,36 @@ use crate::Limits;
 use crate::controller::Controller;
 
 impl Queue {
-    /// The host was heard otherwise than by a command.
+    /// A sign of life other than a command.
     pub fn hear(&self, now: Duration) {
         if let Some(controller) = self.controller() {
             controller.hot.hear(now);
         }
     }
 
-    /// The command of that capsule came and is not begun yet. The host was heard by it
-    /// where any command counts (TBKAS), or if it is a Keep Alive; says whether it is.
-    /// Whether the host lives does not depend on how long we take.
+    /// The command of this capsule has arrived and not begun. It is a sign of life if any
+    /// command counts (TBKAS), or if it is a Keep Alive. Returns whether it is a Keep Alive.
+    /// Delays of the target therefore do not expire the Keep Alive Timer.
     #[must_use]
     pub fn hear_command(&self, now: Duration, capsule: &[u8]) -> bool {
         match &self.role {
-            Role::Waiting { .. } => false,
+            Role::Unconnected { .. } => false,
             Role::Io(joined) => {
                 joined.hear(now);
                 false
             }
             Role::Admin(controller) => {
                 let sqe = Sqe::in_capsule(capsule);
-                sqe.is_some_and(|sqe| heard_by(controller, &self.shared.limits, sqe.opcode, now))
+                sqe.is_some_and(|sqe| {
+                    note_admin_command(controller, &self.shared.limits, sqe.opcode, now)
+                })
             }
         }
     }
 }
 
-/// An admin command came. Says whether it is a Keep Alive.
-pub(super) fn heard_by(
+/// An admin command arrived. Returns whether it is a Keep Alive.
+pub(super) fn note_admin_command(
     controller: &Controller,
     limits: &Limits,
     opcode: Opcode,

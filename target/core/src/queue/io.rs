@@ -19,7 +19,7 @@ use crate::quota::QuotaGuard;
 use crate::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::{CloseCause, IoKind, IoOp, Limits, Namespace};
 
-/// An I/O queue's place in its controller.
+/// An I/O queue as a member of its controller.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) controller: Arc<Controller>,
@@ -29,14 +29,14 @@ pub(super) struct Joined {
     epoch: u32,
     /// Longest data of a command.
     max_transfer: u32,
-    /// Pages of the longest piece of a command whose data stay here.
+    /// Pages of the longest piece of a command without data transfer.
     pub(super) piece: u8,
-    /// Whether any command proves that the host lives.
+    /// Whether any command proves that the host is alive.
     traffic_keep_alive: bool,
     _quota: Quota,
 }
 
-/// A queue's places among those of its host and, where that is known, of its port.
+/// A queue in the quotas of its host and of its port, if that is known.
 #[derive(Debug)]
 pub(super) struct Quota {
     pub(super) _host: QuotaGuard,
@@ -46,7 +46,7 @@ pub(super) struct Quota {
 // Where fields of a command begin, in bytes.
 pub(super) const CDW10: u16 = 40;
 pub(super) const CDW12: u16 = 48;
-/// Of the protection information of a Verify.
+/// In the protection information of a Verify.
 const PRACT: u16 = bit(51, 5);
 
 impl Joined {
@@ -72,7 +72,7 @@ impl Joined {
         &self.controller
     }
 
-    /// Why the queue must go, if it must.
+    /// Why the queue must be closed, if it must.
     pub(super) fn lost(&self) -> Option<CloseCause> {
         let hot = &self.controller.hot;
         if !hot.is_gone() && hot.epoch() == self.epoch {
@@ -82,9 +82,9 @@ impl Joined {
         Some(CloseCause::ControllerGone { cntlid })
     }
 
-    /// A command comes: it finds the subsystem as it is now.
+    /// Updates the view of the subsystem for a new command.
     #[inline]
-    pub(super) fn catch_up(&mut self) {
+    pub(super) fn refresh_view(&mut self) {
         self.view.refresh();
     }
 
@@ -94,7 +94,7 @@ impl Joined {
         }
     }
 
-    /// Says whether the controller had this queue until now.
+    /// Leaves the controller. Returns whether it had this queue until now.
     pub(super) fn leave(&self, qid: u16) -> bool {
         // After a reset the identifier may belong to a newer queue.
         if self.lost().is_some() {
@@ -153,7 +153,7 @@ impl Joined {
         }
     }
 
-    /// Why a command about a namespace fails that is not there for the host now.
+    /// The failure of a command on a namespace that the host cannot access any more.
     pub(super) fn removed(&mut self, nsid: u32) -> Option<Failure> {
         self.view.refresh();
         let namespace_view = self.view.namespace_view();
@@ -161,9 +161,8 @@ impl Joined {
         (!is_there).then(|| Failure::no_namespace(namespace_view, nsid))
     }
 
-    /// The namespace and the operation that a command with a range of blocks
-    /// means. NVM 1.0, figure 9: without protection information, as here, what a command
-    /// says of it (PRINFO) "is ignored".
+    /// The namespace and the operation of a command with a range of blocks. NVM 1.0,
+    /// figure 9: without protection information, PRINFO "is ignored".
     #[inline]
     pub(super) fn range(
         &self,
@@ -257,8 +256,7 @@ impl Joined {
         Ok(Next::Execute(op))
     }
 
-    /// Flushes namespaces from number `from` on, then says whether all were
-    /// there.
+    /// Flushes namespaces from NSID `from` on, then fails if one of them was not ready.
     pub(super) fn flush_from(
         &self,
         request: &mut Request,
@@ -288,25 +286,26 @@ impl Joined {
         if command.deallocate {
             writable(namespace)?;
         }
-        // Linux shows a whole page whatever the number of ranges.
+        // Linux describes a whole page for any number of ranges.
         request.takes_at_most(command.data_len())?;
         request.stage = Stage::Ranges(command, extent_of(namespace));
         Ok(Next::Data)
     }
 }
 
-/// Does the first piece of `left`, of which at least one block is left.
+/// Executes the first piece of `left`, which has at least one block.
 ///
 /// NVM 1.0, 3.2.5: with ONCS bit 7 set, as here, VSL "indicates the recommended maximum data
-/// size for the Verify command", and what is longer "may encounter delays in processing"; so
-/// has 3.2.8 it with bit 3 and WZSL of Write Zeroes. Only where the bit is cleared it is to
-/// be aborted. So each is done in pieces: one operation is no longer than is recommended.
+/// size for the Verify command", and longer commands "may encounter delays in processing".
+/// 3.2.8 says the same of Write Zeroes, with bit 3 and WZSL. They are to be aborted only if
+/// the bit is cleared. Longer commands are therefore split into operations of the
+/// recommended length.
 pub(super) fn next_piece(request: &mut Request, left: IoOp) -> Next {
     request.stage = Stage::Pieces(left);
     Next::Execute(first_piece(left))
 }
 
-/// As much of `left` as is done at once.
+/// The first operation of `left`.
 pub(super) fn first_piece(left: IoOp) -> IoOp {
     let most = match left.kind {
         IoKind::Fetch { pages } => u64::from(pages) * u64::from(IoKind::PAGE),
@@ -318,8 +317,8 @@ pub(super) fn first_piece(left: IoOp) -> IoOp {
     }
 }
 
-/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may
-/// try again, here or elsewhere.
+/// Why a namespace cannot be used. Base 2.2, 8.1.1.6 to 8.1.1.8: the host may retry, on
+/// this or another path.
 #[cold]
 fn unreachable_namespace(namespace_view: &NamespaceView, nsid: u32) -> Failure {
     match namespace_view.get(nsid).map(|seen| seen.state.refusal()) {
@@ -336,8 +335,8 @@ pub(super) fn writable(namespace: &Namespace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The ranges of a Dataset Management command are there: all are checked before
-/// the first is done.
+/// The ranges of a Dataset Management command have arrived: all are checked before the
+/// first is deallocated.
 pub(super) fn ranges(
     request: &mut Request,
     command: DatasetManagement,
@@ -363,7 +362,7 @@ pub(super) fn ranges(
     trim(request, command, extent, 0, data)
 }
 
-/// Does the next range of a Dataset Management command that is not empty.
+/// Deallocates the next range of a Dataset Management command that is not empty.
 pub(super) fn trim(
     request: &mut Request,
     command: DatasetManagement,
@@ -402,16 +401,15 @@ pub(super) fn extent_of(namespace: &Namespace) -> Extent {
 }
 
 impl Extent {
-    /// LBA Out of Range, of blocks from the request's on. The error log has the first
-    /// one that is not there.
+    /// LBA Out of Range, for blocks from the LBA of the request on. The error log gets the
+    /// first block that does not exist.
     #[cold]
     pub(super) fn missed(&self, request: &mut Request) -> Failure {
         request.lba = request.lba.max(self.blocks);
         Status::LBA_OUT_OF_RANGE.into()
     }
 
-    /// The operation on `blocks` blocks from `slba` on; `None` when they are
-    /// not all there.
+    /// The operation on `blocks` blocks from `slba` on; `None` if some do not exist.
     #[inline]
     pub(super) fn bytes(&self, slba: u64, blocks: u32, kind: IoKind) -> Option<IoOp> {
         let end = slba.checked_add(blocks.into())?;
@@ -429,10 +427,10 @@ impl Extent {
     }
 }
 
-/// Flushes the first namespace in the view that has its disk and whose number is
-/// `from` or more; `None` when all are flushed. Numbers, because places in the
-/// list are others when namespaces come and go meanwhile. Those that are
-/// inaccessible by now are flushed too: the host may have written to them before.
+/// Flushes the first ready namespace in the view with an NSID of `from` or more; `None` if
+/// all are flushed. By NSID, because positions in the list change when namespaces are added
+/// or removed meanwhile. Inaccessible namespaces are flushed too: the host may have written
+/// to them before.
 pub(super) fn flush_next(
     namespace_view: &NamespaceView,
     request: &mut Request,

@@ -1,4 +1,4 @@
-//! A queue's part in counting: it knows where its commands are counted.
+//! Counting the commands of a queue by host and namespace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::{Data, Remote, Request};
 pub(super) struct Meter {
     reactor_metrics: ReactorMetrics,
     joined: Option<Joined>,
-    /// The namespaces that commands named until now, lowest first; 0 is none of
-    /// them.
+    /// Counters of the namespaces that commands have used, by NSID; 0 stands for all
+    /// others.
     namespaces: Vec<(u32, Arc<Tally>)>,
-    /// Which of them the last command named.
+    /// Index of the last one used.
     last: usize,
 }
 
@@ -29,7 +29,7 @@ struct Joined {
 }
 
 impl Meter {
-    /// The queue is of the reactor that has this book.
+    /// Sets the metrics of the reactor.
     pub(super) fn count_in(&mut self, reactor_metrics: &ReactorMetrics) {
         self.reactor_metrics = reactor_metrics.clone();
     }
@@ -50,8 +50,8 @@ impl Meter {
         }
     }
 
-    /// A command of an I/O queue is answered. `has` says whether the subsystem
-    /// has a namespace.
+    /// A command of an I/O queue completed. `has` returns whether the subsystem has a
+    /// namespace.
     #[inline]
     pub(super) fn io(
         &mut self,
@@ -61,7 +61,7 @@ impl Meter {
         has: impl Fn(u32) -> bool,
     ) {
         let took = Took::new(took);
-        // Almost always a read or a write where the last one was.
+        // Almost always a read or write of the same namespace as before.
         let class = match request.opcode {
             io::READ => Class::Read,
             io::WRITE => Class::Write,
@@ -80,10 +80,10 @@ impl Meter {
     #[cold]
     fn any(&mut self, request: &Request, status: Status, took: Took, has: impl Fn(u32) -> bool) {
         let operation = Operation::of_io(request.opcode);
-        // What is the namespace in others is the type of a Fabrics command.
+        // A Fabrics command has its type in the bytes of the NSID.
         let in_namespace = operation != Operation::Fabrics;
         if in_namespace {
-            self.turn_to(request.nsid, has);
+            self.select_namespace(request.nsid, has);
         }
         let Some(joined) = &self.joined else {
             return;
@@ -108,7 +108,7 @@ impl Meter {
         }
     }
 
-    /// A command whose data stay here read or wrote `bytes` of a namespace.
+    /// A command without data transfer read or wrote `bytes` of a namespace.
     #[cold]
     pub(super) fn stayed(
         &mut self,
@@ -117,18 +117,18 @@ impl Meter {
         bytes: u64,
         has: impl Fn(u32) -> bool,
     ) {
-        self.turn_to(nsid, has);
+        self.select_namespace(nsid, has);
         if let Some((_, tally)) = self.namespaces.get(self.last) {
             tally.touched(operation, bytes);
         }
     }
 
-    /// What all reactors counted.
+    /// The counters of all reactors.
     pub(super) fn metrics_registry(&self) -> &MetricsRegistry {
         self.reactor_metrics.metrics_registry()
     }
 
-    /// A command of any other queue is answered.
+    /// A command of any other queue completed.
     pub(super) fn admin(&self, request: &Request, status: Status) {
         if let Some(joined) = &self.joined {
             let operation = Operation::of_admin(request.opcode);
@@ -138,9 +138,8 @@ impl Meter {
         }
     }
 
-    /// Commands of namespace `nsid` are counted from now on, or of none, when
-    /// there is no such.
-    fn turn_to(&mut self, nsid: u32, has: impl Fn(u32) -> bool) {
+    /// Selects the counters of namespace `nsid`, or those of 0 if it does not exist.
+    fn select_namespace(&mut self, nsid: u32, has: impl Fn(u32) -> bool) {
         let find = |all: &[(u32, Arc<Tally>)], nsid| all.binary_search_by_key(&nsid, |one| one.0);
         let at = find(&self.namespaces, nsid).or_else(|free| {
             if has(nsid) {
@@ -166,7 +165,7 @@ impl Drop for Meter {
     }
 }
 
-/// Bytes of data that a command moved to the host or from it.
+/// Bytes of data that a command transferred.
 #[inline]
 fn moved(request: &Request) -> u64 {
     match request.data() {

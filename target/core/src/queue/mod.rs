@@ -1,10 +1,10 @@
 //! One queue pair: commands in, actions out.
 //!
 //! ```text
-//!  Waiting ── Connect, queue 0 ──► Admin ──┐
-//!     │ └──── Connect, others ───► Io ─────┤ Disconnect, expiry, reset
-//!     │ no Connect in time                 ▼
-//!     └─────────────────────────────────► closing
+//!  Unconnected ── Connect, queue 0 ──► Admin ──┐
+//!     │ └──────── Connect, others ───► Io ─────┤ Disconnect, expiry, reset
+//!     │ no Connect in time                     ▼
+//!     └─────────────────────────────────────► closing
 //! ```
 
 mod abort;
@@ -40,12 +40,12 @@ use crate::{
 use abort::{HeldAnswer, Home};
 use ends::Ends;
 use fused::FirstHalf;
-use hearing::heard_by;
+use hearing::note_admin_command;
 use io::{Joined, ranges};
 use meter::Meter;
 
 bitflags::bitflags! {
-    /// What the edge has to do after a call besides the action.
+    /// What the engine has to do after a call, besides the action.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     #[must_use]
     pub struct FollowUps: u8 {
@@ -56,84 +56,83 @@ bitflags::bitflags! {
         const POLL_ALL = 1 << 1;
         /// [`Queue::next_deadline`] may be earlier than it was.
         const DEADLINE = 1 << 2;
-        /// There is a [`Queue::take_remark`] for the log.
+        /// [`Queue::take_remark`] has a line for the log.
         const REMARK = 1 << 3;
-        /// Those of [`Queue::take_calls`] have to poll their queues.
+        /// The reactors of [`Queue::take_calls`] have to poll their queues.
         const CALL = 1 << 4;
     }
 }
 
-/// One queue pair. Dropping it leaves its controller: that of an admin queue
-/// is gone with it.
+/// One queue pair. Dropping it leaves its controller, which ends with its admin queue.
 #[derive(Debug)]
 pub struct Queue {
     shared: Arc<Shared>,
     qid: u16,
-    /// As many commands as the connection was accepted for.
+    /// Number of commands for which the connection was accepted.
     entries: u16,
     role: Role,
-    /// Whether the controller was left already.
+    /// Whether it has left its controller.
     left: bool,
     home: Home,
     ends: Ends,
-    /// What the capsules of its commands may be.
+    /// Bounds of command capsules.
     bounds: Bounds,
-    /// The port that the host came by, if it is known.
+    /// The port of the host, if it is known.
     port: Option<PortAddress>,
-    /// Why the edge has no room for the queue, if it has none.
+    /// Why the engine has no buffers for the queue, if it has none.
     no_room: Option<String>,
-    /// For whom the edge has no room.
+    /// Hosts and ports for which the engine has no buffers.
     scarce: Scarce,
     sq: SubmissionQueue,
     meter: Meter,
-    /// Asynchronous Event Requests that wait, oldest first.
+    /// Pending Asynchronous Event Requests, oldest first.
     event_requests: VecDeque<u16>,
-    /// Answers to commands that were held, in order.
+    /// Responses to commands that were held, in order.
     answers: VecDeque<HeldAnswer>,
-    /// The first half of a fused operation, if one came last.
+    /// The state of a first half of a fused operation, if it was the last command.
     first_half: FirstHalf,
-    /// What the first half is answered with that has no partner.
+    /// The status of a first half without a second one.
     unfused: Option<Status>,
     closing: Option<CloseCause>,
     follow_ups: FollowUps,
     remark: Option<String>,
-    /// The place of the present command in what is to be kept, until the edge has it.
+    /// The save that the present command waits for, until the engine has it.
     keeping: Option<Keeping>,
 }
 
-/// Who has their part of the room, or would take what is left for those who have
-/// none.
+/// Hosts and port that have exhausted their quota of buffers, or would use what is
+/// reserved for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scarce {
-    /// Such hosts.
+    /// These hosts.
     pub hosts: Vec<Nqn>,
-    /// Whether all that came by the queue's port do, together.
+    /// Whether the port of the queue has.
     pub port: bool,
 }
 
-/// What the queue is connected to.
+/// The role of a queue.
 #[derive(Debug)]
 enum Role {
-    Waiting {
+    Unconnected {
         since: Duration,
-        /// Whether a Connect was begun and is not answered yet.
+        /// Whether a Connect is in progress.
         connecting: bool,
     },
     Admin(Arc<Controller>),
     Io(Joined),
 }
 
-/// Where the host's submission queue is, as completions tell it.
+/// The submission queue of the host, for the SQ Head Pointer (SQHD) of completions.
 #[derive(Clone, Copy, Debug)]
 struct SubmissionQueue {
     head: u16,
     entries: u16,
-    /// Whether the host asked not to be told.
+    /// Whether the host disabled SQ flow control.
     no_flow_control: bool,
 }
 
 impl SubmissionQueue {
-    /// What SQHD says.
+    /// The value of SQHD.
     fn now(&self) -> u16 {
         if self.no_flow_control {
             return u16::MAX;
@@ -141,9 +140,8 @@ impl SubmissionQueue {
         self.head
     }
 
-    /// Moves the head past one command, which is now answered, and returns
-    /// what SQHD says. The place is free again only now, since the receive
-    /// the command came in was in use until then.
+    /// Moves the head past a completed command, and returns the value of SQHD. The entry is
+    /// free only now, because its receive was in use until the completion.
     fn advance(&mut self) -> u16 {
         if self.no_flow_control {
             return u16::MAX;
@@ -162,7 +160,7 @@ impl Queue {
         Self {
             qid,
             entries,
-            role: Role::Waiting {
+            role: Role::Unconnected {
                 since: now,
                 connecting: false,
             },
@@ -197,7 +195,7 @@ impl Queue {
         self.qid
     }
 
-    /// Commands the host may have outstanding: receives that must be posted.
+    /// Commands that the host may have outstanding: the number of receives to post.
     #[must_use]
     pub fn entries(&self) -> u16 {
         self.entries
@@ -214,57 +212,55 @@ impl Queue {
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
 
-    /// The name of its host, once connected.
+    /// The NQN of its host, once connected.
     #[must_use]
     pub fn hostnqn(&self) -> Option<Nqn> {
         self.controller().map(|controller| controller.hostnqn)
     }
 
-    /// Its controller, of which it is told that its host lost it. `None` if it is no
-    /// admin queue that is connected.
+    /// Describes the disconnection of its controller. `None` if it is not a connected admin
+    /// queue.
     #[must_use]
     pub fn lost(&self, reason: DisconnectReason) -> Option<Disconnected> {
         match &self.role {
             Role::Admin(controller) => Some(Disconnected::of(controller, reason)),
-            Role::Waiting { .. } | Role::Io(_) => None,
+            Role::Unconnected { .. } | Role::Io(_) => None,
         }
     }
 
     /// Whether a Connect succeeded.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        !matches!(self.role, Role::Waiting { .. })
+        !matches!(self.role, Role::Unconnected { .. })
     }
 
-    /// Tells whether a Connect may succeed now, and if not, what is missing:
-    /// cause and remedy for the log. Without being told the queue takes it
-    /// that there is room.
+    /// Sets whether there are buffers for a Connect, and if not, cause and remedy for the
+    /// log. The default is that there are.
     pub fn set_room(&mut self, room: Result<(), String>) {
         self.no_room = room.err();
     }
 
-    /// Tells who gets no other queue: hosts no I/O queue, a port none at all.
+    /// Sets which hosts get no further I/O queue, and whether the port gets no queue.
     pub fn set_scarce(&mut self, scarce: Scarce) {
         self.scarce = scarce;
     }
 
-    /// The port that the host came by, which decides how its controller reaches
-    /// namespaces, and how much data its commands may carry. Without being told
-    /// it reaches all alike, and those carry what the limits say.
+    /// Sets the port of the host, which determines the ANA states and the in-capsule data
+    /// size. Without a port, all groups are optimized and the size is the limit.
     pub fn set_port(&mut self, port: PortAddress) {
         let in_capsule = self.shared.served().model.in_capsule_at(&port);
         self.bounds = Bounds::of(&self.shared.limits, in_capsule);
         self.port = Some(port);
     }
 
-    /// The port that the host came by, as far as it was told.
+    /// The port of the host, if it is known.
     #[must_use]
     pub fn port(&self) -> Option<&PortAddress> {
         self.port.as_ref()
     }
 
-    /// Bytes that the capsule of a command may have (IOCCSZ): what the receives
-    /// of the queue have room for.
+    /// Maximum length of a command capsule in bytes (IOCCSZ), which the receives of the
+    /// queue must hold.
     #[must_use]
     pub fn capsule_len(&self) -> u32 {
         self.bounds.capsule
@@ -277,18 +273,18 @@ impl Queue {
         !self.follow_ups.is_empty()
     }
 
-    /// What has to be done besides the last action. Empty until the next call.
+    /// Takes the work that has to be done besides the last action.
     pub fn take_follow_ups(&mut self) -> FollowUps {
         std::mem::take(&mut self.follow_ups)
     }
 
-    /// Something for the log: a Connect and how it went, a refusal.
+    /// Takes a line for the log, such as the outcome of a Connect.
     pub fn take_remark(&mut self) -> Option<String> {
         self.remark.take()
     }
 
-    /// A capsule came: makes `request` the one that stands for the command,
-    /// whatever it was before, and says what to do first.
+    /// Begins the command of a capsule: initializes `request` for it, whatever it was
+    /// before, and returns the first action.
     pub fn begin(&mut self, now: Duration, capsule: &[u8], request: &mut Request) -> Action {
         let Some(sqe) = Sqe::in_capsule(capsule) else {
             *request = Request::default();
@@ -298,24 +294,24 @@ impl Queue {
             });
         };
         request.start(sqe, capsule, self.bounds);
-        // It is about to be closed, and the host is not to be served any more.
+        // The queue is about to be closed, and serves no more commands.
         if let Some(cause) = &self.closing {
             return Action::Close(cause.clone());
         }
         let next = match &mut self.role {
             Role::Io(joined) => {
-                // First this, then whether it is lost: see `Hot::lose`. A
-                // controller that is reset or lost closes its queues; an
-                // answer would be final for the host, which must try again.
+                // Read before `lost`: see `Hot::lose`. A controller that is reset or lost
+                // closes its queues. A failed completion would be final for the host, which
+                // has to retry.
                 let ready = joined.is_ready();
                 if let Some(cause) = joined.lost() {
                     return self.close_now(cause);
                 }
-                joined.catch_up();
+                joined.refresh_view();
                 joined.hear(now);
                 request.is_outstanding = true;
                 joined.counting.began(now);
-                // Almost every command ends here.
+                // Almost all commands take the last branch.
                 if sqe.is_fused() || !matches!(self.first_half, FirstHalf::None) {
                     self.begin_fused(now, request, sqe, ready)
                 } else if sqe.opcode == opcode::FABRICS {
@@ -329,13 +325,13 @@ impl Queue {
                     let cntlid = controller.cntlid;
                     return self.close_now(CloseCause::ControllerGone { cntlid });
                 }
-                heard_by(controller, &self.shared.limits, sqe.opcode, now);
+                note_admin_command(controller, &self.shared.limits, sqe.opcode, now);
                 common_checks(sqe).and_then(|()| self.begin_admin(now, request, sqe))
             }
-            Role::Waiting {
+            Role::Unconnected {
                 connecting: true, ..
             } => return self.close_now(CloseCause::NotConnected),
-            Role::Waiting { .. } => self.begin_waiting(request, sqe),
+            Role::Unconnected { .. } => self.begin_unconnected(request, sqe),
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
@@ -352,7 +348,7 @@ impl Queue {
         self.act(request, next)
     }
 
-    /// Something happened to a request.
+    /// Handles an event of a request, and returns the next action.
     pub fn step(&mut self, now: Duration, request: &mut Request, event: Event<'_>) -> Action {
         let next = match (&mut self.role, event) {
             (Role::Io(joined), Event::Executed { outcome, data }) => {
@@ -363,21 +359,20 @@ impl Queue {
             (_, Event::Turn) => return self.turn(request),
             (_, event) => match self.step_admin(now, request, event) {
                 Some(next) => next,
-                None => return self.out_of_step(request),
+                None => return self.unexpected_event(request),
             },
         };
         self.act(request, next)
     }
 
-    /// What the queue wants without having been asked. Call it until it gives
-    /// nothing: at [`next_deadline`](Self::next_deadline), and when
-    /// [`FollowUps`] say so.
+    /// The next action that does not follow an event of a request. Call it until it returns
+    /// `None`: at [`next_deadline`](Self::next_deadline), and when [`FollowUps`] require it.
     pub fn poll(&mut self, now: Duration) -> Option<Order> {
         if let Some(cause) = self.closing.clone() {
             return Some(Order::Close(cause));
         }
         match &self.role {
-            Role::Waiting { since, .. } => {
+            Role::Unconnected { since, .. } => {
                 let patience = self.shared.limits.connect_patience(self.qid);
                 if now.saturating_sub(*since) < patience {
                     return None;
@@ -401,7 +396,7 @@ impl Queue {
     pub fn next_deadline(&self) -> Option<Duration> {
         match &self.role {
             _ if self.closing.is_some() => None,
-            Role::Waiting { since, .. } => {
+            Role::Unconnected { since, .. } => {
                 Some(*since + self.shared.limits.connect_patience(self.qid))
             }
             Role::Admin(controller) => self.admin_deadline(controller),
@@ -409,30 +404,28 @@ impl Queue {
         }
     }
 
-    /// Says in an answer that goes out later than it was made where the
-    /// submission queue is by now.
+    /// Updates SQHD of a response that is sent later than it was made.
     pub fn renew(&self, cqe: &mut Cqe) {
         cqe.sqhd = self.sq.now().into();
     }
 
-    /// Whether other queues depend on this one: I/O queues are lost with
-    /// their admin queue, so it goes last.
+    /// Whether other queues depend on this one: I/O queues are lost with their admin queue,
+    /// so it is closed last.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         match &self.role {
             Role::Admin(controller) => !controller.lock().queues.is_empty(),
-            Role::Waiting { .. } | Role::Io(_) => false,
+            Role::Unconnected { .. } | Role::Io(_) => false,
         }
     }
 
-    /// Leaves the controller. Says whether every reactor has to poll its
-    /// queues.
+    /// Leaves the controller. Returns whether every reactor has to poll its queues.
     #[must_use]
     pub fn close(mut self) -> bool {
         self.leave()
     }
 
-    /// The data that the request's stage waits for are there.
+    /// The data that the request waits for have arrived.
     fn pulled(
         &mut self,
         now: Duration,
@@ -442,7 +435,7 @@ impl Queue {
         match request.stage {
             Stage::Connect(connect) => self.connect(now, &connect, data),
             Stage::Feature { fid, .. } => match &self.role {
-                Role::Admin(controller) if admin::is_outlived(controller, request) => {
+                Role::Admin(controller) if admin::was_reset_since(controller, request) => {
                     Ok(Next::Hold)
                 }
                 Role::Admin(controller) => self.admin_of(controller, now).set_data(fid, data),
@@ -462,7 +455,7 @@ impl Queue {
 
     fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.role {
-            Role::Waiting { .. } => None,
+            Role::Unconnected { .. } => None,
             Role::Admin(controller) => Some(controller),
             Role::Io(joined) => Some(joined.controller()),
         }
@@ -474,16 +467,16 @@ impl Queue {
         Action::Close(cause)
     }
 
-    // Not an `Option` by necessity: `poll` returns one.
+    // An `Option`, as `poll` returns one.
     #[allow(clippy::unnecessary_wraps, reason = "what poll returns")]
     fn ordered(&mut self, cause: CloseCause) -> Option<Order> {
         self.closing = Some(cause.clone());
         Some(Order::Close(cause))
     }
 
-    /// The edge did what it was not asked to. A bug, not a peer's doing.
+    /// The engine reported an event that was not requested: a bug, not caused by a peer.
     #[cold]
-    fn out_of_step(&mut self, request: &mut Request) -> Action {
+    fn unexpected_event(&mut self, request: &mut Request) -> Action {
         debug_assert!(false, "out of step: {request:?}");
         request.stage = Stage::Over;
         self.close_now(CloseCause::Internal {
@@ -492,17 +485,17 @@ impl Queue {
     }
 
     fn leave(&mut self) -> bool {
-        // Once: what comes later may have the same names.
+        // Only once: a later queue may have the same identifiers.
         if std::mem::replace(&mut self.left, true) {
             return false;
         }
         match &self.role {
-            Role::Waiting { .. } => false,
+            Role::Unconnected { .. } => false,
             Role::Io(joined) => joined.leave(self.qid),
             Role::Admin(controller) => {
                 self.shared.registry.remove(controller);
-                let told = crate::admin::give_up(&self.shared, controller, |_| true);
-                controller.hot.lose() | told
+                let notified = crate::admin::cancel_requests(&self.shared, controller, |_| true);
+                controller.hot.lose() | notified
             }
         }
     }
@@ -516,12 +509,12 @@ fn pull(request: &Request, remote: Remote) -> Action {
     Action::Pull { remote, spare }
 }
 
-/// Where a command says how its data are described: bits 7:6 of byte 1.
+/// PSDT, the kind of the data pointer: bits 7:6 of byte 1.
 pub(super) const PSDT: u16 = bit(1, 6);
 
-/// What every command must have, whatever it is.
+/// Checks of every command.
 fn common_checks(sqe: &Sqe) -> Result<(), Failure> {
-    // Identify Controller, FUSES: of I/O commands some can be, see `fused`.
+    // Identify Controller, FUSES: only I/O commands can be fused, see `fused`.
     if sqe.is_fused() {
         return Err(Failure::field(1));
     }

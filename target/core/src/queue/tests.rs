@@ -1,4 +1,4 @@
-//! Every refusal and every way of a command, by area.
+//! Commands, by area.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,4 +19,4 @@ mod lifecycle;
 mod limits;
 mod list;
 mod pieces;
-mod shares;
+mod quotas;

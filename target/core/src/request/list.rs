@@ -1,9 +1,8 @@
-//! Data at several places of the host's memory: a last segment descriptor whose
-//! list of keyed descriptors is in the capsule (Base 2.1, 4.3.2; RDMA transport
-//! 1.0, 3.3).
+//! Data in several segments of host memory: a last segment descriptor whose list of
+//! keyed descriptors is in the capsule (Base 2.1, 4.3.2; RDMA transport 1.0, 3.3).
 //!
-//! The list is checked once, when the command begins. It stays in the capsule,
-//! so that a command without one is not made larger by it.
+//! The list is checked once, when the command begins. It stays in the capsule, so that
+//! it does not increase the size of a request.
 
 use nvmeof_wire::sgl::SGL_LEN;
 use nvmeof_wire::sqe::SQE_LEN;
@@ -14,8 +13,8 @@ use super::Request;
 use crate::{Data, Remote};
 
 impl Request {
-    /// Checks the list of `len` bytes, `offset` bytes after the command. Gives
-    /// the key that the response is to invalidate.
+    /// Checks the list of `len` bytes, `offset` bytes after the command. Returns the key
+    /// that the response is to invalidate.
     #[cold]
     pub(super) fn start_list(
         &mut self,
@@ -44,7 +43,7 @@ impl Request {
         if len == 0 || !len.is_multiple_of(SGL_LEN) {
             return Err(Status::INVALID_SGL_SEGMENT);
         }
-        // Identify Controller, IOCCSZ: what a message has behind that is no capsule's.
+        // Identify Controller, IOCCSZ: bytes of a message beyond it are not in the capsule.
         let room = usize::try_from(self.capsule_len).unwrap_or(usize::MAX);
         let capsule = capsule.get(..room).unwrap_or(capsule);
         // Base 2.1, 4.2.3, SGL Offset Invalid: "an invalid offset in the capsule is specified".
@@ -54,7 +53,7 @@ impl Request {
             .filter(|at| *at < capsule.len())
             .ok_or(Status::SGL_OFFSET_INVALID)?;
         // Invalid Number of SGL Descriptors "is also used for invalid SGLs in a command
-        // capsule": there are more than it holds.
+        // capsule": the list exceeds the capsule.
         let list = at.checked_add(len).and_then(|end| capsule.get(at..end));
         let list = list.ok_or(Status::INVALID_SGL_COUNT)?;
         // Identify Controller, MSDBD: "the maximum number of (Keyed) SGL Data
@@ -81,7 +80,7 @@ impl Request {
         Ok(key.only())
     }
 
-    /// Data of the host's memory: at one place, or where a list says.
+    /// Data in host memory: in one segment, or in those of a list.
     #[inline]
     pub(super) fn remote(&self, remote: Remote) -> Data {
         if self.list_count == 0 {
@@ -94,7 +93,7 @@ impl Request {
         }
     }
 
-    /// What stands for all places of a list: its length is what counts.
+    /// One descriptor for all segments of a list; only its length is meaningful.
     pub(crate) fn whole(&self) -> Remote {
         let len = match self.data {
             Data::List { len, .. } => len,
@@ -110,9 +109,8 @@ impl Request {
         }
     }
 
-    /// The places of the host's memory that its list names, in order: as much of
-    /// each as data there are. `capsule` is what it came in. Nothing for a
-    /// command without a list.
+    /// The segments of host memory in its list, in order, limited to the length of the
+    /// data. `capsule` is the capsule of the command. Empty for a command without a list.
     #[must_use]
     pub fn pieces(&self, capsule: &[u8]) -> Vec<Remote> {
         let Data::List { at, count, len } = self.data else {
@@ -132,7 +130,7 @@ impl Request {
     }
 }
 
-/// What is wrong with a descriptor of a last segment that is no keyed data block. Base 2.1,
+/// The status for a descriptor of a last segment that is no keyed data block. Base 2.1,
 /// 4.3.2: a segment descriptor elsewhere than at a segment's end is an Invalid Number of
 /// SGL Descriptors, and one in a last segment an Invalid SGL Segment Descriptor.
 fn mistake(raw: &[u8], is_last: bool) -> Status {
@@ -151,7 +149,7 @@ struct Keyed {
     invalidate: bool,
 }
 
-/// A keyed data block descriptor, which is all that a list may have here.
+/// A keyed data block descriptor, the only kind that a list may have.
 fn keyed(raw: &[u8]) -> Option<Keyed> {
     let raw = SglDescriptor::read_from_bytes(raw).ok()?;
     match Sgl::parse(&raw) {
@@ -168,8 +166,8 @@ fn keyed(raw: &[u8]) -> Option<Keyed> {
     }
 }
 
-/// The key to invalidate: a Send has room for one, so it is done when all that
-/// ask for it name the same. A host sees by the completion whether it was.
+/// The key to invalidate. A Send can invalidate one, so it does if all descriptors that
+/// request it have the same key. The completion tells the host whether it was invalidated.
 #[derive(Clone, Copy)]
 enum Key {
     None,

@@ -1,5 +1,4 @@
-//! One command on its way: what was parsed, where its data are, what comes
-//! next.
+//! One command in progress: parsed fields, location of its data, next step.
 
 mod list;
 
@@ -13,10 +12,10 @@ use nvmeof_wire::{Sgl, Sqe, Status};
 
 use crate::controller::Controller;
 use crate::namespace_view::NamespaceView;
-use crate::protection::Asked;
+use crate::protection::ProtectionRequest;
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
-/// A command that was begun. The edge keeps it until the command is answered.
+/// A command in progress. The engine keeps it until the command completes.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) cid: u16,
@@ -28,21 +27,21 @@ pub struct Request {
     pub(crate) data: Data,
     /// Key that the response is to invalidate.
     pub(crate) invalidate: Option<u32>,
-    /// Of a list, a descriptor as long as all of them.
+    /// For a list, a descriptor with the total length.
     sgl: Result<Sgl, Status>,
     capsule_len: u32,
-    /// Where the descriptors of a list begin in the capsule.
+    /// Offset of the descriptors of a list in the capsule.
     list_at: u16,
-    /// How many there are; 0 when the data are not a list's.
+    /// Number of descriptors; 0 without a list.
     list_count: u8,
     /// Whether its queue counts it as outstanding.
     pub(crate) is_outstanding: bool,
 }
 
-/// What the capsule of a command may be.
+/// Bounds of command capsules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Bytes (IOCCSZ): what comes behind them is not taken for data.
+    /// Bytes (IOCCSZ): further bytes are ignored.
     pub(crate) capsule: u32,
     /// Keyed descriptors (MSDBD).
     pub(crate) descriptors: u8,
@@ -51,42 +50,42 @@ pub(crate) struct Bounds {
 /// What a request waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stage {
-    /// Nothing: it is answered, or was never begun.
+    /// Nothing: it has completed, or never begun.
     Over,
     /// The data of a Connect.
     Connect(Connect),
     /// The data of Set Features.
     Feature { fid: FeatureId, epoch: Epoch },
-    /// The disk, which makes stable what was written to a namespace before a host
-    /// asked for its protection.
+    /// The backing store, which makes writes stable that began before a host requested
+    /// write protection.
     Protect {
         disk: u32,
         nsid: u32,
-        asked: Asked,
+        asked: ProtectionRequest,
         epoch: Epoch,
     },
-    /// Whoever keeps what hosts protect, for that namespace.
+    /// The save of the write protection of the namespace.
     Keep {
         nsid: u32,
         to: WriteProtection,
         epoch: Epoch,
     },
-    /// The data of a write or compare, then the disk.
+    /// The data of a write or compare, then the backing store.
     Transfer(IoOp),
-    /// One half of a fused operation: its data, then its turn.
+    /// Half of a fused operation: its data, then its execution.
     Fusing(IoOp),
-    /// The data of a compare, if this is one; then the disk, which commits what it
-    /// has in a volatile cache; then this operation.
+    /// The data of a compare, if it is one; then a flush of the volatile cache of the
+    /// backing store; then this operation.
     Commit(IoOp),
-    /// The disk.
+    /// The backing store.
     Disk(IoOp),
-    /// The disk, for the first piece of what is left to verify or to clear.
+    /// The backing store, for the first piece of the rest to verify or to write zeroes to.
     Pieces(IoOp),
-    /// The source ranges of a Copy command, or the disk.
+    /// The source ranges of a Copy command, or the backing store.
     Copy(Copying),
     /// The ranges of a Dataset Management command.
     Ranges(DatasetManagement, Extent),
-    /// The disk, for range `next - 1` of the command.
+    /// The backing store, for range `next - 1` of the command.
     Trim {
         command: DatasetManagement,
         extent: Extent,
@@ -94,18 +93,18 @@ pub(crate) enum Stage {
         /// Blocks of that range, from `lba` on.
         blocks: u32,
     },
-    /// The disk; then namespaces from number `from` on.
+    /// The flush of a backing store; then namespaces from NSID `from` on.
     FlushAll {
         disk: u32,
         from: u32,
         then: AfterFlush,
     },
-    /// A buffer for the answer's data.
+    /// A buffer for the data of the response.
     Produce { page: Page, epoch: Epoch },
 }
 
-/// Up to which reset of its controller an admin command is answered: the last digits
-/// of the controller's epoch when it began.
+/// The low bits of the epoch of the controller when an admin command began. After the next
+/// reset the command gets no response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u16);
 
@@ -117,19 +116,19 @@ impl Epoch {
 }
 
 impl Stage {
-    /// The command began in that epoch, if it is one that may outlive it.
+    /// Sets the epoch in which the command began, if its stage has one.
     pub(crate) fn begin_in(&mut self, began: Epoch) {
         if let Some(epoch) = self.epoch_mut() {
             *epoch = began;
         }
     }
 
-    /// In which it began.
+    /// The epoch in which it began.
     pub(crate) fn epoch(mut self) -> Option<Epoch> {
         self.epoch_mut().copied()
     }
 
-    /// Of those that may outlive the epoch in which they began.
+    /// The epoch of stages that may span a reset.
     fn epoch_mut(&mut self) -> Option<&mut Epoch> {
         match self {
             Self::Feature { epoch, .. }
@@ -145,30 +144,30 @@ impl Stage {
     }
 }
 
-/// The blocks of a namespace at the moment when a command was begun. The
-/// namespace may change before the command ends, which it does on these.
+/// The blocks of a namespace when a command began. The namespace may change before the
+/// command completes, which still uses these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) disk: u32,
     pub(crate) block_shift: u8,
-    /// Whether the disk can give up space.
+    /// Whether the backing store can deallocate.
     pub(crate) deallocate: bool,
     pub(crate) blocks: u64,
 }
 
-/// A Copy command on its way.
+/// A Copy command in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copying {
     pub(crate) extent: Extent,
-    /// Block to which the first of the range goes.
+    /// Destination of the first block of the range.
     pub(crate) to: u64,
     /// Blocks of the range before the piece.
     pub(crate) from: u32,
-    /// Pages of the buffer: a piece has no more.
+    /// Pages of the buffer, and so of the longest piece.
     pub(crate) pages: u8,
-    /// The range, counted from 0.
+    /// Index of the range.
     pub(crate) at: u16,
-    /// How many there are.
+    /// Number of ranges.
     pub(crate) ranges: u16,
     pub(crate) fua: bool,
     /// Whether the piece is being written, not read.
@@ -176,12 +175,12 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
-    /// The disk it was begun for.
+    /// Its backing store.
     pub(crate) fn disk(&self) -> u32 {
         self.extent.disk
     }
 
-    /// Bytes of a block are 2 to the power of this.
+    /// A block has 2 to this power bytes.
     pub(crate) fn block_shift(&self) -> u8 {
         self.extent.block_shift
     }
@@ -192,16 +191,16 @@ impl Copying {
     }
 }
 
-/// What follows when all namespaces are flushed.
+/// The step after all namespaces are flushed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AfterFlush {
-    /// The answer.
+    /// The response.
     Answer,
-    /// CC is written with this value: it asks for a shutdown.
+    /// CC is set to this value, which requests a shutdown.
     WriteCc { cc: u32, epoch: Epoch },
 }
 
-/// Data that the core makes.
+/// Data that this crate produces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Page {
     Identify(Identify),
@@ -209,21 +208,21 @@ pub(crate) enum Page {
     Feature(GetFeatures),
 }
 
-/// What comes next for a request.
+/// The next step of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
-    /// Its data must be there; then its stage says.
+    /// Get its data; then continue by its stage.
     Data,
     Execute(IoOp),
-    /// One half of a fused operation has its data.
+    /// Half of a fused operation has its data.
     Fuse,
     Produce(u32),
-    /// It has its place in what is to be kept.
+    /// Wait for a save.
     Keep,
     Hold,
-    /// Answered with this result.
+    /// Complete it with this result.
     Done(u64),
-    /// The queue pair is closed after the answer.
+    /// Complete it, then close the queue pair.
     DoneAndClose,
 }
 
@@ -231,13 +230,13 @@ pub(crate) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
-    /// Byte of the command at fault.
+    /// Byte of the command with the error.
     pub(crate) location: Option<u16>,
     pub(crate) result: u64,
 }
 
 impl Bounds {
-    /// Those where commands may have `in_capsule` bytes of data.
+    /// The bounds with `in_capsule` bytes of in-capsule data.
     pub(crate) fn of(limits: &Limits, in_capsule: u32) -> Self {
         Self {
             capsule: u32::try_from(SQE_LEN)
@@ -249,7 +248,7 @@ impl Bounds {
 }
 
 impl From<Status> for Failure {
-    /// Repeating the command would fail again, for nearly every status.
+    /// With DNR: for nearly every status, a retry would fail again.
     fn from(status: Status) -> Self {
         Self {
             status: status.with_dnr(),
@@ -260,7 +259,7 @@ impl From<Status> for Failure {
 }
 
 impl Failure {
-    /// The same, with the byte of the command that is at fault.
+    /// The same, with the byte of the command that has the error.
     pub(crate) fn at(mut self, location: u16) -> Self {
         self.location = Some(location);
         self
@@ -271,14 +270,14 @@ impl Failure {
         Self::from(Status::INVALID_FIELD).at(location)
     }
 
-    /// Why a command about one namespace fails that is not there for the host. Base 2.1,
-    /// Common Command Format, NSID: an inactive identifier is an Invalid Field in Command,
-    /// an invalid one an Invalid Namespace or Format, "unless otherwise specified"; where
+    /// The failure of a command on a namespace that the host cannot access. Base 2.1, Common
+    /// Command Format, NSID: an inactive identifier is an Invalid Field in Command, an
+    /// invalid one an Invalid Namespace or Format, "unless otherwise specified"; where
     /// FFFFFFFFh "is not supported for that command", it is an Invalid Field in Command too.
     ///
-    /// Linux hosts take both for the same: its requests fail as not supported
-    /// (`nvme_error_status`), and since neither is repeated (DNR) a namespace that answers
-    /// so while it is looked at is removed (`nvme_validate_ns`).
+    /// Linux hosts treat both alike: requests fail as not supported (`nvme_error_status`),
+    /// and since neither is retried (DNR), a namespace with this status during a scan is
+    /// removed (`nvme_validate_ns`).
     #[cold]
     pub(crate) fn no_namespace(namespace_view: &NamespaceView, nsid: u32) -> Self {
         if nsid == NSID_ALL || (1..=namespace_view.highest()).contains(&nsid) {
@@ -291,8 +290,8 @@ impl Failure {
     /// Base 2.1, 4.2.3, Namespace Not Ready: "the namespace is not ready to be
     /// accessed as a result of a condition other than a condition that is reported
     /// as an Asymmetric Namespace Access condition. The Do Not Retry bit indicates
-    /// whether re-issuing the command at a later time may succeed": it may, when an
-    /// administrator has brought the storage back.
+    /// whether re-issuing the command at a later time may succeed": it may, after the
+    /// backing store has recovered.
     pub(crate) fn not_ready() -> Self {
         Self::transient(Status::NAMESPACE_NOT_READY)
     }
@@ -307,8 +306,8 @@ impl Failure {
     }
 }
 
-/// Where in a command something is at fault, as the error log has it
-/// (Parameter Error Location): the byte in bits 7:0, the bit of it in bits 10:8.
+/// Location of an error in a command, as in the error log (Parameter Error Location): the
+/// byte in bits 7:0, its bit in bits 10:8.
 pub(crate) const fn bit(byte: u16, bit: u16) -> u16 {
     byte | bit << 8
 }
@@ -320,7 +319,7 @@ const NSID: u16 = 4;
 const DPTR: u16 = 24;
 
 impl Default for Request {
-    /// No command at all: what [`Queue::begin`](crate::Queue::begin) fills.
+    /// No command: [`Queue::begin`](crate::Queue::begin) initializes it.
     fn default() -> Self {
         Self {
             is_outstanding: false,
@@ -340,8 +339,8 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The write that waits for its data, if this is one: nobody but the disk
-    /// looks at them, so that they may change until the disk has them.
+    /// The write that waits for its data, if it is one. Only the backing store reads the
+    /// data, so they may change until it has read them.
     #[must_use]
     pub fn write(&self) -> Option<&IoOp> {
         match &self.stage {
@@ -350,8 +349,7 @@ impl Request {
         }
     }
 
-    /// The disk that the command was begun for, if it needs one and is not
-    /// answered.
+    /// The backing store of the command, if it uses one and is in progress.
     #[must_use]
     pub fn disk(&self) -> Option<u32> {
         match self.stage {
@@ -371,7 +369,7 @@ impl Request {
         }
     }
 
-    /// The disk that is being flushed because the host sent a Flush.
+    /// The backing store that is being flushed for a Flush command.
     #[must_use]
     pub fn flushes(&self) -> Option<u32> {
         match self.stage {
@@ -388,8 +386,7 @@ impl Request {
     /// Becomes the command `sqe` at the start of `capsule`.
     #[inline]
     pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8], bounds: Bounds) {
-        // Field by field: the rest of a stage or of data that were nothing is
-        // not written.
+        // Field by field, so that unused bytes of stage and data are not written.
         self.cid = sqe.cid.get();
         self.opcode = sqe.opcode;
         self.nsid = sqe.nsid.get();
@@ -414,7 +411,7 @@ impl Request {
         };
     }
 
-    /// Bytes of the second buffer that it needs besides the one for its data.
+    /// Bytes of the second buffer that it needs, besides the one for its data.
     pub(crate) fn spare(&self) -> u32 {
         match (&self.stage, &self.data) {
             (
@@ -426,7 +423,7 @@ impl Request {
         }
     }
 
-    /// Whether it is answered, or was never begun.
+    /// Whether it has completed, or never begun.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
@@ -438,30 +435,30 @@ impl Request {
         self.cid
     }
 
-    /// What it asks for, for logs.
+    /// Opcode, for logs.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// Namespace identifier, as the command has it.
+    /// Namespace identifier of the command.
     #[must_use]
     pub fn nsid(&self) -> u32 {
         self.nsid
     }
 
-    /// Where its data are.
+    /// Location of its data.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// The command takes `len` bytes from the host: says where they are.
+    /// The command transfers `len` bytes from the host: sets their location.
     pub(crate) fn takes(&mut self, len: u32) -> Result<(), Failure> {
         self.takes_first(len, false)
     }
 
-    /// As [`takes`](Self::takes), but the host may show more than is taken.
+    /// As [`takes`](Self::takes), but the descriptors may be longer.
     pub(crate) fn takes_at_most(&mut self, len: u32) -> Result<(), Failure> {
         self.takes_first(len, true)
     }
@@ -510,7 +507,7 @@ impl Request {
         Ok(Data::Capsule(start..start + len))
     }
 
-    /// The command gives `len` bytes to the host: notes where they go.
+    /// The command transfers `len` bytes to the host: sets their destination.
     pub(crate) fn gives(&mut self, len: u32) -> Result<(), Failure> {
         let failed = |status| Failure::from(status).at(DPTR);
         match self.sgl.map_err(failed)? {

@@ -1,4 +1,4 @@
-//! What hosts write protect, for whoever keeps it across restarts.
+//! Saving and restoring the write protection that hosts set.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::protection::{KeepProtections, KeptProtection, Protections};
 use crate::shared::Shared;
 
 impl Target {
-    /// `keeper` has kept what hosts write protect from now on. Call it before hosts
-    /// connect: they are told whether they may protect namespaces (NWPC).
+    /// Saves write protection with `keeper` from now on. Call it before hosts connect,
+    /// because Identify Controller reports whether it is supported (NWPC).
     pub fn keep_protections_in(&self, keeper: Arc<dyn KeepProtections>) {
-        self.shared.desk.is_kept_by(keeper);
+        self.shared.save_queue.set_keeper(keeper);
     }
 
-    /// What is to be kept, all of it, if there is anything that is not being written
-    /// already. For the keeper; see [`KeepProtections::wake`].
+    /// All changes that are to be saved; `None` if there are none, or while a save is in
+    /// progress. For the keeper; see [`KeepProtections::wake`].
     #[must_use]
     pub fn to_keep(&self) -> Option<ToKeep> {
         ToKeep::take(&self.shared)
     }
 
-    /// What was kept is so again: call it before hosts connect. False when there
-    /// is no such namespace at present: it is protected when it comes.
+    /// Restores a saved protection. Call it before hosts connect. Returns false if there is
+    /// no such namespace at present: it is protected when it is added.
     #[must_use]
     pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
         let mut served = self.shared.served();
@@ -36,13 +36,13 @@ impl Target {
         false
     }
 
-    /// What hosts set of the namespace with that number, or of all of the subsystem,
-    /// is to be forgotten: an administrator removed it, and one that comes later is not
-    /// protected. It is so when that is kept; when it cannot be, nothing changed.
-    /// `None` when there is nothing to be forgotten.
+    /// Forgets the protection of namespace `nsid`, or of all namespaces of the subsystem,
+    /// because an administrator removed it: a later namespace is not protected. It takes
+    /// effect when it has been saved; if the save fails, nothing changes. `None` if there
+    /// is nothing to forget.
     #[must_use]
     pub fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> Option<Keeping> {
-        let mut desk = self.shared.desk.open();
+        let mut save_queue = self.shared.save_queue.lock();
         let mut served = self.shared.served();
         let any = match served.live(subsystem) {
             Some(live) => live.forget_protection(nsid),
@@ -52,24 +52,24 @@ impl Target {
             }
         };
         drop(served);
-        any.then(|| desk.keep(subsystem)).flatten()
+        any.then(|| save_queue.enqueue(subsystem)).flatten()
     }
 }
 
-/// What is to be written at once. Whoever is dropped with it did not write it.
+/// Changes to be saved at once. Dropping it without [`end`](Self::end) is a failure.
 #[derive(Debug)]
 #[must_use]
 pub struct ToKeep {
     shared: Arc<Shared>,
     changes: Vec<(Nqn, Vec<KeptProtection>)>,
-    /// Until it ended.
+    /// The pending save, until it ends.
     keeping: Option<Keeping>,
 }
 
 impl ToKeep {
     fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let mut desk = shared.desk.open();
-        let (changed, keeping) = desk.begin_write()?;
+        let mut save_queue = shared.save_queue.lock();
+        let (changed, keeping) = save_queue.begin_write()?;
         let mut served = shared.served();
         let changes = changed.into_iter().map(|subsystem| {
             let all = match served.live(&subsystem) {
@@ -90,15 +90,14 @@ impl ToKeep {
         })
     }
 
-    /// Of each of these subsystems those namespaces are in the state Write Protect,
-    /// and no others.
+    /// The changed subsystems, each with all its namespaces in the state Write Protect.
     #[must_use]
     pub fn changes(&self) -> &[(Nqn, Vec<KeptProtection>)] {
         &self.changes
     }
 
-    /// It is kept, or cannot be. Afterwards every reactor has to poll its queues:
-    /// commands wait for it, and hosts are told.
+    /// The save succeeded or failed. Afterwards every reactor has to poll its queues,
+    /// because commands wait for it and hosts are notified.
     pub fn end(mut self, result: io::Result<()>) {
         self.ended(result);
     }
@@ -107,25 +106,27 @@ impl ToKeep {
         let Some(keeping) = self.keeping.take() else {
             return;
         };
-        let mut desk = self.shared.desk.open();
+        let mut save_queue = self.shared.save_queue.lock();
         let mut served = self.shared.served();
         for (subsystem, _) in &self.changes {
             if let Some(live) = served.live(subsystem) {
                 if let Some(before) = live.kept(result.is_ok()) {
-                    self.shared.tell_all(subsystem, &before);
+                    self.shared.notify_all(subsystem, &before);
                 }
             } else if let Some(mut waiting) = served.waiting.remove(subsystem) {
                 let _ = waiting.kept(result.is_ok());
                 served.wait_for(*subsystem, waiting);
             }
         }
-        desk.end_write();
+        save_queue.end_write();
         keeping.end(result);
     }
 }
 
 impl Drop for ToKeep {
     fn drop(&mut self) {
-        self.ended(Err(io::Error::other("the writer ended")));
+        self.ended(Err(io::Error::other(
+            "the thread that saves write protection has ended",
+        )));
     }
 }

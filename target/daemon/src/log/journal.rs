@@ -1,9 +1,9 @@
-//! Messages with their fields, in the journal's own protocol
+//! Sends messages with their fields in the native protocol of the journal
 //! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>).
 //!
-//! A field of a message becomes one of the journal, `host` for example
-//! `NVMEOF_HOST`, by which `journalctl` finds messages. The text has them all as
-//! well, because that is what `journalctl` shows.
+//! Each field of a message becomes a field of the journal entry, such as `NVMEOF_HOST` for
+//! `host`, by which `journalctl` can select. The text repeats the fields, because
+//! `journalctl` shows only the text by default.
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -23,12 +23,11 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Where the journal takes messages.
+/// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
-/// What names of our own fields begin with.
+/// Prefix of the names of our fields.
 const PREFIX: &str = "NVMEOF_";
-/// Bytes of a text, at most: journald keeps no longer lines (journald.conf(5),
-/// LineMax=).
+/// Longest text in bytes: the limit of journald for a line (journald.conf(5), LineMax=).
 const LONGEST: usize = 48 << 10;
 
 /// The journal.
@@ -39,7 +38,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The journal, when standard error goes there.
+    /// The journal, if standard error is connected to it.
     pub(super) fn of_service() -> Option<Self> {
         let stream = std::env::var("JOURNAL_STREAM").ok()?;
         let stderr = fstat(io::stderr().as_fd()).ok()?;
@@ -56,7 +55,7 @@ impl Journal {
         let socket = UnixDatagram::unbound()?;
         // A reactor must not wait for the journal.
         socket.set_nonblocking(true)?;
-        // The journal leaves out what is empty; nobody there is an error.
+        // The journal ignores an empty message; without a listener this is an error.
         socket.send_to(&[], path)?;
         Ok(Self {
             socket,
@@ -78,8 +77,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         let mut message = Message::default();
         event.record(&mut message);
         let bytes = message.to_bytes(*event.metadata().level());
-        // When it is full, or gone, the message is lost: what has to go on is
-        // serving.
+        // If the journal is full or gone the message is lost: serving has priority.
         let _ = self.send(&bytes);
     }
 }
@@ -87,14 +85,16 @@ impl<S: Subscriber> Layer<S> for Journal {
 impl Journal {
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
         match self.socket.send_to(bytes, &self.path) {
-            Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => self.pass(bytes),
+            Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => {
+                self.send_memfd(bytes)
+            }
             sent => sent.map(drop),
         }
     }
 
-    /// What no datagram holds goes into memory, of which the journal gets the
-    /// descriptor: "memfd with all seals set".
-    fn pass(&self, bytes: &[u8]) -> io::Result<()> {
+    /// A message that is too large for a datagram is passed as a file descriptor: "memfd with
+    /// all seals set".
+    fn send_memfd(&self, bytes: &[u8]) -> io::Result<()> {
         let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
         let mut file = File::from(memfd_create("journal-message", flags)?);
         file.write_all(bytes)?;
@@ -145,19 +145,19 @@ impl Message {
         }
     }
 
-    /// As the journal takes it.
+    /// In the format of the journal.
     fn to_bytes(&self, level: Level) -> Vec<u8> {
         let mut text = self.text.clone();
         for (name, value) in &self.fields {
             let _ = write!(text, " {name}={value}");
         }
         let mut bytes = Vec::new();
-        put(&mut bytes, "MESSAGE", shortened(&text));
+        put(&mut bytes, "MESSAGE", truncated(&text));
         put(&mut bytes, "PRIORITY", priority(level));
         put(&mut bytes, "SYSLOG_IDENTIFIER", env!("CARGO_PKG_NAME"));
         for (name, value) in &self.fields {
             let name = format!("{PREFIX}{}", name.to_ascii_uppercase());
-            put(&mut bytes, &name, shortened(value));
+            put(&mut bytes, &name, truncated(value));
         }
         bytes
     }
@@ -173,12 +173,12 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-fn shortened(text: &str) -> &str {
+fn truncated(text: &str) -> &str {
     text.get(..text.floor_char_boundary(LONGEST))
         .unwrap_or(text)
 }
 
-/// One field: with a line feed in it, its length is said before it.
+/// One field. A value with a line feed is preceded by its length.
 fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend_from_slice(name.as_bytes());
     if value.contains('\n') {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_comes_with_its_fields() {
+    fn message_has_its_fields() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let there = UnixDatagram::bind(&path).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(
             there.recv(&mut buf).unwrap(),
             0,
-            "only to see whether it is there"
+            "the probe of `Journal::at`"
         );
         let len = there.recv(&mut buf).unwrap();
         let text = String::from_utf8(buf[..len].to_vec()).unwrap();
@@ -228,7 +228,7 @@ mod tests {
         assert!(buf[..len].starts_with(expected), "{:?}", &buf[..len]);
     }
 
-    /// The next message, however it comes.
+    /// The next message, as a datagram or a memfd.
     fn next(there: &UnixDatagram) -> Vec<u8> {
         let (mut space, mut bytes) = (nix::cmsg_space!(std::os::fd::RawFd), vec![0; 1 << 20]);
         let mut parts = [io::IoSliceMut::new(&mut bytes)];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_datagram_holds_comes_in_memory() {
+    fn message_too_long_for_a_datagram_is_sent_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let there = UnixDatagram::bind(&path).unwrap();
@@ -260,30 +260,30 @@ mod tests {
             tracing::warn!(host = "nqn.a", long, "much");
             tracing::warn!("little");
         });
-        let told = next(&there);
-        assert!(told.starts_with(b"MESSAGE\n"), "{}", told.len());
+        let message = next(&there);
+        assert!(message.starts_with(b"MESSAGE\n"), "{}", message.len());
         let field = [
             b"NVMEOF_LONG\n".as_slice(),
             &30_000_u64.to_le_bytes(),
             long.as_bytes(),
             b"\n",
         ];
-        assert!(told.ends_with(&field.concat()));
+        assert!(message.ends_with(&field.concat()));
         let host = b"\nNVMEOF_HOST=nqn.a\n";
-        assert!(told.windows(host.len()).any(|part| part == host));
+        assert!(message.windows(host.len()).any(|part| part == host));
         assert!(next(&there).starts_with(b"MESSAGE=little\n"));
     }
 
     #[test]
-    fn without_a_journal_there_is_none() {
+    fn absent_journal_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Journal::at(&folder.path().join("socket")).is_err());
-        // Ours goes elsewhere.
+        // Standard error of the test is not the journal.
         assert!(Journal::of_service().is_none());
     }
 
     #[test]
-    fn only_the_stream_of_standard_error_counts() {
+    fn journal_stream_must_match_standard_error() {
         assert!(is_stream("9:12345", 9, 12345));
         for other in ["9:1", "8:12345", "9", "", "9:12345:1", "a:b"] {
             assert!(!is_stream(other, 9, 12345), "{other}");
@@ -291,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_between_characters() {
+    fn long_text_is_truncated_at_a_character_boundary() {
         let long = "ä".repeat(LONGEST);
-        assert_eq!(shortened(&long).len(), LONGEST);
+        assert_eq!(truncated(&long).len(), LONGEST);
         let long = format!("a{long}");
-        assert_eq!(shortened(&long).len(), LONGEST - 1);
+        assert_eq!(truncated(&long).len(), LONGEST - 1);
     }
 }

@@ -1,5 +1,5 @@
-//! Where the log goes: standard error, or under systemd the journal with the
-//! fields of each message.
+//! The log: on standard error, or under systemd in the journal with the fields of each
+//! message.
 
 mod journal;
 
@@ -13,16 +13,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use journal::Journal;
 
-/// Starts the log. `level` is stronger than `RUST_LOG`.
+/// Starts the log. `level` takes precedence over `RUST_LOG`.
 ///
 /// # Errors
-/// Where the level comes from, and what is wrong with it.
+/// An invalid level, with its origin.
 pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     let filter = match level {
         Some(level) => filter(level).map_err(|error| format!("--log-level: {error}"))?,
         None => filter_of("RUST_LOG", "info").map_err(|error| format!("RUST_LOG: {error}"))?,
     };
-    // Without a journal that takes messages they go where they always went.
+    // Without a journal, standard error.
     let journal = Journal::of_service();
     let lines = journal.is_none().then(|| {
         fmt::layer()
@@ -38,13 +38,13 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Writes lines with characters escaped that a terminal obeys or hides. Names that peers send
-/// are displayed so anyway; this is for paths and all that is quoted.
+/// Writes lines and escapes characters that a terminal interprets or hides. Names that peers
+/// send are escaped before; this covers paths and quoted values.
 struct Visible<W>(W);
 
 impl<W: Write> Write for Visible<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // In one system call: standard error has no buffer, and others write there, too.
+        // One system call: standard error is unbuffered, and other processes write to it too.
         let visible = Lines(&String::from_utf8_lossy(line)).to_string();
         self.0.write_all(visible.as_bytes())?;
         Ok(line.len())
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_of_the_log_turns_the_terminal_around() {
+    fn bidirectional_control_characters_are_escaped() {
         let mut lines = Visible(Vec::new());
         lines
             .write_all("path /a\u{202e}b: \u{e4}\n".as_bytes())
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(lines.0, "path /a\\u202Eb: \u{e4}\n".as_bytes());
     }
 
-    /// Each piece that is written.
+    /// Records each write.
     struct Pieces(Vec<Vec<u8>>);
 
     impl Write for Pieces {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_the_log_is_one_write() {
+    fn log_line_is_one_write() {
         let mut lines = Visible(Pieces(Vec::new()));
         lines.write_all("a\u{202e}b\n".as_bytes()).unwrap();
         assert_eq!(lines.0.0, [b"a\\u202Eb\n"]);

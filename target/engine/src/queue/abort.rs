@@ -1,4 +1,5 @@
-//! Commands that are ended while they wait: aborted, or their namespace was removed.
+//! Ending commands that wait: aborted by the host, or because their namespace was
+//! removed.
 
 use nvmeof_backend::{Op, Request as DiskRequest};
 use nvmeof_target_core::{Action, IoKind, Response};
@@ -9,8 +10,8 @@ use super::{Capsule, Io, QueuePair};
 use crate::tag::SlotId;
 
 impl QueuePair {
-    /// The host gave up command `cid`. It is answered if it still waits: for a
-    /// place, for a buffer, for its RDMA Read, or for room on the disk.
+    /// The host aborted command `cid`. It is aborted if it still waits: for a slot, for a
+    /// buffer, for its RDMA Read, or for a free slot of its backing store.
     pub(super) fn abort(&mut self, cid: u16, io: &mut Io<'_>) {
         let aborted = match self.slots.find(cid) {
             Some(slot) => self.abort_begun(slot, io),
@@ -23,18 +24,18 @@ impl QueuePair {
     fn abort_waiting(&mut self, cid: u16, io: &mut Io<'_>) -> bool {
         let is_it = |capsule: &Capsule| {
             let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
-            // Half of a fused operation is not given up without the other.
+            // Half of a fused operation is not aborted without the other.
             Sqe::in_capsule(bytes).is_some_and(|sqe| sqe.cid.get() == cid && !sqe.is_fused())
         };
-        // Its receive is posted again at once, so that another command may come and
-        // be aborted: what is not answered yet must not grow with each.
+        // Its receive is posted again at once, so that another command may arrive and be
+        // aborted. Without this limit the pending responses would grow with each.
         if self.arrivals.responses.len() >= usize::from(self.core.entries()) {
             return false;
         }
         let Some(at) = self.arrivals.waiting.iter().position(is_it) else {
             return false;
         };
-        // Without it what is behind it would be next to a first half.
+        // Without it, the command behind it would follow a first half.
         if self.follows_first_half(at) {
             return false;
         }
@@ -47,8 +48,8 @@ impl QueuePair {
         true
     }
 
-    /// Whether the command before that one of those that wait is the first half of
-    /// a fused operation.
+    /// Whether the pending command before index `at` is the first half of a fused
+    /// operation.
     fn follows_first_half(&self, at: usize) -> bool {
         match at
             .checked_sub(1)
@@ -63,7 +64,7 @@ impl QueuePair {
     }
 
     fn abort_begun(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
-        // Half of a fused operation is not given up without the other.
+        // Half of a fused operation is not aborted without the other.
         if self.is_half(slot) {
             return false;
         }
@@ -75,8 +76,8 @@ impl QueuePair {
         waited
     }
 
-    /// Ends commands that wait for something of ours and were begun for `disk`, of a
-    /// namespace that was removed: it may never do what they wait for.
+    /// Ends commands that wait for a local resource and started on `disk`, the backing
+    /// store of a removed namespace: what they wait for may never happen.
     pub(crate) fn end_removed(&mut self, disk: u32, io: &mut Io<'_>) {
         for slot in self.slots.of_disk(disk) {
             if self.is_closing() || self.is_half(slot) {
@@ -92,7 +93,7 @@ impl QueuePair {
                     .resources
                     .locked
                     .waiting
-                    .for_earlier_writes(self.place, slot);
+                    .for_earlier_writes(self.id, slot);
             if waits && let Some(action) = self.core.end_removed(&mut command.request) {
                 self.take_from_rows(slot);
                 self.take_from_backlog(slot, |_| true, io);
@@ -102,25 +103,25 @@ impl QueuePair {
         self.settle(io);
     }
 
-    /// The command in `slot` waits for nothing any more: it is answered.
+    /// Sends the response to the command in `slot`, which no longer waits for anything.
     fn end_waiting(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) {
-        io.resources.locked.waiting.leave(self.place, slot);
+        io.resources.locked.waiting.leave(self.id, slot);
         if let Action::Respond(response) = action {
             self.respond(slot, response, io);
-            // It may have had a read that it was not using yet.
+            // It may have held an RDMA Read that it did not use yet.
             self.pull_more(io);
         }
     }
 
-    /// It waits for a buffer or for an RDMA Read: not any more. The rows pass
-    /// over places that wait for nothing.
+    /// Stops its wait for a buffer or for an RDMA Read. The queues of waiting commands
+    /// skip slots that wait for nothing.
     fn take_from_rows(&mut self, slot: SlotId) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
-        // What has several operations may have had some of them. Between two pieces of
-        // a Verify or a Copy it is aborted all the same: Base 2.1, 5.1.1 does not ask
-        // that nothing was done, and the rest may be long.
+        // A command of several operations may have done some of them. Between two pieces
+        // of a Verify or a Copy it is aborted nevertheless: Base 2.1, 5.1.1 does not
+        // require that nothing was done, and the rest may take long.
         let may_have_begun = matches!(
             &command.deferred,
             Some(Action::Execute(op)) if !matches!(op.kind, IoKind::Fetch { .. })
@@ -132,9 +133,9 @@ impl QueuePair {
         waits
     }
 
-    /// It waits for a free slot of its backing store: not any more. Of what has several
-    /// operations only one that reads is taken back: those before it of a Verify or a
-    /// Copy are done, which an Abort may leave so, as between two pieces.
+    /// Stops its wait for a free slot of its backing store. In a command of several
+    /// operations only a read is withdrawn: the earlier operations of a Verify or a Copy
+    /// are done, and an Abort may leave them so, as between two pieces.
     fn take_unbegun(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         let one_operation = (self.slots.get(slot)).is_some_and(|it| it.request.is_one_operation());
         let may_end = |op: &Op| one_operation || matches!(op, Op::Read { .. });
@@ -160,7 +161,7 @@ impl QueuePair {
         true
     }
 
-    /// The command is answered later, by an order: nothing is kept for it.
+    /// The response follows later, by an order: releases all resources of the command.
     pub(super) fn hold(&mut self, slot: SlotId, io: &mut Io<'_>) {
         let capsule = self
             .slots

@@ -1,11 +1,11 @@
-//! What hosts, and all that came by one port together, hold of one reactor's
-//! buffers, so that none holds all of them while there are others.
+//! Accounts of the buffers of one reactor by host and by port, so that none holds all of
+//! them while there are others.
 //!
-//! A host is a name (Host NQN) at the address of a peer: names are free as long as
-//! nobody proves his, so the same one elsewhere is another host, and those of one
-//! address have no more together than one host. Host Identifiers are not asked for
-//! anywhere: counted by them, a host with several would have several parts, and
-//! one that uses another's would spend the part of that.
+//! A host is a Host NQN at the address of a peer. Host NQNs are not authenticated, so the
+//! same one at another address is another host, and all hosts of one address together may
+//! hold no more than one host. Host Identifiers are ignored: a host with several would
+//! get several shares, and a host that uses the identifier of another would use up the
+//! other's share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,39 +18,39 @@ use nvmeof_wire::Nqn;
 
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
 use super::lingering::Lingering;
-use super::parts::{Most, Parts};
+use super::parts::{CapsuleDivision, HolderLimits};
 use super::room::all_admin_capsules;
 use super::slots::{Command, Lacks};
-use super::trust::{Kept, Mark, Origin, Origins, Record, Standing, UnprovenUsage};
+use super::trust::{Mark, Origin, Origins, Record, Standing, UnprovenUsage, Withheld};
 use super::{Io, QueuePair, Source};
 use crate::fair_queue::HostId;
 use crate::tag::SlotId;
 
-/// One host: its number, what it holds, and what it has shown.
+/// One host: its number, its holding, and its record.
 type Entry = (u64, Rc<Holding>, Rc<Record>);
 
 /// The accounts of one reactor.
 pub(crate) struct Accounts {
     hosts: BTreeMap<(Nqn, Source), Entry>,
     origins: Origins,
-    /// What those have who did not show yet that they move data.
+    /// Buffers of hosts that have not shown yet that they move data.
     unproven_usage: Rc<UnprovenUsage>,
     /// Whether there are several hosts, and several addresses of hosts.
     several: bool,
     several_origins: bool,
-    /// Few: as many as hosts came by.
+    /// A short list: one entry for each port that hosts use.
     ports: Vec<(PortAddress, Rc<Holding>)>,
     /// The number of the next host.
     next: u64,
-    /// Each I/O queue has another of it.
+    /// Each account of an I/O queue has a clone: the count is that of the I/O queues.
     io_queues: Rc<()>,
-    /// What one host may hold, and what those of one port may.
-    of_host: Most,
-    of_port: Most,
+    /// Maximum of one host, and of one port.
+    of_host: HolderLimits,
+    of_port: HolderLimits,
     target: Target,
 }
 
-/// What one queue's buffers are counted in: its host's holding and its port's.
+/// Where the buffers of one queue are counted: the holdings of its host and of its port.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     number: HostId,
@@ -58,29 +58,29 @@ pub(crate) struct Account {
     origin: Rc<Origin>,
     unproven_usage: Rc<UnprovenUsage>,
     record: Rc<Record>,
-    /// Where it is known by which port it came.
+    /// `None` if its port is not known.
     port: Option<Rc<Holding>>,
-    /// That of an I/O queue.
+    /// For an I/O queue.
     _io_queue: Option<Rc<()>>,
 }
 
-/// What somebody holds: buffers of each kind, and capsules to receive into.
+/// Buffers of each kind and capsule buffers that a host, an address or a port holds.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     held: [Cell<u32>; KINDS],
     capsules: Cell<u32>,
 }
 
-/// Buffers that one command asks for at once: the numbers of their kinds.
+/// Buffers that one command requests at once: the numbers of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Charge([u8; 2]);
 
-/// What disks have of a queue that is gone. It stays in its account until it is
-/// back.
+/// Buffers of a closed queue that backing stores still have. They stay in its account
+/// until they are returned.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct Leftover {
     account: Account,
-    /// By the slot that it is of.
+    /// By slot.
     held: Vec<(SlotId, Held)>,
     lingering: Lingering,
 }
@@ -89,27 +89,27 @@ pub(crate) struct Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Capsule,
-    /// Of data.
+    /// A data buffer.
     Data(Mark),
 }
 
-/// What came of asking for buffers.
+/// The result of a request for buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provided {
     Yes,
     /// There are not enough.
     NotNow,
-    /// The host has its part of them, or those of its port have: by that limit.
-    Part(Limit),
-    /// The connection has all that it has earned, or all of its standing have theirs.
-    Kept(Kept),
+    /// The host or its port has reached that limit.
+    LimitReached(Limit),
+    /// The connection, or all connections of its standing, have reached their window.
+    Withheld(Withheld),
 }
 
-/// Kinds of buffers for data that there may be.
+/// Maximum number of kinds of data buffers.
 pub(crate) const KINDS: usize = 8;
 impl Accounts {
-    /// For buffers of these kinds, of which there are at most [`KINDS`], and so
-    /// many capsules.
+    /// Accounts for these kinds of buffers, at most [`KINDS`] of them, and so many
+    /// capsules.
     pub(crate) fn new(target: Target, buffers: &Classes, capsules: usize) -> Self {
         let limits = target.limits();
         Self {
@@ -121,14 +121,14 @@ impl Accounts {
             ports: Vec::new(),
             next: 1,
             io_queues: Rc::default(),
-            of_host: Most::of(limits.host_memory, limits, buffers, capsules),
-            of_port: Most::of(limits.port_memory, limits, buffers, capsules),
+            of_host: HolderLimits::of(limits.host_memory, limits, buffers, capsules),
+            of_port: HolderLimits::of(limits.port_memory, limits, buffers, capsules),
             target,
         }
     }
 
-    /// That of a queue, an I/O queue or not, whose host came from `source` by `port`,
-    /// as long as somebody has it.
+    /// The account of a queue, an I/O queue or not, whose host connected from `source` by
+    /// `port`. It lives as long as it is referenced.
     fn of(
         &mut self,
         host: &Nqn,
@@ -172,7 +172,7 @@ impl Accounts {
         its.map(|(_, holding)| holding)
     }
 
-    /// Every host and every port, by name, with what it holds.
+    /// Every host and every port, as text, with its holding.
     pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
         let hosts = self.hosts.iter();
         let hosts = hosts
@@ -182,7 +182,7 @@ impl Accounts {
         hosts.chain(ports).chain(self.origins.holders())
     }
 
-    /// Forgets hosts and ports of which nothing is left.
+    /// Removes hosts and ports that hold nothing and have no queue.
     pub(crate) fn tidy(&mut self, now: Duration) {
         self.hosts
             .retain(|_, (_, host, _)| Rc::strong_count(host) > 1);
@@ -192,16 +192,15 @@ impl Accounts {
         self.several_origins = self.origins.are_several();
     }
 
-    /// Whether there is more than one host: otherwise nobody else would have what
-    /// is left over, and nothing is counted.
+    /// Whether there is more than one host. With a single one nothing is counted, because
+    /// no other host could use the rest.
     #[inline]
     pub(crate) fn are_several(&self) -> bool {
         self.several
     }
 
-    /// Whether commands may have to wait for those of another host, or of another I/O
-    /// queue.
-    pub(crate) fn take_turns(&self) -> bool {
+    /// Whether fair queueing applies: there are several hosts, or several I/O queues.
+    pub(crate) fn needs_fair_queue(&self) -> bool {
         self.are_several() || Rc::strong_count(&self.io_queues) > 2
     }
 
@@ -211,9 +210,9 @@ impl Accounts {
         in_use.nth(1).is_some()
     }
 
-    /// How capsules are divided between ports: none are kept when all ports that there
-    /// are have theirs.
-    fn parts_of_ports(&self) -> Parts {
+    /// How capsules are divided between ports: nothing is reserved if every port has
+    /// hosts already.
+    fn port_division(&self) -> CapsuleDivision {
         let has_some = |port: &Port| {
             let holding = self.holding_of(&port.address());
             holding.is_some_and(|holding| holding.capsules() > 0)
@@ -225,20 +224,20 @@ impl Accounts {
         }
     }
 
-    /// Who gets no other I/O queue by `port` which takes `needed` capsules while so many
-    /// are `free`.
+    /// The hosts that get no other I/O queue which takes `needed` capsules while so many
+    /// are `free`, and whether `port` gets none.
     pub(super) fn without_room(
         &self,
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
     ) -> Scarce {
-        // Those that those of other ports are left are not there for anybody of one
-        // that has some.
+        // Capsules reserved for other ports are not available to hosts of a port that has
+        // some already.
         let its = port.and_then(|at| self.holding_of(at));
         let its = its.map_or(0, |its| its.capsules());
-        let parts = self.parts_of_ports();
-        let for_others = parts.kept_from(its);
+        let parts = self.port_division();
+        let for_others = parts.reserved_for_others(its);
         let port = !parts.allow(its, self.are_several_ports(), needed, free);
         let free = free.saturating_sub(for_others);
         let several = self.are_several();
@@ -250,9 +249,9 @@ impl Accounts {
         Scarce { hosts, port }
     }
 
-    /// Who gets no other admin queue, of which all together have `count` capsules: hosts
-    /// that have queues leave a quarter to those that have none yet, where there are
-    /// fewer than for all controllers.
+    /// The hosts that get no other admin queue; `count` is the number of capsules of all
+    /// admin queues. If there are fewer than for all controllers, a quarter is reserved
+    /// for hosts without a queue.
     pub(super) fn without_admin_room(&self, needed: usize, free: usize, count: usize) -> Scarce {
         let mut scarce = Scarce::default();
         let for_all = all_admin_capsules(self.target.limits()) <= count;
@@ -262,35 +261,35 @@ impl Accounts {
         scarce
     }
 
-    /// Whether these buffers may be held as well: no more of a kind than the part of
-    /// the host and that of its port, but whatever one command takes if there are
-    /// none of it. The error is the limit that says no.
+    /// Whether these buffers may be held in addition: no more of a kind than the limits
+    /// of the host and of its port, but always what a single command takes if none of
+    /// that kind is held. The error is the limit that was reached.
     fn allow(&self, account: &Account, charge: Charge) -> Result<(), Provided> {
-        let part = |limit| Err(Provided::Part(limit));
+        let reached = |limit| Err(Provided::LimitReached(limit));
         if !account.host.may_take(charge, &self.of_host) {
-            return part(Limit::HostMemory);
+            return reached(Limit::HostMemory);
         }
-        // Those of one address have together what one host has.
+        // All hosts of one address together may hold as much as one host.
         if self.several_origins && !account.origin.holding.may_take(charge, &self.of_host) {
-            return part(Limit::HostMemory);
+            return reached(Limit::HostMemory);
         }
         let [data, _] = charge.0;
         if data != UNCHARGED
-            && let Err(kept) =
+            && let Err(withheld) =
                 (self.unproven_usage).allow(data.into(), &account.record, &account.origin)
         {
-            return Err(Provided::Kept(kept));
+            return Err(Provided::Withheld(withheld));
         }
-        // What a port has is its own to use as long as nobody came by another.
+        // A port is not limited while hosts use no other port.
         match &account.port {
             Some(port) if self.are_several_ports() && !port.may_take(charge, &self.of_port) => {
-                part(Limit::PortMemory)
+                reached(Limit::PortMemory)
             }
             _ => Ok(()),
         }
     }
 
-    /// Counts it when a command has to wait because of that part.
+    /// Counts a command that has to wait because of that limit.
     #[cold]
     pub(super) fn count_full(&self, limit: Limit) {
         self.target.limit_counters().add(limit);
@@ -312,7 +311,7 @@ impl Holding {
         usize::try_from(self.capsules.get()).unwrap_or(usize::MAX)
     }
 
-    fn may_take(&self, charge: Charge, most: &Most) -> bool {
+    fn may_take(&self, charge: Charge, most: &HolderLimits) -> bool {
         charge.0.iter().all(|kind| {
             let at = usize::from(*kind);
             let (Some(held), Some(most)) = (self.held.get(at), most.held.get(at)) else {
@@ -338,33 +337,33 @@ impl Holding {
 }
 
 impl Account {
-    /// What its host is called where hosts take turns.
+    /// The identifier of its host in fair queues.
     #[inline]
     pub(super) fn number(&self) -> HostId {
         self.number
     }
 
-    /// Those that its buffers are counted for.
+    /// The holdings that count its buffers.
     pub(super) fn holdings(&self) -> impl Iterator<Item = &Holding> {
         let port = self.port.iter().map(|port| &**port);
         port.chain([&*self.host])
     }
 
-    /// It has so many capsules more.
+    /// Adds `count` capsules.
     pub(super) fn take_capsules(&self, count: u32) {
         self.holdings().for_each(|one| {
             one.capsules.set(one.capsules.get().saturating_add(count));
         });
     }
 
-    /// It gave them back.
+    /// Subtracts `count` capsules.
     pub(super) fn return_capsules(&self, count: u32) {
         self.holdings().for_each(|one| {
             one.capsules.set(one.capsules.get().saturating_sub(count));
         });
     }
 
-    /// What a buffer of that kind is marked with which it takes, for a transfer or not.
+    /// The mark of a buffer of that kind, for a transfer or not.
     pub(super) fn mark(&self, kind: u8, for_transfer: bool) -> Mark {
         match for_transfer {
             _ if kind == UNCHARGED => Mark::NONE,
@@ -373,14 +372,14 @@ impl Account {
         }
     }
 
-    /// It has a buffer more.
+    /// Adds a buffer.
     pub(super) fn take_one(&self, mark: Mark) {
         self.holdings().for_each(|one| one.take(mark.kind()));
         self.origin.holding.take(mark.kind());
         self.unproven_usage.take(mark, &self.record);
     }
 
-    /// The data of the buffer of that mark were moved: the mark that it has now.
+    /// The data of the buffer with that mark were moved. Returns its new mark.
     pub(super) fn arrived(&self, mark: Mark) -> Mark {
         self.unproven_usage.moved(mark, &self.record);
         mark.after_transfer()
@@ -391,7 +390,7 @@ impl Account {
         &self.origin.holding
     }
 
-    /// A transfer of it stalled while others waited for its buffer.
+    /// A transfer stalled while other commands waited for its buffer.
     pub(super) fn stalled(&self, now: Duration) {
         self.origin.stalled(now);
         self.record.forget();
@@ -402,22 +401,22 @@ impl Account {
         self.origin.is_suspect()
     }
 
-    /// Buffers of a kind, or of a longer one, whose data its host moved.
+    /// Buffers of a kind, or of a longer one, whose data its host has moved.
     pub(super) fn moved(&self, kind: usize) -> u32 {
         self.record.shown(kind)
     }
 
-    /// Buffers of a kind that its host has for transfers, and how many there are.
+    /// Buffers of a kind that its host has for transfers, and the total of that kind.
     pub(super) fn in_transfer(&self, kind: usize) -> (u32, u32) {
         (self.record.held(kind), self.unproven_usage.all(kind))
     }
 
-    /// Buffers that all of that standing may have.
+    /// Maximum number of buffers for all hosts of that standing.
     pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
         self.unproven_usage.most(kind, standing)
     }
 
-    /// It gave it back.
+    /// Subtracts a buffer that was returned.
     pub(super) fn release_one(&self, mark: Mark) {
         self.holdings().for_each(|one| one.release(mark.kind()));
         self.origin.holding.release(mark.kind());
@@ -439,7 +438,7 @@ impl Account {
         }
     }
 
-    /// Buffers of that kind which its port and its host hold.
+    /// Buffers of that kind that its port and its host hold.
     pub(super) fn counted(&self, kind: usize) -> Vec<u32> {
         let held = self.holdings().map(|one| one.held.get(kind).map(Cell::get));
         held.flatten().collect()
@@ -452,34 +451,34 @@ impl Charge {
     }
 }
 
-impl Left {
-    /// The disk gave back what it had of `slot`.
+impl Leftover {
+    /// The backing store returned the buffer of `slot`.
     pub(crate) fn release(&mut self, slot: SlotId) {
         self.lingering.is_over(slot);
-        if let Some(at) = self.held.iter().position(|(place, _)| *place == slot) {
+        if let Some(at) = self.held.iter().position(|(one, _)| *one == slot) {
             let (_, held) = self.held.swap_remove(at);
             self.account.release_held(held);
         }
     }
 }
 
-impl Left {
+impl Leftover {
     pub(super) fn account(&self) -> &Account {
         &self.account
     }
 
-    /// What disks have.
+    /// What backing stores have.
     pub(super) fn held(&self) -> impl Iterator<Item = Held> {
         self.held.iter().map(|(_, held)| *held)
     }
 
-    /// What disks may be changing.
+    /// Ranges that backing stores may still be writing.
     pub(crate) fn lingering(&self) -> &Lingering {
         &self.lingering
     }
 }
 
-impl Drop for Left {
+impl Drop for Leftover {
     fn drop(&mut self) {
         for (_, held) in &self.held {
             self.account.release_held(*held);
@@ -497,8 +496,8 @@ impl Account {
 }
 
 impl QueuePair {
-    /// What its host is called where hosts take turns: one name for all queues of
-    /// it, and none before it said who it is.
+    /// The identifier of its host in fair queues: the same for all its queues, and zeros
+    /// before a Connect.
     #[inline]
     pub(super) fn host(&self) -> HostId {
         self.account
@@ -506,17 +505,17 @@ impl QueuePair {
             .map_or(HostId::default(), Account::number)
     }
 
-    /// Counts it when a command of the queue has to wait because its host or its port
-    /// has its part: once for all that wait one behind the other.
+    /// Counts a command of the queue that has to wait because its host or its port has
+    /// reached a limit: once for all commands that wait one behind the other.
     pub(super) fn note_full(&mut self, provided: Provided, io: &Io<'_>) {
-        if let Provided::Part(limit) = provided
+        if let Provided::LimitReached(limit) = provided
             && self.awaiting.full.replace(limit) != Some(limit)
         {
             io.resources.accounts.count_full(limit);
         }
     }
 
-    /// The queue is connected and takes `capsules` for its receives.
+    /// The queue is connected and uses `capsules` for its receives.
     pub(super) fn open_account(&mut self, capsules: usize, io: &mut Io<'_>) {
         let Some(host) = self.core.hostnqn() else {
             return;
@@ -529,15 +528,15 @@ impl QueuePair {
         self.account = Some(account);
     }
 
-    /// The queue is gone: its host has nothing of it any more but what is left,
-    /// which disks have.
-    pub(crate) fn close_account(&mut self) -> Option<Left> {
+    /// The queue is closed: its host is no longer charged for it, except for what backing
+    /// stores still have, which is returned.
+    pub(crate) fn close_account(&mut self) -> Option<Leftover> {
         let account = self.account.take()?;
         let held = self.slots.hand_over(&account);
         let capsules = held.iter().filter(|(_, held)| *held == Held::Capsule);
         capsules.for_each(|_| account.take_capsules(1));
         account.return_capsules(self.capsules);
-        Some(Left {
+        Some(Leftover {
             account,
             held,
             lingering: std::mem::take(&mut self.rare.lingering),
@@ -545,8 +544,8 @@ impl QueuePair {
     }
 }
 
-/// Takes the buffers that the command lacks. Nothing is taken when they cannot be had
-/// now, or the host with that account holds its part of them.
+/// Takes the buffers that the command lacks. Takes nothing if they are not available now,
+/// or if the host with that account has reached its limit.
 #[inline]
 pub(super) fn provide(
     command: &mut Command,
@@ -563,7 +562,7 @@ pub(super) fn provide(
     }
 }
 
-/// As [`provide`], where there are several hosts.
+/// As [`provide`], with several hosts.
 fn provide_part(
     command: &mut Command,
     lacks: Lacks,
@@ -575,7 +574,7 @@ fn provide_part(
         return Provided::Yes;
     }
     if !command.provide(lacks, &mut io.resources.buffers) {
-        // Not even one that is free would be for it, perhaps.
+        // A free buffer might not be for this host.
         let classes = io.resources.buffers.classes();
         let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
         let more = Charge([lacks.data, lacks.spare].map(kind));
@@ -610,7 +609,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_of_each_kind_is_counted_once() {
+    fn buffer_of_each_kind_is_counted_once() {
         let account = Account::for_tests();
         for mark in [1, 7, 7, 7].map(Mark::exempt) {
             account.take_one(mark);

@@ -1,8 +1,8 @@
-//! Commands that came and are begun when it is their host's turn.
+//! Commands that arrived and wait for the fair queue.
 //!
-//! What a turn of the reactor begins at once is bounded where there are several hosts,
-//! or several I/O queues of one: a command waits for some of each of the others then,
-//! not for all that another sent over however many queues.
+//! With several hosts, or several I/O queues of one host, the number of commands that
+//! start at once in one iteration of the reactor is bounded. A command then waits for
+//! some commands of each other queue, not for all that one host sent over many queues.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,32 +11,34 @@ use nvmeof_target_core::Response;
 
 use super::{Capsule, Io, QueuePair, State};
 
-/// What came to one queue pair and was not begun.
+/// Commands of one queue pair that have arrived and not started.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Capsules that came while no slot was free, or while it was the turn of others.
+    /// Capsules that arrived while no slot was free, or while others were next in the
+    /// fair queue.
     pub(super) waiting: VecDeque<Capsule>,
-    /// Responses to commands that were held, which wait for a slot.
+    /// Responses to held commands that wait for a slot.
     pub(super) responses: VecDeque<Response>,
-    /// Whether the reactor is to have the queue begin commands that wait.
+    /// Whether the queue is in the fair queue of the reactor.
     is_due: bool,
-    /// When a Keep Alive was last begun although it was not its host's turn.
+    /// When a Keep Alive last started out of order.
     kept_alive: Option<Duration>,
 }
 
-/// Commands that one queue begins when it is its host's turn: few, so that others do
-/// not wait, but more than one, which would cost each of them a turn of its own.
-const TOGETHER: usize = 4;
+/// Commands that one queue starts when it is next: few, so that others do not wait long,
+/// but more than one, because each pass through the fair queue has a cost.
+const START_BATCH: usize = 4;
 
 impl QueuePair {
-    /// A command came whose turn it is not, or that finds others before it: its host was
-    /// heard by it, whenever it is begun. A Keep Alive is answered at once where it is
-    /// the next: its host takes us for dead that waits too long for that. One of a
-    /// queue in each turn, so that these are no flood either.
+    /// Defers a command that is not next, or that has others before it. Its arrival
+    /// counts as a sign of life of its host, whenever it starts. A Keep Alive that is
+    /// first in its queue starts at once: a host that waits too long for its response
+    /// disconnects. Only one per queue and iteration, so that Keep Alives cannot flood
+    /// the reactor either.
     #[cold]
-    pub(super) fn put_off(&mut self, capsule: Capsule, io: &mut Io<'_>) {
+    pub(super) fn defer(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
-        let is_next = self.state == State::Open && self.begins_at_once();
+        let is_next = self.state == State::Open && self.is_next_to_start();
         if self.core.hear_command(io.now, bytes)
             && is_next
             && self.arrivals.kept_alive != Some(io.now)
@@ -48,31 +50,33 @@ impl QueuePair {
         }
     }
 
-    /// Whether what waits has to wait for its host's turn, which it gets.
-    pub(super) fn waits_for_turn(&mut self, io: &mut Io<'_>) -> bool {
+    /// Whether pending commands have to wait for the fair queue; if so, lists the queue
+    /// there.
+    pub(super) fn wait_for_fair_queue(&mut self, io: &mut Io<'_>) -> bool {
         let waits =
-            !self.arrivals.waiting.is_empty() && (self.arrivals.is_due || self.takes_turns(io));
+            !self.arrivals.waiting.is_empty() && (self.arrivals.is_due || self.must_queue(io));
         if waits && !self.arrivals.is_due {
             self.arrivals.is_due = true;
-            io.resources.due.push(self.host(), self.place);
+            io.resources.due.push(self.host(), self.id);
         }
         waits
     }
 
-    /// It is this queue's turn to begin what waits. Returns how many commands it began.
-    pub(crate) fn begin_due(&mut self, io: &mut Io<'_>) -> usize {
+    /// Starts pending commands: this queue is next in the fair queue. Returns their
+    /// number.
+    pub(crate) fn start_due(&mut self, io: &mut Io<'_>) -> usize {
         self.arrivals.is_due = false;
-        let mut begun = 0;
-        while begun < TOGETHER
+        let mut started = 0;
+        while started < START_BATCH
             && self.state == State::Open
             && self.arrivals.responses.is_empty()
             && !self.slots.is_full()
             && let Some(capsule) = self.arrivals.waiting.pop_front()
         {
             self.begin(capsule, io);
-            begun += 1;
+            started += 1;
         }
         self.settle(io);
-        begun
+        started
     }
 }

@@ -1,24 +1,25 @@
-//! Whether the accounts are right: what hosts and ports are charged is what their
-//! queues, and disks for queues that are gone, hold. For tests and the simulation.
+//! Consistency check of the accounts: hosts and ports are charged exactly what their
+//! queues hold, and what backing stores hold for closed queues. For tests and the
+//! simulation.
 
 use std::collections::BTreeMap;
 use std::ptr;
 
 use super::QueuePair;
-use super::account::{Account, Accounts, Held, Holding, KINDS, Left};
+use super::account::{Account, Accounts, Held, Holding, KINDS, Leftover};
 use super::slots::{Command, Lent};
 use super::trust::Mark;
 
 /// Buffers of each kind, then capsules.
 type Sum = [u32; KINDS + 1];
 
-/// What is held, by whom it is charged to.
+/// What is held, by the holding that is charged.
 #[derive(Default)]
 struct Sums(BTreeMap<*const Holding, Sum>);
 
 impl Sums {
     fn add(&mut self, account: &Account, kind: usize, count: u32) {
-        // An address has no capsules of its own.
+        // Addresses do not count capsules.
         let origin = (kind < KINDS).then(|| account.origin());
         for holding in account.holdings().chain(origin) {
             let sum = self.0.entry(ptr::from_ref(holding)).or_default();
@@ -30,14 +31,15 @@ impl Sums {
 }
 
 impl Accounts {
-    /// Checks them against what these queues hold, and what disks hold of others.
+    /// Checks the accounts against what these queues hold, and what backing stores hold
+    /// for closed ones.
     ///
     /// # Errors
-    /// Says what is not so.
+    /// A description of the difference.
     pub(crate) fn check<'a>(
         &self,
         queues: impl Iterator<Item = &'a QueuePair>,
-        left: impl Iterator<Item = &'a Left>,
+        left: impl Iterator<Item = &'a Leftover>,
     ) -> Result<(), String> {
         let mut sums = Sums::default();
         for queue_pair in queues {
@@ -78,7 +80,7 @@ impl QueuePair {
 }
 
 impl Command {
-    /// The marks that its buffers are charged under: none without its buffer, here or
+    /// The marks under which its buffers are charged: none without a buffer, here or
     /// lent.
     fn check(&self) -> Result<impl Iterator<Item = Mark>, String> {
         let data = !self.data.is_none() || self.lent == Lent::Data || self.on_wire.is_some();

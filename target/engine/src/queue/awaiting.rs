@@ -1,4 +1,4 @@
-//! Commands that wait for a buffer: each queue has its turn with the reactor's pool.
+//! Commands that wait for a buffer: the reactor serves queues in fair order.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,20 @@ use super::slots::Lacks;
 use super::{Io, QueuePair, State};
 use crate::tag::SlotId;
 
-/// Those of one queue pair.
+/// Commands of one queue pair that wait for a buffer.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting {
-    /// In order.
+    /// In order of arrival.
     pub(super) commands: VecDeque<SlotId>,
-    /// Whether the reactor knows that there are any.
+    /// Whether the queue is listed at the reactor.
     pub(super) is_listed: bool,
-    /// The limit that the first of them waits for, once that was counted.
+    /// The limit that the first of them waits for, once it was counted.
     pub(super) full: Option<Limit>,
 }
 
 impl QueuePair {
-    /// It is this queue's turn: there may be a buffer for the command of it
-    /// that waits longest. False when there is not.
+    /// Serves the command that waits longest: this queue is next in the fair queue.
+    /// Returns false if there is no buffer for it.
     pub(crate) fn feed(&mut self, io: &mut Io<'_>) -> bool {
         self.awaiting.is_listed = false;
         if self.state == State::Closing {
@@ -44,7 +44,8 @@ impl QueuePair {
             let account = self.account.as_ref();
             let mut provided = provide(command, lacks, account, io);
             if provided != Provided::Yes && lacks.both() {
-                // One at a time: those that take one each would go before it for ever.
+                // One at a time: otherwise commands that take one each would always go
+                // first.
                 let first = Lacks {
                     spare: None,
                     ..lacks
@@ -68,14 +69,12 @@ impl QueuePair {
         true
     }
 
-    /// Has the reactor give this queue its turn.
+    /// Lists this queue in the fair queue of the reactor.
     pub(super) fn list(&mut self, io: &mut Io<'_>) {
         if !self.awaiting.is_listed && !self.awaiting.commands.is_empty() {
             self.awaiting.is_listed = true;
             let is_suspect = self.account.as_ref().is_some_and(Account::is_suspect);
-            io.resources
-                .awaiting
-                .push(self.host(), self.place, is_suspect);
+            io.resources.awaiting.push(self.host(), self.id, is_suspect);
         }
     }
 }

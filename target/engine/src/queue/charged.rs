@@ -1,20 +1,20 @@
-//! A data buffer of a command together with its charge: one is never without the
+//! A data buffer of a command together with its charge: one never exists without the
 //! other.
 //!
-//! The charge is taken with the buffer, stays while the buffer is lent to the
-//! provider or to the disk, and ends when the buffer goes back to its pool. While
-//! there is one host nothing is counted; a buffer taken then has no charge, also when
-//! another host comes before it goes back.
+//! The charge is taken with the buffer, stays while the buffer is lent to the provider or
+//! to the backing store, and ends when the buffer returns to its pool. With a single host
+//! nothing is counted; a buffer taken then has no charge, even if another host connects
+//! before it is returned.
 
 use nvmeof_memory::{Buf, Classes};
 
 use super::account::Account;
 use super::trust::Mark;
 
-/// A buffer for data, or none, and the kind under which its account counts it.
+/// A data buffer, or none, and the kind under which its account counts it.
 #[derive(Debug)]
 pub(super) struct Charged {
-    /// Here, and not lent.
+    /// Present and not lent.
     buf: Option<Buf>,
     /// [`Mark::NONE`] when the account does not count it.
     mark: Mark,
@@ -33,7 +33,7 @@ impl Default for Charged {
 }
 
 impl Charged {
-    /// Whether there is no buffer here.
+    /// Whether there is no buffer, or it is lent.
     #[inline]
     pub(super) fn is_none(&self) -> bool {
         self.buf.is_none()
@@ -48,12 +48,13 @@ impl Charged {
         self.buf.as_mut()
     }
 
-    /// What the account counts it under, if it does.
+    /// The mark under which the account counts it, if it does.
     pub(super) fn mark(&self) -> Option<Mark> {
         (self.mark != Mark::NONE).then_some(self.mark)
     }
 
-    /// A buffer that no account counts, where there was none. Whether there is one now.
+    /// Puts a buffer without a charge in an empty place. Returns whether there is one
+    /// now.
     #[inline]
     pub(super) fn put(&mut self, buf: Option<Buf>) -> bool {
         debug_assert!(self.buf.is_none() && self.mark == Mark::NONE, "it has one");
@@ -61,7 +62,7 @@ impl Charged {
         self.buf.is_some()
     }
 
-    /// `account` counts it from now on; for a transfer, or not.
+    /// Charges the buffer to `account`; for a transfer, or not.
     pub(super) fn charge(&mut self, account: &Account, buffers: &Classes, for_transfer: bool) {
         debug_assert!(self.mark == Mark::NONE, "charged twice");
         let kind = kind_of(self.buf.as_ref(), buffers);
@@ -69,21 +70,21 @@ impl Charged {
         account.take_one(self.mark);
     }
 
-    /// The provider or the disk gets the buffer; its charge stays.
+    /// Lends the buffer to the provider or the backing store; its charge stays.
     #[inline]
     pub(super) fn lend(&mut self) -> Option<Buf> {
         self.buf.take()
     }
 
-    /// What was lent is back.
+    /// Takes back a lent buffer.
     #[inline]
     pub(super) fn restore(&mut self, buf: Option<Buf>) -> Option<&mut Buf> {
         self.buf = buf;
         self.buf.as_mut()
     }
 
-    /// The command is done with the buffer, here or lent: the charge ends, and the
-    /// buffer that is here is returned.
+    /// The command is done with the buffer, here or lent: ends the charge, and returns
+    /// the buffer if it is here.
     #[inline]
     pub(super) fn end(&mut self, account: Option<&Account>) -> Option<Buf> {
         if self.mark != Mark::NONE {
@@ -92,7 +93,7 @@ impl Charged {
         self.buf.take()
     }
 
-    /// Out of line: with one host there is nothing to release.
+    /// Out of line: with a single host there is nothing to release.
     #[inline(never)]
     fn release(&mut self, account: Option<&Account>) {
         debug_assert!(account.is_some(), "a charge without an account");
@@ -102,9 +103,9 @@ impl Charged {
         }
     }
 
-    /// The data that the buffer was taken for are here: what becomes of it now is not up
-    /// to the host, and its command may need another one, so that it counts for the
-    /// host's part alone.
+    /// The data for which the buffer was taken have arrived. The host no longer affects
+    /// how long it is used, and its command may need another buffer: it counts only
+    /// towards the limit of the host from now on.
     #[inline]
     pub(super) fn arrived(&mut self, account: Option<&Account>) {
         if self.mark != Mark::NONE
@@ -114,15 +115,15 @@ impl Charged {
         }
     }
 
-    /// The host took the data that the buffer was taken for.
+    /// The host has the data for which the buffer was taken.
     #[inline]
     pub(super) fn sent(&mut self, account: Option<&Account>) {
         self.arrived(account);
         drop(self.end(account));
     }
 
-    /// The queue is gone and a disk has the buffer: who is answerable for the charge
-    /// from now on gets its mark.
+    /// The queue is closed and a backing store has the buffer: passes its mark to the
+    /// caller, who takes over the charge.
     pub(super) fn hand_over(&mut self) -> Option<Mark> {
         let mark = self.mark();
         self.mark = Mark::NONE;
@@ -130,14 +131,14 @@ impl Charged {
     }
 }
 
-/// The kind that an account counts a buffer as.
+/// The kind under which an account counts a buffer.
 pub(super) fn kind_of(buf: Option<&Buf>, buffers: &Classes) -> u8 {
     let kind = buf.map(|buf| buffers.kind_of(buf.capacity()));
     kind.and_then(|kind| u8::try_from(kind).ok())
         .unwrap_or(UNCHARGED)
 }
 
-/// The kind of which a buffer of that length is taken first.
+/// The kind that a buffer of that length is taken from first.
 #[cold]
 pub(super) fn kind_of_len(len: u32, buffers: &Classes) -> u8 {
     let kind = usize::try_from(len).map(|len| buffers.kind_of(len));
@@ -180,7 +181,7 @@ mod tests {
         let mut data = Charged::default();
         assert!(data.put(buffers.take(1)));
         assert_eq!(data.mark(), None);
-        // By then there is another host.
+        // Another host has connected by then.
         assert!(data.end(Some(&account)).is_some());
         assert_eq!(account.counted(0), [0, 0]);
     }

@@ -1,4 +1,4 @@
-//! Disk operations of one queue pair: buffers go to the disk and come back.
+//! Operations on backing stores for one queue pair: buffers are lent and returned.
 
 use nvmeof_backend::{IoError, IoErrorKind, Op};
 use nvmeof_memory::Buf;
@@ -8,21 +8,21 @@ use super::slots::{Command, Lent};
 use super::{Io, QueuePair, of_peer};
 use crate::tag::SlotId;
 
-/// A mistake of ours: disks are closed after the last command.
+/// An internal error: backing stores are closed after the last command.
 #[derive(Debug, thiserror::Error)]
-#[error("the disk of a namespace is not open")]
+#[error("the backing store of a namespace is not open")]
 struct NotOpen;
 
 impl QueuePair {
     #[cold]
-    pub(super) fn tell_not_open(&self, disk: u32, io: &mut Io<'_>) {
+    pub(super) fn report_not_open(&self, disk: u32, io: &mut Io<'_>) {
         if let Some(left_out) = io.resources.disk_log.ask(io.now) {
             of_peer!(error, self, disk, left_out, "{NotOpen}");
         }
     }
 }
 
-/// The disk operation with the buffer it needs, taken out of the command.
+/// The operation with the buffer that it needs, taken from the command.
 pub(super) fn lend(command: &mut Command, op: &IoOp) -> Option<Op> {
     let (offset, len, fua) = (op.offset, op.len, op.fua);
     Some(match op.kind {
@@ -62,12 +62,12 @@ pub(super) fn lend(command: &mut Command, op: &IoOp) -> Option<Op> {
     })
 }
 
-/// The data of a write: the buffer they were pulled into, or the part of the
-/// capsule that holds them.
+/// The data of a write: the buffer into which they were pulled, or their part of the
+/// capsule.
 fn lend_data(command: &mut Command) -> Option<Buf> {
     match command.request.data() {
-        // The one copy there is: data in the middle of a capsule, for a disk
-        // that wants them aligned. Hosts put them at its start.
+        // The only copy of data: data in the middle of a capsule, for a backing store
+        // that requires alignment. Hosts put them at its start.
         Data::Capsule(range) if command.misaligned => {
             command.lent = Lent::Data;
             let from = command.capsule.as_ref()?.get(range.clone())?;
@@ -89,7 +89,7 @@ fn lend_data(command: &mut Command) -> Option<Buf> {
     }
 }
 
-/// The data of a command's request, wherever they are.
+/// The data of a command, in its buffer or in its capsule.
 pub(super) fn data_of(command: &Command) -> &[u8] {
     bytes_of(
         command.request.data(),
@@ -98,13 +98,13 @@ pub(super) fn data_of(command: &Command) -> &[u8] {
     )
 }
 
-/// Nothing of data in the host's own memory, by which nothing is decided.
+/// Empty for data in mapped memory of the host: no decision may depend on them.
 pub(super) fn bytes_of<'a>(
-    place: &Data,
+    location: &Data,
     capsule: Option<&'a [u8]>,
     data: Option<&'a Buf>,
 ) -> &'a [u8] {
-    match place {
+    match location {
         Data::Capsule(range) => capsule
             .and_then(|capsule| capsule.get(range.clone()))
             .unwrap_or_default(),
@@ -113,7 +113,7 @@ pub(super) fn bytes_of<'a>(
     }
 }
 
-/// Where they begin to differ, or that there is nothing at all.
+/// The offset of the first difference; `None` if there are none.
 pub(super) fn difference(ours: &[u8], on_disk: &[u8]) -> Option<u64> {
     if !ours.is_empty() && ours == on_disk {
         return None;
@@ -123,8 +123,8 @@ pub(super) fn difference(ours: &[u8], on_disk: &[u8]) -> Option<u64> {
 }
 
 impl QueuePair {
-    /// What the core is told of an operation on `disk` that failed. The log is
-    /// told, too, and whoever looks after disks.
+    /// The outcome of a failed operation on `disk`, for the core. The failure is also
+    /// logged and reported to the monitor of backing stores.
     #[cold]
     pub(super) fn failure_of(
         &mut self,

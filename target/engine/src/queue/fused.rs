@@ -1,11 +1,9 @@
-//! Fused Compare and Write: two commands of one queue that nobody else's write
-//! comes between.
+//! Fused Compare and Write: two commands of one queue that exclude other writes between
+//! them.
 //!
 //! ```text
-//!  first comes ── second comes ── both have their data ── first has its turn:
-//!      │                │            lock held, compare ── same ── write
-//!      └ another does,  └ it is no partner: the first fails        │
-//!        or none                         different: the second fails ┴─ unlock
+//!  first half ── second half ── data of both ── lock, compare ─┬ equal: write ───────────┬─ unlock
+//!      └ another command, or none: it fails                      └ different: second fails ┘
 //! ```
 
 use std::ops::Range;
@@ -24,20 +22,19 @@ use crate::tag::SlotId;
 pub(super) struct Pair {
     first: SlotId,
     second: Option<SlotId>,
-    /// Which of them have their data.
+    /// Which halves have their data.
     ready: [bool; 2],
-    /// What the first is answered with when it has its data, if it has no
-    /// partner.
+    /// Status of the first half, sent once it has its data, if it has no partner.
     failed: Option<Status>,
     lock: Option<RangeLock>,
-    /// When the first came.
+    /// When the first half arrived.
     since: Duration,
 }
 
-/// The second half is the next command of the queue, so it is sent at the same
-/// time: if it is not there after so long it will not come, and the first would
-/// keep its disk open for ever.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The second half is the next command of the queue, so the host sends both at the same
+/// time. One that is missing after so long will not arrive, and the first half would keep
+/// its backing store open for ever.
+const SECOND_HALF_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Pair {
     fn has(&self, slot: SlotId) -> bool {
@@ -46,8 +43,8 @@ impl Pair {
 }
 
 impl QueuePair {
-    /// The command in `slot` was begun and is half of a fused operation, or
-    /// comes after one.
+    /// The command in `slot` has started, and is half of a fused operation or follows
+    /// one.
     #[cold]
     pub(super) fn begin_beside_pairs(&mut self, slot: SlotId, fusing: bool, io: &mut Io<'_>) {
         if let Some(status) = self.core.take_unfused() {
@@ -70,24 +67,24 @@ impl QueuePair {
         }
     }
 
-    /// A first half whose partner does not come is answered: Base 2.0, 3.4.2, as
-    /// when another command came in its place.
+    /// Completes a first half whose partner does not arrive, as if another command had
+    /// arrived in its place (Base 2.0, 3.4.2).
     pub(crate) fn give_up_lone_half(&mut self, io: &mut Io<'_>) {
         let lone = self.rare.pairs.last().filter(|pair| pair.second.is_none());
         let lone = lone.filter(|pair| pair.failed.is_none());
-        if lone.is_some_and(|pair| io.now.saturating_sub(pair.since) >= PATIENCE) {
+        if lone.is_some_and(|pair| io.now.saturating_sub(pair.since) >= SECOND_HALF_TIMEOUT) {
             self.no_second_half(io);
             self.settle(io);
         }
     }
 
-    /// The queue begins no more commands.
+    /// The queue starts no more commands.
     pub(super) fn no_second_half(&mut self, io: &mut Io<'_>) {
         self.core.no_second_half();
         self.fail_first(Status::ABORTED_MISSING_FUSED, io);
     }
 
-    /// The first half that waits for a partner, if one does, gets none.
+    /// Fails the first half that waits for a partner, if there is one.
     fn fail_first(&mut self, status: Status, io: &mut Io<'_>) {
         let Some(pair) = self
             .rare
@@ -99,7 +96,7 @@ impl QueuePair {
         };
         pair.failed = Some(status);
         let slot = pair.first;
-        // Otherwise its data are on their way into its capsule.
+        // Otherwise its data are being pulled into its capsule.
         if pair.ready == [true, false] {
             self.fail_half(slot, status, io);
         }
@@ -113,7 +110,7 @@ impl QueuePair {
         }
     }
 
-    /// A half has its data. Gives what is next for it, if anything is.
+    /// A half has its data. Returns the next action for it, if there is one.
     pub(super) fn fuse(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         self.align(slot);
         let Some(pair) = self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) else {
@@ -132,7 +129,7 @@ impl QueuePair {
             return None;
         }
         let first = pair.first;
-        let action = self.turn(first, io)?;
+        let action = self.start_half(first, io)?;
         if first == slot {
             return Some(action);
         }
@@ -140,13 +137,13 @@ impl QueuePair {
         None
     }
 
-    fn turn(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
+    fn start_half(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         let command = self.slots.get(slot)?;
         Some(self.core.step(io.now, &mut command.request, Event::Turn))
     }
 
-    /// Data in the middle of a capsule are moved to where a disk takes them
-    /// from: behind the command.
+    /// Moves data from the middle of a capsule to the offset from which backing stores
+    /// accept them: behind the command.
     fn align(&mut self, slot: SlotId) {
         let Some(command) = self.slots.get(slot) else {
             return;
@@ -163,8 +160,8 @@ impl QueuePair {
         }
     }
 
-    /// An answer went out: if it is that of a half, the other is next, or the
-    /// pair is over.
+    /// A response was sent: if it is that of a half, the other half is next, or the pair
+    /// is complete.
     #[cold]
     pub(super) fn half_answered(&mut self, slot: SlotId, success: bool, io: &mut Io<'_>) {
         let Some(at) = self.rare.pairs.iter().position(|pair| pair.has(slot)) else {
@@ -176,12 +173,12 @@ impl QueuePair {
         match pair.second {
             Some(second) if pair.first == slot && success => {
                 if self.state != State::Closing
-                    && let Some(action) = self.turn(second, io)
+                    && let Some(action) = self.start_half(second, io)
                 {
                     self.perform(second, action, io);
                 }
             }
-            // Base 2.0, 3.4.2: when the first fails the second is aborted with
+            // Base 2.0, 3.4.2: if the first command fails, the second is aborted with
             // Command Aborted due to Failed Fused Command.
             Some(second) if pair.first == slot => {
                 self.rare.pairs.remove(at);
@@ -193,15 +190,15 @@ impl QueuePair {
         }
     }
 
-    /// Whether `op` of the command in `slot` has to wait for a lock, its own or
-    /// somebody else's. It is tried again when locks change.
+    /// Whether `op` of the command in `slot` has to wait for a lock, its own or another
+    /// one. It is tried again when locks change.
     #[cold]
     pub(super) fn is_locked_out(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
         let storage = io.storage.identity(op.disk);
-        // Each queue has one lock at a time, so that no host has many.
+        // Each queue has one lock at a time, which bounds the locks of a host.
         let mut locks = self.rare.pairs.iter().filter(|pair| pair.lock.is_some());
         let other = locks.any(|pair| !pair.has(slot));
         let locked = match self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) {
@@ -220,7 +217,7 @@ impl QueuePair {
                         storage,
                         &op.bytes(),
                         command.began,
-                        &mut command.turn,
+                        &mut command.lock_ticket,
                     )
                 }
             }
@@ -231,16 +228,16 @@ impl QueuePair {
                 .locked
                 .waiting
                 .locked_out
-                .push_back((self.place, slot));
+                .push_back((self.id, slot));
         } else {
-            command.turn = None;
+            command.lock_ticket = None;
         }
         locked
     }
 
-    /// Locks changed: what waits for one in `slot` is tried again.
+    /// Locks changed: tries the operation of `slot` again.
     pub(crate) fn try_again(&mut self, slot: SlotId, io: &mut Io<'_>) {
-        // Its host may be back and have written something newer.
+        // Its host may have reconnected and written newer data.
         if self.state == State::Closing {
             return;
         }
@@ -251,15 +248,14 @@ impl QueuePair {
             return;
         };
         if io.resources.locked.member.is_idle() {
-            command.turn = None;
+            command.lock_ticket = None;
         }
         self.perform(slot, action, io);
         self.settle(io);
     }
 
-    /// Whether a disk of which `is_it` says that it is the one may be writing some
-    /// of `bytes` for this queue, but under a lock of its own, or will before it is
-    /// the turn of `lock`.
+    /// Whether a backing store that `is_it` accepts may be writing to `bytes` for this
+    /// queue without a lock of its own, or will be before `lock`.
     pub(crate) fn may_write(
         &self,
         lock: u64,
@@ -270,7 +266,7 @@ impl QueuePair {
         self.slots.may_write(lock, is_it, bytes, own)
     }
 
-    /// The locks of fused operations that disks may still have a part of.
+    /// The locks of fused operations that backing stores may still be executing.
     pub(crate) fn take_locks(&mut self) -> Vec<RangeLock> {
         let locks = self
             .rare
@@ -285,8 +281,8 @@ impl QueuePair {
         self.rare.pairs.iter().any(|pair| pair.has(slot))
     }
 
-    /// The data of half of a fused operation go behind the command in its
-    /// capsule, where there is room for as much as they may be.
+    /// Pulls the data of half of a fused operation into its capsule, behind the command,
+    /// where there is room for the maximum length.
     pub(super) fn pull_behind(&mut self, slot: SlotId, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let capsule = self.slots.get(slot).and_then(|command| {

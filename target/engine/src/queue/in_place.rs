@@ -1,5 +1,5 @@
-//! Commands whose data stay where they are: the disk reads into the host's own
-//! memory, and writes from it, where the provider has that to offer.
+//! Zero-copy I/O in memory of the host: the backing store reads into it and writes from
+//! it, if the provider can map it.
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{Peer, QpId, RemoteSlice, Rights};
@@ -10,8 +10,8 @@ use super::{Io, QueuePair};
 use crate::tag::SlotId;
 
 impl QueuePair {
-    /// Takes the host's memory for the data of a read, so that no buffer of ours is
-    /// needed and nothing moves over the connection. Whether it did.
+    /// Maps the host's memory for the data of a read, so that no local buffer and no
+    /// transfer is needed. Returns whether it did.
     #[inline]
     pub(super) fn read_in_place(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) -> bool {
         if op.kind == IoKind::Read
@@ -26,10 +26,10 @@ impl QueuePair {
         false
     }
 
-    /// The same for the data of a write. Gives the action that is next then.
+    /// The same for the data of a write. Returns the next action if it did.
     ///
-    /// Of all others the data are looked at here. A host may change them at any
-    /// moment, so those are copied first.
+    /// The data of all other commands are examined by the target. The host may change
+    /// mapped memory at any moment, so those are copied first.
     pub(super) fn write_in_place(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         if !self.shares_memory() {
             return None;
@@ -48,7 +48,7 @@ impl QueuePair {
         None
     }
 
-    /// Whether its host may have memory that we can use: only a process of this
+    /// Whether its host may have memory that can be mapped: only a process on this
     /// machine has.
     #[inline]
     fn shares_memory(&self) -> bool {
@@ -56,8 +56,8 @@ impl QueuePair {
     }
 }
 
-/// The memory that `remote` names for `op`, if it can be had and the disk takes
-/// it from where it lies.
+/// Maps the memory that `remote` names for `op`, if possible and if its alignment suits
+/// the backing store.
 fn map(remote: Remote, op: &IoOp, rights: Rights, qp: QpId, io: &mut Io<'_>) -> Option<Buf> {
     let remote: RemoteSlice = slice(remote);
     let buf = io.provider.map_remote(qp, remote, rights)?;

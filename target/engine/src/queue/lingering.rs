@@ -1,10 +1,10 @@
-//! Writes that disks still have though their host may wait for them no more: it sends
-//! them again by another queue and then writes something newer, which the old ones must
-//! not undo. So newer writes of the same bytes wait until they are over, whoever sends
-//! them.
+//! Writes in progress on a backing store whose host may have given up on them. A host
+//! sends them again by another queue and may then write newer data, which the old writes
+//! must not overwrite. Newer writes of the same bytes, by any host, therefore wait until
+//! the old ones are complete.
 //!
-//! That begins when the queue is lost. A host may know sooner than we do that it is, so
-//! it begins for a write that takes long, too.
+//! This applies when the queue is lost. A host may detect that before the target does, so
+//! it applies to a write that takes long as well.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,21 +17,21 @@ use super::slots::Changing;
 use super::{Io, QueuePair, State};
 use crate::tag::{SlotId, Tag};
 
-/// Those of one queue, by the slots of their commands.
+/// The lingering writes of one queue, by the slots of their commands.
 #[derive(Debug, Default)]
-pub(crate) struct Lingering(BTreeMap<SlotId, One>);
+pub(crate) struct Lingering(BTreeMap<SlotId, LingeringWrite>);
 
 #[derive(Debug)]
-struct One {
+struct LingeringWrite {
     changing: Changing,
     _lock: RangeLock,
 }
 
-/// A host that finds a queue dead has waited longer for an answer.
+/// A host that declares a queue dead has waited longer for a response.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl Lingering {
-    /// The disk has nothing of the command in `slot` any more.
+    /// The backing store has completed the operation of `slot`.
     #[inline]
     pub(super) fn is_over(&mut self, slot: SlotId) {
         // Almost always there are none.
@@ -40,15 +40,14 @@ impl Lingering {
         }
     }
 
-    /// Whether a disk of which `is_it` says that it is the one may be writing some of
-    /// `bytes`.
+    /// Whether a backing store that `is_it` accepts may be writing to `bytes`.
     pub(crate) fn may_write(&self, is_it: &impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let mut all = self.0.values().map(|one| &one.changing);
         all.any(|one| overlap(&one.bytes, bytes) && is_it(one.disk))
     }
 
-    /// When the oldest command was begun for which a disk may be changing of which
-    /// `is_it` says that it is the one.
+    /// The start of the oldest command that may be changing a backing store that `is_it`
+    /// accepts.
     pub(crate) fn oldest(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         let all = self.0.values().map(|one| &one.changing);
         let its = all.filter(|one| is_it(one.disk));
@@ -57,23 +56,23 @@ impl Lingering {
 }
 
 impl QueuePair {
-    /// The connection is over, or will be: nothing more is begun, and newer writes wait
-    /// for what disks may be changing for it.
+    /// The connection ends: starts nothing more, and makes newer writes wait for what
+    /// backing stores may be changing for it.
     pub(crate) fn end(&mut self, io: &mut Io<'_>) {
         if self.state != State::Closing {
             self.state = State::Closing;
             self.leave_backlog(io);
-            self.keep_out_of(io.now, io);
-            // The host gives up its I/O queues with it, and sends again what they had.
+            self.block_newer_writes(io.now, io);
+            // The host drops its I/O queues as well, and resends their commands.
             if self.core.ends() {
                 io.resources.follow_ups |= FollowUps::POLL_ALL;
             }
         }
     }
 
-    /// What waits for room on its disk does not get there any more.
+    /// Removes operations that wait for a free slot of their backing store.
     fn leave_backlog(&mut self, io: &mut Io<'_>) {
-        let (host, queue) = (self.host(), self.place);
+        let (host, queue) = (self.host(), self.id);
         let its = |one: &DiskRequest| Tag::from_bits(one.tag).queue == queue;
         for request in io.resources.backlog.remove_all(host, its) {
             self.on_disk = self.on_disk.saturating_sub(1);
@@ -83,23 +82,27 @@ impl QueuePair {
         }
     }
 
-    /// Newer writes wait for what takes long.
-    pub(crate) fn keep_out_of_slow(&mut self, io: &mut Io<'_>) {
+    /// Makes newer writes wait for operations that take long.
+    pub(crate) fn block_writes_behind_slow(&mut self, io: &mut Io<'_>) {
         if let Some(until) = io.now.checked_sub(SLOW) {
-            self.keep_out_of(until, io);
+            self.block_newer_writes(until, io);
         }
     }
 
-    fn keep_out_of(&mut self, until: Duration, io: &mut Io<'_>) {
+    fn block_newer_writes(&mut self, until: Duration, io: &mut Io<'_>) {
         for (slot, changing) in self.slots.changing(until) {
-            self.rare.lingering.0.entry(slot).or_insert_with(|| One {
-                _lock: io.resources.locked.member.keep_out(
-                    io.storage.identity(changing.disk),
-                    changing.bytes.clone(),
-                    changing.began,
-                ),
-                changing,
-            });
+            self.rare
+                .lingering
+                .0
+                .entry(slot)
+                .or_insert_with(|| LingeringWrite {
+                    _lock: io.resources.locked.member.keep_out(
+                        io.storage.identity(changing.disk),
+                        changing.bytes.clone(),
+                        changing.began,
+                    ),
+                    changing,
+                });
         }
     }
 }

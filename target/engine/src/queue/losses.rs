@@ -1,4 +1,4 @@
-//! Hosts are told of what disks lose: those that wrote, when they flush.
+//! Reporting lost writes to the hosts that wrote them, at their next Flush.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use nvmeof_target_core::{Executed, IoOp, WriteLoss};
 use super::{Io, QueuePair, of_peer};
 use crate::tag::SlotId;
 
-/// The disks that the host of a queue is known to write to.
+/// The backing stores to which the host of a queue is known to write.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The one it wrote to last.
     last: Option<Touched>,
     all: BTreeMap<u32, Touched>,
-    /// The disk that loses nothing and was asked for last.
+    /// The backing store that was looked up last and cannot lose writes.
     safe: Option<u32>,
-    /// Flushes whose answers say that something was lost, until they went out.
-    telling: Vec<Telling>,
-    /// By storage, what answers said that went out on this queue.
-    told: BTreeMap<u64, Told>,
-    /// Those of them of which it is not certain that the host has heard them.
-    unheard: usize,
+    /// Flushes whose responses report a loss, until these were sent.
+    pending: Vec<PendingReport>,
+    /// Losses reported by responses that were sent on this queue, by storage identity.
+    reports: BTreeMap<u64, Report>,
+    /// How many of them the host may not have received yet.
+    unconfirmed: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -32,38 +32,40 @@ struct Touched {
     write_loss: Arc<WriteLoss>,
 }
 
-/// A write that may be lost after it was answered.
+/// A write that may be lost after its completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Risk {
     disk: u32,
-    /// How often the disk had lost something when it began.
+    /// The number of losses of the backing store when it began.
     losses: u64,
 }
 
-/// An answer that says that something was lost.
+/// A response that reports a loss.
 #[derive(Clone, Copy, Debug)]
-struct Telling {
+struct PendingReport {
     slot: SlotId,
     storage: u64,
-    /// The stamp with which the Flush came.
-    came: u64,
+    /// The stamp of the Flush's arrival.
+    arrived: u64,
 }
 
-/// That the host was told on this queue that something was lost. Answers of one queue come
-/// in order: it hears this before any later one.
+/// A loss reported to the host on this queue. Responses of one queue arrive in order: the
+/// host receives this one before any later one.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    /// The stamp with which the Flush came: of what was written until then it was told.
-    came: u64,
-    /// After so many further answers of the queue the host is known to have heard it.
-    unheard: u32,
+struct Report {
+    /// The stamp of the Flush's arrival: the report covers everything written until then.
+    arrived: u64,
+    /// After so many further responses of the queue, the host has received this one for
+    /// certain.
+    unconfirmed: u32,
 }
 
-/// Disks that a queue remembers; a file that grows again and again is as many of them.
-const MOST: usize = 1024;
+/// Backing stores that a queue remembers; a file that grows again and again counts as
+/// many.
+const MAX_REMEMBERED: usize = 1024;
 
 impl Written {
-    /// The disk, if the host wrote to it last and nothing was lost since.
+    /// The risk, if the host wrote to this backing store last and nothing was lost since.
     #[inline]
     fn risk_of(&self, disk: u32) -> Option<Risk> {
         let last = self.last.as_ref().filter(|last| last.disk == disk)?;
@@ -74,51 +76,62 @@ impl Written {
     }
 
     fn touch(&mut self, touched: Touched) {
-        if self.all.len() >= MOST {
+        if self.all.len() >= MAX_REMEMBERED {
             self.all.clear();
         }
         self.last = Some(touched.clone());
         self.all.insert(touched.disk, touched);
     }
 
-    /// Whether the host was told on this queue of what it wrote to `storage` until `owed`.
-    fn has_told(&self, storage: u64, owed: u64) -> bool {
-        let told = self.told.get(&storage);
-        told.is_some_and(|told| owed <= told.came)
+    /// Whether this queue reported to the host the loss of what it wrote to `storage`
+    /// until `owed`.
+    fn has_reported(&self, storage: u64, owed: u64) -> bool {
+        let report = self.reports.get(&storage);
+        report.is_some_and(|report| owed <= report.arrived)
     }
 
-    /// An answer went out that says that something was lost. `unheard` is not 0.
-    fn tell(&mut self, storage: u64, came: u64, unheard: u32) {
-        if self.told.len() >= MOST {
-            // It is told again.
-            self.told.clear();
-            self.unheard = 0;
+    /// A response that reports a loss was sent. `unconfirmed` is not 0.
+    fn record_report(&mut self, storage: u64, arrived: u64, unconfirmed: u32) {
+        if self.reports.len() >= MAX_REMEMBERED {
+            // It is reported again.
+            self.reports.clear();
+            self.unconfirmed = 0;
         }
-        let old = self.told.insert(storage, Told { came, unheard });
-        if old.is_none_or(|old| old.unheard == 0) {
-            self.unheard += 1;
+        let old = self.reports.insert(
+            storage,
+            Report {
+                arrived,
+                unconfirmed,
+            },
+        );
+        if old.is_none_or(|old| old.unconfirmed == 0) {
+            self.unconfirmed += 1;
         }
     }
 
-    /// A further answer went out: of which storages the host is now known to have heard,
-    /// with the stamps until which.
-    fn hear(&mut self) -> Vec<(u64, u64)> {
-        let mut heard = Vec::new();
-        for (storage, told) in self.told.iter_mut().filter(|(_, told)| told.unheard > 0) {
-            told.unheard -= 1;
-            if told.unheard == 0 {
-                self.unheard -= 1;
-                heard.push((*storage, told.came));
+    /// A further response was sent. Returns the storages whose reports the host has
+    /// received for certain now, with the stamps that they cover.
+    fn confirm_responses(&mut self) -> Vec<(u64, u64)> {
+        let mut confirmed = Vec::new();
+        for (storage, report) in self
+            .reports
+            .iter_mut()
+            .filter(|(_, report)| report.unconfirmed > 0)
+        {
+            report.unconfirmed -= 1;
+            if report.unconfirmed == 0 {
+                self.unconfirmed -= 1;
+                confirmed.push((*storage, report.arrived));
             }
         }
-        heard
+        confirmed
     }
 }
 
 impl QueuePair {
-    /// What `op` may lose after it was answered. `None` if nothing: when the host cannot
-    /// be known to write, what it changes has to be made stable first, and `op` becomes
-    /// that.
+    /// What `op` may lose after its completion; `None` if nothing. If the host cannot be
+    /// recorded as a writer, its changes have to be stable before the completion, and
+    /// `op` is changed to that.
     #[inline]
     pub(super) fn risk_of(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
         if !op.changes() || op.fua || self.written.safe == Some(op.disk) {
@@ -135,7 +148,7 @@ impl QueuePair {
             self.written.safe = Some(disk);
             return None;
         };
-        // Nobody writes before a Connect.
+        // No host writes before a Connect.
         let host = self.core.hostnqn()?;
         let lost = losses.now();
         let Some(touched) = self.touched(disk, &losses, io) else {
@@ -151,7 +164,7 @@ impl QueuePair {
         Some(Risk { disk, losses })
     }
 
-    /// The backing store, with what the host may lose there.
+    /// The backing store, with the write losses of the host there.
     fn touched(&self, disk: u32, losses: &Arc<Losses>, io: &Io<'_>) -> Option<Touched> {
         if let Some(touched) = self.written.all.get(&disk) {
             return Some(touched.clone());
@@ -168,19 +181,19 @@ impl QueuePair {
         })
     }
 
-    /// The command in `slot`, a Flush, goes to its first disk or the next one.
-    pub(super) fn flush_came(&mut self, slot: SlotId) {
+    /// The command in `slot`, a Flush, starts on its first or next backing store.
+    pub(super) fn flush_started(&mut self, slot: SlotId) {
         if let Some(command) = self.slots.get(slot) {
-            command.came.get_or_insert_with(flush_begins);
+            command.arrived.get_or_insert_with(flush_begins);
         }
     }
 
-    /// A write has ended well that may be lost.
+    /// A write that may be lost has completed.
     #[inline]
     pub(super) fn wrote(&mut self, risk: Risk, io: &Io<'_>) {
         let last = self.written.last.as_ref();
         if let Some(last) = last.filter(|last| last.disk == risk.disk) {
-            // In this order: one loss is either seen here or has this seen.
+            // In this order: a loss is either seen here, or includes this write.
             last.write_loss.wrote(stamp());
             if last.losses.now().count == risk.losses {
                 return;
@@ -205,8 +218,8 @@ impl QueuePair {
         }
     }
 
-    /// Whether the host may have written something to the disk that is not stable. Of
-    /// memory nothing is known, which is stable at once.
+    /// Whether the host may have written data that are not stable yet. Writes to memory
+    /// are stable at once and not tracked.
     #[cold]
     pub(super) fn is_unflushed(&self, disk: u32, io: &Io<'_>) -> bool {
         let (Some(losses), Some(host)) = (io.storage.losses(disk), self.core.hostnqn()) else {
@@ -217,20 +230,20 @@ impl QueuePair {
         io.resources.writers.has_unflushed(storage, &host, stable)
     }
 
-    /// What the host is told of the disk's operation for the command in `slot`, which
-    /// had no buffer: of a Flush that it failed, if an earlier one did for somebody else
-    /// and took with it what this host wrote.
+    /// The outcome for the host of an operation without a buffer. A Flush fails if an
+    /// earlier failed flush of another host lost writes of this host.
     pub(super) fn flushed(&mut self, slot: SlotId, outcome: Executed, io: &Io<'_>) -> Executed {
         let command = self.slots.get(slot);
-        let flush = command.and_then(|command| Some((command.request.flushes()?, command.came?)));
-        let Some((disk, came)) = flush else {
+        let flush =
+            command.and_then(|command| Some((command.request.flushes()?, command.arrived?)));
+        let Some((disk, arrived)) = flush else {
             return outcome;
         };
         let Some(losses) = io.storage.losses(disk) else {
             return outcome;
         };
         let Lost { storage, count } = losses.now();
-        // It will send the Flush again when the disk is back.
+        // The host sends the Flush again when the backing store is back.
         if count == 0 || outcome == Executed::Gone {
             return outcome;
         }
@@ -239,13 +252,13 @@ impl QueuePair {
         };
         let concern = |wrote, known| losses.concern(wrote, known);
         let owed = io.resources.writers.owed(storage, &host, count, concern);
-        if owed.is_none_or(|owed| self.written.has_told(storage, owed)) {
+        if owed.is_none_or(|owed| self.written.has_reported(storage, owed)) {
             return outcome;
         }
-        self.written.telling.push(Telling {
+        self.written.pending.push(PendingReport {
             slot,
             storage,
-            came,
+            arrived,
         });
         if outcome != Executed::Ok {
             return outcome;
@@ -260,36 +273,40 @@ impl QueuePair {
         Executed::Failed
     }
 
-    /// The answer to the command in `slot` went out.
+    /// The response to the command in `slot` was sent.
     #[inline]
     pub(super) fn answered(&mut self, slot: SlotId, io: &Io<'_>) {
-        // Almost always nothing is lost.
-        if !self.written.telling.is_empty() || self.written.unheard > 0 {
-            self.tell_lost(slot, io);
+        // Losses are rare.
+        if !self.written.pending.is_empty() || self.written.unconfirmed > 0 {
+            self.report_loss(slot, io);
         }
     }
 
-    /// Other queues of the host, and those that it connects after it lost this one, are told
-    /// as well until it is known to have heard: the answer may be lost with the queue, or
-    /// come later than a success on another that was asked for before.
+    /// Reports the loss on other queues of the host as well, and on those that it
+    /// connects after it lost this one, until it has received the report for certain: the
+    /// response may be lost with the queue, or arrive later than a success on another
+    /// queue that was requested before.
     ///
-    /// Without a further answer it sends no more than the queue has entries (by SQHD, or
-    /// without flow control by what it has outstanding: Base 2.0, 6.3). So of twice as many
-    /// answers that went out after this one, at least one is to a command that it sent when
-    /// it had heard this.
+    /// Without a further response, the host sends no more commands than the queue has
+    /// entries (by SQHD, or without flow control by its outstanding commands: Base 2.0,
+    /// 6.3). Of twice as many responses sent after this one, at least one is to a command
+    /// that it sent after it had received this one.
     #[cold]
-    fn tell_lost(&mut self, slot: SlotId, io: &Io<'_>) {
-        let heard = self.written.hear();
+    fn report_loss(&mut self, slot: SlotId, io: &Io<'_>) {
+        let confirmed = self.written.confirm_responses();
         if let Some(host) = self.core.hostnqn() {
-            for (storage, until) in heard {
+            for (storage, until) in confirmed {
                 io.resources.writers.heard(storage, &host, until);
             }
         }
-        let unheard = 2 * u32::from(self.core.entries());
-        let its = |telling: &mut Telling| telling.slot == slot;
-        let told: Vec<Telling> = self.written.telling.extract_if(.., its).collect();
-        for Telling { storage, came, .. } in told {
-            self.written.tell(storage, came, unheard);
+        let unconfirmed = 2 * u32::from(self.core.entries());
+        let its = |pending: &mut PendingReport| pending.slot == slot;
+        let reports: Vec<PendingReport> = self.written.pending.extract_if(.., its).collect();
+        for PendingReport {
+            storage, arrived, ..
+        } in reports
+        {
+            self.written.record_report(storage, arrived, unconfirmed);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One queue pair: moves bytes as the core says. The way of a command is in `path`.
+//! One queue pair: executes the actions of the core. The steps of a command are in
+//! `path`.
 
 mod abort;
 mod account;
@@ -44,7 +45,7 @@ use crate::fair_queue::FairQueue;
 use crate::peer_log::PeerLog;
 use crate::tag::SlotId;
 use account::Account;
-pub(crate) use account::{Accounts, KINDS, Left};
+pub(crate) use account::{Accounts, KINDS, Leftover};
 use arrivals::Arrivals;
 use awaiting::Awaiting;
 use fused::Pair;
@@ -59,50 +60,51 @@ pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
 pub(crate) use trust::{Source, Standing};
 
-/// What queue pairs work with during a turn.
+/// What queue pairs use during an iteration.
 pub(crate) struct Io<'a> {
     pub(crate) now: Duration,
-    /// Of the queue pair, or of the queue pairs that are called one after the other.
+    /// The provider of the queue pair, or of all queue pairs that are called in a row.
     pub(crate) provider: &'a mut dyn Provider,
     pub(crate) storage: &'a mut dyn Storage,
     pub(crate) resources: &'a mut Resources,
 }
 
-/// What the queue pairs of one reactor share.
+/// Resources that the queue pairs of one reactor share.
 pub(crate) struct Resources {
     pub(crate) buffers: DataBuffers,
-    /// What hosts hold of them.
+    /// What hosts hold of these resources.
     pub(crate) accounts: Accounts,
-    /// Where capsules of I/O queues are received.
+    /// Capsule buffers of I/O queues.
     pub(crate) capsules: Pool,
-    /// Those of admin queues, which I/O queues do not touch.
+    /// Capsule buffers of admin queues, which I/O queues do not use.
     pub(crate) admin_capsules: Pool,
-    /// Receives that queues draw from.
+    /// Shared receive queues.
     pub(crate) shared: SharedQueues,
     /// Commands that wait for a buffer.
     pub(crate) awaiting: AwaitingBuffers,
-    /// Queues with commands that wait for their host's turn, each once. Some may be gone.
+    /// Queues with commands that wait for the fair queue, each listed once. Some may be
+    /// closed.
     pub(crate) due: FairQueue<SlotId>,
-    /// How many commands may still be begun in this turn before hosts and queues take turns.
-    pub(crate) at_once: u32,
-    /// Operations that found no room on their backing store.
+    /// How many commands may still start in this iteration before the fair queue applies.
+    pub(crate) start_budget: u32,
+    /// Operations that wait for a free slot of their backing store.
     pub(crate) backlog: Backlog,
-    /// Which hosts have to be told of what backing stores lose.
+    /// Hosts to which the loss of writes has to be reported.
     pub(crate) writers: Writers,
-    /// Locks on ranges of backing stores, and commands that wait for those of others.
+    /// Range locks of backing stores, and commands that wait for other locks.
     pub(crate) locked: Locked,
     /// What the reactor has to do after the call.
     pub(crate) follow_ups: FollowUps,
-    /// Reactors that are to look after their queues, by their places.
+    /// Reactors that have to poll their queues, by index.
     pub(crate) calls: Vec<u16>,
-    /// When queues are to be polled next. Earlier than needed does no harm.
+    /// When to poll queues next. Earlier than necessary is harmless.
     pub(crate) timer: Option<Duration>,
     /// Where backing stores that fail are reported.
     pub(crate) failures: Option<Failures>,
     pub(crate) disk_log: RateLimiter,
-    /// For commands that wait long.
+    /// Rate limit for log lines about commands that wait long.
     pub(crate) wait_log: RateLimiter,
-    /// For what anybody can cause who reaches us.
+    /// Rate limit for log lines that any peer can cause.
     pub(crate) connect_log: PeerLog,
 }
 
@@ -113,13 +115,13 @@ impl Resources {
     }
 }
 
-/// The connection that a queue pair is.
+/// The connection of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) qp: QpId,
-    /// Which of the reactor's providers it is of.
+    /// The index of its provider.
     pub(crate) provider: usize,
-    /// By which it came.
+    /// The listener that accepted it.
     pub(crate) listener: ListenerId,
     pub(crate) peer: Peer,
     /// Bytes of a capsule, in-capsule data included.
@@ -130,46 +132,46 @@ pub(crate) struct Link {
 
 /// One queue pair.
 pub(crate) struct QueuePair {
-    place: SlotId,
+    id: SlotId,
     pub(crate) link: Link,
     core: Core,
     state: State,
     pub(crate) receives: Receives,
     slots: Slots,
-    /// Commands that did not begin yet.
+    /// Commands that have not started.
     arrivals: Arrivals,
     reads: Reads,
     /// Commands that wait for a buffer.
     awaiting: Awaiting,
-    /// Operations that backing stores have of this queue.
+    /// Operations of this queue that backing stores have.
     pub(crate) on_disk: u32,
-    /// Backing stores that its host is known to write to.
+    /// Backing stores to which its host is known to write.
     written: Written,
     rare: Rare,
     watch: Watch,
-    /// What its host holds, once that is known.
+    /// The account of its host, after a Connect.
     account: Option<Account>,
-    /// Capsules of its receives, as far as they count there.
+    /// Capsules of its receives that are charged to the account.
     capsules: u32,
-    /// Its place at its port.
+    /// Its slot in the quota of its port.
     _quota: PortQuotaGuard,
 }
 
 /// RDMA Reads of a queue pair.
 #[derive(Debug)]
 struct Reads {
-    /// Those that may be posted besides those in flight.
+    /// Reads that may be posted in addition to those in flight.
     left: u32,
     /// Slots that wait for one, in order.
     waiting: VecDeque<SlotId>,
 }
 
-/// What few commands need.
+/// State that few commands need.
 #[derive(Debug, Default)]
 struct Rare {
     /// Fused operations in progress, oldest first.
     pairs: Vec<Pair>,
-    /// Data that go to or come from several places of the host's memory.
+    /// Transfers with several ranges of host memory.
     transfers: Vec<Transfer>,
     /// Writes that newer ones wait for.
     lingering: Lingering,
@@ -178,36 +180,36 @@ struct Rare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// No new command is begun.
+    /// No new command starts.
     Draining,
-    /// Only waiting for the provider to say that it is closed.
+    /// Waits only for the provider to report that it is closed.
     Closing,
 }
 
-/// A command as it came.
+/// A command as received.
 #[derive(Debug)]
 struct Capsule {
     buf: Buf,
     len: usize,
-    came: Duration,
+    arrived: Duration,
 }
 
-/// Commands that a host may send before its Connect is answered, which is one
-/// (Base 2.0, 6.3), and another for who does not know that. The receives and
-/// slots for all the others are taken when a Connect succeeds.
+/// Commands that a host may send before the response to its Connect: one (Base 2.0, 6.3),
+/// and another for a host that ignores this. Receives and slots for all others are
+/// allocated when a Connect succeeds.
 pub(crate) const FIRST: u16 = 2;
 
-/// The slot that receives are posted under: they belong to none.
+/// The slot in the tags of receives, which belong to no command.
 const RECEIVE: SlotId = SlotId {
     index: u16::MAX,
     generation: 0,
 };
 
-/// Work requests that one command has outstanding at most: a write and a send.
+/// Maximum number of outstanding work requests of one command: a write and a send.
 pub const SENDS_PER_COMMAND: u32 = 2;
 
-/// A line in the log about a connected queue: it names who is at the other end,
-/// by address and by name, and what they are connected to.
+/// A log line about a connected queue, with the address and the name of the host, and its
+/// subsystem.
 macro_rules! of_peer {
     ($level:ident, $queue_pair:expr, $($text:tt)+) => {{
         let (host, subsystem, cntlid) = $queue_pair.core.association().unwrap_or_default();
@@ -219,9 +221,9 @@ use of_peer;
 use telling::limited;
 
 impl QueuePair {
-    pub(crate) fn new(place: SlotId, link: Link, core: Core, quota: PortQuotaGuard) -> Self {
+    pub(crate) fn new(id: SlotId, link: Link, core: Core, quota: PortQuotaGuard) -> Self {
         Self {
-            place,
+            id,
             core,
             state: State::Open,
             receives: Receives::Own,
@@ -243,8 +245,7 @@ impl QueuePair {
         }
     }
 
-    /// Draws its receives, which have that length, from `receives` instead of
-    /// having its own.
+    /// Uses `receives`, which have that length, instead of receives of its own.
     pub(crate) fn share(&mut self, receives: Receives, len: usize, shared: &mut SharedQueues) {
         self.receives = receives;
         self.link.capsule_len = len;
@@ -253,7 +254,7 @@ impl QueuePair {
 
     #[cold]
     fn received_nothing(&mut self, buf: Buf, io: &mut Io<'_>) {
-        // Other queues may need what it took.
+        // Other queues may need its receives.
         if matches!(self.receives, Receives::Shared(_)) {
             self.post_again(buf, io);
         }
@@ -265,7 +266,7 @@ impl QueuePair {
         self.slots.free(slot, self.account.as_ref());
     }
 
-    /// Asks the core what it wants without having been asked.
+    /// Lets the core start actions without a command.
     pub(crate) fn poll(&mut self, io: &mut Io<'_>) {
         while self.state != State::Closing
             && let Some(order) = self.core.poll(io.now)
@@ -287,7 +288,7 @@ impl QueuePair {
         }
     }
 
-    /// Since when a command waits for the host to take or give data.
+    /// Since when the oldest transfer waits for the host.
     pub(crate) fn longest_on_wire(&self) -> Option<Duration> {
         self.slots.longest_on_wire()
     }
@@ -297,23 +298,23 @@ impl QueuePair {
         self.core.qid() == 0
     }
 
-    /// Its controller, of which it is told that its host lost it. `None` if it is no
-    /// admin queue that is connected.
+    /// Its controller, which learns that its host was disconnected. `None` if it is not a
+    /// connected admin queue.
     pub(crate) fn lost(&self, reason: DisconnectReason) -> Option<Disconnected> {
         self.core.lost(reason)
     }
 
-    /// Its connection ended with an error.
+    /// Its connection ended by an error.
     pub(crate) fn broke(&self) {
         self.core.broke();
     }
 
-    /// Whether a command in flight was begun for that disk.
+    /// Whether a command in flight started on `disk`.
     pub(crate) fn uses(&self, disk: u32) -> bool {
         self.slots.uses(disk)
     }
 
-    /// Begins no new command, and closes when those in flight are done.
+    /// Starts no new command, and closes after those in flight.
     pub(crate) fn drain(&mut self, io: &mut Io<'_>) {
         if self.state == State::Open {
             self.state = State::Draining;
@@ -332,7 +333,7 @@ impl QueuePair {
         self.state == State::Closing
     }
 
-    /// Closes now.
+    /// Closes the connection now.
     pub(crate) fn abandon(&mut self, why: &str, io: &mut Io<'_>) {
         if self.state != State::Closing {
             if self.core.is_connected() {
@@ -355,20 +356,20 @@ impl QueuePair {
     }
 
     fn shut(&mut self, io: &mut Io<'_>) {
-        // Before its host can know.
+        // Before its host can detect it.
         self.end(io);
         io.provider.disconnect(self.link.qp);
     }
 
-    /// It was not accepted: nothing is left but to wait for the provider.
-    pub(crate) fn turn_away(&mut self) {
+    /// The connection was not accepted: only waits for the provider.
+    pub(crate) fn mark_rejected(&mut self) {
         self.state = State::Closing;
     }
 
-    /// The queue pair is gone. Says whether every reactor has to poll its
-    /// queues.
+    /// The queue pair is closed. Returns whether every reactor has to poll its queues.
     pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut PeerLog) -> bool {
-        // A host that takes a queue down lives. That we do says nothing.
+        // A host that disconnects a queue is alive. Closing by the target says nothing
+        // about the host.
         if *reason == CloseReason::Peer {
             self.core.hear(now);
         }
@@ -385,11 +386,11 @@ impl QueuePair {
         self.core.close()
     }
 
-    /// The provider refused work though its queues were sized for it. What was
-    /// agreed with the peer has a part in that, so it ends this connection.
+    /// The provider refused a work request although its queues are large enough. The
+    /// peer's parameters may be a cause, so only this connection ends.
     #[cold]
     fn refused(&mut self, why: &PostError, io: &mut Io<'_>) {
-        self.abandon(&format!("work was refused: {why}"), io);
+        self.abandon(&format!("the provider refused a work request: {why}"), io);
     }
 
     fn close(&mut self, cause: &CloseCause, io: &mut Io<'_>) {
@@ -424,14 +425,14 @@ impl QueuePair {
         self.shut(io);
     }
 
-    /// Our own mistake: ends this connection and nothing else.
+    /// An internal error: ends this connection only.
     fn bug(&mut self, what: &'static str, io: &mut Io<'_>) {
         debug_assert!(false, "{what}");
         self.close(&CloseCause::Internal { what }, io);
     }
 
-    /// Nothing comes of work on a queue that closes. The buffer that the provider had,
-    /// if it had one, is back.
+    /// Drops the result of a work request on a queue that is closing. The buffer that the
+    /// provider had, if any, is returned.
     #[cold]
     pub(super) fn returned(&mut self, slot: SlotId, had_buffer: bool) {
         if had_buffer

@@ -1,49 +1,49 @@
-//! How a reactor's buffers are divided: what one may hold while there are others, a
-//! host or all that came by one port.
+//! Division of a reactor's buffers: the limit of one host or one port while there are
+//! others.
 
 use nvmeof_memory::Classes;
 use nvmeof_target_core::Limits;
 
 use super::account::KINDS;
 
-/// How much one may hold while there are others.
+/// Limits of one host or port while there are others.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Most {
-    /// Of each kind of buffer, shortest first.
+pub(super) struct HolderLimits {
+    /// Buffers of each kind, shortest first.
     pub(super) held: [u32; KINDS],
-    pub(super) capsules: Parts,
+    pub(super) capsules: CapsuleDivision,
 }
 
-/// How the capsules of a reactor are divided.
+/// Division of the capsules of a reactor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
-    /// Of all, how many one may have while there are others.
+pub(super) struct CapsuleDivision {
+    /// The limit of one host or port while there are others.
     most: usize,
-    /// Those that are left to one which has none.
+    /// Capsules reserved for one that has none.
     pub(super) newcomer: usize,
 }
 
-impl Most {
+impl HolderLimits {
     /// With `percent` of so many capsules and of these buffers.
     pub(super) fn of(percent: u8, limits: &Limits, buffers: &Classes, capsules: usize) -> Self {
         let percent = usize::from(percent.min(100));
         let mut held = [u32::MAX; KINDS];
         for (most, count) in held.iter_mut().zip(buffers.counts()) {
-            // Who may have all of a kind may have longer ones besides.
+            // With 100 percent there is no limit: a host may hold longer buffers as well.
             if percent < 100 {
                 let part = (count * percent / 100).max(1);
                 *most = u32::try_from(part).unwrap_or(u32::MAX);
             }
         }
-        let capsules = Parts::of(percent, limits, capsules);
+        let capsules = CapsuleDivision::of(percent, limits, capsules);
         Self { held, capsules }
     }
 }
 
-impl Parts {
+impl CapsuleDivision {
     fn of(percent: usize, limits: &Limits, capsules: usize) -> Self {
         let others = capsules * (100 - percent) / 100;
-        // An admin queue and an I/O queue, as long as they may be.
+        // An admin queue and an I/O queue of maximum length.
         let one = usize::from(limits.queue_depth) + usize::from(Limits::ADMIN_DEPTH);
         Self {
             most: capsules - others,
@@ -51,22 +51,22 @@ impl Parts {
         }
     }
 
-    /// When everybody who may come has some.
+    /// For the case that all hosts or ports have some.
     pub(super) fn without_newcomers(self) -> Self {
         let newcomer = 0;
         Self { newcomer, ..self }
     }
 
-    /// Whether one that holds so many may have `needed` more of those that are
-    /// `free`; `several`: it is not alone. Alone it may have all of them but what
-    /// the next one needs, which cannot be taken back from a queue by then.
+    /// Whether one that holds `held` may have `needed` more of those that are `free`;
+    /// `several`: it is not alone. A single one may have all except what the next one
+    /// needs, which could not be taken back from a queue.
     pub(super) fn allow(&self, held: usize, several: bool, needed: usize, free: usize) -> bool {
         let part = !several || held.saturating_add(needed) <= self.most;
-        held == 0 || (part && free >= needed.saturating_add(self.kept_from(held)))
+        held == 0 || (part && free >= needed.saturating_add(self.reserved_for_others(held)))
     }
 
-    /// How many are not for one that holds so many.
-    pub(super) fn kept_from(&self, held: usize) -> usize {
+    /// Capsules that one that holds `held` cannot have.
+    pub(super) fn reserved_for_others(&self, held: usize) -> usize {
         if held == 0 { 0 } else { self.newcomer }
     }
 }
@@ -77,13 +77,13 @@ mod tests {
 
     use super::*;
 
-    const PARTS: Parts = Parts {
+    const PARTS: CapsuleDivision = CapsuleDivision {
         most: 100,
         newcomer: 60,
     };
 
     #[test]
-    fn the_next_host_is_left_a_queue_or_what_the_percentage_says() {
+    fn newcomer_is_left_a_queue_or_the_percentage() {
         let limits = Limits {
             queue_depth: 256,
             ..Limits::default()
@@ -95,17 +95,17 @@ mod tests {
             (1, 1000, 10, 256 + 32),
         ];
         for (percent, count, most, newcomer) in rows {
-            let parts = Parts::of(percent, &limits, count);
+            let parts = CapsuleDivision::of(percent, &limits, count);
             assert_eq!((parts.most, parts.newcomer), (most, newcomer), "{percent}");
         }
     }
 
     proptest! {
-        /// Whatever hosts ask for in whatever order: one that is alone gets all
-        /// but what the next one needs, one with others no more than its part, and
-        /// what is left for those who have nothing only those take.
+        /// Whatever hosts request in whatever order: a single one gets all except what
+        /// the next one needs, one of several no more than its share, and what is
+        /// reserved for newcomers goes only to them.
         #[test]
-        fn whoever_comes_finds_something_left(
+        fn newcomer_always_finds_its_reserve(
             steps in prop::collection::vec((0..4usize, 1..60usize, 0..5u8), 1..200),
         ) {
             let (mut held, mut first) = ([0usize; 4], [0usize; 4]);

@@ -1,11 +1,11 @@
-//! The way of a command, from its capsule to its response, in the order in which it
-//! happens: a read gets a buffer, fills it from its backing store and writes it to the
-//! host; a write gets a buffer, reads its data from the host and gives it to its backing
-//! store. What the core decides between these steps is an [`Action`].
+//! The path of a command from its capsule to its response, in the order of execution. A
+//! read gets a buffer, fills it from its backing store and writes it to the host. A write
+//! gets a buffer, reads its data from the host and passes it to its backing store.
+//! Between these steps the core decides; each decision is an [`Action`].
 //!
-//! What is rare stands elsewhere: lists of places in the host's memory (`transfer`),
-//! fused pairs (`fused`), Connect (`room`), Abort (`abort`), memory that is shared with
-//! the host (`in_place`).
+//! Rare cases are elsewhere: lists of ranges of host memory (`transfer`), fused pairs
+//! (`fused`), Connect (`room`), Abort (`abort`), memory that is shared with the host
+//! (`in_place`).
 
 use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
 use nvmeof_memory::Buf;
@@ -22,47 +22,47 @@ use super::{Capsule, Io, QueuePair, RECEIVE, SharedQueues, State, in_place};
 use crate::tag::{SlotId, Tag};
 
 impl QueuePair {
-    /// A receive came back.
+    /// A receive completed.
     #[inline]
     pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
         let Received {
             buf, len, outcome, ..
         } = received;
-        // After a failure the provider says that the queue pair is closed.
+        // After a failure the provider reports that the queue pair is closed.
         if !outcome.is_success() || self.state == State::Closing {
             return self.received_nothing(buf, io);
         }
-        let came = io.now;
-        let capsule = Capsule { buf, len, came };
+        let arrived = io.now;
+        let capsule = Capsule { buf, len, arrived };
         if let Err(why) = self.receives.draw(&mut io.resources.shared) {
             self.arrivals.waiting.push_back(capsule);
             return self.abandon(&why, io);
         }
-        // Almost always nothing waits.
-        if self.state == State::Open && self.begins_at_once() && !self.takes_turns(io) {
+        // Fast path: no command waits.
+        if self.state == State::Open && self.is_next_to_start() && !self.must_queue(io) {
             self.begin(capsule, io);
         } else {
-            self.put_off(capsule, io);
+            self.defer(capsule, io);
         }
         self.settle(io);
     }
 
-    /// Whether a command that comes now has to wait for its host's turn. Those of who
-    /// did not say yet who it is do not: few connections are there without a Connect,
-    /// each with one command. All others do, also those that enable a controller:
-    /// admin queues can carry a flood as any other.
+    /// Whether a command that arrives now has to wait for the fair queue. Commands before
+    /// a Connect do not: there are few such connections, each with one command. All
+    /// others do, also those that enable a controller: admin queues can carry a flood
+    /// like any other.
     #[inline]
-    pub(super) fn takes_turns(&self, io: &mut Io<'_>) -> bool {
+    pub(super) fn must_queue(&self, io: &mut Io<'_>) -> bool {
         if self.account.is_none() {
             return false;
         }
-        let all_begun = io.resources.at_once == 0;
-        io.resources.at_once = io.resources.at_once.saturating_sub(1);
-        all_begun
+        let over_budget = io.resources.start_budget == 0;
+        io.resources.start_budget = io.resources.start_budget.saturating_sub(1);
+        over_budget
     }
 
-    /// Whether a command that comes now is the next to be begun.
-    pub(super) fn begins_at_once(&self) -> bool {
+    /// Whether a command that arrives now is the next to start.
+    pub(super) fn is_next_to_start(&self) -> bool {
         self.arrivals.waiting.is_empty()
             && self.arrivals.responses.is_empty()
             && !self.slots.is_full()
@@ -72,7 +72,7 @@ impl QueuePair {
         let Capsule { buf, len, .. } = capsule;
         let room = self.make_room(io);
         let Some((slot, command)) = self.slots.take() else {
-            return self.bug("a command was begun without a slot", io);
+            return self.bug("a command was started without a slot", io);
         };
         let bytes = buf.get(..len).unwrap_or_default();
         command.began = io.now;
@@ -91,7 +91,7 @@ impl QueuePair {
         self.perform(slot, action, io);
     }
 
-    /// Does what the core says, until something has to be waited for.
+    /// Executes actions of the core until the command has to wait.
     pub(super) fn perform(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
         loop {
             action = match action {
@@ -112,8 +112,8 @@ impl QueuePair {
                 Action::Pull { remote, .. } => {
                     if let Some(next) = self.write_in_place(slot, io) {
                         next
-                    // A buffer that waits for its read is of no use to anybody:
-                    // first the read, then the buffer.
+                    // A buffer that waits for its read would be idle: first the read,
+                    // then the buffer.
                     } else if self.has_read(slot) && self.has_buffers(slot, &action, io) {
                         return self.pull(slot, remote, io);
                     } else {
@@ -141,15 +141,14 @@ impl QueuePair {
                     self.core
                         .step(io.now, &mut command.request, Event::Room(data))
                 }
-                Action::Keep(keeping) => return self.keep(slot, keeping, io),
+                Action::Keep(keeping) => return self.await_save(slot, keeping, io),
                 Action::Hold => return self.hold(slot, io),
                 Action::Close(cause) => return self.close(&cause, io),
             };
         }
     }
 
-    /// Whether there is an RDMA Read that the command may begin; if not, it is its
-    /// turn when there is one.
+    /// Whether the command has an RDMA Read slot; if not, the command is queued for one.
     fn has_read(&mut self, slot: SlotId) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
@@ -165,8 +164,8 @@ impl QueuePair {
         true
     }
 
-    /// Whether there are the buffers that `action` needs; if not, it is its turn when
-    /// there are.
+    /// Whether the command has the buffers that `action` needs; if not, the command is
+    /// queued for them.
     #[inline]
     fn has_buffers(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
@@ -181,7 +180,7 @@ impl QueuePair {
         {
             return self.has_second(slot, len, io);
         }
-        // Whoever came first gets the next buffer.
+        // First come, first served.
         let first = !io.resources.awaiting.has_queues() && self.awaiting.commands.is_empty();
         let provided = match first {
             true => provide(command, lacks, self.account.as_ref(), io),
@@ -190,8 +189,8 @@ impl QueuePair {
         if provided == Provided::Yes {
             return true;
         }
-        // A Copy between two pieces holds the buffer with its list of sources. Those
-        // before it may wait for one of that kind, so it goes before them.
+        // Between two pieces, a Copy holds the buffer with its list of sources. Commands
+        // before it may wait for a buffer of that kind, so it goes first.
         let holds_one = lacks.spare.is_some() && !command.data.is_none();
         self.note_full(provided, io);
         match holds_one {
@@ -202,7 +201,7 @@ impl QueuePair {
         false
     }
 
-    /// `action` has to wait for what it has no part of yet.
+    /// Defers `action` until its resource is available.
     #[cold]
     fn wait(&mut self, slot: SlotId, action: Action) {
         if let Some(command) = self.slots.get(slot) {
@@ -221,7 +220,7 @@ impl QueuePair {
         self.post_read(slot, local, remote, pieces, io);
     }
 
-    /// A send, write or read came back.
+    /// A send, write or read completed.
     #[inline]
     pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
         let slot = Tag::from_bits(completion.tag.0).slot;
@@ -247,13 +246,13 @@ impl QueuePair {
         self.settle(io);
     }
 
-    /// The data of a command are here.
+    /// The data of a command have arrived.
     pub(super) fn pulled(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
-        self.go_on_pulled(slot, buf, io);
+        self.resume_pulled(slot, buf, io);
         self.pull_more(io);
     }
 
-    fn go_on_pulled(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
+    fn resume_pulled(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let room = self.make_room(io);
         let Some(command) = self.slots.get(slot) else {
             return;
@@ -262,7 +261,7 @@ impl QueuePair {
         if std::mem::take(&mut command.reads) {
             self.reads.left += 1;
         }
-        let place = match std::mem::take(&mut command.lent) {
+        let data = match std::mem::take(&mut command.lent) {
             Lent::Capsule => {
                 command.capsule = buf;
                 command.capsule.as_mut()
@@ -272,7 +271,7 @@ impl QueuePair {
                 command.data.restore(buf)
             }
         };
-        let Some(data) = place else {
+        let Some(data) = data else {
             return self.bug("pulled without a buffer", io);
         };
         if command.request.is_fusing() {
@@ -285,7 +284,7 @@ impl QueuePair {
         self.perform(slot, action, io);
     }
 
-    /// A read ended: the next one may begin.
+    /// A read completed: starts the next one.
     pub(super) fn pull_more(&mut self, io: &mut Io<'_>) {
         while self.reads.left > 0
             && !self.is_closing()
@@ -301,7 +300,8 @@ impl QueuePair {
         }
     }
 
-    /// Runs `op` on its disk. Gives the next action when it ended at once.
+    /// Executes `op` on its backing store. Returns the next action if it completed at
+    /// once.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -310,10 +310,10 @@ impl QueuePair {
         io: &mut Io<'_>,
     ) -> Option<Action> {
         if op.kind == IoKind::Flush {
-            self.flush_came(slot);
+            self.flush_started(slot);
         }
         let risk = self.risk_of(op, io);
-        // Almost never is anything locked.
+        // Fast path: nothing is locked.
         if op.kind != IoKind::Read
             && !(io.resources.locked.member.is_idle() && self.rare.pairs.is_empty())
             && self.is_locked_out(slot, op, io)
@@ -327,7 +327,7 @@ impl QueuePair {
         if op.kind == IoKind::FlushOwn && !self.is_unflushed(op.disk, io) {
             return self.step_executed(slot, Executed::Ok, None, io);
         }
-        let queue = self.place;
+        let queue = self.id;
         let tag = Tag { queue, slot }.to_bits();
         let command = self.slots.get(slot)?;
         command.risk = risk;
@@ -336,7 +336,7 @@ impl QueuePair {
             return None;
         };
         let request = DiskRequest { tag, op: lent };
-        // What waits longer goes first.
+        // Pending operations go first.
         if io.resources.backlog.waits_for(op.disk) {
             self.on_disk += 1;
             io.resources.backlog.push(self.host(), op.disk, request);
@@ -366,13 +366,13 @@ impl QueuePair {
                 why: Why::NotOpen,
                 back,
             }) => {
-                self.tell_not_open(op.disk, io);
+                self.report_not_open(op.disk, io);
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
         }
     }
 
-    /// A disk operation ended.
+    /// An operation of a backing store completed.
     pub(crate) fn executed(&mut self, slot: SlotId, done: Done, io: &mut Io<'_>) {
         self.on_disk = self.on_disk.saturating_sub(1);
         self.rare.lingering.is_over(slot);
@@ -385,7 +385,7 @@ impl QueuePair {
             }
         };
         if self.state == State::Closing {
-            // The disk has nothing of it any more.
+            // The backing store no longer uses its buffers.
             self.free(slot);
             return;
         }
@@ -429,11 +429,12 @@ impl QueuePair {
             ..
         } = &mut *command;
         let data = match lent {
-            // What the disk read or wrote whole is nothing that the core looks at.
+            // The core does not examine data that the backing store read or wrote as a
+            // whole.
             Lent::Data | Lent::Capsule => &[],
             _ => bytes_of(request.data(), capsule.as_deref(), data.get()),
         };
-        // The core keeps the request while it looks at the data beside it.
+        // The core borrows the request and the data beside it.
         let event = Event::Executed { outcome, data };
         let action = self.core.step(io.now, request, event);
         if lent == Lent::Piece
@@ -444,14 +445,14 @@ impl QueuePair {
         Some(action)
     }
 
-    /// Answers a command.
+    /// Sends the response to a command.
     pub(super) fn respond(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
         self.give(slot, response, true, io);
     }
 
-    /// Sends an answer; `counted` is not one to a command that was held. The
-    /// receive is posted again before it goes out, since with the answer the
-    /// host may send its next command.
+    /// Sends a response; `counted` is false for a held command. The receive is posted
+    /// again before the response is sent, because the host may send its next command once
+    /// it has the response.
     pub(super) fn give(
         &mut self,
         slot: SlotId,
@@ -471,7 +472,7 @@ impl QueuePair {
         command.on_wire = Some(io.now);
         let pieces = command.pieces();
         let capsule = command.capsule.take();
-        // Data that go to the host count until it has them.
+        // Data for the host are charged until it has them.
         let data = match response.push {
             Some(_) => {
                 command.lent = Lent::Data;
@@ -480,8 +481,8 @@ impl QueuePair {
             None => command.data.end(account),
         };
         self.receive_again(capsule, io);
-        // The host's own memory holds its data already; before the answer it is
-        // let go, and so it is when nothing came of the command.
+        // Mapped memory of the host holds its data already. It is unmapped before the
+        // response, and also if the command failed.
         let data = data.filter(|data| !data.is_lent());
         match (response.push, data) {
             (Some(_), Some(local)) if !pieces.is_empty() => {
@@ -505,7 +506,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends the answer: its data are on their way.
+    /// Sends the response: its data are in flight.
     pub(super) fn send(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
         let send = Work::Send {
             head: head_of(response),
@@ -541,7 +542,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts a buffer that a receive had.
+    /// Posts the buffer of a receive again.
     #[inline]
     pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
         if let Err(why) = self.post_recv(buf, io.provider, &mut io.resources.shared)
@@ -551,8 +552,8 @@ impl QueuePair {
         }
     }
 
-    /// Gives a buffer to the provider for the next command.
-    // With each answer: it is short.
+    /// Posts a buffer for the next command.
+    // Short, because it runs with each response.
     #[inline(always)]
     pub(crate) fn post_recv(
         &mut self,
@@ -581,7 +582,7 @@ impl QueuePair {
         }
     }
 
-    /// Begins what waits for a slot, and does what the core wants besides.
+    /// Starts commands that wait for a slot, and handles further requests of the core.
     #[inline]
     pub(super) fn settle(&mut self, io: &mut Io<'_>) {
         let nothing = self.state == State::Open
@@ -598,7 +599,7 @@ impl QueuePair {
             if let Some(response) = self.arrivals.responses.pop_front() {
                 self.answer_held(&response, io);
             } else if self.state == State::Open
-                && !self.waits_for_turn(io)
+                && !self.wait_for_fair_queue(io)
                 && let Some(capsule) = self.arrivals.waiting.pop_front()
             {
                 self.begin(capsule, io);
@@ -608,7 +609,7 @@ impl QueuePair {
         }
         let follow_ups = self.core.take_follow_ups();
         if !follow_ups.is_empty() {
-            self.tell(follow_ups, io);
+            self.handle_follow_ups(follow_ups, io);
         }
         if self.state == State::Draining && self.slots.in_use() == 0 && !self.core.is_needed() {
             self.shut(io);
@@ -625,12 +626,12 @@ impl QueuePair {
     }
 
     pub(super) fn tag(&self, slot: SlotId) -> RdmaTag {
-        let queue = self.place;
+        let queue = self.id;
         RdmaTag(Tag { queue, slot }.to_bits())
     }
 }
 
-/// The message that an answer is.
+/// The message of a response.
 fn head_of(response: &Response) -> Inline {
     Inline::of(response.cqe.to_bytes())
 }

@@ -1,5 +1,5 @@
-//! Commands that wait for others: for a lock to go or to be held, until nothing that
-//! was begun will write to a disk any more, or for whoever keeps what hosts protect.
+//! Commands that wait for a range lock, for earlier writes to a backing store, or until a
+//! write protection is stored.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::waits::WaitsFor;
 use super::{Io, QueuePair, State};
 use crate::tag::SlotId;
 
-/// The membership of one reactor in the range locks, and the commands that wait.
+/// The range lock member of one reactor, and the commands that wait.
 pub(crate) struct Locked {
     pub(crate) member: LockMember,
     pub(crate) waiting: Waiting,
 }
 
-/// What waits on one reactor. Some of it may be gone.
+/// Commands of one reactor that wait. Some may have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Commands that wait for a lock: queue and slot.
     pub(crate) locked_out: VecDeque<(SlotId, SlotId)>,
     settling: Vec<Settling>,
-    keeping: Vec<ToBeKept>,
+    saves: Vec<PendingSave>,
 }
 
-/// A command that waits for what was begun before it.
+/// A command that waits for commands that started before it.
 #[derive(Debug)]
 pub(crate) struct Settling {
     pub(crate) queue: SlotId,
@@ -34,77 +34,76 @@ pub(crate) struct Settling {
     barrier: Barrier,
 }
 
-/// A command that waits until what it asked for is kept.
+/// A command that waits until its request is stored.
 #[derive(Debug)]
-pub(crate) struct ToBeKept {
+pub(crate) struct PendingSave {
     pub(crate) queue: SlotId,
     slot: SlotId,
-    keeping: Keeping,
+    save: Keeping,
 }
 
 impl Waiting {
-    /// Commands of which it is known whether they were kept.
-    pub(crate) fn take_kept(&mut self) -> Vec<ToBeKept> {
-        let kept = self.keeping.extract_if(.., |one| one.keeping.is_over());
-        kept.collect()
+    /// Commands whose requests were stored or failed.
+    pub(crate) fn take_saved(&mut self) -> Vec<PendingSave> {
+        let saved = self.saves.extract_if(.., |one| one.save.is_over());
+        saved.collect()
     }
 
-    /// Commands for which there is nothing left to wait.
+    /// Commands whose barriers are complete.
     pub(crate) fn take_settled(&mut self) -> Vec<Settling> {
         let settled = self.settling.extract_if(.., |one| one.barrier.is_quiet());
         settled.collect()
     }
 
-    /// For what the command in `slot` of `queue` waits here, if it does.
+    /// Why the command in `slot` of `queue` waits here, if it does.
     pub(super) fn reason(&self, queue: SlotId, slot: SlotId) -> Option<WaitsFor> {
-        let keeps = |one: &ToBeKept| (one.queue, one.slot) == (queue, slot);
+        let is_it = |one: &PendingSave| (one.queue, one.slot) == (queue, slot);
         if self.locked_out.contains(&(queue, slot)) {
             Some(WaitsFor::Lock)
         } else if self.for_earlier_writes(queue, slot) {
             Some(WaitsFor::EarlierWrites)
-        } else if self.keeping.iter().any(keeps) {
+        } else if self.saves.iter().any(is_it) {
             Some(WaitsFor::Protection)
         } else {
             None
         }
     }
 
-    /// Whether the command in `slot` of `queue` waits until earlier writes are over.
+    /// Whether the command in `slot` of `queue` waits for earlier writes.
     pub(super) fn for_earlier_writes(&self, queue: SlotId, slot: SlotId) -> bool {
         let mut all = self.settling.iter();
         all.any(|one| (one.queue, one.slot) == (queue, slot))
     }
 
-    /// The command in `slot` of `queue` waits neither for a lock nor for earlier writes
-    /// any more.
+    /// The command in `slot` of `queue` no longer waits for a lock or for earlier writes.
     pub(super) fn leave(&mut self, queue: SlotId, slot: SlotId) {
         self.locked_out.retain(|one| *one != (queue, slot));
         self.settling
             .retain(|one| (one.queue, one.slot) != (queue, slot));
     }
 
-    /// Commands that wait until they are kept.
+    /// Commands that wait until they are stored.
     #[cfg(test)]
-    pub(crate) fn to_be_kept(&self) -> usize {
-        self.keeping.len()
+    pub(crate) fn pending_saves(&self) -> usize {
+        self.saves.len()
     }
 
-    /// The queue is gone: nobody is answered. Otherwise a host that comes, asks and
-    /// goes would fill the memory while something is waited for.
+    /// The queue is closed and gets no response. Otherwise a host that connects, sends a
+    /// request and disconnects again and again would fill the memory.
     pub(crate) fn forget(&mut self, gone: &QueuePair) {
-        self.locked_out.retain(|(queue, _)| *queue != gone.place);
-        self.settling.retain(|one| one.queue != gone.place);
-        self.keeping.retain(|one| one.queue != gone.place);
+        self.locked_out.retain(|(queue, _)| *queue != gone.id);
+        self.settling.retain(|one| one.queue != gone.id);
+        self.saves.retain(|one| one.queue != gone.id);
     }
 }
 
 impl QueuePair {
-    /// Has `op` of the command in `slot` wait until everything that was begun for
-    /// its disk is over, on every reactor.
+    /// Makes `op` of the command in `slot` wait until all operations that started on its
+    /// backing store are complete, on every reactor.
     #[cold]
     pub(super) fn quiesce(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) {
         io.resources.locked.waiting.settling.push(Settling {
-            queue: self.place,
+            queue: self.id,
             slot,
             op: *op,
             barrier: io
@@ -115,7 +114,7 @@ impl QueuePair {
         });
     }
 
-    /// It is over: what was written becomes stable.
+    /// They are complete: flushes what was written.
     pub(crate) fn settled(&mut self, settled: &Settling, io: &mut Io<'_>) {
         if self.state == State::Closing {
             return;
@@ -128,34 +127,34 @@ impl QueuePair {
         self.settle(io);
     }
 
-    /// Has the command in `slot` wait until it is kept. Somebody else does that, who
-    /// may hang: nothing of the reactor's waits.
+    /// Makes the command in `slot` wait until it is stored. Another thread does that and
+    /// may stall: nothing else on the reactor waits.
     #[cold]
-    pub(super) fn keep(&mut self, slot: SlotId, keeping: Keeping, io: &mut Io<'_>) {
-        io.resources.locked.waiting.keeping.push(ToBeKept {
-            queue: self.place,
+    pub(super) fn await_save(&mut self, slot: SlotId, save: Keeping, io: &mut Io<'_>) {
+        io.resources.locked.waiting.saves.push(PendingSave {
+            queue: self.id,
             slot,
-            keeping,
+            save,
         });
     }
 
-    /// It is known whether it was kept.
-    pub(crate) fn kept(&mut self, kept: &ToBeKept, io: &mut Io<'_>) {
-        let (ToBeKept { slot, keeping, .. }, false) = (kept, self.is_closing()) else {
+    /// The request was stored, or failed.
+    pub(crate) fn saved(&mut self, pending: &PendingSave, io: &mut Io<'_>) {
+        let (PendingSave { slot, save, .. }, false) = (pending, self.is_closing()) else {
             return;
         };
-        let kept = matches!(keeping.outcome(), Some(Ok(())));
+        let saved = matches!(save.outcome(), Some(Ok(())));
         let Some(command) = self.slots.get(*slot) else {
             return;
         };
-        let event = Event::Kept { kept };
+        let event = Event::Kept { kept: saved };
         let action = self.core.step(io.now, &mut command.request, event);
         self.perform(*slot, action, io);
         self.settle(io);
     }
 
-    /// When the oldest command was begun here that will write to a disk of which
-    /// `is_it` says that it is the one.
+    /// The start of the oldest command of this queue that will write to a backing store
+    /// that `is_it` accepts.
     pub(crate) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         self.slots.oldest_write(is_it)
     }

@@ -1,34 +1,34 @@
-//! Where the receives of queues come from: each has its own, or those of one
-//! device draw from shared ones, so that memory follows what is in flight and
-//! not what hosts might send.
+//! Receives of queues: each queue has its own, or the queues of one device use a shared
+//! receive queue, so that memory follows the commands in flight and not what hosts might
+//! send.
 //!
-//! Of a shared receive queue as many receives are held as its queues may have
-//! commands outstanding, but no more than it has entries: beyond that, hosts
-//! wait now and then until one is free. A queue that takes more than its part
-//! broke the protocol, since it would take those of others.
+//! A shared receive queue has as many receives as its queues may have outstanding
+//! commands, but no more than its entries: beyond that, hosts wait now and then until one
+//! is free. A queue that uses more than its share violates the protocol, because it would
+//! use those of others.
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{PostError, Provider, SharedReceives, SrqId, Tag as RdmaTag};
 
 use crate::tag::{NO_SLOT, SlotId, Tag};
 
-/// Where the receives of one queue come from.
+/// The source of the receives of one queue.
 #[derive(Debug)]
 pub(crate) enum Receives {
     /// The queue pair has its own.
     Own,
-    /// The queue draws from those of its device.
-    Shared(Part),
+    /// The queue uses the shared receive queue of its device.
+    Shared(Share),
 }
 
-/// What a queue has to do with the receives that it draws from.
+/// The share of a queue in a shared receive queue.
 #[derive(Debug)]
-pub(crate) struct Part {
-    /// Which of [`SharedQueues`].
+pub(crate) struct Share {
+    /// The index in [`SharedQueues`].
     at: u16,
     /// Commands that may be outstanding on the queue.
-    share: u32,
-    /// Receives that it took and did not give back.
+    entries: u32,
+    /// Receives that it consumed and did not return.
     drawn: u32,
 }
 
@@ -41,12 +41,12 @@ pub(crate) struct SharedQueues(Vec<Option<SharedQueue>>);
 struct SharedQueue {
     provider: usize,
     srq: SrqId,
-    /// Receives it has room for.
+    /// Its capacity.
     entries: u32,
-    /// Queues that draw from it, and the sum of their shares.
+    /// Queues that use it, and the sum of their shares.
     queues: u32,
     shares: u32,
-    /// Receives that are posted, and that queues took.
+    /// Receives that are posted, and that queues have consumed.
     posted: u32,
     drawn: u32,
 }
@@ -60,8 +60,7 @@ impl SharedQueue {
 }
 
 impl SharedQueues {
-    /// One more queue draws from `shared`, which is provider `provider`'s.
-    /// `None` when there are as many as can be named.
+    /// Adds a queue to `shared` of provider `provider`. `None` if all indices are used.
     pub(crate) fn join(&mut self, provider: usize, shared: SharedReceives) -> Option<Receives> {
         let SharedReceives { srq, entries } = shared;
         let known = |one: &Option<SharedQueue>| {
@@ -85,9 +84,9 @@ impl SharedQueues {
             drawn: 0,
         });
         queue.queues += 1;
-        Some(Receives::Shared(Part {
+        Some(Receives::Shared(Share {
             at,
-            share: 0,
+            entries: 0,
             drawn: 0,
         }))
     }
@@ -96,7 +95,7 @@ impl SharedQueues {
         self.0.get_mut(usize::from(at))?.as_mut()
     }
 
-    /// Posts a receive, or drops it when there are enough.
+    /// Posts a receive, or drops it if there are enough.
     fn post(&mut self, at: u16, buf: Buf, provider: &mut dyn Provider) -> Result<(), PostError> {
         let Some(queue) = self.get(at) else {
             return Ok(());
@@ -110,50 +109,50 @@ impl SharedQueues {
         Ok(())
     }
 
-    /// A shared receive came back; `slot` is of its tag.
+    /// A shared receive completed; `slot` is that of its tag.
     pub(crate) fn came_back(&mut self, slot: SlotId) {
         if let Some(queue) = self.get(slot.index) {
             queue.posted = queue.posted.saturating_sub(1);
         }
     }
 
-    /// A queue is gone, and with it what it had taken. Afterwards
-    /// [`refill`](Self::refill).
+    /// A queue was closed, with the receives that it had consumed. Call
+    /// [`refill`](Self::refill) afterwards.
     pub(crate) fn leave(&mut self, receives: &Receives) {
-        let Receives::Shared(part) = receives else {
+        let Receives::Shared(share) = receives else {
             return;
         };
-        let Some(queue) = self.get(part.at) else {
+        let Some(queue) = self.get(share.at) else {
             return;
         };
-        queue.shares = queue.shares.saturating_sub(part.share);
-        queue.drawn = queue.drawn.saturating_sub(part.drawn);
+        queue.shares = queue.shares.saturating_sub(share.entries);
+        queue.drawn = queue.drawn.saturating_sub(share.drawn);
         queue.queues = queue.queues.saturating_sub(1);
         if queue.queues == 0
-            && let Some(place) = self.0.get_mut(usize::from(part.at))
+            && let Some(entry) = self.0.get_mut(usize::from(share.at))
         {
-            // The provider drops what is posted.
-            *place = None;
+            // The provider drops posted receives.
+            *entry = None;
         }
     }
 
-    /// Posts what is missing since a queue went with what it had taken, as far
-    /// as `take` gives buffers.
+    /// Posts receives that are missing after a queue was closed, as far as `take` returns
+    /// buffers.
     pub(crate) fn refill(
         &mut self,
         receives: &Receives,
         provider: &mut dyn Provider,
         mut take: impl FnMut() -> Option<Buf>,
     ) {
-        let Receives::Shared(part) = receives else {
+        let Receives::Shared(share) = receives else {
             return;
         };
-        while let Some(queue) = self.get(part.at)
+        while let Some(queue) = self.get(share.at)
             && queue.lacks(0) > 0
             && let Some(buf) = take()
         {
-            if let Err(why) = self.post(part.at, buf, provider) {
-                tracing::debug!("a shared receive is missing: {why}");
+            if let Err(why) = self.post(share.at, buf, provider) {
+                tracing::debug!("cannot post a shared receive: {why}");
                 return;
             }
         }
@@ -161,60 +160,60 @@ impl SharedQueues {
 }
 
 impl Receives {
-    /// Buffers to be taken before the queue may have `entries` commands
-    /// outstanding instead of `now`.
+    /// Buffers to allocate before the queue may have `entries` outstanding commands
+    /// instead of `now`.
     pub(crate) fn needed(&self, now: u16, entries: u16, shared: &mut SharedQueues) -> usize {
         let more = entries.saturating_sub(now);
         match self {
             Self::Own => usize::from(more),
-            Self::Shared(part) => {
-                let lacks = shared.get(part.at).map(|one| one.lacks(more.into()));
+            Self::Shared(share) => {
+                let lacks = shared.get(share.at).map(|one| one.lacks(more.into()));
                 usize::try_from(lacks.unwrap_or(0)).unwrap_or(usize::MAX)
             }
         }
     }
 
-    /// The queue may have `entries` commands outstanding from now on.
+    /// The queue may have `entries` outstanding commands from now on.
     pub(crate) fn grow(&mut self, entries: u16, shared: &mut SharedQueues) {
-        let Self::Shared(part) = self else { return };
-        let more = u32::from(entries).saturating_sub(part.share);
-        part.share += more;
-        if let Some(queue) = shared.get(part.at) {
+        let Self::Shared(share) = self else { return };
+        let more = u32::from(entries).saturating_sub(share.entries);
+        share.entries += more;
+        if let Some(queue) = shared.get(share.at) {
             queue.shares = queue.shares.saturating_add(more);
         }
     }
 
-    /// A command came. The error says by how much it is one too many.
+    /// A command arrived. The error says by how much it exceeds the limit.
     pub(crate) fn draw(&mut self, shared: &mut SharedQueues) -> Result<(), String> {
-        let Self::Shared(part) = self else {
-            // The queue pair has no more receives than commands are allowed.
+        let Self::Shared(share) = self else {
+            // The queue pair has no more receives than allowed commands.
             return Ok(());
         };
-        part.drawn += 1;
-        if let Some(queue) = shared.get(part.at) {
+        share.drawn += 1;
+        if let Some(queue) = shared.get(share.at) {
             queue.drawn += 1;
         }
-        if part.drawn > part.share {
+        if share.drawn > share.entries {
             return Err(format!(
-                "the host sent {} commands before one was answered, {} are allowed",
-                part.drawn, part.share
+                "the host has {} commands outstanding, {} are allowed",
+                share.drawn, share.entries
             ));
         }
         Ok(())
     }
 
-    /// What a command came in is free; it has to be posted or dropped.
+    /// The buffer of a command is free; the caller posts or drops it.
     #[inline]
     pub(crate) fn give_back(&mut self, shared: &mut SharedQueues) {
-        let Self::Shared(part) = self else { return };
-        part.drawn = part.drawn.saturating_sub(1);
-        if let Some(queue) = shared.get(part.at) {
+        let Self::Shared(share) = self else { return };
+        share.drawn = share.drawn.saturating_sub(1);
+        if let Some(queue) = shared.get(share.at) {
             queue.drawn = queue.drawn.saturating_sub(1);
         }
     }
 
-    /// Posts a receive where it belongs. `own` does so for a queue pair that
-    /// has its own.
+    /// Posts a receive to the shared queue, or with `own` to a queue pair that has its
+    /// own.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -225,12 +224,12 @@ impl Receives {
     ) -> Result<(), PostError> {
         match self {
             Self::Own => own(provider, buf),
-            Self::Shared(part) => shared.post(part.at, buf, provider),
+            Self::Shared(share) => shared.post(share.at, buf, provider),
         }
     }
 }
 
-/// The name of shared receives: they are of no queue yet.
+/// The tag of shared receives, which belong to no queue yet.
 fn tag(at: u16) -> RdmaTag {
     let slot = SlotId {
         index: at,
@@ -251,7 +250,7 @@ mod tests {
     };
 
     #[test]
-    fn a_queue_draws_no_more_than_it_may_have_commands() {
+    fn queue_draws_no_more_than_its_share() {
         let mut shared = SharedQueues::default();
         let mut receives = shared.join(0, SHARED).unwrap();
         receives.grow(FIRST, &mut shared);
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_ends_at_the_entries() {
+    fn needed_receives_are_limited_by_entries() {
         let mut shared = SharedQueues::default();
         let mut first = shared.join(0, SHARED).unwrap();
         assert_eq!(first.needed(0, 64, &mut shared), 64);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_all_left_is_forgotten() {
+    fn shared_queue_without_users_is_removed() {
         let mut shared = SharedQueues::default();
         let [mut a, b] = [(); 2].map(|()| shared.join(0, SHARED).unwrap());
         a.grow(50, &mut shared);

@@ -1,5 +1,5 @@
-//! What a queue needs once it is connected: taken when its Connect is
-//! processed, so that who only reaches us holds next to nothing.
+//! Resources of a connected queue, allocated when its Connect is processed: a peer
+//! without a Connect holds next to nothing.
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{PostError, Whose, Work};
@@ -10,12 +10,12 @@ use super::slots::Lent;
 use super::{FIRST, Io, QueuePair};
 use crate::tag::SlotId;
 
-/// Capsules for the receives of a whole queue, or for what its part adds to
-/// those that it draws from.
+/// Capsule buffers for the receives of a whole queue, or for its share of a shared
+/// receive queue.
 pub(super) struct Room(Vec<Buf>);
 
-/// Capsules for all admin queues that there may be: of I/O and discovery controllers,
-/// and without a controller yet, some of which may be closing.
+/// Capsule buffers for the maximum number of admin queues: of I/O controllers, of
+/// discovery controllers, and before a Connect, some of which may be closing.
 pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
     let controllers = usize::from(limits.controllers) + usize::from(limits.discovery_controllers);
     let unconnected = 2 * usize::from(limits.unconnected);
@@ -23,8 +23,8 @@ pub(crate) fn all_admin_capsules(limits: &Limits) -> usize {
 }
 
 impl QueuePair {
-    /// Before the core may process a Connect: takes what the queue would need,
-    /// or tells the core that there is not enough. `None` on a queue that is connected.
+    /// Before the core may process a Connect: allocates what the queue would need, or
+    /// notifies the core that there is not enough. `None` on a connected queue.
     #[inline]
     pub(super) fn make_room(&mut self, io: &mut Io<'_>) -> Option<Room> {
         if self.core.is_connected() {
@@ -67,8 +67,8 @@ impl QueuePair {
         Room(room)
     }
 
-    /// After that: posts the receives if the queue is connected now, which is
-    /// before its host is told so; gives everything back if it is not.
+    /// After that: posts the receives if the queue is connected now, before its host gets
+    /// the response; otherwise returns everything.
     #[inline]
     pub(super) fn take_room(&mut self, room: Option<Room>, io: &mut Io<'_>) {
         if let Some(room) = room {
@@ -84,7 +84,7 @@ impl QueuePair {
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
         let whose = Whose::of_host(host, subsystem, self.core.qid());
         io.provider.set_whose(self.link.qp, whose);
-        // Those of admin queues are nobody's part.
+        // Capsules of admin queues are not charged to a host.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);
         self.slots.grow(self.core.entries());
@@ -99,8 +99,8 @@ impl QueuePair {
         }
     }
 
-    /// The data of a Connect go where its capsule was, which is parsed
-    /// already: nobody but the host itself lacks a buffer by that.
+    /// Pulls the data of a Connect into its capsule buffer, which is parsed already: only
+    /// the host itself lacks a buffer meanwhile.
     pub(super) fn pull_connect(&mut self, slot: SlotId, remote: Remote, io: &mut Io<'_>) {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let capsule = self.slots.get(slot).and_then(|command| {

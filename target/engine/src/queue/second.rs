@@ -1,11 +1,11 @@
 //! The second buffer of a command that holds one of the same length or a longer one: a
-//! Compare, which has its data in one and what its disk reads in the other, and a Copy
-//! whose list takes a buffer as long as its pieces.
+//! Compare has its data in one and the data of its backing store in the other; the list
+//! of a Copy takes a buffer as long as its pieces.
 //!
-//! Such a command must not wait for a buffer as others do, or all buffers could be held
-//! by commands that do so. It takes one from the pool while there is one; otherwise it
-//! waits for the reserve, which only such commands take. Who has the reserve waits for
-//! nothing but its disk, or for a range lock, whose holder has all that it needs.
+//! Such a command must not wait for a buffer as others do, or such commands could hold
+//! all buffers. It takes one from the pool if there is one. Otherwise it waits for the
+//! reserve, which is for such commands only. The command with the reserve waits only for
+//! its backing store, or for a range lock whose holder has all that it needs.
 
 use super::account::{Provided, provide};
 use super::slots::{Command, Lacks};
@@ -13,7 +13,7 @@ use super::{Io, QueuePair, State};
 use crate::tag::SlotId;
 
 impl Command {
-    /// Bytes of the second buffer, if it lacks that one and holds another that is not
+    /// Length of the second buffer, if it lacks one and holds another that is not
     /// shorter.
     #[cold]
     pub(super) fn lacks_second(&self, lacks: Lacks) -> Option<u32> {
@@ -23,17 +23,17 @@ impl Command {
 }
 
 impl QueuePair {
-    /// Whether there is a second buffer of `len` bytes for the command in `slot`; if not,
-    /// it is its turn when there is.
+    /// Whether the command in `slot` has a second buffer of `len` bytes; if not, the
+    /// command is queued for one.
     #[cold]
     pub(super) fn has_second(&mut self, slot: SlotId, len: u32, io: &mut Io<'_>) -> bool {
-        // Whoever came first gets the next one.
+        // First come, first served.
         let has = io.resources.awaiting.seconds.is_empty() && self.take_second(slot, len, io);
         if !has {
             io.resources
                 .awaiting
                 .seconds
-                .push(self.host(), (self.place, slot));
+                .push(self.host(), (self.id, slot));
         }
         has
     }
@@ -50,8 +50,8 @@ impl QueuePair {
             || command.spare.put(io.resources.awaiting.seconds.take(len))
     }
 
-    /// It is the turn of the command in `slot` to get its second buffer. False when there
-    /// is none.
+    /// The command in `slot` is next to get its second buffer. Returns false if there is
+    /// none.
     pub(crate) fn feed_second(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         if self.state == State::Closing {
             return true;
@@ -59,7 +59,7 @@ impl QueuePair {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
-        // Without it, the command was aborted.
+        // Without an action, the command was aborted.
         let Some(action) = command.deferred.take() else {
             return true;
         };

@@ -1,4 +1,4 @@
-//! Commands in flight on one queue pair: as many as the host may send.
+//! Slots for the commands in flight on one queue pair: as many as the host may send.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,47 +25,46 @@ pub(super) struct Slots {
 struct Slot {
     generation: u16,
     taken: bool,
-    /// Never moved: what is in a place that is free holds nothing.
+    /// Never moved; holds no resources while the slot is free.
     command: Command,
 }
 
 /// One command and the buffers it holds.
 #[derive(Debug, Default)]
 pub(super) struct Command {
-    /// Says nothing for an answer to a command that was held.
+    /// Unused for the response to a held command.
     pub(super) request: Request,
-    /// What the command came in, unless it is lent to the disk.
+    /// The capsule of the command, unless it is lent to the backing store.
     pub(super) capsule: Option<Buf>,
-    /// Its data, unless they are lent to the provider or the disk.
+    /// Its data, unless they are lent to the provider or the backing store.
     pub(super) data: Charged,
-    /// A second buffer, for what a compare reads from the disk and for a piece
-    /// of what stays here.
+    /// A second buffer, for what a Compare reads from the backing store and for pieces of
+    /// data that stay in the target.
     pub(super) spare: Charged,
-    /// Whether the disk cannot take its data from where they are in the
-    /// capsule.
+    /// Whether the backing store cannot use the data at their offset in the capsule.
     pub(super) misaligned: bool,
-    /// Which buffer is somewhere else.
+    /// Which buffer is lent.
     pub(super) lent: Lent,
-    /// The action that waits: for a buffer, a lock, or an RDMA Read that may be posted.
+    /// The deferred action: waits for a buffer, a lock, or an RDMA Read.
     pub(super) deferred: Option<Action>,
-    /// When it is its turn to write, if it waits for a lock.
-    pub(super) turn: Option<u64>,
-    /// What may be lost of what the disk writes for it.
+    /// Its position among lock holders, if it waits for a lock.
+    pub(super) lock_ticket: Option<u64>,
+    /// What may be lost of its write.
     pub(super) risk: Option<Risk>,
-    /// The stamp with which a Flush came.
-    pub(super) came: Option<u64>,
-    /// Whether one of the queue's RDMA Reads is its own.
+    /// The stamp of the arrival of a Flush.
+    pub(super) arrived: Option<u64>,
+    /// Whether it holds one of the queue's RDMA Reads.
     pub(super) reads: bool,
-    /// When it was begun.
+    /// When it started.
     pub(super) began: Duration,
     /// Since when it waits for the host.
     pub(super) on_wire: Option<Duration>,
 }
 
-/// Bytes of the buffers that a command has to get before it goes on.
+/// Lengths of the buffers that a command needs before it can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lacks {
-    /// Of that for its data.
+    /// Of the buffer for its data.
     pub(super) data: Option<u32>,
     /// Of the second one.
     pub(super) spare: Option<u32>,
@@ -81,7 +80,7 @@ impl Lacks {
         self.data.is_some() && self.spare.is_some()
     }
 
-    /// The kind of the longest.
+    /// The kind of the longer one.
     #[cold]
     pub(super) fn kind(self, buffers: &Classes) -> usize {
         let len = self.data.max(self.spare).unwrap_or_default();
@@ -89,23 +88,24 @@ impl Lacks {
     }
 }
 
-/// What a disk may be changing for a command.
+/// What a backing store may be changing for a command.
 #[derive(Clone, Debug)]
 pub(super) struct Changing {
     pub(super) disk: u32,
     pub(super) bytes: Range<u64>,
-    /// When the command was begun.
+    /// When the command started.
     pub(super) began: Duration,
 }
 
-/// Which buffer of a command the disk has, or a Connect's data are pulled into.
+/// Which buffer of a command the backing store has, or into which the data of a Connect
+/// are pulled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Lent {
     #[default]
     None,
     Capsule,
     Data,
-    /// For a compare: it does not come back.
+    /// For a compare: it does not return to the command.
     Spare,
     /// The same buffer, for one piece after the other.
     Piece,
@@ -119,7 +119,7 @@ impl Slots {
         }
     }
 
-    /// Makes it `count` places.
+    /// Grows to `count` slots.
     pub(super) fn grow(&mut self, count: u16) {
         let from = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
         self.slots
@@ -127,8 +127,8 @@ impl Slots {
         self.free.extend((from..count).rev());
     }
 
-    /// Takes a free place; its command holds nothing. Ask
-    /// [`is_full`](Self::is_full) first.
+    /// Takes a free slot; its command holds nothing. Check [`is_full`](Self::is_full)
+    /// first.
     pub(super) fn take(&mut self) -> Option<(SlotId, &mut Command)> {
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(index))?;
@@ -137,30 +137,30 @@ impl Slots {
         Some((SlotId { index, generation }, &mut slot.command))
     }
 
-    /// The command in that place, unless it is another by now.
-    pub(super) fn get(&mut self, place: SlotId) -> Option<&mut Command> {
-        let slot = self.slots.get_mut(usize::from(place.index))?;
-        (slot.taken && slot.generation == place.generation).then_some(&mut slot.command)
+    /// The command in that slot, unless the slot was reused.
+    pub(super) fn get(&mut self, id: SlotId) -> Option<&mut Command> {
+        let slot = self.slots.get_mut(usize::from(id.index))?;
+        (slot.taken && slot.generation == id.generation).then_some(&mut slot.command)
     }
 
-    /// As [`get`](Self::get), to look at it.
-    pub(super) fn peek(&self, place: SlotId) -> Option<&Command> {
-        let slot = self.slots.get(usize::from(place.index))?;
-        (slot.taken && slot.generation == place.generation).then_some(&slot.command)
+    /// As [`get`](Self::get), read-only.
+    pub(super) fn peek(&self, id: SlotId) -> Option<&Command> {
+        let slot = self.slots.get(usize::from(id.index))?;
+        (slot.taken && slot.generation == id.generation).then_some(&slot.command)
     }
 
-    /// Ends the command in that place: its buffers go back to their pools, and `account`
-    /// counts them no more.
+    /// Ends the command in that slot: returns its buffers to their pools, and ends their
+    /// charge to `account`.
     #[inline]
-    pub(super) fn free(&mut self, place: SlotId, account: Option<&Account>) {
-        self.answered(place, account, false);
+    pub(super) fn free(&mut self, id: SlotId, account: Option<&Account>) {
+        self.answered(id, account, false);
     }
 
-    /// As [`free`](Self::free): its host has the answer, `with_data` or without.
+    /// As [`free`](Self::free): its host has the response, `with_data` or without.
     #[inline]
-    pub(super) fn answered(&mut self, place: SlotId, account: Option<&Account>, with_data: bool) {
-        let slot = self.slots.get_mut(usize::from(place.index));
-        let its = |slot: &&mut Slot| slot.taken && slot.generation == place.generation;
+    pub(super) fn answered(&mut self, id: SlotId, account: Option<&Account>, with_data: bool) {
+        let slot = self.slots.get_mut(usize::from(id.index));
+        let its = |slot: &&mut Slot| slot.taken && slot.generation == id.generation;
         let Some(slot) = slot.filter(its) else {
             return;
         };
@@ -170,17 +170,17 @@ impl Slots {
         slot.command.clear(account);
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(place.index);
+        self.free.push(id.index);
     }
 
-    /// The queue is gone: `account` counts nothing of its commands any more but the
-    /// buffers that disks have, which are returned.
+    /// The queue is closed: ends all charges to `account` except those of buffers that
+    /// backing stores have, which are returned.
     pub(super) fn hand_over(&mut self, account: &Account) -> Vec<(SlotId, Held)> {
         let all = (0u16..).zip(&mut self.slots);
         let lent = all.filter_map(|(index, slot)| {
             let command = &mut slot.command;
             let held = match command.lent {
-                // The provider had it, and gave it back.
+                // The provider had it, and returned it.
                 _ if command.on_wire.is_some() => None,
                 Lent::None => None,
                 Lent::Capsule => Some(Held::Capsule),
@@ -197,7 +197,7 @@ impl Slots {
         lent.collect()
     }
 
-    /// The place of the command of that identifier, which is not answered yet.
+    /// The slot of the command with that identifier that has no response yet.
     pub(super) fn find(&mut self, cid: u16) -> Option<SlotId> {
         let mut all = (0u16..).zip(&self.slots);
         let (index, slot) = all.find(|(_, slot)| {
@@ -208,9 +208,9 @@ impl Slots {
         Some(SlotId { index, generation })
     }
 
-    /// Whether the disk may be writing some of `bytes` for one of the commands,
-    /// on a disk of which `is_it` says that it is the one, but for those of which
-    /// `passes` says yes, or will before it is the turn of `lock`.
+    /// Whether a backing store that `is_it` accepts may be writing to `bytes` for one of
+    /// the commands, or will be before `lock`. Commands that `passes` accepts are
+    /// ignored.
     pub(super) fn may_write(
         &self,
         lock: u64,
@@ -222,7 +222,7 @@ impl Slots {
         all.any(|(index, slot)| {
             let generation = slot.generation;
             let command = &slot.command;
-            let before = command.turn.is_some_and(|turn| turn < lock);
+            let before = command.lock_ticket.is_some_and(|ticket| ticket < lock);
             slot.taken
                 && (command.deferred.is_none() || before)
                 && command.request.may_write(is_it, bytes)
@@ -230,8 +230,8 @@ impl Slots {
         })
     }
 
-    /// When the oldest of the commands was begun that will write to a disk of which
-    /// `is_it` says that it is the one.
+    /// The start of the oldest command that will write to a backing store that `is_it`
+    /// accepts.
     pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         // Most queues have nothing in flight.
         if self.in_use() == 0 {
@@ -242,27 +242,28 @@ impl Slots {
         write.map(|slot| slot.command.began).min()
     }
 
-    /// What disks may be changing for the commands that were begun until `until`.
+    /// What backing stores may be changing for commands that started before or at
+    /// `until`.
     pub(super) fn changing(&self, until: Duration) -> Vec<(SlotId, Changing)> {
         // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return Vec::new();
         }
         let all = (0u16..).zip(&self.slots).filter(|(_, slot)| slot.taken);
-        // What waits for something did not get to its disk.
-        let begun =
+        // Deferred commands have not reached their backing store.
+        let started =
             all.filter(|(_, slot)| slot.command.deferred.is_none() && slot.command.began <= until);
-        let changing = begun.filter_map(|(index, slot)| {
+        let changing = started.filter_map(|(index, slot)| {
             let generation = slot.generation;
             let (disk, bytes) = slot.command.request.changing()?;
             let began = slot.command.began;
-            let place = SlotId { index, generation };
-            Some((place, Changing { disk, bytes, began }))
+            let id = SlotId { index, generation };
+            Some((id, Changing { disk, bytes, began }))
         });
         changing.collect()
     }
 
-    /// How many commands in flight there are of each namespace that has any.
+    /// Commands in flight by namespace.
     pub(super) fn namespaces(&self) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         // Most queues have nothing in flight.
@@ -275,17 +276,17 @@ impl Slots {
         counts
     }
 
-    /// Whether no place is free.
+    /// Whether no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Jobs there are.
+    /// Slots in use.
     pub(super) fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a command in flight was begun for that disk.
+    /// Whether a command in flight started on `disk`.
     pub(super) fn uses(&self, disk: u32) -> bool {
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken
@@ -293,12 +294,12 @@ impl Slots {
             .any(|request| request.disk() == Some(disk))
     }
 
-    /// Commands in flight that were begun for that disk.
+    /// Commands in flight that started on `disk`.
     pub(super) fn of_disk(&self, disk: u32) -> Vec<SlotId> {
         self.find_all(|command| command.request.disk() == Some(disk))
     }
 
-    /// Commands in flight of which `wanted` says yes.
+    /// Commands in flight that `wanted` accepts.
     pub(super) fn find_all(&self, wanted: impl Fn(&Command) -> bool) -> Vec<SlotId> {
         // Most queues have nothing in flight.
         if self.in_use() == 0 {
@@ -306,20 +307,20 @@ impl Slots {
         }
         let all = (0u16..).zip(&self.slots);
         let wanted = all.filter(|(_, slot)| slot.taken && wanted(&slot.command));
-        let places = wanted.map(|(index, slot)| SlotId {
+        let ids = wanted.map(|(index, slot)| SlotId {
             index,
             generation: slot.generation,
         });
-        places.collect()
+        ids.collect()
     }
 
-    /// All commands, also of places that are free.
+    /// All commands, including those of free slots.
     pub(super) fn commands(&self) -> impl Iterator<Item = &Command> {
         self.slots.iter().map(|slot| &slot.command)
     }
 
-    /// The oldest of those that wait for the host to give data, and of those that wait
-    /// for it to take some.
+    /// The oldest command that waits for data of the host, and the oldest that waits for
+    /// the host to take data.
     pub(super) fn oldest_transfers(&self) -> Oldest {
         let mut all = Oldest::default();
         // Most queues have nothing in flight.
@@ -347,10 +348,10 @@ impl Slots {
         all
     }
 
-    /// Since when the one that waits longest for the host does so.
+    /// Since when the oldest transfer waits for the host.
     pub(super) fn longest_on_wire(&self) -> Option<Duration> {
-        // Of a thousand queues most have nothing in flight; their slots would
-        // push those of the others out of the cache.
+        // Most of a thousand queues have nothing in flight; their slots would evict those
+        // of the others from the cache.
         if self.in_use() == 0 {
             return None;
         }
@@ -360,8 +361,8 @@ impl Slots {
 }
 
 impl Command {
-    /// Lets go of everything. The request may stay: it is over, and the next
-    /// one is begun in its place.
+    /// Releases everything. The request may stay: it is complete, and the next one
+    /// overwrites it.
     fn clear(&mut self, account: Option<&Account>) {
         self.capsule = None;
         drop(self.data.end(account));
@@ -369,15 +370,14 @@ impl Command {
         self.misaligned = false;
         self.lent = Lent::None;
         self.deferred = None;
-        self.turn = None;
+        self.lock_ticket = None;
         self.risk = None;
-        self.came = None;
+        self.arrived = None;
         self.reads = false;
         self.on_wire = None;
     }
 
-    /// The places of the host's memory that its command has a list of, if it has
-    /// one.
+    /// The ranges of host memory that its command lists, if it has a list.
     #[inline]
     pub(super) fn pieces(&self) -> Vec<Remote> {
         match (self.request.data(), &self.capsule) {
@@ -386,8 +386,7 @@ impl Command {
         }
     }
 
-    /// The buffer that was somewhere else is back. What a compare read is not
-    /// kept but returned.
+    /// Takes back a lent buffer. The data that a Compare read are not kept but returned.
     #[inline]
     pub(super) fn take_back(&mut self, buf: Option<Buf>, account: Option<&Account>) -> Option<Buf> {
         match std::mem::take(&mut self.lent) {
@@ -403,8 +402,8 @@ impl Command {
         None
     }
 
-    /// Between two pieces of a command whose data stay here: gives the buffer back
-    /// that it has for them, so that others have their turn, however long it is.
+    /// Returns its buffer between two pieces of a command whose data stay in the target,
+    /// so that others can use it, however long the command takes.
     pub(super) fn pause(&mut self, next: &Action, account: Option<&Account>) {
         if let Action::Execute(op) = next
             && matches!(op.kind, IoKind::Fetch { .. })
@@ -413,7 +412,7 @@ impl Command {
         }
     }
 
-    /// What `action` needs and the command has not.
+    /// What `action` needs in addition to what the command has.
     #[inline]
     pub(super) fn lacks(&self, action: &Action) -> Lacks {
         let (data, spare) = match action {
@@ -424,7 +423,7 @@ impl Command {
                 IoKind::Fetch { pages } => (None, Some(u32::from(pages) * IoKind::PAGE)),
                 _ => (None, None),
             },
-            // It got the first buffer without the second, which it gets later.
+            // It got the first buffer without the second, which follows later.
             Action::Pull { .. } if !self.data.is_none() => (None, None),
             Action::Pull { remote, spare } => {
                 (Some(remote.len), Some(*spare).filter(|len| *len > 0))
@@ -443,8 +442,9 @@ impl Command {
         }
     }
 
-    /// Takes what it lacks. False, and nothing is taken, when that cannot be had now.
-    // It is known where what it lacks is.
+    /// Takes what it lacks. Returns false, and takes nothing, if that is not available
+    /// now.
+    // The caller knows what is lacking.
     #[inline(always)]
     pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut DataBuffers) -> bool {
         if let Some(len) = lacks.data
@@ -455,7 +455,7 @@ impl Command {
         if let Some(len) = lacks.spare
             && !self.spare.put(take(len, buffers))
         {
-            // Nobody waits for a buffer while holding one.
+            // A command does not wait for a buffer while it holds one.
             if lacks.data.is_some() {
                 drop(self.data.end(None));
             }

@@ -1,10 +1,10 @@
-//! What a queue pair looks like at one moment, to whoever watches the target.
+//! A snapshot of a queue pair, for monitoring.
 
 use super::QueuePair;
 use crate::snapshot::{Member, QueueSnapshot};
 
 impl QueuePair {
-    /// How it is now.
+    /// Its present state.
     pub(crate) fn snapshot(&self) -> QueueSnapshot {
         let member = self
             .core

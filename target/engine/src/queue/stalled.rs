@@ -1,5 +1,5 @@
-//! Transfers that do not get on: what a queue waits for that others have, and how long
-//! nothing moved of what it has itself.
+//! Stalled transfers: buffers that a queue waits for and others hold, and how long its
+//! own transfers have made no progress.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use nvmeof_rdma::Progress;
 
 use super::account::{Account, Provided};
 use super::slots::Lacks;
-use super::trust::{Kept, Standing};
+use super::trust::{Standing, Withheld};
 use super::{Io, QueuePair, of_peer};
 use crate::fair_queue::HostId;
 
-/// Bytes that a connection moves at least in the time in which it would otherwise count
-/// as stalled.
-const SOME: u64 = 4096;
-/// What was seen is of no use after that.
-const FRESH_FOR: Duration = Duration::from_millis(600);
-/// How much longer one transfer may take where the provider does not say how far it is:
-/// as long as 1 MiB takes at 10 Mbit/s, and some more.
-const UNSEEN: Duration = Duration::from_secs(1);
+/// Bytes that count as progress of a connection within the time after which it is
+/// stalled.
+const PROGRESS: u64 = 4096;
+/// An observation is stale after that.
+const VALID_FOR: Duration = Duration::from_millis(600);
+/// How much longer one transfer may take if the provider cannot report progress: as long
+/// as 1 MiB takes at 10 Mbit/s, and some more.
+const UNOBSERVED: Duration = Duration::from_secs(1);
 
 /// What a queue knows of its transfers.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// What its first command that waits for a buffer waits for, if others have it.
+    /// The shortage of its first command that waits for a buffer, if others hold it.
     lacks: Option<Shortage>,
     seen: Option<Seen>,
 }
 
-/// A buffer that a queue waits for and others have.
+/// A buffer that a queue waits for and others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) host: HostId,
-    /// Its kind, or the next one, does.
+    /// Its kind; a buffer of the next kind does as well.
     kind: usize,
-    /// Those of this standing, or below it, have what it may get.
+    /// Connections of this standing, or below it, hold what it may get.
     of: Standing,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct Shortage {
 pub(crate) struct Stalled {
     pub(crate) host: HostId,
     pub(crate) time: Duration,
-    /// Nothing is known of a buffer that was taken when there was one host.
+    /// `None` for a buffer that was taken while there was a single host.
     pub(crate) kind: Option<usize>,
     pub(crate) standing: Standing,
     /// Buffers of that kind whose data its host moved, those that it has for transfers,
-    /// and how many there are.
+    /// and the total of that kind.
     pub(crate) moved: u32,
     pub(crate) held: u32,
     pub(crate) of: u32,
 }
 
-/// How far transfers were when somebody looked.
+/// The progress of transfers at the last observation.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     at: Duration,
@@ -61,8 +61,8 @@ struct Seen {
     sent: (u64, Duration),
 }
 
-/// The oldest transfers of a queue: since when they wait for the host, and a number
-/// that is another for each command.
+/// The oldest transfers of a queue: since when they wait for the host, and a number that
+/// is unique to each command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Oldest {
     pub(super) pull: Option<(Duration, u64)>,
@@ -72,40 +72,40 @@ pub(super) struct Oldest {
 }
 
 impl Stalled {
-    /// Whether its host has moved data. Its standing alone does not say so: it is that of the
-    /// buffer when it was taken, and `Suspect` where others of the address stalled.
+    /// Whether its host has moved data. Its standing alone does not say so: it is that of
+    /// the buffer when it was taken, and `Suspect` if others of the address stalled.
     pub(crate) fn has_moved(&self) -> bool {
         self.standing == Standing::Proven || self.moved > 0
     }
 }
 
 impl Shortage {
-    /// Whether it would help to have that buffer back.
+    /// Whether that buffer would end the shortage.
     pub(crate) fn is_met_by(&self, stalled: &Stalled) -> bool {
         let fits = |kind| kind == self.kind || kind == self.kind + 1;
         self.host != stalled.host && stalled.kind.is_none_or(fits) && stalled.standing <= self.of
     }
 
-    /// It waits no more for what hosts have that move data.
+    /// It no longer waits for buffers of hosts that move data.
     pub(crate) fn spare_proven(&mut self) {
         self.of = self.of.min(Standing::Suspect);
     }
 
-    /// Whether hosts of that standing wait for each other.
+    /// Whether it waits for buffers of hosts of that standing.
     pub(crate) fn is_of(&self, standing: Standing) -> bool {
         self.of == standing
     }
 }
 
 impl QueuePair {
-    /// A command gets a buffer, or does not.
+    /// A command got a buffer, or did not.
     pub(super) fn note_shortage(&mut self, provided: Provided, lacks: Lacks, io: &Io<'_>) {
         let of = match provided {
-            Provided::NotNow | Provided::Part(nvmeof_target_core::Limit::PortMemory) => {
+            Provided::NotNow | Provided::LimitReached(nvmeof_target_core::Limit::PortMemory) => {
                 Standing::Proven
             }
-            Provided::Kept(Kept::Others(standing)) => standing,
-            Provided::Yes | Provided::Part(_) | Provided::Kept(Kept::Own) => {
+            Provided::Withheld(Withheld::Others(standing)) => standing,
+            Provided::Yes | Provided::LimitReached(_) | Provided::Withheld(Withheld::Own) => {
                 self.watch.lacks = None;
                 return;
             }
@@ -117,14 +117,14 @@ impl QueuePair {
         });
     }
 
-    /// What it waits for that others have.
+    /// The buffer that it waits for and others hold.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         self.watch
             .lacks
             .filter(|_| !self.awaiting.commands.is_empty())
     }
 
-    /// For how long nothing moved of its transfers, as far as somebody looked.
+    /// For how long its transfers have made no progress, as far as observed.
     pub(crate) fn stalled(&mut self, io: &Io<'_>) -> Option<Stalled> {
         let oldest = self.slots.oldest_transfers();
         if oldest.pull.is_none() && oldest.push.is_none() {
@@ -135,20 +135,20 @@ impl QueuePair {
         let allowed = if progress.is_some() {
             Duration::ZERO
         } else {
-            UNSEEN
+            UNOBSERVED
         };
         let now = progress.unwrap_or(Progress {
             pulled: oldest
                 .pull
-                .map_or(0, |(_, number)| number.wrapping_mul(SOME)),
+                .map_or(0, |(_, number)| number.wrapping_mul(PROGRESS)),
             sent: oldest
                 .push
-                .map_or(0, |(_, number)| number.wrapping_mul(SOME)),
+                .map_or(0, |(_, number)| number.wrapping_mul(PROGRESS)),
         });
         let seen = self.watch.seen;
-        let seen = seen.filter(|seen| io.now.saturating_sub(seen.at) < FRESH_FOR);
+        let seen = seen.filter(|seen| io.now.saturating_sub(seen.at) < VALID_FOR);
         let later = |before: Option<(u64, Duration)>, bytes: u64| match before {
-            Some((before, at)) if bytes.wrapping_sub(before) < SOME => (before, at),
+            Some((before, at)) if bytes.wrapping_sub(before) < PROGRESS => (before, at),
             _ => (bytes, io.now),
         };
         let seen = Seen {
@@ -175,8 +175,8 @@ impl QueuePair {
         })
     }
 
-    /// How many buffers all connections without a record may have of the kind that it
-    /// waits for.
+    /// The maximum number of buffers of the kind that it waits for, for all connections
+    /// without a record.
     pub(crate) fn most_unproven(&self) -> u32 {
         let most = |account: &Account| {
             let kind = self.watch.lacks.map_or(0, |lacks| lacks.kind);
@@ -185,8 +185,8 @@ impl QueuePair {
         self.account.as_ref().map_or(1, most)
     }
 
-    /// Closes it for others that wait for a buffer that its host does not give back: an
-    /// RDMA Read cannot be withdrawn in another way.
+    /// Closes the connection for others that wait for its buffer: an RDMA Read cannot be
+    /// cancelled in another way.
     pub(crate) fn give_up(&mut self, stalled: &Stalled, left_out: Option<u64>, io: &mut Io<'_>) {
         if self.is_closing() {
             return;

@@ -1,4 +1,4 @@
-//! What a queue tells the log and its reactor.
+//! Log lines and notifications of a queue.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use nvmeof_target_core::FollowUps;
 use super::{Io, QueuePair, of_peer};
 use crate::peer_log::PeerLog;
 
-/// A line in the log about a connection, as of [`of_peer!`], unless its peer had too many
-/// lately: a host can provoke any number of them.
+/// A log line about a connection, as [`of_peer!`], with a rate limit by peer: a host can
+/// provoke any number of them.
 macro_rules! limited {
     ($level:ident, $queue_pair:expr, $log:expr, $now:expr, $($text:tt)+) => {
         if let Some(left_out) = $log.ask($queue_pair.link.peer, $now) {
@@ -20,8 +20,8 @@ macro_rules! limited {
 pub(super) use limited;
 
 impl QueuePair {
-    /// Does what the core wants besides its action.
-    pub(super) fn tell(&mut self, follow_ups: FollowUps, io: &mut Io<'_>) {
+    /// Handles further requests of the core besides its action.
+    pub(super) fn handle_follow_ups(&mut self, follow_ups: FollowUps, io: &mut Io<'_>) {
         if follow_ups.contains(FollowUps::REMARK)
             && let Some(remark) = self.core.take_remark()
         {
@@ -53,8 +53,7 @@ impl QueuePair {
         }
     }
 
-    /// A line in the log about a connection that nobody was let in on: few,
-    /// however many such connections there are.
+    /// A rate-limited log line about a connection without a controller.
     pub(super) fn log_unconnected(
         &self,
         what: fmt::Arguments<'_>,

@@ -1,6 +1,5 @@
-//! Data at several places of the host's memory, one after the other through one
-//! buffer: so that such a command has no more work requests outstanding than
-//! others.
+//! Transfers with several ranges of host memory, one after the other through one buffer:
+//! such a command has no more outstanding work requests than others.
 
 use std::ops::Range;
 
@@ -12,23 +11,24 @@ use super::path::slice;
 use super::{Io, QueuePair};
 use crate::tag::SlotId;
 
-/// The data of one command on their way.
+/// A transfer in progress.
 #[derive(Debug)]
 pub(super) struct Transfer {
     slot: SlotId,
     pieces: Vec<Remote>,
-    /// The piece that is on its way.
+    /// The index of the next piece.
     at: usize,
-    /// The part of the buffer that the data are.
+    /// The part of the buffer that holds the data.
     view: Range<usize>,
-    /// Where the next piece begins in it.
+    /// Where the next piece begins in the buffer.
     next: usize,
-    /// What follows them to the host.
+    /// The response after the data.
     response: Option<Response>,
 }
 
 impl Transfer {
-    /// Puts the next piece of the buffer in view and says where it belongs.
+    /// Sets the view of the buffer to the next piece, and returns its range in host
+    /// memory.
     fn aim(&mut self, buf: &mut Buf) -> Option<Remote> {
         let piece = self.pieces.get(self.at).copied()?;
         let len = usize::try_from(piece.len).ok()?;
@@ -44,8 +44,7 @@ impl Transfer {
 }
 
 impl QueuePair {
-    /// Begins to fill `local`: from one place, or from the `pieces` if there are
-    /// any.
+    /// Starts to fill `local`: from one range, or from the `pieces` if there are any.
     pub(super) fn post_read(
         &mut self,
         slot: SlotId,
@@ -64,7 +63,7 @@ impl QueuePair {
         self.post(slot, Work::Read { local, remote }, io);
     }
 
-    /// Begins to write `local` to the `pieces`; then `response` goes out.
+    /// Starts to write `local` to the `pieces`; `response` follows.
     pub(super) fn push_pieces(
         &mut self,
         slot: SlotId,
@@ -100,7 +99,7 @@ impl QueuePair {
         first
     }
 
-    /// Writes a piece, and the answer behind the last.
+    /// Writes a piece, and the response after the last one.
     fn push_piece(&mut self, slot: SlotId, local: Buf, piece: Remote, io: &mut Io<'_>) {
         let remote = slice(piece);
         self.post(slot, Work::Write { local, remote }, io);
@@ -110,13 +109,13 @@ impl QueuePair {
         if let Some(at) = last
             && let Some(mut response) = self.rare.transfers.swap_remove(at).response
         {
-            // Other answers may have gone out in the meantime.
+            // Other responses may have been sent in the meantime.
             self.core.renew(&mut response.cqe);
             self.send(slot, &response, io);
         }
     }
 
-    /// A write ended while some command has several: the next one of its pieces.
+    /// A write completed while some command has several: continues with its next piece.
     #[cold]
     pub(super) fn written(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let mut all = self.rare.transfers.iter_mut();
@@ -132,8 +131,8 @@ impl QueuePair {
         }
     }
 
-    /// A read ended while some command has several: the next one of its pieces,
-    /// or all its data are here.
+    /// A read completed while some command has several: continues with its next piece, or
+    /// all data have arrived.
     #[cold]
     pub(super) fn read(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
         let Some(at) = self.rare.transfers.iter().position(|one| one.slot == slot) else {

@@ -1,9 +1,9 @@
-//! What a host has earned by moving data: how many of a kind of buffer it may have for
-//! its transfers while there are other hosts, and which peers stalled lately.
+//! The record of a host: how many buffers of a kind it may have for its transfers while
+//! there are other hosts, and which peers stalled lately.
 //!
-//! Names are free, and so are connections. A host shows that it moves data by one buffer
-//! of a kind first; with each that came back it may have twice as many. All that have
-//! shown nothing may have a part of each kind together, and so may all of addresses that
+//! Host NQNs and connections cost a peer nothing. A host therefore gets one buffer of a
+//! kind first. With each buffer whose data it moved it may have twice as many. All hosts
+//! without a record share a part of each kind, and so do all hosts of addresses that
 //! stalled.
 
 use std::cell::Cell;
@@ -17,39 +17,39 @@ use super::QueuePair;
 use super::account::{Holding, KINDS};
 pub(crate) use crate::source::Source;
 
-/// How long an address that stalled is behind others.
+/// How long an address that stalled comes after others.
 const SUSPECT_FOR: Duration = Duration::from_secs(60);
 /// Addresses that are remembered for that.
 const REMEMBERED: usize = 1024;
-/// Buffers that came back after which a host may have as many as its part allows.
-const ENOUGH: u32 = 6;
+/// Buffers after whose return a host may have as many as its limit allows.
+const PROVEN_AFTER: u32 = 6;
 
-/// How far a host is trusted with buffers of a kind.
+/// The standing of a host for a kind of buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
-    /// It has not moved as much yet.
+    /// It has not moved as much data yet.
     Unproven,
-    /// One of its address stalled lately.
+    /// A host of its address stalled lately.
     Suspect,
     Proven,
 }
 
-/// A kind of buffer and the standing of who took it, as a byte that stays with the
+/// The kind of a buffer and the standing of its holder, as a byte that stays with the
 /// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u8);
 
-/// Of a buffer that is not for a transfer.
+/// A buffer that is not for a transfer.
 const EXEMPT: u8 = 3;
 
 /// What is known of the address of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
-    /// What it is called where addresses take turns.
+    /// Its number in fair queues.
     pub(super) number: u64,
-    /// What all hosts there hold together.
+    /// What all its hosts hold together.
     pub(super) holding: Holding,
-    /// Until then its hosts have no more than one buffer of a kind for transfers.
+    /// Until then its hosts have at most one buffer of a kind for transfers.
     suspect_until: Cell<Duration>,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct Origin {
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     known: BTreeMap<Source, Rc<Origin>>,
-    /// How many there were.
+    /// The number of addresses so far.
     numbers: u64,
 }
 
-/// What one host has shown, and the buffers for transfers that it has.
+/// The record of one host, and its buffers for transfers.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Buffers of a kind, or of a longer one, whose data were moved.
@@ -69,8 +69,7 @@ pub(super) struct Record {
     held: [Cell<u32>; KINDS],
 }
 
-/// Buffers for transfers that all who are not proven have, and how many of a kind
-/// there are.
+/// Buffers for transfers of all hosts that are not proven, and the total of each kind.
 #[derive(Debug, Default)]
 pub(super) struct UnprovenUsage {
     all: [u32; KINDS],
@@ -79,7 +78,7 @@ pub(super) struct UnprovenUsage {
 }
 
 impl QueuePair {
-    /// Who it comes from.
+    /// The source of its connection.
     pub(crate) fn source(&self) -> Source {
         Source::of(self.link.peer)
     }
@@ -88,17 +87,17 @@ impl QueuePair {
 impl Mark {
     pub(super) const NONE: Self = Self(u8::MAX);
 
-    /// Of a buffer that is for a transfer.
+    /// For a buffer that is for a transfer.
     fn of(kind: u8, standing: Standing) -> Self {
         Self(kind | (standing as u8) << 4)
     }
 
-    /// Of one that is not.
+    /// For a buffer that is not.
     pub(super) fn exempt(kind: u8) -> Self {
         Self(kind | EXEMPT << 4)
     }
 
-    /// That of the same buffer when its transfer is over.
+    /// The mark of the same buffer after its transfer.
     pub(super) fn after_transfer(self) -> Self {
         Self(self.0 | EXEMPT << 4)
     }
@@ -133,7 +132,7 @@ impl Origin {
 }
 
 impl Origins {
-    /// A network of IPv6 that one customer has counts as one address.
+    /// An IPv6 network of one customer counts as one address.
     pub(super) fn of(&mut self, source: Source) -> Rc<Origin> {
         let new = || {
             self.numbers += 1;
@@ -145,7 +144,7 @@ impl Origins {
         Rc::clone(self.known.entry(source.network()).or_insert_with(new))
     }
 
-    /// Forgets what is over, and those that have no queues beyond a number.
+    /// Ends expired suspicions, and forgets addresses without queues beyond a limit.
     pub(super) fn tidy(&mut self, now: Duration) {
         for origin in self.known.values() {
             if origin.suspect_until.get() <= now {
@@ -165,7 +164,7 @@ impl Origins {
         }
     }
 
-    /// Each with what its hosts hold.
+    /// Each address, as text, with what its hosts hold.
     pub(super) fn holders(&self) -> impl Iterator<Item = (String, &Holding)> {
         let all = self.known.iter();
         all.map(|(source, origin)| (format!("address {source:?}"), &origin.holding))
@@ -195,18 +194,18 @@ impl Record {
         }
     }
 
-    /// That of a buffer of this kind that is for a transfer.
+    /// The mark of a buffer of this kind that is for a transfer.
     pub(super) fn mark(&self, kind: u8, origin: &Origin) -> Mark {
         Mark::of(kind, self.standing(kind.into(), origin))
     }
 
-    /// It stalled: it has to show everything again.
+    /// It stalled: its record starts again from nothing.
     pub(super) fn forget(&self) {
         self.shown.iter().for_each(|shown| shown.set(0));
     }
 
-    /// A buffer of that kind went where it was to go: what it shows it shows of shorter
-    /// ones, too.
+    /// The data of a buffer of that kind were moved: this counts for shorter kinds as
+    /// well.
     fn show(&self, kind: usize) {
         for shown in self.shown.iter().take(kind + 1) {
             shown.set(shown.get().saturating_add(1));
@@ -216,10 +215,10 @@ impl Record {
 
 /// Why a host gets no buffer for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// It has as many as it has earned.
+pub(super) enum Withheld {
+    /// Its own window is full.
     Own,
-    /// All of its standing have their part.
+    /// All hosts of its standing together have reached their limit.
     Others(Standing),
 }
 
@@ -236,13 +235,13 @@ impl UnprovenUsage {
         }
     }
 
-    /// How many of a kind there are.
+    /// The total of a kind.
     pub(super) fn all(&self, kind: usize) -> u32 {
         self.all.get(kind).copied().unwrap_or_default()
     }
 
-    /// What all of that standing may have, with those below it: a half, of which one
-    /// is kept for those that move data.
+    /// The limit of all hosts of that standing, with those below it: one half, of which
+    /// one buffer is reserved for hosts that move data.
     pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
         let all = self.all(kind);
         match standing {
@@ -253,15 +252,20 @@ impl UnprovenUsage {
     }
 
     /// Whether a host may have one more.
-    pub(super) fn allow(&self, kind: usize, record: &Record, origin: &Origin) -> Result<(), Kept> {
+    pub(super) fn allow(
+        &self,
+        kind: usize,
+        record: &Record,
+        origin: &Origin,
+    ) -> Result<(), Withheld> {
         let standing = record.standing(kind, origin);
         let window = match standing {
-            Standing::Proven if record.shown(kind) >= ENOUGH => u32::MAX,
+            Standing::Proven if record.shown(kind) >= PROVEN_AFTER => u32::MAX,
             Standing::Proven => 1 << record.shown(kind),
             Standing::Unproven | Standing::Suspect => 1,
         };
         if record.held(kind) >= window {
-            return Err(Kept::Own);
+            return Err(Withheld::Own);
         }
         let held = |of: &[Cell<u32>; KINDS]| of.get(kind).map_or(0, Cell::get);
         let held = match standing {
@@ -271,7 +275,7 @@ impl UnprovenUsage {
         };
         match held < self.most(kind, standing) {
             true => Ok(()),
-            false => Err(Kept::Others(standing)),
+            false => Err(Withheld::Others(standing)),
         }
     }
 
@@ -294,7 +298,7 @@ impl UnprovenUsage {
         }
     }
 
-    /// Its data were moved: the host has it no more for that.
+    /// Its data were moved: it no longer counts as a transfer.
     pub(super) fn moved(&self, mark: Mark, record: &Record) {
         self.release(mark, record);
         if !mark.is_exempt() {
@@ -302,7 +306,7 @@ impl UnprovenUsage {
         }
     }
 
-    /// It came back.
+    /// It was returned.
     pub(super) fn release(&self, mark: Mark, record: &Record) {
         if mark.is_exempt() {
             return;
@@ -329,7 +333,7 @@ mod tests {
         unproven_usage: &UnprovenUsage,
         record: &Record,
         origin: &Origin,
-    ) -> Result<Mark, Kept> {
+    ) -> Result<Mark, Withheld> {
         unproven_usage.allow(1, record, origin)?;
         let mark = record.mark(1, origin);
         unproven_usage.take(mark, record);
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn window_doubles_with_each_buffer_that_comes_back() {
+    fn window_doubles_with_each_returned_buffer() {
         let (unproven_usage, origin, record) =
             (unproven_usage(), Origin::default(), Record::default());
         let mut expected = 1;
@@ -345,8 +349,8 @@ mod tests {
             let taken: Vec<_> =
                 std::iter::from_fn(|| take(&unproven_usage, &record, &origin).ok()).collect();
             assert_eq!(taken.len(), expected);
-            assert_eq!(take(&unproven_usage, &record, &origin), Err(Kept::Own));
-            // Only one of them shows something new.
+            assert_eq!(take(&unproven_usage, &record, &origin), Err(Withheld::Own));
+            // Only one of them adds to the record.
             for mark in taken.iter().skip(1) {
                 let shown = record.shown.clone();
                 unproven_usage.moved(*mark, &record);
@@ -360,21 +364,21 @@ mod tests {
     }
 
     #[test]
-    fn hosts_without_a_record_have_a_part_together() {
+    fn hosts_without_a_record_share_a_limit() {
         let (unproven_usage, origin) = (unproven_usage(), Origin::default());
         let records: [Record; 8] = Default::default();
         let taken = records
             .each_ref()
             .map(|record| take(&unproven_usage, record, &origin));
         assert_eq!(taken.iter().filter(|one| one.is_ok()).count(), 3, "of 8");
-        assert_eq!(taken[7], Err(Kept::Others(Standing::Unproven)));
+        assert_eq!(taken[7], Err(Withheld::Others(Standing::Unproven)));
         let proven = Record::default();
         proven.show(1);
         assert!(take(&unproven_usage, &proven, &origin).is_ok());
     }
 
     #[test]
-    fn an_address_that_stalled_has_one_buffer_for_each_host() {
+    fn suspect_address_has_one_buffer_per_host() {
         let (unproven_usage, record) = (unproven_usage(), Record::default());
         let mut origins = Origins::default();
         let source = Source::User(7);
@@ -383,8 +387,8 @@ mod tests {
         origin.stalled(Duration::from_secs(1));
         assert_eq!(record.standing(1, &origin), Standing::Suspect);
         let mark = take(&unproven_usage, &record, &origin).unwrap();
-        assert_eq!(take(&unproven_usage, &record, &origin), Err(Kept::Own));
-        // Its connections are gone, and it comes back.
+        assert_eq!(take(&unproven_usage, &record, &origin), Err(Withheld::Own));
+        // Its connections are closed, and it connects again.
         drop(origin);
         origins.tidy(Duration::from_secs(2));
         let origin = origins.of(source);
@@ -396,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn buffer_that_comes_back_without_its_data_shows_nothing() {
+    fn buffer_returned_without_data_does_not_widen_the_window() {
         let (unproven_usage, origin, record) =
             (unproven_usage(), Origin::default(), Record::default());
         let mark = take(&unproven_usage, &record, &origin).unwrap();
@@ -408,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_address() {
+    fn ipv6_network_counts_as_one_address() {
         let mut origins = Origins::default();
         let [one, other, elsewhere] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
             .map(|ip| origins.of(Source::Ip(ip.parse().unwrap())));

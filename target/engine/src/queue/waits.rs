@@ -1,8 +1,8 @@
-//! The watchdog of commands: names each that is outstanding for too long in the log,
-//! once, with what it waits for.
+//! Watchdog of commands: logs each command that is outstanding for too long, once, with
+//! what it waits for.
 //!
-//! It walks the slots when the reactor looks after its queues, about once a second:
-//! commands pay nothing for it.
+//! It walks the slots about once a second, when the reactor checks its queues: it costs
+//! commands nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) enum WaitsFor {
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::CommandsBefore => "commands of its queue or host that came before it",
+            Self::CommandsBefore => "commands of its queue or host that arrived before it",
             Self::Buffer => "a data buffer",
             Self::RdmaRead => "a free RDMA Read of its queue",
             Self::Lock => "a range lock",
@@ -51,16 +51,16 @@ impl fmt::Display for WaitsFor {
 }
 
 impl QueuePair {
-    /// Reports commands that have been outstanding for longer than [`LONGEST`] since
-    /// the queue was `looked` at last. Returns how many.
-    pub(crate) fn report_stalled(&self, looked: Duration, io: &mut Io<'_>) -> u64 {
+    /// Reports commands that have been outstanding for longer than [`LONGEST`] since the
+    /// queue was checked at `last_check`. Returns their number.
+    pub(crate) fn report_stalled(&self, last_check: Duration, io: &mut Io<'_>) -> u64 {
         let Some(until) = io.now.checked_sub(LONGEST) else {
             return 0;
         };
-        let from = looked.checked_sub(LONGEST);
+        let from = last_check.checked_sub(LONGEST);
         let crossed = |began| began <= until && from.is_none_or(|from| began > from);
-        let begun = self.slots.find_all(|command| crossed(command.began));
-        let begun = begun.into_iter().filter_map(|slot| {
+        let started = self.slots.find_all(|command| crossed(command.began));
+        let started = started.into_iter().filter_map(|slot| {
             let command = self.slots.peek(slot)?;
             Some((
                 command.request.cid(),
@@ -69,17 +69,17 @@ impl QueuePair {
                 Some(slot),
             ))
         });
-        let unbegun = self
+        let not_started = self
             .arrivals
             .waiting
             .iter()
-            .filter(|capsule| crossed(capsule.came));
-        let unbegun = unbegun.filter_map(|Capsule { buf, len, .. }| {
+            .filter(|capsule| crossed(capsule.arrived));
+        let not_started = not_started.filter_map(|Capsule { buf, len, .. }| {
             let sqe = Sqe::in_capsule(buf.get(..*len)?)?;
             Some((sqe.cid.get(), sqe.nsid.get(), sqe.opcode, None))
         });
         let mut count = 0;
-        for (cid, nsid, opcode, slot) in begun.chain(unbegun) {
+        for (cid, nsid, opcode, slot) in started.chain(not_started) {
             count += 1;
             let Some(left_out) = io.resources.wait_log.ask(io.now) else {
                 continue;
@@ -106,7 +106,7 @@ impl QueuePair {
 
     /// What the command in `slot` waits for.
     fn waits_for(&self, slot: SlotId, io: &Io<'_>) -> WaitsFor {
-        if let Some(reason) = io.resources.locked.waiting.reason(self.place, slot) {
+        if let Some(reason) = io.resources.locked.waiting.reason(self.id, slot) {
             return reason;
         }
         let Some(command) = self.slots.peek(slot) else {

@@ -13,23 +13,23 @@ use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
 use super::sizes::ADMIN_CAPSULE;
-use super::{LOOK_AFTER, Listening, Reactor};
+use super::{CHECK_INTERVAL, Listening, Reactor};
 use crate::peer_log::PeerLog;
 use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
 use crate::tag::SlotId;
 use nvmeof_target_address::port_address;
 
-/// RDMA Reads that one queue pair has in flight at most.
+/// Maximum number of RDMA Reads that one queue pair has in flight.
 const READS: u32 = 32;
 
-/// Connection requests that wait for an answer, and the provider of each. There are at most
-/// as many as the providers keep (`Limits::max_pending`).
+/// Connection requests that wait for a response, and the provider of each. Their number
+/// is bounded by the providers (`Limits::max_pending`).
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: VecDeque<(usize, ConnectRequest)>,
-    /// When the last one was answered.
+    /// When the last response was sent.
     answered: Option<Duration>,
-    /// When disk operations of commands completed last.
+    /// When operations of backing stores completed last.
     served: Option<Duration>,
 }
 
@@ -38,19 +38,19 @@ impl Requests {
         self.waiting.push_back((provider, request));
     }
 
-    /// The peer left.
+    /// The peer disconnected.
     pub(super) fn forget(&mut self, provider: usize, qp: QpId) {
         let stays = |(at, request): &(usize, ConnectRequest)| (*at, request.qp) != (provider, qp);
         self.waiting.retain(stays);
     }
 
-    /// Disk operations of commands completed.
+    /// Operations of backing stores completed.
     #[inline]
     pub(super) fn note_served(&mut self, now: Duration) {
         self.served = Some(now);
     }
 
-    /// When the next one is to be answered: a while after the last one, or when no disk
+    /// When to respond to the next one: some time after the last one, or earlier if no
     /// operation completed for as long.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let last = self.answered.zip(self.served);
@@ -61,26 +61,26 @@ impl Requests {
     }
 }
 
-/// What an accepted connection begins with.
+/// Resources of an accepted connection.
 struct Admitted {
-    /// Its place at its port.
+    /// Its slot in the quota of its port.
     quota: PortQuotaGuard,
     core: Core,
     /// For its first receives.
     capsules: Vec<Buf>,
-    /// What the host is told.
+    /// The private data of the response.
     accept: Accept,
 }
 
 impl<S: Storage> Reactor<S> {
-    /// Answers connection requests that are due. Says whether any was.
+    /// Responds to connection requests that are due. Returns whether there were any.
     #[inline]
     pub(super) fn answer_requests(&mut self, now: Duration) -> bool {
         !self.requests.waiting.is_empty() && self.answer_due(now)
     }
 
     fn answer_due(&mut self, now: Duration) -> bool {
-        // All are refused at once by a target that is about to stop.
+        // A target that is shutting down rejects all of them at once.
         let accepts = self.stage.accepts() && self.detach.accepts();
         let mut any = false;
         while !accepts || self.requests.deadline().is_some_and(|at| now >= at) {
@@ -111,14 +111,14 @@ impl<S: Storage> Reactor<S> {
             let queue = asked.map(|asked| asked.qid.get());
             tracing::warn!(%peer, queue, left_out, "connection rejected: {refusal}");
         }
-        let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
+        let private_data = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
         if let Some(provider) = self.providers.get_mut(provider) {
-            // It fails when the peer is gone already.
-            let _ = provider.reject(request.qp, &told);
+            // It fails if the peer is gone already.
+            let _ = provider.reject(request.qp, &private_data);
         }
     }
 
-    /// Everything that can be refused, before anything is promised.
+    /// All checks, before any resource is committed.
     fn admit(
         &mut self,
         provider: usize,
@@ -126,12 +126,12 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
     ) -> Result<Admitted, Refusal> {
         if !self.stage.accepts() {
-            return Err(Target::no_room("the target is about to stop".to_owned()));
+            return Err(Target::no_room("the target is shutting down".to_owned()));
         }
         if !self.detach.accepts() {
             return Err(Target::no_room("the target is drained".to_owned()));
         }
-        // What shook hands before its port was removed is not let in after that.
+        // A handshake may have begun before its port was removed.
         let its = |one: &&Listening| (one.provider, one.listener) == (provider, request.listener);
         let port = self.listeners.iter().find(its).map(|one| one.address);
         let port = port.ok_or_else(|| Target::no_room("its port was removed".to_owned()))?;
@@ -142,7 +142,7 @@ impl<S: Storage> Reactor<S> {
             return Err(Target::no_reads());
         }
         let quota = self.target.port_quota(&port.to_string())?;
-        self.make_way(now)?;
+        self.limit_unconnected(now)?;
         let pool = match core.qid() {
             0 => &self.resources.admin_capsules,
             _ => &self.resources.capsules,
@@ -168,15 +168,15 @@ impl<S: Storage> Reactor<S> {
         })
     }
 
-    /// Connections that no host has a controller on yet are few: the oldest of
-    /// the peer that has the most of them gives way to a new one.
-    fn make_way(&mut self, now: Duration) -> Result<(), Refusal> {
+    /// Limits connections without a controller: at the limit, the oldest connection of
+    /// the peer with the most of them is closed for a new one.
+    fn limit_unconnected(&mut self, now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
         let mut open = Vec::new();
-        self.unconnected.retain(|place| {
+        self.unconnected.retain(|id| {
             let unconnected = queues
-                .get(*place)
+                .get(*id)
                 .filter(|queue_pair| !queue_pair.is_connected());
             if unconnected
                 .as_ref()
@@ -185,12 +185,12 @@ impl<S: Storage> Reactor<S> {
                 open.extend(
                     unconnected
                         .as_ref()
-                        .map(|queue_pair| (*place, queue_pair.source())),
+                        .map(|queue_pair| (*id, queue_pair.source())),
                 );
             }
             unconnected.is_some()
         });
-        // Those that are closing take their time with it.
+        // Closing takes some time.
         if self.unconnected.len() >= 2 * most {
             self.target.limit_counters().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
@@ -233,7 +233,7 @@ impl<S: Storage> Reactor<S> {
             return;
         };
         at.set_whose(request.qp, Whose::of_queue(queue));
-        introduce(&mut core, &**at, request);
+        set_addresses(&mut core, &**at, request);
         let config = sizes_of(entries, request, at.limits().max_reads);
         let (qp, peer) = (request.qp, request.peer);
         let capsule_len = match queue {
@@ -241,11 +241,11 @@ impl<S: Storage> Reactor<S> {
             _ => usize::try_from(core.capsule_len()).unwrap_or(self.capsule_len),
         };
         let link = link_of(provider, request, capsule_len, config.reads_out);
-        let place = self.add_queue(link, core, quota);
+        let id = self.add_queue(link, core, quota);
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
-        let Some(queue_pair) = place.and_then(|place| self.queues.get(place)) else {
+        let Some(queue_pair) = id.and_then(|id| self.queues.get(id)) else {
             let _ = at.reject(qp, &PrivateData::empty());
             return;
         };
@@ -254,7 +254,7 @@ impl<S: Storage> Reactor<S> {
             && let Some(receives) = at.share_receives(qp, entries, most)
             && let Some(receives) = shared.join(provider, receives)
         {
-            // Those are of one size, whichever port a queue came by.
+            // Shared receives have one size, whichever port a queue uses.
             queue_pair.share(receives, self.capsule_len, shared);
         }
         let accepted = at.prepare(qp, &config).and_then(|()| {
@@ -268,39 +268,39 @@ impl<S: Storage> Reactor<S> {
                 self.counters.accepted();
                 tracing::debug!(%peer, queue, entries, "connection accepted");
                 self.resources.poll_by(queue_pair.next_deadline());
-                self.resources.poll_by(Some(now + LOOK_AFTER));
+                self.resources.poll_by(Some(now + CHECK_INTERVAL));
             }
             Err(why) => {
-                turn_down(
+                reject_request(
                     &mut **at,
                     request,
                     &why,
                     &mut self.resources.connect_log,
                     now,
                 );
-                queue_pair.turn_away();
+                queue_pair.mark_rejected();
             }
         }
     }
 
-    /// `None` when there are as many as places can name.
+    /// `None` if all slots are used.
     fn add_queue(&mut self, link: Link, core: Core, quota: PortQuotaGuard) -> Option<SlotId> {
         let is_admin = core.qid() == 0;
-        let make = |place| QueuePair::new(place, link, core, quota);
-        let place = self.queues.insert(make)?;
-        self.unconnected.push_back(place);
+        let make = |id| QueuePair::new(id, link, core, quota);
+        let id = self.queues.insert(make)?;
+        self.unconnected.push_back(id);
         if let Some((steering, member)) = self.steering.as_ref().filter(|_| is_admin) {
-            self.queues.lighten(place, steering.lighten(*member));
+            self.queues.lighten(id, steering.lighten(*member));
         }
-        Some(place)
+        Some(id)
     }
 
-    /// Receives that queue number `queue` of a controller may share with
-    /// others; 0: it gets its own.
+    /// Receives that queue number `queue` of a controller may share with others; 0: it
+    /// gets its own.
     fn most_shared(&self, queue: u16) -> u32 {
         if queue == 0 {
-            // Keep Alive must not wait for receives that commands hold as long
-            // as disks are slow: its host would be taken for dead.
+            // Keep Alive must not wait for receives that commands hold while backing
+            // stores are slow: its host would be considered dead.
             return 0;
         }
         // Half of the capsules are left to queues of other devices.
@@ -309,8 +309,8 @@ impl<S: Storage> Reactor<S> {
     }
 }
 
-/// Tells `core` by which addresses its connection came.
-fn introduce(core: &mut Core, provider: &dyn Provider, request: &ConnectRequest) {
+/// Sets the addresses of the connection in `core`.
+fn set_addresses(core: &mut Core, provider: &dyn Provider, request: &ConnectRequest) {
     match provider.local_addr(request.qp) {
         Some(Address::Ip(local)) => core.set_local(local.ip()),
         Some(Address::Unix(_)) => core.set_local_host(),
@@ -332,21 +332,21 @@ fn link_of(provider: usize, request: &ConnectRequest, capsule_len: usize, reads:
     }
 }
 
-/// What a queue of so many entries needs of its connection.
+/// Sizes of the connection for a queue with `entries` entries.
 fn sizes_of(entries: u32, request: &ConnectRequest, max_reads: u32) -> QpConfig {
     QpConfig {
         recvs: entries,
         sends: entries * SENDS_PER_COMMAND,
         reads_out: entries.min(READS).min(max_reads).min(request.reads_out),
-        // A host has nothing to read from us; 0 is not allowed.
+        // A host has nothing to read from the target; 0 is not allowed.
         reads_in: 1,
         exposes: 0,
     }
 }
 
-/// Refuses a connection for which there is no room.
+/// Rejects a connection for lack of resources.
 #[cold]
-fn turn_down(
+fn reject_request(
     provider: &mut dyn Provider,
     request: &ConnectRequest,
     why: &PostError,
@@ -361,14 +361,14 @@ fn turn_down(
         tracing::warn!(%peer, left_out, "connection rejected: {why}");
     }
     let refusal = Target::no_room(why.to_string());
-    let told = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
-    if provider.reject(request.qp, &told).is_err() {
+    let private_data = PrivateData::new(refusal.reject.as_bytes()).unwrap_or_default();
+    if provider.reject(request.qp, &private_data).is_err() {
         provider.disconnect(request.qp);
     }
 }
 
-/// The oldest queue of the peer with the most of them: one that makes many does
-/// not drive out those of others. Oldest first.
+/// The oldest queue of the peer with the most of them: a peer with many does not displace
+/// those of others. `open` is sorted, oldest first.
 fn oldest_of_most(open: &[(SlotId, Source)]) -> Option<SlotId> {
     let mut counts: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, source) in open {
@@ -377,7 +377,7 @@ fn oldest_of_most(open: &[(SlotId, Source)]) -> Option<SlotId> {
     let most = counts.values().copied().max()?;
     let mut oldest = open.iter();
     let oldest = oldest.find(|(_, source)| counts.get(source) == Some(&most));
-    oldest.map(|(place, _)| *place)
+    oldest.map(|(id, _)| *id)
 }
 
 #[cfg(test)]
@@ -385,16 +385,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peer_with_the_most_gives_way() {
+    fn oldest_connection_of_the_largest_peer_is_replaced() {
         let open = |sources: &[u8]| -> Vec<_> {
-            let places = (0u16..).map(|index| SlotId {
+            let ids = (0u16..).map(|index| SlotId {
                 index,
                 generation: 0,
             });
             let sources = sources.iter().map(|it| Source::Ip([10, 0, 0, *it].into()));
-            places.zip(sources).collect()
+            ids.zip(sources).collect()
         };
-        let victim = |sources: &[u8]| oldest_of_most(&open(sources)).map(|place| place.index);
+        let victim = |sources: &[u8]| oldest_of_most(&open(sources)).map(|id| id.index);
         assert_eq!(victim(&[1, 2, 3]), Some(0), "all alike: the oldest");
         assert_eq!(victim(&[1, 2, 3, 2]), Some(1));
         assert_eq!(victim(&[1, 1, 2, 2, 2]), Some(2));

@@ -1,10 +1,10 @@
-//! Letting go of all hosts while the target goes on: as when it drains to stop,
-//! but it may listen again.
+//! Detaching all hosts while the target keeps running: like a drain before shutdown, but
+//! the reactor may listen again.
 //!
 //! ```text
-//!  Serving ─ order ─► Finishing ─ time is up ─► Closing ─ queue pairs gone ─► Gone
-//!     ▲                   └ queue pairs gone ─────────────────────────────────► │
-//!     └──────────────────────────────── listens ────────────────────────────────┘
+//!  Serving ─ order ─► Finishing ─ timeout ─► Closing ─ queue pairs closed ─► Gone
+//!     ▲                   └ queue pairs closed ──────────────────────────────► │
+//!     └──────────────────────────────── listen ────────────────────────────────┘
 //! ```
 
 use std::sync::mpsc::Sender;
@@ -14,11 +14,11 @@ use nvmeof_backend::Storage;
 
 use super::Reactor;
 
-/// How far that is.
+/// The state of detaching.
 #[derive(Debug, Default)]
 pub(super) struct Detach {
     stage: Stage,
-    /// Hear when all are gone.
+    /// Get a message when all connections are gone.
     answers: Vec<Sender<()>>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Detach {
 enum Stage {
     #[default]
     Serving,
-    /// Until then commands may finish.
+    /// Commands may finish until then.
     Finishing {
         until: Duration,
     },
@@ -36,12 +36,12 @@ enum Stage {
 }
 
 impl Detach {
-    /// Whether connections are taken.
+    /// Whether connections are accepted.
     pub(super) fn accepts(&self) -> bool {
         self.stage == Stage::Serving
     }
 
-    /// They are from now on.
+    /// Accepts connections again.
     pub(super) fn resume(&mut self) {
         self.stage = Stage::Serving;
     }
@@ -56,7 +56,7 @@ impl Detach {
 
 impl<S: Storage> Reactor<S> {
     pub(super) fn start_detaching(&mut self, answer: Sender<()>, now: Duration) {
-        self.listen_nowhere();
+        self.close_listeners();
         self.detach.answers.push(answer);
         if self.detach.stage == Stage::Serving {
             let until = now + self.config.drain;
@@ -65,8 +65,8 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Goes on with it. Says whether anything came of it.
-    pub(super) fn go_on_letting_go(&mut self, now: Duration) -> bool {
+    /// Continues. Returns whether the state changed.
+    pub(super) fn continue_detach(&mut self, now: Duration) -> bool {
         match self.detach.stage {
             Stage::Finishing { .. } | Stage::Closing if self.queues.is_empty() => {
                 self.detach.stage = Stage::Gone;
@@ -74,7 +74,10 @@ impl<S: Storage> Reactor<S> {
             Stage::Finishing { until } if now >= until => {
                 self.detach.stage = Stage::Closing;
                 self.each_queue(now, |queue_pair, io| {
-                    queue_pair.abandon("the time to finish commands is up", io);
+                    queue_pair.abandon(
+                        "commands did not complete within the drain time (reactor.drain_s)",
+                        io,
+                    );
                 });
             }
             _ => {}
@@ -82,7 +85,7 @@ impl<S: Storage> Reactor<S> {
         let tells = self.detach.stage == Stage::Gone && !self.detach.answers.is_empty();
         if tells {
             for answer in self.detach.answers.drain(..) {
-                // Who does not wait any more need not know.
+                // The requester may have timed out.
                 let _ = answer.send(());
             }
         }

@@ -1,4 +1,4 @@
-//! What disks did, and what waits for room on them.
+//! Completions of backing stores, and operations that wait for a free slot there.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::Reactor;
 use crate::tag::{NO_SLOT, Tag};
 
 impl<S: Storage> Reactor<S> {
-    /// Starts what was submitted and tells queues what is done. Says whether
-    /// anything was.
+    /// Submits pending operations and passes completions to the queues. Returns whether
+    /// there were any.
     pub(super) fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
         let mut done = std::mem::take(&mut self.done);
         let polled = self.storage.poll(&mut done);
@@ -23,14 +23,13 @@ impl<S: Storage> Reactor<S> {
         polled.map(|()| any)
     }
 
-    /// A disk operation ended.
+    /// An operation of a backing store completed.
     fn executed(&mut self, done: Done, now: Duration) {
         let tag = Tag::from_bits(done.tag);
         if tag.queue == NO_SLOT {
             return self.flushed(tag.slot, &done);
         }
-        // Of a queue that is gone only the buffer is left, which goes back to
-        // its pool here.
+        // Of a closed queue only the buffer is left. It returns to its pool here.
         let there = self.with_queue(tag.queue, now, |queue_pair, io| {
             queue_pair.executed(tag.slot, done, io);
         });
@@ -40,7 +39,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Disk operations that found no room are tried again on each disk: one of each
+    /// Submits operations that wait for a free slot, for each backing store: one of each
     /// address, then another of each.
     #[inline]
     pub(super) fn submit_backlog(&mut self, now: Duration) {
@@ -64,7 +63,7 @@ impl<S: Storage> Reactor<S> {
             match self.storage.submit(disk, request) {
                 Ok(done) => {
                     self.resources.backlog.pass(disk);
-                    // Whoever submits it may not be ready to hear of it yet.
+                    // The submitter may not be ready for the completion yet.
                     self.done.extend(done);
                 }
                 Err(Refused {

@@ -1,8 +1,8 @@
-//! Draining: what was begun is finished, then the disks are flushed.
+//! Draining: commands in flight complete, then the backing stores are flushed.
 //!
 //! ```text
-//!  Serving ─ drain ─► Draining ─ queue pairs gone ─► Flushing ─► Drained
-//!                        └ time is up: they are closed as they are
+//!  Serving ─ drain ─► Draining ─ queue pairs closed ─► Flushing ─► Drained
+//!                        └ timeout: remaining connections are closed
 //! ```
 
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::Reactor;
 use crate::fair_queue::HostId;
 use crate::tag::{NO_SLOT, SlotId, Tag};
 
-/// How far draining is.
+/// The state of draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Serving,
-    /// Until then commands may finish; afterwards connections are closed.
+    /// Commands may finish until then; afterwards connections are closed.
     Draining {
         until: Duration,
     },
@@ -25,7 +25,7 @@ pub(super) enum Stage {
     Closing {
         until: Duration,
     },
-    /// So many disks are being flushed.
+    /// Number of backing stores that are being flushed.
     Flushing {
         left: u32,
         until: Duration,
@@ -33,7 +33,7 @@ pub(super) enum Stage {
     Drained,
 }
 
-/// The name of a flush at the end. No queue has this place.
+/// The tag of a final flush. No queue has this slot.
 pub(super) const FLUSH: Tag = Tag {
     queue: NO_SLOT,
     slot: NO_SLOT,
@@ -55,18 +55,18 @@ impl Stage {
 }
 
 impl<S: Storage> Reactor<S> {
-    /// Stops listening and lets what was begun finish.
+    /// Stops listening and lets commands in flight finish.
     pub fn start_drain(&mut self, now: Duration) {
         if self.stage != Stage::Serving {
             return;
         }
-        self.listen_nowhere();
+        self.close_listeners();
         let until = now + self.config.drain;
         self.stage = Stage::Draining { until };
         self.each_queue(now, |queue_pair, io| queue_pair.drain(io));
     }
 
-    pub(super) fn listen_nowhere(&mut self) {
+    pub(super) fn close_listeners(&mut self) {
         for listening in self.listeners.drain(..) {
             if let Some(provider) = self.providers.get_mut(listening.provider) {
                 provider.unlisten(listening.listener);
@@ -74,7 +74,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    pub(super) fn go_on_draining(&mut self, now: Duration) -> bool {
+    pub(super) fn continue_drain(&mut self, now: Duration) -> bool {
         let idle = self.queues.is_empty();
         match self.stage {
             Stage::Draining { .. } | Stage::Closing { .. } if idle => self.start_flush(now),
@@ -82,10 +82,13 @@ impl<S: Storage> Reactor<S> {
                 let until = now + self.config.drain;
                 self.stage = Stage::Closing { until };
                 self.each_queue(now, |queue_pair, io| {
-                    queue_pair.abandon("the time to finish commands is up", io);
+                    queue_pair.abandon(
+                        "commands did not complete within the drain time (reactor.drain_s)",
+                        io,
+                    );
                 });
             }
-            // The provider said nothing of them: leave them behind.
+            // The provider reported no close for them: abandon them.
             Stage::Closing { until } if now >= until => self.start_flush(now),
             Stage::Flushing { left: 0, .. } => self.stage = Stage::Drained,
             Stage::Flushing { left, until } if now >= until => {
@@ -97,7 +100,7 @@ impl<S: Storage> Reactor<S> {
         true
     }
 
-    /// What hosts wrote and did not flush becomes stable all the same.
+    /// Makes data stable that hosts wrote and did not flush.
     fn start_flush(&mut self, now: Duration) {
         let disks = self.storage.disks();
         let left = u32::try_from(disks.len()).unwrap_or(u32::MAX);
@@ -114,7 +117,7 @@ impl<S: Storage> Reactor<S> {
         self.stage = Stage::Flushing { left, until };
     }
 
-    /// A flush that no host asked for ended.
+    /// A final flush, which no host requested, completed.
     pub(super) fn flushed(&mut self, slot: SlotId, done: &Done) {
         if slot != FLUSH.slot {
             return self.flushed_leaving(slot, done);
@@ -133,8 +136,8 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
         mut act: impl FnMut(&mut crate::queue::QueuePair, &mut crate::queue::Io<'_>),
     ) {
-        for place in self.queues.places() {
-            self.with_queue(place, now, &mut act);
+        for id in self.queues.ids() {
+            self.with_queue(id, now, &mut act);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What hosts wait for goes to each of them in turn: to begin commands, and buffers.
+//! Fair queueing of hosts, for starting commands and for buffers.
 
 use std::time::Duration;
 
@@ -9,51 +9,51 @@ use crate::awaiting_buffers::AwaitingBuffers;
 use crate::fair_queue::FairQueue;
 use crate::tag::SlotId;
 
-/// Commands that one turn begins as they come. While no more come no host or queue waits
-/// for another, and nothing is to be divided.
-const AT_ONCE: u32 = 64;
-/// Commands that hosts begin in one turn, one address after the other: so that disks and
-/// providers are looked at again soon, however many wait.
-const IN_TURN: usize = 64;
+/// Commands that one iteration starts as they arrive. Up to this number no host or queue
+/// waits for another, and fair queueing is not needed.
+const FAST_LIMIT: u32 = 64;
+/// Commands that one iteration starts from the fair queue, so that backing stores and
+/// providers are polled again soon, however many commands wait.
+const FAIR_LIMIT: usize = 64;
 
-/// Which of those that wait.
-type Row<T> = fn(&mut AwaitingBuffers) -> &mut FairQueue<T>;
+/// Selects a fair queue.
+type SelectQueue<T> = fn(&mut AwaitingBuffers) -> &mut FairQueue<T>;
 
 impl<S: Storage> Reactor<S> {
-    /// A turn begins.
-    pub(super) fn allow_at_once(&mut self) {
-        self.resources.at_once = match self.resources.due.is_empty() {
-            true if self.resources.accounts.take_turns() => AT_ONCE,
+    /// An iteration begins.
+    pub(super) fn reset_start_budget(&mut self) {
+        self.resources.start_budget = match self.resources.due.is_empty() {
+            true if self.resources.accounts.needs_fair_queue() => FAST_LIMIT,
             true => u32::MAX,
-            // Who waits is before those who come now.
+            // Pending commands come before new ones.
             false => 0,
         };
     }
 
-    /// Has queues begin commands that wait: some of one address, then some of the next; of
-    /// each address some of one host after the other, and of each host of its queues.
-    /// Says whether any was.
+    /// Starts pending commands from the fair queue: some of one address, then some of the
+    /// next; at each address some of one host after the other, and of each host some of
+    /// its queues. Returns whether it started any.
     #[inline]
-    pub(super) fn begin_due(&mut self, now: Duration) -> bool {
+    pub(super) fn start_due(&mut self, now: Duration) -> bool {
         !self.resources.due.is_empty() && self.begin_all_due(now)
     }
 
     fn begin_all_due(&mut self, now: Duration) -> bool {
-        let mut begun = 0;
-        while begun < IN_TURN
-            && let Some(place) = self.resources.due.pop()
+        let mut started = 0;
+        while started < FAIR_LIMIT
+            && let Some(id) = self.resources.due.pop()
         {
-            let more = self.with_queue(place, now, |queue_pair, io| queue_pair.begin_due(io));
-            begun += more.unwrap_or_default();
+            let more = self.with_queue(id, now, |queue_pair, io| queue_pair.start_due(io));
+            started += more.unwrap_or_default();
             self.resources.due.pass();
         }
-        begun > 0
+        started > 0
     }
 
-    /// Gives buffers to commands that wait for them: one to each address, whose hosts
-    /// take turns as their queues do, then another to each, so that none of them waits
-    /// for all that another sent, over however many names and queues. Addresses that
-    /// stalled lately have one turn together.
+    /// Gives buffers to commands that wait for them: one to each address, where hosts and
+    /// their queues alternate, then another to each. A command therefore does not wait
+    /// for all commands of another host, however many names and queues that has. All
+    /// addresses that stalled lately count as one.
     #[inline]
     pub(super) fn feed(&mut self, now: Duration) -> bool {
         !self.resources.awaiting.is_empty() && self.feed_all(now)
@@ -62,7 +62,7 @@ impl<S: Storage> Reactor<S> {
     fn feed_all(&mut self, now: Duration) -> bool {
         let mut fed = self.feed_seconds(now);
         loop {
-            let is_suspect = self.resources.awaiting.is_turn_of_suspect();
+            let is_suspect = self.resources.awaiting.is_suspect_next();
             if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
                 return fed;
             }
@@ -70,9 +70,9 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Gives a buffer to the next address for which there is one.
+    /// Gives a buffer to the next address that can use one.
     fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
-        let fair_queue: Row<SlotId> = match is_suspect {
+        let fair_queue: SelectQueue<SlotId> = match is_suspect {
             true => |all| all.queues(true),
             false => |all| all.queues(false),
         };
@@ -83,11 +83,15 @@ impl<S: Storage> Reactor<S> {
         fed
     }
 
-    /// Has `serve` serve the first host of which it says that it could, at the address
-    /// whose turn it is or the next one that has such a host. That one comes last then, as
-    /// its address does. Those before it keep their places: they wait for something else
-    /// than what there is, and newcomers do not get before them.
-    fn serve_first<T>(&mut self, fair_queue: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+    /// Calls `serve` for the current host and the following ones until it returns true,
+    /// first at the current address, then at the next ones. The host and the address that
+    /// were served come last then. Those before them keep their positions: they wait for
+    /// another resource, and newcomers do not overtake them.
+    fn serve_first<T>(
+        &mut self,
+        fair_queue: SelectQueue<T>,
+        serve: impl Fn(&mut Self) -> bool,
+    ) -> bool {
         let mut skipped = 0;
         for _ in 0..fair_queue(&mut self.resources.awaiting).addresses() {
             let served = self.serve_host(fair_queue, &serve);
@@ -102,8 +106,12 @@ impl<S: Storage> Reactor<S> {
         false
     }
 
-    /// The same of the address whose turn it is.
-    fn serve_host<T>(&mut self, fair_queue: Row<T>, serve: impl Fn(&mut Self) -> bool) -> bool {
+    /// As [`serve_first`](Self::serve_first), for the current address.
+    fn serve_host<T>(
+        &mut self,
+        fair_queue: SelectQueue<T>,
+        serve: impl Fn(&mut Self) -> bool,
+    ) -> bool {
         let mut skipped = 0;
         for _ in 0..fair_queue(&mut self.resources.awaiting).hosts_of_first() {
             let served = serve(self);
@@ -118,10 +126,10 @@ impl<S: Storage> Reactor<S> {
         false
     }
 
-    /// Gives commands their second buffer, as many as there are addresses: each may want
-    /// another one at once, for its next piece.
+    /// Gives commands their second buffer, at most one per address: each may need another
+    /// one at once, for its next piece.
     fn feed_seconds(&mut self, now: Duration) -> bool {
-        let seconds: Row<(SlotId, SlotId)> = |all| all.seconds.fair_queue();
+        let seconds: SelectQueue<(SlotId, SlotId)> = |all| all.seconds.fair_queue();
         let mut fed = false;
         for _ in 0..seconds(&mut self.resources.awaiting).addresses() {
             if !self.serve_first(seconds, |reactor| reactor.feed_second(now)) {
@@ -132,7 +140,7 @@ impl<S: Storage> Reactor<S> {
         fed
     }
 
-    /// Gives the first command of the host whose turn it is its second buffer.
+    /// Gives the first command of the current host its second buffer.
     fn feed_second(&mut self, now: Duration) -> bool {
         let Some((queue, slot)) = self.resources.awaiting.seconds.fair_queue().pop() else {
             return false;
@@ -147,9 +155,8 @@ impl<S: Storage> Reactor<S> {
         fed != Some(false)
     }
 
-    /// Gives a buffer to the first queue, of those of the host whose turn it
-    /// is, for which there is one.
-    fn feed_host(&mut self, fair_queue: Row<SlotId>, now: Duration) -> bool {
+    /// Gives a buffer to the first queue of the current host that can use one.
+    fn feed_host(&mut self, fair_queue: SelectQueue<SlotId>, now: Duration) -> bool {
         let mut skipped = 0;
         for _ in 0..fair_queue(&mut self.resources.awaiting).of_first() {
             let all = fair_queue(&mut self.resources.awaiting);
@@ -159,7 +166,7 @@ impl<S: Storage> Reactor<S> {
             let others = all.of_first();
             let fed =
                 self.with_queue(queue, now, |queue_pair, io| queue_pair.feed(io)) == Some(true);
-            // It is listed again when a command of it still waits.
+            // It is listed again if one of its commands still waits.
             let all = fair_queue(&mut self.resources.awaiting);
             let stays = all.of_first() > others;
             if fed {

@@ -1,4 +1,4 @@
-//! This reactor's part in the locks on ranges of disks, and commands that wait.
+//! Range locks of backing stores on this reactor, and commands that wait for them.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use nvmeof_target_core::LockMember;
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
 
-/// The changes of locks that the reactor has processed.
+/// The lock changes that the reactor has processed.
 #[derive(Debug)]
 pub(super) struct LockChanges {
-    /// The version up to which it has.
+    /// The version of the last processed change.
     seen: u64,
-    /// Whether a lock or a barrier waits until something was written here.
+    /// Whether a lock or a barrier waits for writes of this reactor.
     awaited: bool,
 }
 
 impl LockChanges {
-    /// For a reactor that has processed none.
+    /// For a reactor that has processed no change.
     pub(super) fn new(member: &LockMember) -> Self {
         Self {
-            // Another one than it is: a lock may have been asked for since the
+            // Any version but the current one: a lock may have been requested since the
             // member joined, and waits for it.
             seen: member.version().wrapping_sub(1),
             awaited: false,
@@ -30,10 +30,10 @@ impl LockChanges {
 }
 
 impl<S: Storage> Reactor<S> {
-    /// Follows what changed: says of locks that are asked for whether anything
-    /// is being written there, and tries again what waits. Called once a turn.
+    /// Processes changes: acknowledges requested locks if nothing is being written to
+    /// their ranges, and retries waiting commands. Runs once per iteration.
     #[inline]
-    pub(super) fn go_on_locks(&mut self, now: Duration) -> bool {
+    pub(super) fn process_lock_changes(&mut self, now: Duration) -> bool {
         let nothing = !self.lock_changes.awaited
             && self.resources.locked.member.version() == self.lock_changes.seen;
         !nothing && self.follow_locks(now)
@@ -44,7 +44,7 @@ impl<S: Storage> Reactor<S> {
         let before = self.lock_changes.seen;
         self.lock_changes.seen = self.resources.locked.member.version();
         let (queues, storage) = (&self.queues, &self.storage);
-        // By what is behind disks: a file that grew is two of them for a while.
+        // By storage identity: a file that grew has two numbers for some time.
         let settle = |lock, locked, bytes: &_| {
             queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
         };
@@ -63,17 +63,19 @@ impl<S: Storage> Reactor<S> {
                 });
             }
         }
-        // Others may be asleep. That they are told what they know does no harm.
+        // Other reactors may be asleep. A redundant wake-up is harmless.
         if self.resources.locked.member.version() != before {
             Mailbox::send_all(&self.peers, Mail::LOCKS);
         }
         self.resources.locked.member.version() != self.lock_changes.seen
     }
 
-    /// Commands go on that waited until what they asked for is kept.
-    pub(super) fn go_on_kept(&mut self, now: Duration) {
-        for kept in self.resources.locked.waiting.take_kept() {
-            self.with_queue(kept.queue, now, |queue_pair, io| queue_pair.kept(&kept, io));
+    /// Resumes commands that waited until their request was stored.
+    pub(super) fn resume_saved(&mut self, now: Duration) {
+        for pending in self.resources.locked.waiting.take_saved() {
+            self.with_queue(pending.queue, now, |queue_pair, io| {
+                queue_pair.saved(&pending, io)
+            });
         }
     }
 }
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_was_asked_for_when_it_joined_is_seen() {
+    fn lock_requested_while_joining_is_seen() {
         let locks = nvmeof_target_core::Locks::default();
         let (other, member) = (locks.join(), locks.join());
         let _lock = other.ask(0, 0..512);

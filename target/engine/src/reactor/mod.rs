@@ -1,5 +1,6 @@
-//! One reactor: a loop over providers, disks, timers and mail. Owned and
-//! turned by one thread; what turns it is outside, so that a simulation can.
+//! One reactor: an event loop over providers, backing stores, timers and mail. One thread
+//! owns it. The code that runs the loop is outside (`thread`), so that a simulation can
+//! run it as well.
 
 mod accept;
 mod detach;
@@ -42,7 +43,7 @@ use detach::Detach;
 use drain::Stage;
 use locks::LockChanges;
 use nvmeof_rdma::RateLimiter;
-use orders::Leaving;
+use orders::ClosingStore;
 use poll_schedule::PollSchedule;
 use queues::Queues;
 use relief::Relief;
@@ -53,19 +54,18 @@ pub use sizes::{LONGEST_AT_ONCE, capsule_stride};
 /// Sizes of one reactor.
 #[derive(Clone, Debug)]
 pub struct ReactorConfig {
-    /// Capsules that can be received: the queue depths of all its queue pairs
-    /// together.
+    /// Capsule buffers: the sum of the queue depths of all its queue pairs.
     pub capsules: usize,
-    /// Buffers for data, of each length as many as said.
+    /// Data buffers, by length.
     pub data: Vec<ClassSpec>,
-    /// Whether buffers should lie in hugepages, where there are any.
+    /// Whether to use huge pages for buffers, if there are any.
     pub pages: Pages,
-    /// How long a host may take to take or give the data of one command.
+    /// How long a host may take to transfer the data of one command.
     pub stall: Duration,
-    /// How long commands in flight may take when the reactor drains.
+    /// How long commands in flight may take during a drain.
     pub drain: Duration,
-    /// Receives that the queue pairs of one device share at most, where a
-    /// device lets them; 0: each has its own.
+    /// Maximum number of receives that the queue pairs of one device share, if the device
+    /// can; 0: each queue pair has its own.
     pub shared_receives: u32,
 }
 
@@ -78,9 +78,9 @@ pub struct Reactor<S> {
     listeners: Vec<Listening>,
     storage: S,
     mailbox: Mailbox,
-    /// Every reactor that shares the target.
+    /// The mailboxes of all reactors of the target.
     peers: Arc<[Mailbox]>,
-    /// Which of them this one is.
+    /// The index of this one.
     number: u16,
     /// Bytes of a capsule, in-capsule data included.
     capsule_len: usize,
@@ -88,54 +88,54 @@ pub struct Reactor<S> {
     resources: Resources,
     lock_changes: LockChanges,
     requests: Requests,
-    /// What spreads connections over reactors, and which of its members this
-    /// one is.
+    /// Distributes connections over reactors, and the index of this member.
     steering: Option<(Steering, usize)>,
-    /// Queues that were never connected, or not long ago; oldest first.
+    /// Queues without a Connect, possibly with some connected lately; oldest first.
     unconnected: VecDeque<SlotId>,
     relief: Relief,
     stage: Stage,
     detach: Detach,
-    /// Backing stores that are to be closed.
-    leaving: Vec<Leaving>,
-    /// When queues were looked after last.
-    looked: Duration,
+    /// Backing stores that will be closed.
+    closing_stores: Vec<ClosingStore>,
+    /// When queues were checked last.
+    last_check: Duration,
     counters: Arc<Counters>,
-    /// Empty between turns: kept for its memory.
+    /// Empty between iterations: kept to reuse its memory.
     events: Vec<Event>,
-    /// What backing stores did at once, to be told of in the next turn.
+    /// Operations that completed at submission, to be processed in the next iteration.
     done: Vec<Done>,
 }
 
-/// Where a reactor listens.
+/// A listener.
 #[derive(Clone, Copy, Debug)]
 struct Listening {
     /// The number of the provider.
     provider: usize,
     listener: ListenerId,
-    /// In use.
+    /// The address in use.
     address: Address,
 }
 
-/// What came of a turn.
+/// The result of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whether anything happened: turn again before sleeping.
+    /// Whether it did any work: run another iteration before sleeping.
     pub did_work: bool,
-    /// Whether the reactor was drained and has nothing left to do.
+    /// Whether the reactor is drained and has nothing left to do.
     pub drained: bool,
 }
 
-/// A queue pair without a deadline of its own is looked after this often while
-/// it waits for the host.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// How often to check a queue pair without a deadline of its own while it waits for the
+/// host.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<S: Storage> Reactor<S> {
-    /// A reactor that listens nowhere yet. `peers` has the mailboxes of all
-    /// reactors that share `target`; `mailbox` is this one's.
+    /// A reactor without listeners. `peers` has the mailboxes of all reactors that share
+    /// `target`; `mailbox` is this one's.
     ///
     /// # Errors
-    /// When there is not enough memory for its buffers, or not enough of them.
+    /// If there is not enough memory for its buffers, or if they cannot serve every
+    /// command.
     pub fn new(
         config: ReactorConfig,
         target: Target,
@@ -164,7 +164,7 @@ impl<S: Storage> Reactor<S> {
             shared: SharedQueues::default(),
             awaiting,
             due: FairQueue::default(),
-            at_once: 0,
+            start_budget: 0,
             backlog: Backlog::default(),
             writers: target.writers().clone(),
             locked,
@@ -196,18 +196,18 @@ impl<S: Storage> Reactor<S> {
             relief: Relief::default(),
             stage: Stage::Serving,
             detach: Detach::default(),
-            leaving: Vec::new(),
-            looked: Duration::ZERO,
+            closing_stores: Vec::new(),
+            last_check: Duration::ZERO,
             counters: Arc::default(),
             events: Vec::new(),
             done: Vec::new(),
         })
     }
 
-    /// Serves over one more provider. Returns its number.
+    /// Adds a provider. Returns its number.
     ///
     /// # Errors
-    /// When the machine does not let its buffers be registered.
+    /// If its buffers cannot be registered.
     pub fn add_provider(&mut self, mut provider: Box<dyn Provider>) -> std::io::Result<usize> {
         for region in self.regions() {
             provider.register(region)?;
@@ -216,8 +216,7 @@ impl<S: Storage> Reactor<S> {
         Ok(self.providers.len() - 1)
     }
 
-    /// Listens on `addr` over provider number `provider`. Returns the address
-    /// in use.
+    /// Listens on `addr` over provider number `provider`. Returns the address in use.
     ///
     /// # Errors
     /// [`ListenError`] names address, cause and remedy.
@@ -239,30 +238,30 @@ impl<S: Storage> Reactor<S> {
         Ok((listener, addr))
     }
 
-    /// Its providers get the connections that `steering` gives to `member`: it
-    /// is told which of them are light.
+    /// Its providers get the connections that `steering` assigns to `member`; the reactor
+    /// reports which of them carry little traffic.
     pub fn steer(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
     }
 
-    /// Tells `failures` of disks that fail.
+    /// Reports failures of backing stores to `failures`.
     pub fn report_to(&mut self, failures: Failures) {
         self.resources.failures = Some(failures);
     }
 
-    /// Counts there from now on. Call it before there are connections.
+    /// Uses these counters from now on. Call it before there are connections.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
     }
 
-    /// Where it counts.
+    /// The counters of this reactor.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Has connections of a listener that was made before, so that it is
-    /// closed when the reactor drains, or its port goes.
+    /// Adopts a listener that was created before, so that it is closed when the reactor
+    /// drains or its port is removed.
     pub fn own_listener(&mut self, provider: usize, listener: ListenerId, address: Address) {
         self.listeners.push(Listening {
             provider,
@@ -271,10 +270,10 @@ impl<S: Storage> Reactor<S> {
         });
     }
 
-    /// The memory its buffers lie in; where it matters most first.
+    /// The memory regions of its buffers, the most frequently used first.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         let mut data = self.resources.buffers.classes().regions();
-        // Short data are the most frequent, then come capsules.
+        // Short data are the most frequent, followed by capsules.
         let first = data.next();
         first
             .into_iter()
@@ -283,21 +282,21 @@ impl<S: Storage> Reactor<S> {
             .chain([self.resources.admin_capsules.region()])
     }
 
-    /// The disks.
+    /// The backing stores.
     pub fn storage_mut(&mut self) -> &mut S {
         &mut self.storage
     }
 
-    /// Queue pairs there are.
+    /// The number of queue pairs.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
         self.queues.len()
     }
 
-    /// Does what there is to do now, and never waits.
+    /// Runs one iteration of the event loop. Never blocks.
     ///
     /// # Errors
-    /// When the disks fail in a way that no request is to blame for.
+    /// If the backing stores fail for a reason that concerns no single request.
     pub fn turn(&mut self, now: Duration) -> Result<Turn, StorageError> {
         let mail = self.mailbox.take();
         let mut did_work = !mail.is_empty();
@@ -307,14 +306,14 @@ impl<S: Storage> Reactor<S> {
         if mail.contains(Mail::ORDERS) {
             self.take_orders(now);
         }
-        // First what hosts sent, then whether they were silent too long: we
-        // may be the one who did not look.
-        self.allow_at_once();
+        // Process received messages before timeouts of hosts: this reactor may have been
+        // late itself.
+        self.reset_start_budget();
         did_work |= self.poll_providers(now);
         did_work |= self.answer_requests(now);
-        did_work |= self.begin_due(now);
+        did_work |= self.start_due(now);
         if mail.contains(Mail::POLL) || self.resources.timer.is_some_and(|timer| now >= timer) {
-            self.look_after_queues(now);
+            self.check_queues(now);
         }
         if self.poll_storage(now)? {
             did_work = true;
@@ -322,12 +321,12 @@ impl<S: Storage> Reactor<S> {
         }
         did_work |= self.feed(now);
         self.relieve(now);
-        did_work |= self.go_on_locks(now);
-        self.tell_peers(now);
-        did_work |= self.close_leaving(now);
-        did_work |= self.go_on_letting_go(now);
-        did_work |= self.go_on_draining(now);
-        // Some may have been listed meanwhile, and disks may have answered.
+        did_work |= self.process_lock_changes(now);
+        self.notify_peers(now);
+        did_work |= self.close_stores(now);
+        did_work |= self.continue_detach(now);
+        did_work |= self.continue_drain(now);
+        // Some queues may have been listed meanwhile, and operations may have completed.
         did_work |= !self.resources.due.is_empty() || !self.done.is_empty();
         for provider in &mut self.providers {
             provider.submit(now);
@@ -338,9 +337,9 @@ impl<S: Storage> Reactor<S> {
         })
     }
 
-    /// Gets ready to sleep. Returns whether there is nothing to do until one of
-    /// [`wait_fds`](Self::wait_fds) becomes readable or the
-    /// [next deadline](Self::next_deadline) comes.
+    /// Prepares to sleep. Returns whether there is nothing to do until one of
+    /// [`wait_fds`](Self::wait_fds) becomes readable or the [next
+    /// deadline](Self::next_deadline) passes.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
@@ -354,7 +353,7 @@ impl<S: Storage> Reactor<S> {
         Ok(self.next_deadline().is_none_or(|at| at > now))
     }
 
-    /// What to sleep on: providers, disks, and last its mailbox.
+    /// The descriptors to sleep on: of providers, backing stores, and last the mailbox.
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let providers = self.providers.iter().filter_map(|one| one.wait_fd());
         providers
@@ -368,7 +367,7 @@ impl<S: Storage> Reactor<S> {
         &self.mailbox
     }
 
-    /// When to turn again at the latest.
+    /// When the next iteration is due at the latest.
     pub fn next_deadline(&self) -> Option<Duration> {
         let providers = self.providers.iter().filter_map(|one| one.next_deadline());
         providers
@@ -377,7 +376,11 @@ impl<S: Storage> Reactor<S> {
             .chain(self.relief.deadline())
             .chain(self.stage.deadline())
             .chain(self.detach.deadline())
-            .chain(self.leaving.iter().filter_map(Leaving::deadline))
+            .chain(
+                self.closing_stores
+                    .iter()
+                    .filter_map(ClosingStore::deadline),
+            )
             .min()
     }
 
@@ -386,12 +389,12 @@ impl<S: Storage> Reactor<S> {
         let mut events = std::mem::take(&mut self.events);
         self.poll_schedule.begin(self.providers.len());
         for at in 0..self.providers.len() {
-            if !self.poll_schedule.looks(at) {
+            if !self.poll_schedule.should_poll(at) {
                 continue;
             }
             if let Some(provider) = self.providers.get_mut(at) {
                 let found = provider.poll(now, &mut events);
-                self.poll_schedule.looked(at, found);
+                self.poll_schedule.polled(at, found);
                 did_work |= found;
             }
             let mut events = events.drain(..);
@@ -403,8 +406,7 @@ impl<S: Storage> Reactor<S> {
         did_work
     }
 
-    /// Hands what came back to its queues, until there is something else that
-    /// happened.
+    /// Passes a run of completions to their queues, up to the next other event.
     fn serve(
         &mut self,
         provider: usize,
@@ -426,7 +428,7 @@ impl<S: Storage> Reactor<S> {
                         io.resources
                             .shared
                             .came_back(Tag::from_bits(received.tag.0).slot);
-                        let Some(drew) = queues.place(provider, received.qp) else {
+                        let Some(drew) = queues.find(provider, received.qp) else {
                             continue;
                         };
                         queue = drew;
@@ -453,7 +455,7 @@ impl<S: Storage> Reactor<S> {
                     self.closed(provider, queue_pair, &reason, now);
                 }
             }
-            // What comes back is served.
+            // Completions are handled by `serve`.
             Event::Received(_)
             | Event::Completion(_)
             | Event::Established { .. }
@@ -462,8 +464,8 @@ impl<S: Storage> Reactor<S> {
     }
 
     fn end(&mut self, provider: usize, qp: QpId, now: Duration) {
-        if let Some(place) = self.queues.place(provider, qp) {
-            self.with_queue(place, now, QueuePair::end);
+        if let Some(id) = self.queues.find(provider, qp) {
+            self.with_queue(id, now, QueuePair::end);
         }
     }
 
@@ -480,7 +482,7 @@ impl<S: Storage> Reactor<S> {
         if self.counters.closed(reason) {
             queue_pair.broke();
         }
-        // Gives back its buffers, of which others may be short.
+        // Its buffers are returned, and other queues may wait for them.
         if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
             self.resources.follow_ups |= FollowUps::POLL_ALL;
         }
@@ -493,7 +495,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// The queues, and what those of `provider` work with.
+    /// The queues, and the resources for those of `provider`.
     fn split(&mut self, provider: usize, now: Duration) -> Option<(&mut Queues, Io<'_>)> {
         let io = Io {
             now,
@@ -504,34 +506,33 @@ impl<S: Storage> Reactor<S> {
         Some((&mut self.queues, io))
     }
 
-    /// Calls `act` with a queue that is still there.
+    /// Calls `act` with a queue if it still exists.
     fn with_queue<T>(
         &mut self,
-        place: SlotId,
+        id: SlotId,
         now: Duration,
         act: impl FnOnce(&mut QueuePair, &mut Io<'_>) -> T,
     ) -> Option<T> {
-        let provider = self.queues.get(place)?.link.provider;
+        let provider = self.queues.get(id)?.link.provider;
         let (queues, mut io) = self.split(provider, now)?;
-        Some(act(queues.get(place)?, &mut io))
+        Some(act(queues.get(id)?, &mut io))
     }
 
-    /// Polls every queue, closes those whose host takes too long, and finds
-    /// out when to do so again. First go on commands of which it is known whether
-    /// what they asked for was kept.
-    fn look_after_queues(&mut self, now: Duration) {
+    /// Polls every queue, closes those whose host takes too long, and determines when to
+    /// do so again. Commands whose write protection was stored resume first.
+    fn check_queues(&mut self, now: Duration) {
         self.resources.timer = None;
         self.resources.accounts.tidy(now);
-        self.go_on_kept(now);
+        self.resume_saved(now);
         let stall = self.config.stall;
-        let looked = std::mem::replace(&mut self.looked, now);
+        let last_check = std::mem::replace(&mut self.last_check, now);
         let mut stalled = 0;
-        for place in self.queues.places() {
-            self.with_queue(place, now, |queue_pair, io| {
+        for id in self.queues.ids() {
+            self.with_queue(id, now, |queue_pair, io| {
                 queue_pair.poll(io);
                 queue_pair.give_up_lone_half(io);
-                queue_pair.keep_out_of_slow(io);
-                stalled += queue_pair.report_stalled(looked, io);
+                queue_pair.block_writes_behind_slow(io);
+                stalled += queue_pair.report_stalled(last_check, io);
                 let waits = queue_pair.longest_on_wire();
                 if waits.is_some_and(|since| now.saturating_sub(since) >= stall) {
                     queue_pair.abandon("the host did not transfer the data of a command", io);
@@ -540,9 +541,9 @@ impl<S: Storage> Reactor<S> {
             });
         }
         self.counters.stalled(stalled);
-        // What is on the wire, now or by then.
+        // Transfers that are in flight, or will be by then.
         if !self.queues.is_empty() {
-            self.resources.poll_by(Some(now + LOOK_AFTER));
+            self.resources.poll_by(Some(now + CHECK_INTERVAL));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Disks and listeners that come and go while the reactor runs.
+//! Adding and removing backing stores and listeners at run time.
 //!
 //! ```text
-//!  order to close ──► InUse ─ no command has it ─► Flushing ─► Idle ─ closed ─► answered
+//!  order to close ──► InUse ─ no command uses it ─► Flushing ─► Idle ─ closed ─► reported
 //! ```
 
 use std::sync::mpsc::Sender;
@@ -16,30 +16,30 @@ use crate::fair_queue::HostId;
 use crate::mailbox::Order;
 use crate::tag::{NO_SLOT, SlotId, Tag};
 
-/// A disk that is to be closed: no command begins on it any more.
-pub(super) struct Leaving {
+/// A backing store that will be closed: no new command uses it.
+pub(super) struct ClosingStore {
     disk: u32,
     stage: Stage,
     answer: Sender<u32>,
-    /// Keeps the lock.
+    /// Keeps it locked.
     _claim: Claim,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Commands may be on their way to it. To be looked at then.
+    /// Commands may still use it. Checked again at `next`.
     InUse { next: Duration },
-    /// What hosts wrote and did not flush becomes stable.
+    /// Data that hosts wrote and did not flush become stable.
     Flushing,
-    /// To be closed then.
+    /// Closed at `next`.
     Idle { next: Duration },
 }
 
-/// How often commands on a disk that is to be closed are looked for. It takes
-/// a look at each that is in flight.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How often to look for commands on a backing store that will be closed. Each time all
+/// commands in flight are examined.
+const IN_USE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-impl Leaving {
+impl ClosingStore {
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self.stage {
             Stage::InUse { next } | Stage::Idle { next } => Some(next),
@@ -53,7 +53,7 @@ impl<S: Storage> Reactor<S> {
         for order in self.mailbox.take_orders() {
             match order {
                 Order::Open { disks, answer } => {
-                    // Who does not wait for the answer closes them again.
+                    // If the requester has timed out, it closes them again.
                     let _ = answer.send(self.open_all(&disks));
                 }
                 Order::Listen {
@@ -94,7 +94,7 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Nobody waits any more for the listener that was just made.
+    /// Closes the listener that was just created: its requester has timed out.
     fn forget_listener(&mut self, provider: usize, listener: ListenerId) {
         self.listeners
             .retain(|one| (one.provider, one.listener) != (provider, listener));
@@ -103,8 +103,8 @@ impl<S: Storage> Reactor<S> {
         }
     }
 
-    /// Stops listening there and closes the connections that came by it.
-    /// Returns the controllers whose admin queues were among them.
+    /// Closes a listener and the connections that were accepted on it. Returns the
+    /// controllers whose admin queues were among them.
     fn unlisten(&mut self, provider: usize, address: Address, now: Duration) -> Vec<Disconnected> {
         let its = |one: &Listening| one.provider == provider && one.address == address;
         let mut lost = Vec::new();
@@ -126,12 +126,12 @@ impl<S: Storage> Reactor<S> {
 
     fn leave(&mut self, disk: u32, claim: Claim, answer: Sender<u32>, now: Duration) {
         if !self.storage.disks().contains(&disk) {
-            // It could not be opened here.
+            // It could not be opened on this reactor.
             let _ = answer.send(disk);
             return;
         }
         let stage = Stage::InUse { next: now };
-        self.leaving.push(Leaving {
+        self.closing_stores.push(ClosingStore {
             disk,
             stage,
             answer,
@@ -151,19 +151,18 @@ impl<S: Storage> Reactor<S> {
         Ok(())
     }
 
-    /// Goes on with disks that are to be closed. Says whether anything came of
-    /// it.
-    pub(super) fn close_leaving(&mut self, now: Duration) -> bool {
-        if self.leaving.is_empty() {
+    /// Continues to close backing stores. Returns whether any state changed.
+    pub(super) fn close_stores(&mut self, now: Duration) -> bool {
+        if self.closing_stores.is_empty() {
             return false;
         }
-        let mut leaving = std::mem::take(&mut self.leaving);
+        let mut closing_stores = std::mem::take(&mut self.closing_stores);
         let mut any = false;
-        leaving.retain_mut(|one| match one.stage {
+        closing_stores.retain_mut(|one| match one.stage {
             Stage::InUse { next } if now >= next => {
                 if self.is_used(one.disk) {
                     self.each_queue(now, |queue_pair, io| queue_pair.end_removed(one.disk, io));
-                    let next = now + LOOK_AGAIN;
+                    let next = now + IN_USE_CHECK_INTERVAL;
                     one.stage = Stage::InUse { next };
                 } else {
                     one.stage = Stage::Flushing;
@@ -174,7 +173,7 @@ impl<S: Storage> Reactor<S> {
             }
             Stage::Idle { next } if now >= next => {
                 if !self.storage.close(one.disk) {
-                    let next = now + LOOK_AGAIN;
+                    let next = now + IN_USE_CHECK_INTERVAL;
                     one.stage = Stage::Idle { next };
                     return true;
                 }
@@ -185,12 +184,12 @@ impl<S: Storage> Reactor<S> {
             }
             Stage::InUse { .. } | Stage::Idle { .. } | Stage::Flushing => true,
         });
-        self.leaving = leaving;
+        self.closing_stores = closing_stores;
         any
     }
 
-    /// Whether a command may still have something to do on that disk. What
-    /// queues that are gone left to it is seen when it is closed.
+    /// Whether a command may still use that backing store. Operations of closed queues
+    /// are checked when it is closed.
     fn is_used(&self, disk: u32) -> bool {
         self.queues.use_disk(disk) || self.resources.backlog.waits_for(disk)
     }
@@ -215,7 +214,7 @@ impl<S: Storage> Reactor<S> {
             tracing::error!("final flush of a removed backing store failed: {error}");
         }
         let disk = slot.to_bits();
-        if let Some(one) = self.leaving.iter_mut().find(|one| one.disk == disk) {
+        if let Some(one) = self.closing_stores.iter_mut().find(|one| one.disk == disk) {
             let next = Duration::ZERO;
             one.stage = Stage::Idle { next };
         }

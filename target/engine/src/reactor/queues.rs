@@ -7,16 +7,16 @@ use std::time::Duration;
 use nvmeof_rdma::{Lightened, QpId};
 use nvmeof_target_core::RangeLock;
 
-use crate::queue::{Left, Lingering, QueuePair};
+use crate::queue::{Leftover, Lingering, QueuePair};
 use crate::tag::SlotId;
 
-/// Queue pairs by place and by the provider's name for them.
+/// Queue pairs by slot, and by the provider's identifier.
 #[derive(Default)]
 pub(super) struct Queues {
     entries: Vec<Entry>,
-    /// The one that is free longest is taken next, so that generations last.
+    /// The slot that was free for longest is used next, so that generations last.
     free: VecDeque<u16>,
-    /// For events that carry no tag: connection events alone.
+    /// For connection events, which carry no tag.
     by_qp: HashMap<(usize, QpId), SlotId>,
 }
 
@@ -24,28 +24,28 @@ pub(super) struct Queues {
 struct Entry {
     generation: u16,
     queue_pair: Option<QueuePair>,
-    /// Says of an admin queue that little is sent over it.
+    /// Marks an admin queue as one with little traffic.
     lightened: Option<Lightened>,
-    /// Operations that disks still have of the last user of the place. Until
-    /// they are done nobody else gets it, since they carry its name.
+    /// Operations of the last user of the slot that backing stores still have. The slot
+    /// is not reused until they complete, because they carry its tag.
     on_disk: u32,
-    /// Locks that they are done under.
+    /// Locks that these operations hold.
     locks: Vec<RangeLock>,
-    /// Their buffers, in its host's account, and what they may be changing.
-    left: Option<Left>,
+    /// Their buffers, in the account of the host, and the ranges that they may be
+    /// changing.
+    left: Option<Leftover>,
 }
 
 impl Entry {
-    /// What disks may be changing of a queue that is gone. One that answers nothing,
-    /// or a read, keeps nobody waiting who asks for another.
+    /// Ranges that backing stores may be changing for a closed queue. Only writes delay
+    /// other commands.
     fn lingering(&self) -> Option<&Lingering> {
-        self.left.as_ref().map(Left::lingering)
+        self.left.as_ref().map(Leftover::lingering)
     }
 }
 
 impl Queues {
-    /// Adds what `make` makes of the place given to it. `None` when there are
-    /// as many as places can name.
+    /// Adds a queue pair that `make` creates for its slot. `None` if all slots are used.
     pub(super) fn insert(&mut self, make: impl FnOnce(SlotId) -> QueuePair) -> Option<SlotId> {
         let index = match self.free.pop_front() {
             Some(index) => index,
@@ -57,38 +57,38 @@ impl Queues {
         };
         let entry = self.entries.get_mut(usize::from(index))?;
         let generation = entry.generation;
-        let place = SlotId { index, generation };
-        let queue_pair = make(place);
+        let id = SlotId { index, generation };
+        let queue_pair = make(id);
         self.by_qp
-            .insert((queue_pair.link.provider, queue_pair.link.qp), place);
+            .insert((queue_pair.link.provider, queue_pair.link.qp), id);
         entry.queue_pair = Some(queue_pair);
-        Some(place)
+        Some(id)
     }
 
-    pub(super) fn get(&mut self, place: SlotId) -> Option<&mut QueuePair> {
-        let entry = self.entries.get_mut(usize::from(place.index))?;
-        if entry.generation != place.generation {
+    pub(super) fn get(&mut self, id: SlotId) -> Option<&mut QueuePair> {
+        let entry = self.entries.get_mut(usize::from(id.index))?;
+        if entry.generation != id.generation {
             return None;
         }
         entry.queue_pair.as_mut()
     }
 
-    /// Little is sent over the queue at `place`.
-    pub(super) fn lighten(&mut self, place: SlotId, lightened: Lightened) {
-        let entry = self.entries.get_mut(usize::from(place.index));
-        if let Some(entry) = entry.filter(|entry| entry.generation == place.generation) {
+    /// Marks the queue at `id` as one with little traffic.
+    pub(super) fn lighten(&mut self, id: SlotId, lightened: Lightened) {
+        let entry = self.entries.get_mut(usize::from(id.index));
+        if let Some(entry) = entry.filter(|entry| entry.generation == id.generation) {
             entry.lightened = Some(lightened);
         }
     }
 
-    /// The place of the provider's queue pair.
-    pub(super) fn place(&self, provider: usize, qp: QpId) -> Option<SlotId> {
+    /// The slot of the provider's queue pair.
+    pub(super) fn find(&self, provider: usize, qp: QpId) -> Option<SlotId> {
         self.by_qp.get(&(provider, qp)).copied()
     }
 
     pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<QueuePair> {
-        let place = self.by_qp.remove(&(provider, qp))?;
-        let entry = self.entries.get_mut(usize::from(place.index))?;
+        let id = self.by_qp.remove(&(provider, qp))?;
+        let entry = self.entries.get_mut(usize::from(id.index))?;
         let mut queue_pair = entry.queue_pair.take()?;
         entry.lightened = None;
         entry.generation = entry.generation.wrapping_add(1);
@@ -99,16 +99,15 @@ impl Queues {
             entry.left = left;
         }
         if entry.on_disk == 0 {
-            self.free.push_back(place.index);
+            self.free.push_back(id.index);
         }
         Some(queue_pair)
     }
 
-    /// A disk operation of a queue that is gone ended, which was for the command
-    /// in `slot` of it.
-    pub(super) fn executed(&mut self, place: SlotId, slot: SlotId) {
-        if let Some(entry) = self.entries.get_mut(usize::from(place.index))
-            && entry.generation == place.generation.wrapping_add(1)
+    /// An operation for the command in `slot` of a closed queue completed.
+    pub(super) fn executed(&mut self, id: SlotId, slot: SlotId) {
+        if let Some(entry) = self.entries.get_mut(usize::from(id.index))
+            && entry.generation == id.generation.wrapping_add(1)
             && entry.on_disk > 0
         {
             entry.on_disk -= 1;
@@ -118,13 +117,13 @@ impl Queues {
             if entry.on_disk == 0 {
                 entry.locks.clear();
                 entry.left = None;
-                self.free.push_back(place.index);
+                self.free.push_back(id.index);
             }
         }
     }
 
-    /// Whether a disk of which `is_it` says that it is the one may be writing some
-    /// of `bytes`, but under a lock, or will before it is the turn of `lock`.
+    /// Whether a backing store that `is_it` accepts may be writing to `bytes` without a
+    /// lock, or will be before `lock`.
     pub(super) fn may_write(
         &self,
         lock: u64,
@@ -139,8 +138,8 @@ impl Queues {
         })
     }
 
-    /// When the oldest command was begun that will write to a disk of which `is_it`
-    /// says that it is the one.
+    /// The start of the oldest command that will write to a backing store that `is_it`
+    /// accepts.
     pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         let each = self
             .entries
@@ -152,12 +151,12 @@ impl Queues {
         each.min()
     }
 
-    /// Those that are there, and what disks have of those that are gone.
+    /// The queues in use, and what backing stores have of closed ones.
     pub(super) fn all(
         &self,
     ) -> (
         impl Iterator<Item = &QueuePair>,
-        impl Iterator<Item = &Left>,
+        impl Iterator<Item = &Leftover>,
     ) {
         let queue_pairs = self
             .entries
@@ -167,8 +166,8 @@ impl Queues {
         (queue_pairs, left)
     }
 
-    /// Places that are taken now.
-    pub(super) fn places(&self) -> Vec<SlotId> {
+    /// Slots in use.
+    pub(super) fn ids(&self) -> Vec<SlotId> {
         let all = (0u16..).zip(&self.entries);
         all.filter(|(_, entry)| entry.queue_pair.is_some())
             .map(|(index, entry)| SlotId {
@@ -178,7 +177,7 @@ impl Queues {
             .collect()
     }
 
-    /// Whether a command in flight was begun for that disk.
+    /// Whether a command in flight started on `disk`.
     pub(super) fn use_disk(&self, disk: u32) -> bool {
         let mut queue_pairs = self
             .entries

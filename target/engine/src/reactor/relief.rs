@@ -1,5 +1,5 @@
-//! Buffers that stalled transfers have while others wait for them: their connections are
-//! closed long before they would be otherwise.
+//! Relief for commands that wait for buffers of stalled transfers: closes the connections
+//! of these transfers long before their ordinary time limit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,33 +14,33 @@ use crate::fair_queue::HostId;
 use crate::queue::{KINDS, Shortage, Stalled, Standing};
 use crate::tag::SlotId;
 
-/// How long nothing may move of the transfers of a connection that has moved data
-/// before, and of one that has not, while others wait for their buffers. The first is
-/// longer than TCP waits for two segments that were lost one after the other: at least
-/// 200 ms, then twice as long (RFC 6298, section 5; Linux has the 200 ms).
+/// How long the transfers of a connection may make no progress while others wait for
+/// their buffers, if its host has moved data before, and if it has not. The first is
+/// longer than TCP waits for two segments lost one after the other: at least 200 ms, then
+/// twice as long (RFC 6298, section 5; Linux has the 200 ms).
 const PROVEN: Duration = Duration::from_millis(800);
 const UNPROVEN: Duration = Duration::from_millis(250);
-/// The same where so many wait that have shown nothing yet that each of them would get
-/// its turn later than after this, in all.
-const ALL_IN_TURN: Duration = Duration::from_millis(80);
+/// A shorter time if so many hosts without a record wait that all of them together could
+/// not be served within this time.
+const ALL_SERVED_WITHIN: Duration = Duration::from_millis(80);
 const LEAST: Duration = Duration::from_millis(10);
-/// And where so many of a kind are in transfers of which nothing moves for that long that
-/// too few are left for those that move.
+/// A shorter time if transfers without progress for that long hold so many buffers of a
+/// kind that too few are left for those with progress.
 const QUIET: Duration = Duration::from_millis(20);
-/// How often that is looked at while somebody waits.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often to check while commands wait.
+const RELIEF_INTERVAL: Duration = Duration::from_millis(5);
 
-/// When transfers that stalled while others wait are looked for.
+/// When to look for stalled transfers that others wait for.
 #[derive(Debug, Default)]
 pub(super) struct Relief {
     at: Option<Duration>,
     log: RateLimiter,
 }
 
-/// Hosts with transfers of which nothing moves. One that has moved data before may have
-/// lost a segment on the way, and keeps its buffers for a while: so does the one that has
-/// moved most, whatever it has, and others as long as these have a quarter of a kind and
-/// all of them a half.
+/// Hosts with transfers without progress. A host that has moved data before may have lost
+/// a segment, and keeps its buffers for some time. So does the host that has moved the
+/// most data, whatever it holds, and others as long as these hold a quarter of a kind and
+/// all of them together one half.
 #[derive(Debug, Default)]
 struct Quiet {
     hosts: BTreeSet<HostId>,
@@ -51,9 +51,9 @@ struct Quiet {
 /// Buffers of one kind in such transfers.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuietKind {
-    /// But for those that are given up.
+    /// Without those that are given up.
     held: u32,
-    /// Whether less than a quarter is left for those that move.
+    /// Whether less than a quarter is left for transfers with progress.
     is_short: bool,
 }
 
@@ -64,23 +64,23 @@ impl Relief {
 }
 
 impl<S: Storage> Reactor<S> {
-    /// Somebody may wait for buffers that others have: says when to look at that.
+    /// Sets the time of the next check if commands may wait for buffers that others hold.
     fn note_shortages(&mut self, now: Duration) {
         self.relief.at =
             match !self.resources.awaiting.has_queues() || !self.resources.accounts.are_several() {
                 true => None,
-                false => self.relief.at.or(Some(now + LOOK)),
+                false => self.relief.at.or(Some(now + RELIEF_INTERVAL)),
             };
     }
 
-    /// Closes connections whose transfers stalled, no more of them than wait for what
-    /// these have.
+    /// Closes connections with stalled transfers, no more of them than are needed for the
+    /// commands that wait.
     pub(super) fn relieve(&mut self, now: Duration) {
         self.note_shortages(now);
         if self.relief.at.is_none_or(|at| at > now) {
             return;
         }
-        self.relief.at = Some(now + LOOK);
+        self.relief.at = Some(now + RELIEF_INTERVAL);
         let (mut short, patience) = self.shortages();
         if short.is_empty() {
             return;
@@ -93,7 +93,7 @@ impl<S: Storage> Reactor<S> {
         {
             one.spare_proven();
         }
-        for (place, stalled) in all {
+        for (id, stalled) in all {
             let gives = quiet.gives(&stalled);
             let patience = match stalled.has_moved() {
                 true => PROVEN,
@@ -114,19 +114,19 @@ impl<S: Storage> Reactor<S> {
             }
             self.target.limit_counters().add(Limit::StalledTransfer);
             let left_out = self.relief.log.ask(now);
-            self.with_queue(place, now, |queue_pair, io| {
+            self.with_queue(id, now, |queue_pair, io| {
                 queue_pair.give_up(&stalled, left_out, io);
             });
         }
     }
 
-    /// What queues wait for that others have, and how long nothing may move of hosts
-    /// that have shown nothing yet, or whose address stalled.
+    /// The buffers that queues wait for and others hold, and how long transfers of hosts
+    /// without a record, or of a suspect address, may make no progress.
     fn shortages(&mut self) -> (Vec<Shortage>, Duration) {
         let (mut short, mut unproven, mut suspect, mut most) = (Vec::new(), 0, 0, 1);
         let waiting: Vec<SlotId> = self.resources.awaiting.iter().copied().collect();
-        for place in waiting {
-            if let Some(queue_pair) = self.queues.get(place)
+        for id in waiting {
+            if let Some(queue_pair) = self.queues.get(id)
                 && let Some(shortage) = queue_pair.shortage()
             {
                 if shortage.is_of(Standing::Unproven) {
@@ -137,19 +137,19 @@ impl<S: Storage> Reactor<S> {
                 short.push(shortage);
             }
         }
-        // One buffer at least is for those that move data.
-        let each = ALL_IN_TURN.saturating_mul(most) / unproven.max(1);
-        let each = each.min(ALL_IN_TURN.saturating_mul(3) / suspect.max(1));
+        // At least one buffer is for hosts that move data.
+        let each = ALL_SERVED_WITHIN.saturating_mul(most) / unproven.max(1);
+        let each = each.min(ALL_SERVED_WITHIN.saturating_mul(3) / suspect.max(1));
         (short, each.clamp(LEAST, UNPROVEN))
     }
 
-    /// Queues with transfers: first those that others can do without. The more its host
-    /// has moved the later comes one that stalls.
+    /// Queues with transfers, in the order in which stalled ones are closed. The more data
+    /// a host has moved, the later its queues come.
     fn stalled(&mut self, now: Duration) -> Vec<(SlotId, Stalled)> {
         let mut all = Vec::new();
-        for place in self.queues.places() {
-            let stalled = self.with_queue(place, now, |queue_pair, io| queue_pair.stalled(io));
-            all.extend(stalled.flatten().map(|stalled| (place, stalled)));
+        for id in self.queues.ids() {
+            let stalled = self.with_queue(id, now, |queue_pair, io| queue_pair.stalled(io));
+            all.extend(stalled.flatten().map(|stalled| (id, stalled)));
         }
         all.sort_by_key(|(_, one)| (one.standing, one.moved, Reverse(one.time)));
         all
@@ -157,11 +157,11 @@ impl<S: Storage> Reactor<S> {
 }
 
 impl Quiet {
-    /// Of transfers in the order in which they are given up.
+    /// From transfers in the order in which they are given up.
     fn of(all: &[(SlotId, Stalled)]) -> Self {
         let mut quiet = Self::default();
         let mut others = [0; KINDS];
-        // Those of the host that has moved most come first.
+        // Those of the host that has moved the most data come first.
         for (_, one) in all.iter().rev().filter(|(_, one)| one.time >= QUIET) {
             let is_new = quiet.hosts.insert(one.host);
             let Some(at) = one.kind.filter(|at| is_new && *at < KINDS) else {
@@ -187,7 +187,7 @@ impl Quiet {
         quiet
     }
 
-    /// Whether a transfer is given up early, for those that move.
+    /// Whether a transfer is given up early, for those with progress.
     fn gives(&self, stalled: &Stalled) -> bool {
         let kind = stalled.kind.and_then(|kind| self.kinds.get(kind));
         match stalled.has_moved() {

@@ -1,4 +1,4 @@
-//! Sizes of a reactor's buffers, and which of them cannot be.
+//! Sizes of a reactor's buffers, and their validation.
 
 use nvmeof_memory::{Pool, PoolError, PoolLayout};
 use nvmeof_target_core::Limits;
@@ -7,15 +7,14 @@ use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 use super::ReactorConfig;
 use crate::queue::{KINDS, all_admin_capsules};
 
-/// The data of a capsule lie on a page boundary, for disks that want that.
+/// Data in a capsule begin on a page boundary, for backing stores that require alignment.
 pub(super) const PAGE: usize = 4096;
 pub(super) const SQE_LEN: usize = nvmeof_wire::sqe::SQE_LEN;
-/// Buffers of the longest kind that one command may need: a compare's.
+/// Maximum number of buffers of the longest kind that one command needs: a Compare's.
 pub const LONGEST_AT_ONCE: usize = 2;
 
-/// Bytes from one capsule to the next: the command before a page boundary,
-/// the data behind it. The data of a Connect fit in any case, since they are
-/// pulled there.
+/// Bytes from one capsule to the next: the command before a page boundary, the data
+/// behind it. The data of a Connect fit in any case, because they are pulled there.
 #[must_use]
 pub fn capsule_stride(in_capsule: usize) -> usize {
     PAGE + in_capsule.max(CONNECT_DATA_LEN).next_multiple_of(PAGE)
@@ -25,13 +24,13 @@ pub fn capsule_stride(in_capsule: usize) -> usize {
 /// Connect. In-capsule data of I/O queues (IOCCSZ) do not apply to it.
 pub(crate) const ADMIN_CAPSULE: usize = SQE_LEN + CONNECT_DATA_LEN;
 
-/// Capsules for admin queues of a reactor that has so many `capsules` for I/O queues. Their
-/// memory is between a quarter and a seventh of that of these, at most.
+/// Capsules for the admin queues of a reactor that has so many `capsules` for I/O queues.
+/// They take at most between a quarter and a seventh of the memory of these.
 pub(super) fn admin_capsules(limits: &Limits, capsules: usize) -> usize {
     all_admin_capsules(limits).min(capsules.saturating_mul(2))
 }
 
-/// Where a reactor receives commands of I/O queues, and those of admin queues.
+/// The capsule pools for I/O queues and for admin queues.
 pub(super) fn capsule_pools(
     config: &ReactorConfig,
     limits: &Limits,
@@ -53,29 +52,29 @@ pub(super) fn capsule_pools(
     ])
 }
 
-/// A reactor cannot be made.
+/// A reactor cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ReactorError {
-    /// Memory.
+    /// The buffers cannot be allocated.
     #[error(transparent)]
     Buffers(#[from] PoolError),
-    /// Some commands would wait for ever.
+    /// Some commands could never be served.
     #[error("there are {there} buffers of {max_transfer} bytes or more, at least 2 are needed")]
     TooFewLongest {
-        /// Buffers there are.
+        /// Number of such buffers.
         there: usize,
         /// Longest data of a command.
         max_transfer: usize,
     },
-    /// Some kinds would not be told apart.
-    #[error("there are {there} kinds of buffers, no more than {KINDS} are told apart")]
+    /// Some kinds could not be distinguished.
+    #[error("there are {there} kinds of buffers, at most {KINDS} are supported")]
     TooManyKinds {
-        /// Kinds there are.
+        /// Number of kinds.
         there: usize,
     },
 }
 
-/// Whether a reactor of these sizes can serve every command.
+/// Checks that a reactor of these sizes can serve every command.
 pub(super) fn check(config: &ReactorConfig, limits: &Limits) -> Result<(), ReactorError> {
     let max_transfer = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
     let longest = config.data.iter().filter(|class| class.len >= max_transfer);

@@ -1,4 +1,4 @@
-//! What a reactor looks like at one moment, to whoever watches the target.
+//! A snapshot of a reactor, for monitoring.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use super::Reactor;
 use crate::snapshot::ReactorSnapshot;
 
 impl<S: Storage> Reactor<S> {
-    /// Whether hosts and ports are charged just what they hold: for tests, since it
+    /// Whether hosts and ports are charged exactly what they hold. For tests, because it
     /// walks all commands.
     ///
     /// # Errors
-    /// Says who is charged something else.
+    /// A description of the difference.
     pub fn check_accounts(&self) -> Result<(), String> {
         let (queues, left) = self.queues.all();
         self.resources.accounts.check(queues, left)
     }
 
-    /// Buffers for data that nobody holds, and capsules.
+    /// Free data buffers, and free capsule buffers.
     #[must_use]
     pub fn free_buffers(&self) -> (usize, usize) {
         let capsules =
@@ -26,7 +26,7 @@ impl<S: Storage> Reactor<S> {
         (self.resources.buffers.available(), capsules)
     }
 
-    /// How it is now.
+    /// Its present state.
     pub(super) fn snapshot(&mut self, now: Duration) -> ReactorSnapshot {
         let mut queues = Vec::with_capacity(self.queues.len());
         self.each_queue(now, |queue_pair, _| queues.push(queue_pair.snapshot()));

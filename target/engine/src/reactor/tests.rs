@@ -1,4 +1,4 @@
-//! A reactor under virtual time: a host over the simulated network, disks of
+//! A reactor under virtual time: a host over the simulated network, backing stores in
 //! memory.
 #![allow(
     clippy::unwrap_used,
@@ -65,24 +65,24 @@ const BLOCKS: u64 = 2048;
 pub(super) struct Bench {
     pub(super) net: SimNet,
     pub(super) reactor: Reactor<MemoryDisks>,
-    /// The mailbox of another reactor of the target, the first, which has nothing.
+    /// The mailbox of another reactor of the target, the first one, which has no queues.
     pub(super) other: Mailbox,
     pub(super) address: Address,
     pub(super) drained: bool,
     hosts: u8,
-    /// Whether what hosts protect is kept at once; if not, by [`keep`](Self::keep).
-    pub(super) keeps: bool,
-    /// What was kept last.
-    pub(super) reactor_metrics: Vec<KeptProtection>,
-    /// How often something was.
-    pub(super) kept: usize,
+    /// Whether write protections are stored at once; if not, by [`finish_save`](Self::finish_save).
+    pub(super) saves_at_once: bool,
+    /// The state that was stored last.
+    pub(super) stored: Vec<KeptProtection>,
+    /// How often a state was stored.
+    pub(super) saves: usize,
 }
 
-/// Who waits for it calls [`Bench::keep`].
+/// The test calls [`Bench::finish_save`] instead.
 #[derive(Debug)]
-struct NobodyWakes;
+struct NoWaker;
 
-impl KeepProtections for NobodyWakes {
+impl KeepProtections for NoWaker {
     fn wake(&self) {}
 }
 
@@ -151,7 +151,7 @@ impl Bench {
     ) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-        // Where a second provider listens, if there is one.
+        // The address of the second provider, if there is one.
         let second = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
         let ports = [ip, second].map(|ip| PortSpec::new(ip, 4420, vec![Fabric::Iwarp.into()]));
         let subsystem = SubsystemSpec {
@@ -166,7 +166,7 @@ impl Bench {
         let peers = Arc::from([other.clone(), mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);
         let target = Target::new(model);
-        target.keep_protections_in(Arc::new(NobodyWakes));
+        target.keep_protections_in(Arc::new(NoWaker));
         let mut reactor = Reactor::new(config, target, disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
@@ -180,9 +180,9 @@ impl Bench {
             address,
             drained: false,
             hosts: 1,
-            keeps: true,
-            reactor_metrics: Vec::new(),
-            kept: 0,
+            saves_at_once: true,
+            stored: Vec::new(),
+            saves: 0,
         }
     }
 
@@ -195,7 +195,7 @@ impl Bench {
         self.reactor.listen(provider, address).unwrap()
     }
 
-    /// A host that comes by that address.
+    /// A host that connects to that address.
     pub(super) fn host_by(&mut self, address: Address) -> host::Host {
         let first = std::mem::replace(&mut self.address, address);
         let host = self.host();
@@ -203,24 +203,24 @@ impl Bench {
         host
     }
 
-    /// What is to be kept is, or cannot be.
-    pub(super) fn keep(&mut self, result: std::io::Result<()>) {
+    /// Completes the pending store of write protections with `result`.
+    pub(super) fn finish_save(&mut self, result: std::io::Result<()>) {
         if let Some(to_keep) = self.reactor.target.to_keep() {
-            self.keep_that(to_keep, result);
+            self.finish_save_of(to_keep, result);
         }
     }
 
-    pub(super) fn keep_that(&mut self, to_keep: ToKeep, result: std::io::Result<()>) {
+    pub(super) fn finish_save_of(&mut self, to_keep: ToKeep, result: std::io::Result<()>) {
         if result.is_ok() {
-            self.kept += 1;
+            self.saves += 1;
             let (_, all) = to_keep.changes().last().unwrap();
-            self.reactor_metrics.clone_from(all);
+            self.stored.clone_from(all);
         }
         to_keep.end(result);
         self.reactor.mailbox().send(Mail::POLL);
     }
 
-    /// A host of its own address.
+    /// A host with an address of its own.
     pub(super) fn host(&mut self) -> host::Host {
         self.hosts += 1;
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.hosts));
@@ -230,24 +230,23 @@ impl Bench {
         host
     }
 
-    /// One that is not told what becomes of its answers while that is set.
+    /// Completions of sends are withheld while the flag is set.
     pub(super) fn late(seed: u64) -> (Self, Arc<AtomicBool>) {
-        let keeps = Arc::new(AtomicBool::new(false));
-        let late = |sim| -> Box<dyn Provider> { Box::new(late::Late::new(sim, &keeps)) };
+        let withholds = Arc::new(AtomicBool::new(false));
+        let late = |sim| -> Box<dyn Provider> { Box::new(late::Late::new(sim, &withholds)) };
         let bench = Self::over(seed, few_buffers(), limits(), late);
-        (bench, keeps)
+        (bench, withholds)
     }
 
-    /// Turns the reactor and the hosts until `done`, moving time on when
-    /// nobody has anything to do.
+    /// Runs the reactor and the hosts until `done`, advancing the time when all are idle.
     pub(super) fn until(
         &mut self,
         hosts: &mut [&mut host::Host],
         mut done: impl FnMut(&mut Self, &mut [&mut host::Host]) -> bool,
     ) {
         for _ in 0..200_000 {
-            if self.keeps {
-                self.keep(Ok(()));
+            if self.saves_at_once {
+                self.finish_save(Ok(()));
             }
             let now = self.net.now();
             let turn = self.reactor.turn(now).unwrap();

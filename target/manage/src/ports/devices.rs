@@ -1,5 +1,5 @@
-//! The RDMA devices of this machine and the provider that drives them. No
-//! other file here names `nvmeof-rdma-verbs`.
+//! The RDMA devices of this machine and their provider. No other file of this crate uses
+//! `nvmeof-rdma-verbs`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,17 +8,18 @@ use nvmeof_rdma::{Provider, Steering};
 
 use super::Device;
 
-/// What planning asks a machine.
+/// Queries of the planner about a machine.
 pub(super) trait Devices {
-    /// The device that serves an address of the machine, if there is one. The
-    /// error says why that cannot be found out, and what to do.
+    /// The device that serves an address of the machine, if there is one.
+    ///
+    /// # Errors
+    /// Why that is unknown, with a remedy.
     fn at(&self, addr: SocketAddr) -> Result<Option<Device>, String>;
 
-    /// Why there is none for `addr`, and what to do.
+    /// Why there is no device for `addr`, with a remedy.
     fn why_none(&self, addr: SocketAddr) -> String;
 
-    /// Why the devices that the machine has cannot be used, none of them, and
-    /// what to do.
+    /// Why none of the devices of the machine can be used, with a remedy.
     fn unusable(&self) -> Option<String>;
 
     /// The addresses of the machine.
@@ -38,7 +39,7 @@ impl Devices for Machine {
     }
 
     fn unusable(&self) -> Option<String> {
-        // What the kernel says does not depend on libraries and permissions.
+        // sysfs does not depend on libraries and permissions.
         let devices = std::fs::read_dir("/sys/class/infiniband");
         let any = devices.is_ok_and(|mut devices| devices.next().is_some());
         any.then(verbs::unusable).flatten()
@@ -46,13 +47,13 @@ impl Devices for Machine {
 
     fn addresses(&self) -> Vec<IpAddr> {
         let addresses = addresses().into_iter();
-        // Who connects to a link-local address has to name an interface, for
-        // which discovery has no place.
+        // A host needs the interface of a link-local address, and discovery log entries have
+        // no field for it.
         addresses.filter(|ip| !is_link_local(*ip)).collect()
     }
 }
 
-/// The addresses of the machine, in order, each once.
+/// The addresses of the machine, sorted and without duplicates.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else {
         return Vec::new();
@@ -75,11 +76,10 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Providers over verbs that share their listeners, one for each reactor that
-/// connections are spread over.
+/// Providers over verbs that share their listeners, one for each reactor.
 ///
 /// # Errors
-/// What is missing, and what to do.
+/// The missing part, with a remedy.
 pub(super) fn verbs_providers(steering: &Steering) -> Result<Vec<Box<dyn Provider>>, String> {
     verbs::providers(steering)
 }
@@ -99,7 +99,7 @@ mod verbs {
     pub(super) fn at(addr: SocketAddr) -> Result<Option<Device>, String> {
         match device_for_local(addr) {
             Ok(found) => Ok(found.map(device)),
-            // Not about devices; listening says so.
+            // Not about devices: listening reports it.
             Err(VerbsError::NoSuchAddress { .. }) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -110,8 +110,8 @@ mod verbs {
         match device_for_local(addr).and_then(|_| devices()) {
             Err(error) => error.to_string(),
             Ok(_) => format!(
-                "no RDMA device serves {ip}; `rdma link` shows the devices there are and their \
-                 interfaces, `ip address` the addresses of those"
+                "no RDMA device serves {ip}; `rdma link` lists the devices and their interfaces, \
+                 `ip address` the addresses of these"
             ),
         }
     }
@@ -143,7 +143,7 @@ mod verbs {
     }
 }
 
-/// A build without RDMA devices has none.
+/// A build without RDMA devices.
 #[cfg(not(feature = "verbs"))]
 mod verbs {
     use std::net::SocketAddr;

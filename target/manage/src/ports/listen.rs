@@ -1,49 +1,48 @@
-//! Listeners of providers: at the start before any reactor runs, so that what
-//! can fail does so then, and later in reactors that run.
+//! Listeners of providers: at the start before any reactor runs, so that errors are found
+//! early, and later in running reactors.
 
 use std::path::Path;
 
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
-use super::making::{Means, Member};
-use super::plan::told;
+use super::making::{Means, ProviderGroup};
+use super::plan::provider_message;
 use super::{Part, Port};
 use crate::waits::Waits;
 use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
-/// Times to look for a port number that is free with every provider of a port.
+/// Attempts to find a port number that is free with every provider of a port.
 const TRIES: u32 = 16;
 
-/// What listens.
+/// The providers and ports that listen.
 pub struct Listening {
-    /// Of each reactor.
-    pub(crate) reactors: Vec<Vec<Ready>>,
-    /// The ports with the addresses in use, without providers that were left
-    /// out.
+    /// The providers of each reactor.
+    pub(crate) reactors: Vec<Vec<ReactorProvider>>,
+    /// The ports with the addresses in use, without providers that were omitted.
     pub ports: Vec<Port>,
 }
 
-/// One reactor's provider.
-pub(crate) struct Ready {
+/// A provider of one reactor.
+pub(crate) struct ReactorProvider {
     pub(crate) name: ProviderName,
     pub(crate) provider: Box<dyn Provider>,
     /// With the addresses in use.
     pub(crate) listeners: Vec<(ListenerId, Address)>,
 }
 
-/// Something that listens: a provider, here or in a reactor that runs.
+/// A provider that can listen: before the start, or in a running reactor.
 pub(crate) trait Listens {
     /// Listens on `address`; returns the address in use.
     fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError>;
 
-    /// Does not listen any more.
+    /// Stops listening.
     fn unlisten(&mut self, listener: ListenerId);
 
-    /// Keeps it, as all providers of the port listen.
+    /// Keeps the listener: all providers of the port listen.
     fn own(&mut self, listener: ListenerId, address: Address);
 }
 
-impl Listens for Ready {
+impl Listens for ReactorProvider {
     fn listen(&mut self, address: Address) -> Result<(ListenerId, Address), ListenError> {
         self.provider.listen(address)
     }
@@ -57,12 +56,12 @@ impl Listens for Ready {
     }
 }
 
-/// Makes the providers of `ports` for all reactors, and listens on all that can be
-/// listened on. The others wait.
+/// Creates the providers of `ports` for all reactors, and listens on all ports that are
+/// available. The others wait.
 ///
 /// # Errors
-/// [`ConfigError`] names the port, cause and remedy, of the first that can never be
-/// listened on; then nothing listens.
+/// [`ConfigError`] with port, cause and remedy of the first port that can never be listened on;
+/// then nothing listens.
 pub fn listen(
     config: &Config,
     mut ports: Vec<Port>,
@@ -73,7 +72,7 @@ pub fn listen(
         let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
         match means.make_all(&names, config) {
             Ok(members) => break members,
-            Err((name, why)) => go_without(config, &mut ports, name, &why)?,
+            Err((name, why)) => omit_provider(config, &mut ports, name, &why)?,
         }
     };
     for member in &members {
@@ -82,9 +81,9 @@ pub fn listen(
     listen_with(config, ports, members, means.steering.members())
 }
 
-/// Provider `name` cannot be had: ports that may do so are served without it, the others
-/// wait.
-fn go_without(
+/// Provider `name` is not available: ports where it is optional are served without it, the
+/// others wait.
+fn omit_provider(
     config: &Config,
     ports: &mut [Port],
     name: ProviderName,
@@ -98,7 +97,7 @@ fn go_without(
         if part.optional {
             port.parts.retain(|part| part.provider != name);
             let (address, others) = (port.address, port.provider_names());
-            tracing::warn!("{address}: served by {others}, without {name}: {why}");
+            tracing::warn!("port {address}: served by {others} without {name}: {why}");
             continue;
         }
         let error = of_provider(config, number, name, why);
@@ -110,11 +109,11 @@ fn go_without(
     Ok(())
 }
 
-/// Listens over providers that are there, for so many reactors.
+/// Listens over existing providers, for `reactors` reactors.
 pub(super) fn listen_with(
     config: &Config,
     mut ports: Vec<Port>,
-    mut members: Vec<Member>,
+    mut members: Vec<ProviderGroup>,
     reactors: usize,
 ) -> Result<Listening, ConfigError> {
     for number in 0..ports.len() {
@@ -132,21 +131,21 @@ pub(super) fn listen_with(
         ports,
     };
     for member in members {
-        for (of_reactor, ready) in listening.reactors.iter_mut().zip(member.readies) {
+        for (of_reactor, ready) in listening.reactors.iter_mut().zip(member.providers) {
             of_reactor.push(ready);
         }
     }
     Ok(listening)
 }
 
-/// Listens on port number `number` of `config` with all its providers; the `others`
-/// of the configuration do already.
+/// Listens on the port at index `number` of `config` with all its providers; the `others` of the
+/// configuration listen already.
 pub(crate) fn listen_at<L: Listens>(
     config: &Config,
     number: usize,
     port: &mut Port,
     others: &[Port],
-    members: &mut [Member<L>],
+    members: &mut [ProviderGroup<L>],
 ) -> Result<(), ConfigError> {
     listen_on(members, port).map_err(|(part, error)| {
         let part = port.parts.get(part);
@@ -159,14 +158,14 @@ pub(crate) fn listen_at<L: Listens>(
     })
 }
 
-/// Whether `other`, which listens over that provider, is what has the address of `port`.
+/// Whether `other`, which listens over that provider, uses the address of `port`.
 fn is_rival(other: &Port, port: &Port, provider: ProviderName) -> bool {
     other.waits.is_none()
         && other.place_of(provider).is_some()
         && match (other.address, port.address) {
             (Address::Ip(one), Address::Ip(two)) => {
                 let all = one.ip().is_unspecified() || two.ip().is_unspecified();
-                // Ports of IPv6 take nothing of IPv4.
+                // IPv6 ports do not cover IPv4 addresses.
                 let family = one.is_ipv6() == two.is_ipv6();
                 one.port() == two.port() && (one.ip() == two.ip() || (all && family))
             }
@@ -185,20 +184,20 @@ fn is_rival(other: &Port, port: &Port, provider: ProviderName) -> bool {
 fn own_conflict(address: Address, rival: Address) -> String {
     let rule = match address {
         Address::Ip(_) => {
-            "0.0.0.0 and :: cover the other addresses; leave one of the two ports out, or give \
+            "0.0.0.0 and :: include the other addresses; remove one of the two ports, or give \
              one another trsvcid"
         }
-        Address::Unix(_) => "both name the same socket; leave one of the two ports out",
+        Address::Unix(_) => "both name the same socket; remove one of the two ports",
     };
     format!("address {address} conflicts with port {rival} of this configuration: {rule}")
 }
 
-/// What failed: a part of the port by number, and why.
+/// The index of a provider of the port, and its error.
 type Failed = (usize, ListenError);
 
-/// Listens on one port with all its providers, under the same number. One that
-/// is free with the first may be taken with the next: then another is tried.
-fn listen_on<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<(), Failed> {
+/// Listens on one port with all its providers, with the same port number. A number that is free
+/// with the first may be in use with the next: then another is tried.
+fn listen_on<L: Listens>(members: &mut [ProviderGroup<L>], port: &mut Port) -> Result<(), Failed> {
     let mut tries = if port.address.port() == Some(0) {
         TRIES
     } else {
@@ -212,8 +211,8 @@ fn listen_on<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<(
     }
 }
 
-/// Listens with all providers of the port, or with none.
-fn try_number<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<(), Failed> {
+/// Listens with all providers of the port, or with none of them.
+fn try_number<L: Listens>(members: &mut [ProviderGroup<L>], port: &mut Port) -> Result<(), Failed> {
     let mut address = port.address;
     let mut opened = Vec::new();
     let mut left_out = Vec::new();
@@ -244,12 +243,12 @@ fn try_number<L: Listens>(members: &mut [Member<L>], port: &mut Port) -> Result<
     port.address = address;
     for (name, error) in left_out {
         port.parts.retain(|part| part.provider != name);
-        tell_left_out(port, name, &error);
+        log_omitted(port, name, &error);
     }
     Ok(())
 }
 
-/// Whether an optional provider that cannot listen for this reason is left out.
+/// Whether an optional provider that cannot listen for this reason is omitted.
 fn may_be_left_out(name: ProviderName, error: &ListenError) -> bool {
     match name {
         ProviderName::Shm => true,
@@ -257,12 +256,12 @@ fn may_be_left_out(name: ProviderName, error: &ListenError) -> bool {
     }
 }
 
-/// Tells that a port is served without a provider that nobody asked for.
-fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
+/// Logs that a port is served without a provider that is optional.
+fn log_omitted(port: &Port, name: ProviderName, error: &ListenError) {
     if name == ProviderName::Shm {
         let others = port.provider_names();
         tracing::warn!(
-            "{}: without shared memory, {others} serves hosts on this machine as well: {error}",
+            "port {}: served without shared memory: {error}; hosts on this machine use {others}",
             port.place()
         );
         return;
@@ -270,22 +269,22 @@ fn tell_left_out(port: &Port, name: ProviderName, error: &ListenError) {
     let device = port.parts.iter().find_map(Part::iwarp_device);
     let device = device.map_or("an RDMA device", |device| device.name.as_str());
     tracing::info!(
-        "{}: without software {}: the TCP port is taken, by {device} or another program; hosts \
-         that speak iWARP are served by {device}, on its own addresses",
+        "port {}: served without software {}: {device} or another program uses the TCP port; \
+         {device} serves iWARP hosts on its own addresses",
         port.place(),
         name,
     );
 }
 
-impl<L: Listens> Member<L> {
-    /// Listens for every reactor, or for none. Returns each reactor's listener
-    /// and the address in use.
+impl<L: Listens> ProviderGroup<L> {
+    /// Listens for every reactor, or for none. Returns the listener of each reactor and the
+    /// address in use.
     fn listen(&mut self, mut address: Address) -> Result<(Vec<ListenerId>, Address), ListenError> {
         let mut listeners = Vec::new();
-        for ready in &mut self.readies {
+        for ready in &mut self.providers {
             match ready.listen(address) {
                 Ok((listener, bound)) => {
-                    // Where a free port was found, the next one takes the same.
+                    // If a free port was selected, the next reactor uses the same.
                     address = bound;
                     listeners.push(listener);
                 }
@@ -299,19 +298,19 @@ impl<L: Listens> Member<L> {
     }
 
     fn unlisten(&mut self, listeners: &[ListenerId]) {
-        for (ready, listener) in self.readies.iter_mut().zip(listeners) {
+        for (ready, listener) in self.providers.iter_mut().zip(listeners) {
             ready.unlisten(*listener);
         }
     }
 
     fn own(&mut self, listeners: Vec<ListenerId>, address: Address) {
-        for (ready, listener) in self.readies.iter_mut().zip(listeners) {
+        for (ready, listener) in self.providers.iter_mut().zip(listeners) {
             ready.own(listener, address);
         }
     }
 }
 
-/// What is wrong with a port that cannot be listened on.
+/// The error for a port that cannot be listened on.
 fn refused(
     config: &Config,
     number: usize,
@@ -323,32 +322,31 @@ fn refused(
     match (part.map(|part| part.provider), error, device) {
         (Some(ProviderName::Iwarp), ListenError::InUse { addr }, Some(device)) => {
             let what = format!(
-                "iwarp cannot listen on {addr} beside verbs: {} speaks iWARP itself and takes the \
-                 TCP port; name \"verbs\" alone, which the same hosts reach",
+                "iwarp cannot listen on {addr} beside verbs: {} implements iWARP and uses the TCP \
+                 port; use \"verbs\" alone, which serves the same hosts",
                 device.name
             );
             config.provider_error(number, &what)
         }
         (Some(name @ (ProviderName::Verbs | ProviderName::Shm)), ListenError::Io { .. }, _) => {
-            let told = of_provider(config, number, name, &error.to_string());
-            told.passing(error.may_pass())
+            let refused = of_provider(config, number, name, &error.to_string());
+            refused.passing(error.may_pass())
         }
         (_, ListenError::NoSuchInterface { .. }, _) => {
             let what = format!(
-                "the interface of {} is not there; `ip link` shows those there are",
+                "the interface of {} does not exist; `ip link` lists interfaces",
                 config.traddr(number)
             );
             config.port_error(number, &what).passing(error.may_pass())
         }
         _ => {
-            let told = config.port_error(number, &error.to_string());
-            told.passing(error.may_pass())
+            let refused = config.port_error(number, &error.to_string());
+            refused.passing(error.may_pass())
         }
     }
 }
 
-/// What is wrong with the first of `ports` that a provider serves which does
-/// not work.
+/// The error for the first of `ports` with the provider `name`, which does not work.
 pub(crate) fn broken(
     config: &Config,
     ports: &[Port],
@@ -360,7 +358,7 @@ pub(crate) fn broken(
     of_provider(config, number, name, why)
 }
 
-/// What is wrong with port number `number`, of that provider.
+/// The error for the provider `name` of the port at index `number`.
 pub(crate) fn of_provider(
     config: &Config,
     number: usize,
@@ -368,8 +366,8 @@ pub(crate) fn of_provider(
     why: &str,
 ) -> ConfigError {
     let choice = config.choices().get(number).unwrap_or(&Choice::Auto);
-    // Without support for devices there never is one.
+    // A build without support for devices never gets one.
     let passing = name.is_software() || cfg!(feature = "verbs");
-    let error = config.provider_error(number, &told(choice, name, why));
+    let error = config.provider_error(number, &provider_message(choice, name, why));
     error.passing(passing)
 }

@@ -1,5 +1,5 @@
-//! Making providers: at the start for what is configured then, later for a port
-//! over one that no port had before.
+//! Creation of providers: at the start for all configured ports, later for a port with a
+//! provider that no other port has.
 
 use std::io;
 
@@ -9,35 +9,33 @@ use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_shm::{Borrowed, Shm, ShmConfig, own_folder};
 
 use super::devices;
-use super::listen::Ready;
+use super::listen::ReactorProvider;
 use nvmeof_target_config::{Config, ConfigError, ProviderName, ShmSettings};
 use nvmeof_target_engine::SENDS_PER_COMMAND;
 
-/// One kind of provider for all reactors. They are a group: each of them
-/// listens on the same addresses, and connections are spread over them.
-pub(crate) struct Member<L = Ready> {
+/// The providers of one kind of all reactors. They are a group: all listen on the same addresses,
+/// and connections are distributed over them.
+pub(crate) struct ProviderGroup<L = ReactorProvider> {
     pub(crate) name: ProviderName,
-    pub(crate) readies: Vec<L>,
+    pub(crate) providers: Vec<L>,
 }
 
-/// What providers are made of, for all reactors.
+/// What is needed to create providers for all reactors.
 #[derive(Debug)]
 pub struct Means {
-    /// Spreads connections over reactors, each of which has a provider of its
-    /// own.
+    /// Distributes connections over the reactors, each of which has its own provider.
     pub(crate) steering: Steering,
-    /// Connections of each reactor that are descriptors: as many as no provider
-    /// has yet.
+    /// File descriptors for connections of each reactor that no provider has reserved yet.
     pub(crate) files: u32,
-    /// The memory of hosts that is mapped, by all providers.
+    /// Memory of hosts that all providers have mapped.
     pub(crate) borrowed: Borrowed,
 }
 
-/// A host has an admin queue and one for I/O at least.
+/// A host has at least an admin queue and an I/O queue.
 const QUEUES_OF_A_HOST: u32 = 2;
 
 impl Means {
-    /// For so many reactors, each with so many connections that are descriptors.
+    /// For `reactors` reactors, each with `files` descriptors for connections.
     #[must_use]
     pub fn new(reactors: usize, files: u32) -> Self {
         Self {
@@ -47,56 +45,56 @@ impl Means {
         }
     }
 
-    /// Makes the providers of these names, which share the descriptors.
+    /// Creates the providers with these names, which share the descriptors.
     ///
     /// # Errors
-    /// Which one cannot be had, and why.
+    /// The provider that cannot be created, and the cause.
     pub(super) fn make_all(
         &mut self,
         names: &[ProviderName],
         config: &Config,
-    ) -> Result<Vec<Member>, (ProviderName, String)> {
+    ) -> Result<Vec<ProviderGroup>, (ProviderName, String)> {
         let software = names.iter().filter(|name| name.is_software()).count();
         let share = self.files / u32::try_from(software.max(1)).unwrap_or(u32::MAX);
         let make = |name: &ProviderName| {
-            let made = Member::new(*name, self, share.max(1), config);
+            let made = ProviderGroup::new(*name, self, share.max(1), config);
             made.map_err(|why| (*name, why))
         };
         let made = names.iter().map(make).collect::<Result<Vec<_>, _>>()?;
-        self.take(made.iter().map(Member::files).sum());
+        self.take(made.iter().map(ProviderGroup::files).sum());
         Ok(made)
     }
 
-    /// Makes one more beside others that were `made` and do not run yet.
+    /// Creates one more, in addition to those `made` that do not run yet.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Why it cannot be created.
     pub(crate) fn make(
         &self,
         name: ProviderName,
-        made: &[Member],
+        made: &[ProviderGroup],
         config: &Config,
-    ) -> Result<Member, String> {
-        let taken: u32 = made.iter().map(Member::files).sum();
+    ) -> Result<ProviderGroup, String> {
+        let taken: u32 = made.iter().map(ProviderGroup::files).sum();
         let files = self.files.saturating_sub(taken);
         if name.is_software() && files < QUEUES_OF_A_HOST {
             return Err(
-                "those that serve since the start have all file descriptors; allow the process \
-                 more (`ulimit -n`, LimitNOFILE= of the service) and restart the target"
+                "the providers in use reserve all file descriptors; raise the limit \
+                 (`ulimit -n`, LimitNOFILE= of the service) and restart the target"
                     .to_owned(),
             );
         }
-        Member::new(name, self, files, config)
+        ProviderGroup::new(name, self, files, config)
     }
 
-    /// So many descriptors are for connections of a provider that runs now.
+    /// Reserves descriptors for a provider that runs now.
     pub(crate) fn take(&mut self, files: u32) {
         self.files = self.files.saturating_sub(files);
     }
 }
 
-impl Member {
-    /// With `files` connections of each reactor at most that are descriptors.
+impl ProviderGroup {
+    /// With at most `files` descriptors for connections of each reactor.
     fn new(name: ProviderName, means: &Means, files: u32, config: &Config) -> Result<Self, String> {
         let steering = &means.steering;
         let lacks = |error: io::Error| format!("epoll: {}", explain(&error));
@@ -115,23 +113,23 @@ impl Member {
 
     /// One provider for each reactor.
     pub(super) fn of(name: ProviderName, providers: Vec<Box<dyn Provider>>) -> Self {
-        let ready = |provider| Ready {
+        let ready = |provider| ReactorProvider {
             name,
             provider,
             listeners: Vec::new(),
         };
         Self {
             name,
-            readies: providers.into_iter().map(ready).collect(),
+            providers: providers.into_iter().map(ready).collect(),
         }
     }
 
-    /// Lets each of them use the memory of its reactor.
+    /// Registers the memory of each reactor with its provider.
     ///
     /// # Errors
-    /// When the machine does not let it be registered.
+    /// If the memory cannot be registered.
     pub(crate) fn register(&mut self, memory: &[Vec<Region>]) -> io::Result<()> {
-        for (ready, regions) in self.readies.iter_mut().zip(memory) {
+        for (ready, regions) in self.providers.iter_mut().zip(memory) {
             for region in regions {
                 ready.provider.register(region)?;
             }
@@ -139,23 +137,23 @@ impl Member {
         Ok(())
     }
 
-    /// Descriptors that its connections may be, of each reactor.
+    /// Descriptors that are reserved for its connections on each reactor.
     pub(crate) fn files(&self) -> u32 {
-        let first = self.readies.first().filter(|_| self.name.is_software());
+        let first = self.providers.first().filter(|_| self.name.is_software());
         first.map_or(0, |ready| ready.provider.limits().max_qps)
     }
 
-    /// Whether queues of the length that hosts may ask for are possible: a
-    /// device may have fewer places than software.
+    /// Checks that queues of the configured depth are possible: the queues of a device may be
+    /// shorter than those of software.
     pub(crate) fn check_limits(&self, config: &Config) -> Result<(), ConfigError> {
         let depth = u32::from(config.limits().queue_depth);
-        for ready in &self.readies {
+        for ready in &self.providers {
             let limits = ready.provider.limits();
             let possible = limits.max_recvs.min(limits.max_sends / SENDS_PER_COMMAND);
             if depth > possible {
                 let what = format!(
-                    "{depth} is more than the {possible} that the {} provider can do here; set it \
-                     to {possible} or less",
+                    "{depth} exceeds {possible}, the maximum of the {} provider on this machine; \
+                     set it to {possible} or less",
                     self.name
                 );
                 return Err(config.limits_error("queue_depth", &what));
@@ -179,7 +177,7 @@ fn iwarp_providers(
     Ok(boxed(members))
 }
 
-/// What the provider is given for `settings`; `borrowed` is what all of them have mapped.
+/// The configuration of the provider; `borrowed` is the memory that all of them have mapped.
 pub(crate) fn shm_config(settings: &ShmSettings, borrowed: &Borrowed) -> ShmConfig {
     let folder = settings.folder.clone().unwrap_or_else(own_folder);
     ShmConfig {

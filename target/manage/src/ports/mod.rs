@@ -1,5 +1,5 @@
-//! Ports and what serves them: planned from the configuration and the RDMA
-//! devices of the machine, then listened on.
+//! Ports and their providers: selected from the configuration and the RDMA devices of the
+//! machine, then listened on.
 
 mod devices;
 mod listen;
@@ -18,52 +18,52 @@ use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 use crate::waits::Waits;
 pub(crate) use devices::addresses;
 pub use listen::{Listening, listen};
-pub(crate) use listen::{Listens, Ready, broken, listen_at, of_provider};
+pub(crate) use listen::{Listens, ReactorProvider, broken, listen_at, of_provider};
 pub use making::Means;
-pub(crate) use making::{Member, shm_config};
+pub(crate) use making::{ProviderGroup, shm_config};
 use nvmeof_target_address::port_address;
 use nvmeof_target_config::{ProviderName, port_spec};
 pub use plan::plan;
 pub use plan::{plan_one, plan_present, unused_devices};
 
-/// A port and what serves it.
+/// A port and its providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Address; its port is 0 until a free one is found.
     pub address: Address,
-    /// Its providers, in the order hosts are told of them.
+    /// Its providers, in the order of the discovery log page.
     pub parts: Vec<Part>,
-    /// Why nothing listens there yet, if that is so.
+    /// Why nothing listens on it yet; `None`: it is served.
     pub waits: Option<Waits>,
 }
 
-/// One provider's part in a port.
+/// One provider of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The provider.
     pub provider: ProviderName,
-    /// Devices it uses here; none for software.
+    /// Devices that it uses; none for software.
     pub devices: Vec<Device>,
-    /// Whether the port is served without it where it cannot listen. For
-    /// software iWARP that is only because the TCP port is taken.
+    /// Whether the port is served without it if it cannot listen. For software iWARP that is
+    /// only if the TCP port is in use.
     pub(crate) optional: bool,
 }
 
-/// An RDMA device, as far as it serves a port.
+/// An RDMA device that serves a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its name, as `rdma link` shows it.
     pub name: String,
     /// Its physical port, from 1.
     pub port: u8,
-    /// What it speaks.
+    /// Its protocol.
     pub fabric: Fabric,
-    /// The address it has, on a port that listens on all.
+    /// Its address, on a port that listens on all addresses.
     pub only: Option<IpAddr>,
 }
 
-/// The providers that each reactor has, by their numbers: none goes, others may
-/// come. Clones are the same.
+/// The providers of each reactor, by index. Providers are added, never removed. Clones share
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct Providers(Arc<RwLock<Vec<ProviderName>>>);
 
@@ -74,12 +74,12 @@ impl Providers {
 
     /// Their names.
     pub fn names(&self) -> Vec<ProviderName> {
-        // Nothing is left half done when a holder panics.
+        // A panic of a holder leaves nothing inconsistent.
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         names.clone()
     }
 
-    /// Every reactor has that one now, behind the others.
+    /// Appends a provider that every reactor has now.
     pub(crate) fn add(&self, name: ProviderName) {
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
         names.push(name);
@@ -87,24 +87,23 @@ impl Providers {
 }
 
 impl Port {
-    /// What the target's model has to know.
+    /// The specification for the model.
     #[must_use]
     pub fn to_spec(&self) -> PortSpec {
         if self.waits.is_some() {
-            // Hosts are told of it when it listens.
+            // It is in the discovery log page once it listens.
             return port_spec(self.address, Vec::new());
         }
         let mut carriers: Vec<_> = self.parts.iter().flat_map(Part::carriers).collect();
         if carriers.is_empty() {
-            // Shared memory alone. Its hosts have to be told of the port, and
-            // the discovery log has no number for what it is (RDMA_PRTYPE, NVMe
-            // over Fabrics 1.1, section 7.3).
+            // Shared memory alone. Its hosts need an entry for the port, and the discovery log
+            // has no value for shared memory (RDMA_PRTYPE, NVMe over Fabrics 1.1, section 7.3).
             carriers.push(Fabric::Unspecified.into());
         }
         port_spec(self.address, carriers)
     }
 
-    /// Where it is, for people: interfaces by name, and what `[::]` stands for.
+    /// The address as text: interfaces by name, with a remark on what `[::]` covers.
     pub(crate) fn place(&self) -> String {
         let only = match self.address.ip() {
             Some(IpAddr::V6(ip)) if ip.is_unspecified() => " (IPv6 only)",
@@ -113,12 +112,12 @@ impl Port {
         format!("{}{only}", port_address(self.address))
     }
 
-    /// Whether it is to be listened on over that provider.
+    /// Whether it listens, or will listen, over that provider.
     fn is_over(&self, provider: ProviderName) -> bool {
         self.waits.is_none() && self.place_of(provider).is_some()
     }
 
-    /// Which of its parts is that provider's.
+    /// Index of that provider in `parts`.
     fn place_of(&self, provider: ProviderName) -> Option<usize> {
         self.parts.iter().position(|part| part.provider == provider)
     }
@@ -135,13 +134,12 @@ impl Part {
         match self.provider {
             ProviderName::Iwarp => vec![Fabric::Iwarp.into()],
             ProviderName::Verbs => self.devices.iter().map(Device::carrier).collect(),
-            // Whoever can use it finds it at the same address, and to others it
-            // would be one more entry that leads nowhere.
+            // Hosts that can use it find it at the same address; others could not use the entry.
             ProviderName::Shm => Vec::new(),
         }
     }
 
-    /// A device of its that speaks iWARP, and so needs the TCP port.
+    /// Its device that supports iWARP and therefore uses the TCP port, if any.
     fn iwarp_device(&self) -> Option<&Device> {
         self.devices
             .iter()

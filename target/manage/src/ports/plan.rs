@@ -1,5 +1,5 @@
-//! Which providers serve a port: what the configuration says, and the RDMA
-//! devices that the machine has.
+//! Selects the providers of each port from the configuration and the RDMA devices of the
+//! machine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,16 +8,15 @@ use super::{Device, Part, Port};
 use crate::waits::Waits;
 use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
-/// Finds out what serves each port of `config` on this machine. Nothing is
-/// listened on.
+/// Selects the providers of each port of `config` on this machine, without listening.
 ///
 /// # Errors
-/// [`ConfigError`] for a provider that was asked for and cannot serve.
+/// [`ConfigError`] for a configured provider that cannot serve.
 pub fn plan(config: &Config) -> Result<Vec<Port>, ConfigError> {
     plan_with(config, &Machine)
 }
 
-/// The same; a port whose devices are not there yet waits for them.
+/// The same; a port whose devices do not exist yet waits for them.
 ///
 /// # Errors
 /// [`ConfigError`] for a provider that can never serve.
@@ -34,8 +33,7 @@ pub fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
     all.collect()
 }
 
-/// Why `auto` did without the RDMA devices that this machine has, where that
-/// was not its owner's wish.
+/// Why `auto` does not use the RDMA devices of this machine, if it has any.
 #[must_use]
 pub fn unused_devices(config: &Config, ports: &[Port]) -> Option<String> {
     unused_with(config, ports, &Machine)
@@ -53,11 +51,11 @@ pub(super) fn unused_with(
     let why = config.choices().iter().zip(ports).any(without);
     let why = why.then(|| devices.unusable()).flatten()?;
     Some(format!(
-        "the RDMA devices of this machine cannot be used, software iWARP serves instead: {why}"
+        "RDMA devices of this machine cannot be used: {why}; using software iWARP instead"
     ))
 }
 
-/// The same for port number `number` alone.
+/// As [`plan`] for the port at index `number` only.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and key.
@@ -83,13 +81,12 @@ fn plan_some(
         .map(move |(port, (address, choice))| {
             let parts = match address.socket_addr() {
                 Some(addr) => parts(addr, choice, devices),
-                // Nothing else serves Unix sockets, and nothing else was asked
-                // for.
+                // Only iWARP serves Unix sockets, and the configuration allows no other.
                 None => Ok(vec![software(ProviderName::Iwarp, false)]),
             };
             let parts = parts.map_err(|why| {
-                let what = told(choice, ProviderName::Verbs, &why);
-                // Without support for devices there never is one.
+                let what = provider_message(choice, ProviderName::Verbs, &why);
+                // A build without support for devices never gets one.
                 let passing = cfg!(feature = "verbs");
                 config.provider_error(port, &what).passing(passing)
             })?;
@@ -102,8 +99,10 @@ fn plan_some(
         })
 }
 
+/// The providers for an IP address.
+///
 /// # Errors
-/// Why there is no serving over RDMA devices.
+/// Why no RDMA device can serve it.
 fn parts(addr: SocketAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
     match choice {
         Choice::Auto => auto(addr, devices),
@@ -118,9 +117,8 @@ fn parts(addr: SocketAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec
     }
 }
 
-/// Why a provider does not serve, with the way out that there is when nobody
-/// asked for that provider.
-pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String {
+/// The error of a provider, with a remedy if `auto` selected that provider.
+pub(super) fn provider_message(choice: &Choice, provider: ProviderName, why: &str) -> String {
     let what = format!("{provider}: {why}");
     match (choice, provider) {
         (Choice::Auto, ProviderName::Verbs) => {
@@ -130,8 +128,8 @@ pub(super) fn told(choice: &Choice, provider: ProviderName, why: &str) -> String
     }
 }
 
-/// The devices of that address, and shared memory where it works. On all
-/// addresses, hosts without RDMA devices are to be served as well.
+/// The devices of that address, and shared memory if it works. A port on all addresses also
+/// serves hosts without RDMA devices.
 fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
     let found = devices_of(addr, devices)?;
     let mut parts = Vec::new();
@@ -139,8 +137,8 @@ fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
         parts.push(software(ProviderName::Iwarp, false));
     } else {
         let verbs = verbs(found);
-        // A device that speaks iWARP may have the TCP port for itself. Then it
-        // serves those hosts.
+        // A device that supports iWARP may use the TCP port itself. Then it serves those
+        // hosts.
         let optional = verbs.iwarp_device().is_some();
         parts.push(verbs);
         if addr.ip().is_unspecified() {
@@ -175,15 +173,14 @@ fn verbs(devices: Vec<Device>) -> Part {
     }
 }
 
-/// Devices that serve `addr`, with the addresses they have when it stands for
-/// all of them.
+/// Devices that serve `addr`. If that is all addresses, each device has its own address.
 fn devices_of(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Device>, String> {
     let ip = addr.ip();
     if !ip.is_unspecified() {
         return Ok(devices.at(addr)?.into_iter().collect());
     }
     let mut found = Vec::new();
-    // A port on all addresses of IPv6 has none of IPv4.
+    // A port on all IPv6 addresses covers no IPv4 address.
     let covered = |one: &IpAddr| ip.is_ipv6() == one.is_ipv6();
     for one in devices.addresses().into_iter().filter(covered) {
         let device = devices.at(SocketAddr::new(one, 0))?;

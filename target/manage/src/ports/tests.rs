@@ -1,5 +1,4 @@
-//! What serves a port on machines of every kind, and what is said when it
-//! cannot.
+//! Selection of providers on different machines, and errors.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -85,7 +84,7 @@ fn config(traddr: &str, provider: &str) -> Config {
     config_with(traddr, 4420, provider, "")
 }
 
-/// The plan for one port, as it is shown.
+/// The plan for one port as text.
 fn planned(traddr: &str, provider: &str, machine: &Fake) -> Result<String, String> {
     let ports = plan_with(&config(traddr, provider), machine);
     let ports = ports.map_err(|error| error.to_string())?;
@@ -94,7 +93,7 @@ fn planned(traddr: &str, provider: &str, machine: &Fake) -> Result<String, Strin
 }
 
 #[test]
-fn auto_takes_the_device_of_the_address_or_software() {
+fn auto_selects_device_of_address_or_software() {
     let machine = Fake {
         devices: vec![("10.0.0.1", "rxe0", Fabric::RoceV2)],
         plain: vec!["10.0.0.2"],
@@ -112,7 +111,7 @@ fn auto_takes_the_device_of_the_address_or_software() {
 }
 
 #[test]
-fn auto_on_all_addresses_takes_both() {
+fn auto_on_all_addresses_selects_both() {
     let machine = Fake {
         devices: vec![
             ("10.0.0.1", "rxe0", Fabric::RoceV2),
@@ -143,7 +142,7 @@ fn auto_on_all_addresses_takes_both() {
 }
 
 #[test]
-fn what_is_named_serves_in_that_order_or_is_refused() {
+fn named_providers_serve_in_their_order_or_are_refused() {
     let machine = Fake {
         devices: vec![("10.0.0.1", "rxe0", Fabric::RoceV2)],
         plain: vec!["10.0.0.2"],
@@ -169,7 +168,7 @@ fn what_is_named_serves_in_that_order_or_is_refused() {
 }
 
 #[test]
-fn a_device_that_makes_trouble_is_no_reason_to_do_without_silently() {
+fn failing_device_is_reported_not_omitted() {
     let machine = Fake {
         trouble: Some("no permission"),
         ..NONE
@@ -186,24 +185,24 @@ fn a_device_that_makes_trouble_is_no_reason_to_do_without_silently() {
 }
 
 #[test]
-fn devices_that_cannot_be_used_are_told_where_nobody_did_without_them() {
+fn unusable_devices_are_reported_with_auto_only() {
     let machine = Fake {
         unusable: Some("rdma-core is missing"),
         ..NONE
     };
-    let told = |provider, machine| {
+    let warning = |provider, machine| {
         let config = config("10.0.0.1", provider);
         let ports = plan_with(&config, machine).unwrap();
         unused_with(&config, &ports, machine)
     };
-    let why = told("\"auto\"", &machine).unwrap();
-    assert!(why.ends_with("rdma-core is missing"), "{why}");
-    assert_eq!(told("\"iwarp\"", &machine), None);
-    assert_eq!(told("\"auto\"", &NONE), None);
+    let why = warning("\"auto\"", &machine).unwrap();
+    assert!(why.contains("rdma-core is missing; using"), "{why}");
+    assert_eq!(warning("\"iwarp\"", &machine), None);
+    assert_eq!(warning("\"auto\"", &NONE), None);
 }
 
 #[test]
-fn without_the_feature_there_are_no_devices() {
+fn build_without_verbs_has_no_devices() {
     if cfg!(feature = "verbs") {
         return;
     }
@@ -212,12 +211,12 @@ fn without_the_feature_there_are_no_devices() {
     assert!(error.to_string().contains("feature `verbs`"), "{error}");
 }
 
-/// Providers on simulated networks: in one they share port numbers, as sockets
-/// and a device that speaks iWARP do.
-fn members(verbs: &SimNet, iwarp: &SimNet) -> Vec<Member> {
+/// Providers on simulated networks. On one network they share port numbers, as sockets and an
+/// iWARP device do.
+fn members(verbs: &SimNet, iwarp: &SimNet) -> Vec<ProviderGroup> {
     let member = |name, net: &SimNet| {
         let provider = net.endpoint(ip("10.0.0.1"), SoftConfig::default());
-        Member::of(name, vec![Box::new(provider)])
+        ProviderGroup::of(name, vec![Box::new(provider)])
     };
     vec![
         member(ProviderName::Verbs, verbs),
@@ -250,9 +249,9 @@ fn listened(
 const BOTH: &str = "[\"verbs\", \"iwarp\"]";
 
 #[test]
-fn a_free_port_is_the_same_for_all_providers() {
+fn free_port_is_the_same_for_all_providers() {
     let (verbs, iwarp) = (net(), net());
-    // The first numbers that the one chooses are taken with the other.
+    // The first numbers that one provider selects are in use with the other.
     let mut stranger = iwarp.endpoint(ip("10.0.0.1"), SoftConfig::default());
     let (_, first) =
         nvmeof_rdma::Provider::listen(&mut stranger, "10.0.0.1:0".parse().unwrap()).unwrap();
@@ -264,7 +263,7 @@ fn a_free_port_is_the_same_for_all_providers() {
     let names: Vec<_> = reactors[0].iter().map(|ready| ready.name).collect();
     assert_eq!(names, [ProviderName::Verbs, ProviderName::Iwarp]);
     assert!(reactors[0].iter().all(|ready| ready.listeners.len() == 1));
-    // Both are in use now, and what was tried in between is not.
+    // Both listen now, and the numbers tried before are free.
     for net in [&verbs, &iwarp] {
         let mut other = net.endpoint(ip("10.0.0.1"), SoftConfig::default());
         assert!(nvmeof_rdma::Provider::listen(&mut other, ports[0].address).is_err());
@@ -274,7 +273,7 @@ fn a_free_port_is_the_same_for_all_providers() {
 }
 
 #[test]
-fn a_device_that_has_the_tcp_port_is_named() {
+fn device_that_uses_the_tcp_port_is_reported() {
     let net = net();
     let refused = |config: &Config, fabric| {
         let listened = listened(config, fabric, &net, &net);
@@ -284,36 +283,36 @@ fn a_device_that_has_the_tcp_port_is_named() {
     let error = refused(&config, Fabric::Iwarp);
     assert!(error.starts_with("target.toml:4: provider: "), "{error}");
     assert!(error.contains("dev0") && error.contains("\"verbs\" alone"));
-    // Another program has it, which may end.
+    // Another program uses it, which may end.
     let listening = listened(&config, Fabric::RoceV2, &net, &net).unwrap();
     let waits = listening.ports[0].waits.as_ref().unwrap();
     assert!(waits.why.starts_with("traddr: "), "{waits:?}");
     assert!(waits.why.contains("in use"), "{waits:?}");
-    // There is no end of trying.
+    // The number of attempts is limited.
     let any = config_with("10.0.0.1", 0, BOTH, "");
     assert!(refused(&any, Fabric::Iwarp).contains("dev0"));
 }
 
 #[test]
-fn on_all_addresses_an_iwarp_device_may_have_the_tcp_port() {
+fn iwarp_device_may_use_the_tcp_port_on_all_addresses() {
     let listened = |fabric, net: &SimNet| {
         let config = config("0.0.0.0", "\"auto\"");
         let mut ports = plan_with(&config, &machine(fabric)).unwrap();
-        // The simulation knows no "all addresses".
+        // The simulation does not support the unspecified address.
         let port = ports[0].address.port().unwrap();
         ports[0].address = (ip("10.0.0.1"), port).into();
         listen_with(&config, ports, members(net, net), 1)
     };
     let listening = listened(Fabric::Iwarp, &net()).unwrap();
-    // There is no member for shared memory here, so nothing leaves it out.
+    // This test has no provider for shared memory, so it stays in the plan.
     assert_eq!(listening.ports[0].provider_names(), "verbs, shm");
     assert_eq!(listening.reactors[0][1].listeners, []);
-    // Somebody else may have it.
+    // Another program may use it.
     let listening = listened(Fabric::RoceV2, &net()).unwrap();
     assert!(listening.ports[0].waits.is_some());
 }
 
-/// Listens on 127.0.0.1 over what `provider` says, with sockets in `folder`.
+/// Listens on 127.0.0.1 over `provider`, with sockets in `folder`.
 fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Listening, ConfigError> {
     let head = format!("[shm]\nfolder = {folder:?}\n");
     let config = config_with("127.0.0.1", 0, provider, &head);
@@ -339,12 +338,12 @@ fn shm_config_opens_sockets_for_other_users() {
     assert_eq!((other.mode, other.users.last()), (0o666, Some(&54_321)));
 }
 
-/// At the start providers share them, later they get what is left.
+/// At the start providers share the descriptors, later ones get the rest.
 #[test]
-fn a_provider_that_comes_later_has_the_descriptors_that_are_left() {
+fn later_provider_gets_remaining_descriptors() {
     let config = config_with("127.0.0.1", 0, "\"iwarp\"", "");
-    let most = |members: &[Member]| -> Vec<u32> {
-        let first = members.iter().map(|member| &member.readies[0].provider);
+    let most = |members: &[ProviderGroup]| -> Vec<u32> {
+        let first = members.iter().map(|member| &member.providers[0].provider);
         first.map(|provider| provider.limits().max_qps).collect()
     };
     let mut both = means(2);
@@ -356,7 +355,7 @@ fn a_provider_that_comes_later_has_the_descriptors_that_are_left() {
     assert_eq!((most(&made), one.files), (vec![100], 0));
     let refused = |means: &Means| means.make(ProviderName::Shm, &[], &config).map(drop);
     assert!(refused(&one).unwrap_err().contains("file descriptors"));
-    // Some ten thousand are more than it can have.
+    // More than it can have.
     one.files = 10_000;
     let made = one.make(ProviderName::Iwarp, &[], &config).unwrap();
     let next = one.make(ProviderName::Shm, &[made], &config).unwrap();
@@ -369,18 +368,18 @@ fn a_provider_that_comes_later_has_the_descriptors_that_are_left() {
 }
 
 #[test]
-fn every_reactor_listens_for_shared_memory_at_the_port_of_the_others() {
+fn every_reactor_listens_for_shared_memory_at_the_same_port() {
     let folder = tempfile::tempdir().unwrap();
     let Listening { reactors, ports } = listened_here("\"auto\"", folder.path(), 2).unwrap();
     assert_eq!(ports[0].provider_names(), "iwarp, shm");
-    for readies in &reactors {
-        let names: Vec<_> = readies.iter().map(|ready| ready.name).collect();
+    for providers in &reactors {
+        let names: Vec<_> = providers.iter().map(|ready| ready.name).collect();
         assert_eq!(names, [ProviderName::Iwarp, ProviderName::Shm]);
-        assert!(readies.iter().all(|ready| ready.listeners.len() == 1));
+        assert!(providers.iter().all(|ready| ready.listeners.len() == 1));
     }
     let socket = format!("127.0.0.1-{}.sock", ports[0].address.port().unwrap());
     assert!(folder.path().join(socket).exists());
-    // Hosts elsewhere are told of what they can use.
+    // Hosts on other machines get entries that they can use.
     let fabrics = |port: &Port| {
         port.to_spec()
             .carriers
@@ -388,15 +387,15 @@ fn every_reactor_listens_for_shared_memory_at_the_port_of_the_others() {
             .map(|one| one.fabric)
             .collect()
     };
-    let told: Vec<Fabric> = fabrics(&ports[0]);
-    assert_eq!(told, [Fabric::Iwarp]);
+    let listed: Vec<Fabric> = fabrics(&ports[0]);
+    assert_eq!(listed, [Fabric::Iwarp]);
     let alone = listened_here("\"shm\"", folder.path(), 1).unwrap();
-    let told: Vec<Fabric> = fabrics(&alone.ports[0]);
-    assert_eq!(told, [Fabric::Unspecified]);
+    let listed: Vec<Fabric> = fabrics(&alone.ports[0]);
+    assert_eq!(listed, [Fabric::Unspecified]);
 }
 
 #[test]
-fn shared_memory_that_does_not_work_ends_the_start_only_where_it_was_named() {
+fn broken_shared_memory_ends_the_start_only_if_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -418,7 +417,7 @@ fn shared_memory_that_does_not_work_ends_the_start_only_where_it_was_named() {
 }
 
 #[test]
-fn every_reactor_listens_at_the_path_of_the_others() {
+fn every_reactor_listens_at_the_same_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
     let config = || {
@@ -437,14 +436,14 @@ fn every_reactor_listens_at_the_path_of_the_others() {
     let Listening { reactors, ports } = start().unwrap();
     assert_eq!(ports[0].provider_names(), "iwarp");
     assert!(ports[0].to_string().contains("for this host"));
-    for readies in &reactors {
-        assert_eq!(readies.len(), 1);
-        assert_eq!(readies[0].listeners.len(), 1);
+    for providers in &reactors {
+        assert_eq!(providers.len(), 1);
+        assert_eq!(providers[0].listeners.len(), 1);
     }
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let told = ports[0].to_spec();
-    assert_eq!(told.traddr.to_string(), format!("unix:{}", path.display()));
+    let spec = ports[0].to_spec();
+    assert_eq!(spec.traddr.to_string(), format!("unix:{}", path.display()));
     let taken = start().unwrap().ports[0].waits.clone().unwrap();
     assert!(taken.why.starts_with("traddr: "), "{taken:?}");
     assert!(taken.why.contains("in use"), "{taken:?}");
@@ -453,12 +452,12 @@ fn every_reactor_listens_at_the_path_of_the_others() {
 }
 
 #[test]
-fn a_device_with_short_queues_is_told_at_the_start() {
+fn device_with_short_queues_is_reported_at_start() {
     let mut soft = SoftConfig::default();
     soft.limits.max_sends = 100;
     let net = net();
     let provider = net.endpoint(ip("10.0.0.1"), soft);
-    let member = Member::of(ProviderName::Verbs, vec![Box::new(provider)]);
+    let member = ProviderGroup::of(ProviderName::Verbs, vec![Box::new(provider)]);
     let error = |depth| {
         let head = format!("[limits]\nqueue_depth = {depth}\n");
         let config = config_with("10.0.0.1", 4420, "\"iwarp\"", &head);

@@ -1,8 +1,8 @@
-//! The thread that keeps what hosts write protect. Nobody else waits for the file:
-//! a reactor has the command wait and goes on.
+//! The thread that saves the write protections of hosts. No other thread waits for the file: a
+//! reactor defers the command and continues.
 //!
-//! What comes while the file is written is in the next write, all of it: there is one
-//! write at a time, however much hosts ask for.
+//! All changes that arrive while the file is written are in the next write. There is one write
+//! at a time, however many changes hosts request.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,26 +14,26 @@ use nvmeof_wire::Nqn;
 
 use nvmeof_target_engine::{Mail, Mailbox};
 
-/// How long the thread may take to end.
-const AT_THE_END: Duration = Duration::from_millis(500);
+/// How long a drop waits for the thread to end.
+const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Where it is kept.
+/// Storage of write protections.
 pub(crate) trait Write: Send + 'static {
-    /// Of these subsystems those namespaces are protected, and no others.
+    /// Stores the protected namespaces of these subsystems, which replace the former ones.
     ///
     /// # Errors
-    /// When it cannot be written: then the one or the other may be there.
+    /// If it cannot be written: then the old or the new state may be stored.
     fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()>;
 }
 
-/// Keeps it as soon as there is a thread for it.
+/// A keeper whose thread was not started yet.
 pub(crate) struct Keeper<W> {
     to: W,
     target: Target,
     wakeup: Arc<Wakeup>,
 }
 
-/// Keeps it until it is dropped.
+/// A running keeper; it stops when it is dropped.
 pub(crate) struct Keeping {
     wakeup: Arc<Wakeup>,
     thread: JoinHandle<()>,
@@ -41,19 +41,19 @@ pub(crate) struct Keeping {
 
 #[derive(Debug, Default)]
 struct Wakeup {
-    state: Mutex<Rung>,
-    rings: Condvar,
+    state: Mutex<WakeupState>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Rung {
-    /// Whether there may be something to be kept.
-    rung: bool,
+struct WakeupState {
+    /// Whether there may be changes to store.
+    is_pending: bool,
     stopped: bool,
 }
 
 impl<W: Write> Keeper<W> {
-    /// What hosts protect of `target` is written there from now on.
+    /// A keeper that stores the protections of `target`.
     pub(super) fn of(to: W, target: &Target) -> Self {
         let wakeup = Arc::<Wakeup>::default();
         target.keep_protections_in(Arc::clone(&wakeup) as Arc<dyn KeepProtections>);
@@ -61,10 +61,10 @@ impl<W: Write> Keeper<W> {
         Self { to, target, wakeup }
     }
 
-    /// Starts the thread, which tells those reactors when something is kept.
+    /// Starts the thread, which notifies the reactors when changes are stored.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// If the thread cannot be started.
     pub(crate) fn start(mut self, reactors: Arc<[Mailbox]>) -> io::Result<Keeping> {
         let wakeup = Arc::clone(&self.wakeup);
         let thread = std::thread::Builder::new()
@@ -83,34 +83,34 @@ impl<W: Write> Keeper<W> {
 }
 
 impl Wakeup {
-    fn state(&self) -> MutexGuard<'_, Rung> {
-        // Nothing is left half done when a holder panics.
+    fn state(&self) -> MutexGuard<'_, WakeupState> {
+        // A panic of a holder leaves nothing inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there may be something. False when nothing is to be kept any more.
+    /// Waits until there may be changes. False when the keeper stops.
     fn wait(&self) -> bool {
-        let nothing = |state: &mut Rung| !state.rung && !state.stopped;
-        let waited = self.rings.wait_while(self.state(), nothing);
+        let idle = |state: &mut WakeupState| !state.is_pending && !state.stopped;
+        let waited = self.changed.wait_while(self.state(), idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        state.rung = false;
+        state.is_pending = false;
         !state.stopped
     }
 }
 
 impl KeepProtections for Wakeup {
     fn wake(&self) {
-        self.state().rung = true;
-        self.rings.notify_one();
+        self.state().is_pending = true;
+        self.changed.notify_one();
     }
 }
 
 impl Drop for Keeping {
     fn drop(&mut self) {
         self.wakeup.state().stopped = true;
-        self.wakeup.rings.notify_all();
-        // One that waits for a file that hangs is left behind.
-        let until = Instant::now() + AT_THE_END;
+        self.wakeup.changed.notify_all();
+        // A thread that is blocked by an unresponsive file system is abandoned.
+        let until = Instant::now() + JOIN_TIMEOUT;
         while !self.thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }

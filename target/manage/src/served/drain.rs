@@ -1,7 +1,7 @@
-//! Letting go of hosts: of one, or of all for a while.
+//! Disconnecting hosts: one host, or all hosts (drain).
 //!
 //! ```text
-//!   No ─ drain ─► Underway ─ every reactor let go ─► Done
+//!   No ─ drain ─► Underway ─ every reactor disconnected ─► Done
 //!   ▲                └ one did not in time ─► Failed ─ drain ─► Underway
 //!   └──────────── resume: Done, Failed ────────────────┘
 //! ```
@@ -17,31 +17,30 @@ use super::{ApplyError, Manager, Reactors};
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::Order;
 
-/// Whether all hosts were let go. Displays as what is to be added to what is
-/// served.
+/// Whether the target is drained. Displays as a suffix of the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Drained {
     /// Hosts are served.
     #[default]
     No,
-    /// They are being let go.
+    /// They are being disconnected.
     Underway,
-    /// Nobody is served.
+    /// All hosts are disconnected.
     Done,
-    /// Not all were, for this reason.
+    /// Not all hosts were disconnected, for this reason.
     Failed(String),
 }
 
 impl Drained {
-    /// Whether what is served may be changed.
+    /// Checks that changes are possible.
     ///
     /// # Errors
-    /// [`ApplyError::Refused`] says what to do first.
+    /// [`ApplyError::Refused`] with a remedy if the target is drained.
     pub(crate) fn check(&self) -> Result<(), ApplyError> {
         let what = match self {
             Self::No => return Ok(()),
             Self::Underway => {
-                "the target is being drained; wait for the end of that, then `nvmeof-target ctl \
+                "the target is being drained; wait until it is drained, then `nvmeof-target ctl \
                  resume`"
                     .to_owned()
             }
@@ -50,14 +49,14 @@ impl Drained {
                     .to_owned()
             }
             Self::Failed(why) => format!(
-                "the target was to be drained, but {why}; `nvmeof-target ctl drain` tries again, \
-                 `nvmeof-target ctl resume` takes it back"
+                "the drain of the target failed: {why}; `nvmeof-target ctl drain` tries again, \
+                 `nvmeof-target ctl resume` serves hosts again"
             ),
         };
         Err(ApplyError::Refused(what))
     }
 
-    /// Why it did not come about, if it did not.
+    /// Why the drain failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         match self {
@@ -79,15 +78,14 @@ impl fmt::Display for Drained {
 }
 
 impl Manager {
-    /// The controllers that hosts have connected.
+    /// The controllers of connected hosts.
     #[must_use]
     pub fn connected(&self) -> Vec<Connected> {
         self.target.connected()
     }
 
-    /// The host loses its controllers, of that subsystem or of all. It may
-    /// connect again, and most hosts do so at once: deny it first to keep it
-    /// away.
+    /// Deletes the controllers of a host, of that subsystem or of all. The host may reconnect,
+    /// and most do so immediately: deny it first to prevent that.
     #[must_use]
     pub fn disconnect(&self, host: &Nqn, subsystem: Option<&Nqn>) -> Vec<Disconnected> {
         let lost = self.target.disconnect(host, subsystem);
@@ -95,14 +93,13 @@ impl Manager {
         lost
     }
 
-    /// Listens nowhere any more, lets commands in flight finish within
-    /// `reactor.drain_s`, and lets go of every host. What is served stays as it
-    /// is until [`resume`](Self::resume). `config` is what is served. Returns
-    /// the controllers that hosts had.
+    /// Stops listening, completes commands in flight within `reactor.drain_s`, and disconnects
+    /// all hosts. Subsystems and namespaces stay as they are until [`resume`](Self::resume).
+    /// `config` is the configuration that is served. Returns the controllers that were deleted.
     ///
     /// # Errors
-    /// When a reactor does not answer: some may be drained then. It is known as
-    /// failed until retrying or taken back.
+    /// If a reactor does not respond: others may be drained then. The state is
+    /// [`Drained::Failed`] until the next drain or resume.
     pub fn drain(&self, config: &Config) -> Result<Vec<Disconnected>, ApplyError> {
         {
             let mut state = self.lock();
@@ -112,19 +109,19 @@ impl Manager {
                 Drained::No | Drained::Failed(_) => state.drained = Drained::Underway,
             }
         }
-        // Others ask and are answered, and disks are looked after meanwhile.
+        // Without the lock: queries get responses and backing stores are monitored meanwhile.
         let had = self.target.connected();
-        let patience = config.running().drain * 2 + self.reactors.patience();
-        let done = self.reactors.drain(patience);
+        let timeout = config.running().drain * 2 + self.reactors.timeout();
+        let done = self.reactors.drain(timeout);
         self.lock().drained = match &done {
             Ok(()) => Drained::Done,
             Err(why) => Drained::Failed(why.clone()),
         };
         if let Err(why) = done {
-            tracing::error!("not drained: {why}");
+            tracing::error!("drain failed: {why}");
             return Err(ApplyError::Refused(format!(
-                "not drained: {why}; hosts of other reactors are gone; `nvmeof-target ctl drain` \
-                 tries again, `nvmeof-target ctl resume` takes it back"
+                "drain failed: {why}; hosts of other reactors are disconnected; `nvmeof-target ctl \
+                 drain` tries again, `nvmeof-target ctl resume` serves hosts again"
             )));
         }
         let lost = had.into_iter().map(|one| Disconnected {
@@ -137,12 +134,11 @@ impl Manager {
         Ok(lost.collect())
     }
 
-    /// Listens again where it did before [`drain`](Self::drain). `config` is
-    /// what is served.
+    /// Listens again on all ports after [`drain`](Self::drain). `config` is the configuration
+    /// that is served.
     ///
     /// # Errors
-    /// [`ApplyError`] names the port that cannot be listened on any more; then
-    /// none is.
+    /// [`ApplyError`] names the port that cannot be listened on any more; then no port listens.
     pub fn resume(&self, config: &Config) -> Result<(), ApplyError> {
         let mut state = self.lock();
         match &state.drained {
@@ -161,26 +157,29 @@ impl Manager {
     /// Whether it is drained.
     #[must_use]
     pub fn drained(&self) -> Drained {
-        self.seen().drained
+        self.snapshot().drained
     }
 }
 
 impl Reactors {
-    /// Every reactor lets go of its hosts, or it is said which does not.
-    fn drain(&self, patience: Duration) -> Result<(), String> {
+    /// Has every reactor disconnect its hosts.
+    ///
+    /// # Errors
+    /// The reactors that did not do so in time.
+    fn drain(&self, timeout: Duration) -> Result<(), String> {
         let answers: Vec<_> = self
             .mailboxes()
             .map(|mailbox| {
-                let (answer, hears) = channel();
+                let (answer, receiver) = channel();
                 mailbox.order(Order::Detach { answer });
-                hears
+                receiver
             })
             .collect();
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let mut silent = Vec::new();
-        for (reactor, hears) in answers.iter().enumerate() {
+        for (reactor, receiver) in answers.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
-            if hears.recv_timeout(left).is_err() {
+            if receiver.recv_timeout(left).is_err() {
                 silent.push(format!("reactor {reactor}"));
             }
         }
@@ -188,9 +187,9 @@ impl Reactors {
             return Ok(());
         }
         Err(format!(
-            "{} did not disconnect its hosts within {} s; the log says what it waits for",
+            "{} did not disconnect its hosts within {} s; see the log for what it waits for",
             silent.join(" and "),
-            patience.as_secs()
+            timeout.as_secs()
         ))
     }
 }

@@ -1,7 +1,7 @@
-//! Disks whose storage is gone, comes back, or has another size.
+//! Backing stores that fail, become available again, or change their size.
 //!
 //! ```text
-//!   open ── gone ──► lost: Namespace Not Ready ── enable, apply ──► open
+//!   open ── failed ──► faulted: Namespace Not Ready ── enable, apply ──► open
 //!     └──── another size ──► open, with another number
 //! ```
 
@@ -18,47 +18,47 @@ use super::{ApplyError, Changing, Manager, Report, State};
 use crate::fault_counts::{Cause, FaultCounts};
 use crate::open::{self, preferred};
 
-/// A namespace whose storage is gone. Displays as cause and remedy.
+/// A faulted namespace: its backing store is not available any more. Displays as cause and
+/// remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "namespace {nsid} of {nqn} is faulted: {why}; bring {path} back, then reload, or \
+    "namespace {nsid} of {nqn} is faulted: {why}; restore {path}, then reload, or \
      `nvmeof-target ctl namespace enable --subsystem {} {nsid}`",
     text::ShellWord(.nqn)
 )]
 pub struct Faulted {
-    /// Its subsystem.
+    /// NQN of the subsystem.
     pub nqn: String,
-    /// Its number.
+    /// NSID of the namespace.
     pub nsid: u32,
-    /// What it is served from.
+    /// Path of the backing store.
     pub path: String,
-    /// What happened to that.
+    /// The cause.
     pub why: String,
-    /// When it was noticed.
+    /// When it was detected.
     pub since: SystemTime,
 }
 
-/// Another size of a disk, or why it cannot be used any more.
+/// A change of a backing store: another size, or why it cannot be used any more.
 enum Finding {
     Resized(Claim),
     Gone(Cause, String),
 }
 
-/// A device that answers nothing twice, with so much time in between, is gone.
-const DOUBT: Duration = Duration::from_secs(1);
-/// How long disks that are gone may take to be closed before they are opened
-/// again.
+/// A device that cannot be read for this long is taken for failed.
+const UNREADABLE_TIME: Duration = Duration::from_secs(1);
+/// How long an open waits until reactors have closed a failed backing store.
 const CLOSING: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Manager {
-    /// Namespaces whose storage is gone at this moment.
+    /// The namespaces that are faulted now.
     #[must_use]
     pub fn faults(&self) -> Vec<Faulted> {
-        self.seen().disks.iter().filter_map(faulted).collect()
+        self.snapshot().disks.iter().filter_map(faulted).collect()
     }
 
-    /// How often storage was gone since the start.
+    /// Number of faults since the start.
     #[must_use]
     pub fn faults_total(&self) -> u64 {
         self.fault_counts.total()
@@ -69,32 +69,32 @@ impl Manager {
         &self.fault_counts
     }
 
-    /// Whether the storage of a namespace is gone.
+    /// Whether a namespace is faulted.
     pub fn is_faulted(&self, nqn: &str, nsid: u32) -> bool {
-        let seen = self.seen();
-        let mut its = seen.disks.iter().filter(|disk| disk.is_of(nqn, nsid));
+        let snapshot = self.snapshot();
+        let mut its = snapshot.disks.iter().filter(|disk| disk.is_of(nqn, nsid));
         its.any(|disk| disk.lost().is_some())
     }
 
-    /// Serves a namespace again whose storage was gone and is back.
+    /// Serves a faulted namespace again whose backing store is available again.
     ///
     /// # Errors
-    /// [`ApplyError`] when it is not back, or there is no such namespace.
+    /// [`ApplyError`] if the backing store is not available, or there is no such namespace.
     pub fn enable(&self, nqn: &str, nsid: u32) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         let refused = |what: String| Err(ApplyError::Refused(what));
         let its = |disk: &Disk| disk.is_of(nqn, nsid);
         let Some(at) = state.pool.disks().iter().position(its) else {
             return refused(format!(
-                "{nqn} has no namespace {nsid} that is enabled in the configuration; write it \
-                 there, with enabled = true, and apply that"
+                "{nqn} has no namespace {nsid} that is enabled in the configuration; add it \
+                 there with enabled = true, and apply the configuration"
             ));
         };
         let mut next = state.pool.disks().to_vec();
         let Some(disk) = next.get_mut(at) else {
             return Ok(Report::default());
         };
-        // What is there already need not come back.
+        // It is not faulted.
         let Some(lost) = disk.lost().cloned() else {
             return Ok(Report::default());
         };
@@ -104,15 +104,15 @@ impl Manager {
         };
         if claim.geometry().block_size != lost.geometry.block_size {
             return refused(format!(
-                "{} has blocks of {} bytes now, and the namespace of {}; remove it, then add it \
-                 again",
+                "{} has a block size of {} bytes now, and the namespace of {}; remove the \
+                 namespace, then add it again",
                 claim.name(),
                 claim.geometry().block_size.bytes(),
                 lost.geometry.block_size.bytes()
             ));
         }
         let Some(number) = state.pool.number() else {
-            return refused("there are too many disks".to_owned());
+            return refused("too many backing stores are open".to_owned());
         };
         let fresh = vec![(number, claim.clone())];
         disk.number = number;
@@ -124,11 +124,11 @@ impl Manager {
         }
     }
 
-    /// Looks at every disk: whether it has another size, and what became of those
-    /// that `failed`. Says whether anything changed.
+    /// Checks the size of every backing store, and examines those that `failed`. Returns whether
+    /// anything changed.
     pub fn look_after(&self, failed: &BTreeMap<u32, IoError>) -> bool {
-        // Without the lock: a device may take its time to answer.
-        let disks = self.seen().disks;
+        // Without the lock: a device may be slow to respond.
+        let disks = self.snapshot().disks;
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
         for disk in &disks {
             let number = disk.number;
@@ -141,7 +141,7 @@ impl Manager {
                 None => {}
             }
         }
-        let mut changed = self.look_for_names();
+        let mut changed = self.check_names();
         if !gone.is_empty() {
             changed |= self.lose(&mut self.lock(), &gone);
         }
@@ -152,14 +152,14 @@ impl Manager {
         changed
     }
 
-    /// What is to be said of an open disk, if anything is.
+    /// Examines an open backing store; `None`: it is unchanged.
     fn examine(&self, disk: u32, claim: &Claim, failed: Option<&IoError>) -> Option<Finding> {
         match claim.resized() {
             Ok(Some(resized)) => return Some(Finding::Resized(resized)),
             Ok(None) => {}
-            // Somebody is making it longer: it will be whole blocks in the end.
+            // The file is still being extended; its final size may be whole blocks.
             Err(OpenError::NotWholeBlocks { size, .. }) if size > claim.geometry().size => {}
-            // The disk is as it was: we could not look, or not open it once more.
+            // The check failed, or it could not be reopened: the backing store is unchanged.
             Err(error) if error.is_passing() => {
                 tracing::warn!("{error}; checking the size of this backing store again");
             }
@@ -174,36 +174,36 @@ impl Manager {
         let error = failed?;
         let cause = match error.kind {
             IoErrorKind::Removed => Some(Cause::Removed),
-            // A bad block is not the whole disk.
+            // A single bad block is not a failed device.
             IoErrorKind::Media | IoErrorKind::Other => {
-                let is_gone = self.answers_no_more(disk, claim);
-                is_gone.then_some(Cause::Unreadable)
+                let is_unreadable = self.is_unreadable(disk, claim);
+                is_unreadable.then_some(Cause::Unreadable)
             }
             _ => None,
         };
         cause.map(|cause| Finding::Gone(cause, error.to_string()))
     }
 
-    /// Whether nothing of it could be read for a while.
-    fn answers_no_more(&self, disk: u32, claim: &Claim) -> bool {
-        let answers = claim.answers();
-        let mut doubts = self
-            .doubts
+    /// Whether not even one block could be read for [`UNREADABLE_TIME`].
+    fn is_unreadable(&self, disk: u32, claim: &Claim) -> bool {
+        let is_readable = claim.answers();
+        let mut unreadable_since = self
+            .unreadable_since
             .lock()
             .unwrap_or_else(super::PoisonError::into_inner);
-        if answers {
-            doubts.remove(&disk);
+        if is_readable {
+            unreadable_since.remove(&disk);
             return false;
         }
-        let since = *doubts.entry(disk).or_insert_with(Instant::now);
-        let sure = since.elapsed() >= DOUBT;
-        if sure {
-            doubts.remove(&disk);
+        let since = *unreadable_since.entry(disk).or_insert_with(Instant::now);
+        let has_failed = since.elapsed() >= UNREADABLE_TIME;
+        if has_failed {
+            unreadable_since.remove(&disk);
         }
-        sure
+        has_failed
     }
 
-    /// These disks are gone, each for a reason.
+    /// Makes the namespaces of these backing stores faulted, each for a reason.
     fn lose(&self, state: &mut State, gone: &BTreeMap<u32, (Cause, String)>) -> bool {
         let mut next = state.pool.disks().to_vec();
         let (mut old, mut revisions) = (Vec::new(), Vec::new());
@@ -228,11 +228,11 @@ impl Manager {
                 tracing::error!(subsystem = %nqn, nsid, path, "{faulted}");
             }
         }
-        // Nothing is opened that could fail.
+        // This opens nothing, so it cannot fail.
         self.replace(state, next, &[], &old, &revisions).is_ok() && !old.is_empty()
     }
 
-    /// These disks have another size.
+    /// Adopts the new sizes of these backing stores.
     fn resize(&self, state: &mut State, resized: &BTreeMap<u32, Claim>) -> bool {
         let mut next = state.pool.disks().to_vec();
         let (mut fresh, mut old, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
@@ -263,7 +263,7 @@ impl Manager {
         }
     }
 
-    /// Serves namespaces from `next` from now on: `fresh` is opened, `old` closed.
+    /// Serves namespaces from `next` from now on: opens `fresh` and closes `old`.
     pub(super) fn replace(
         &self,
         state: &mut State,
@@ -275,21 +275,20 @@ impl Manager {
         state.pool.collect();
         if let Err(failed) = self.reactors.open(fresh) {
             let closing = self.reactors.close(fresh);
-            state.pool.leave(&next, closing);
+            state.pool.retire(&next, closing);
             return Err(failed);
         }
         let model = self.target.model().revised(revisions);
-        // Sizes of the target are those that it has.
+        // The limits of the target did not change.
         let applied = self.target.apply(model).unwrap_or_default();
         self.reactors.poll_all();
         let closing = self.reactors.close(old);
-        state.pool.becomes(next, closing);
+        state.pool.commit(next, closing);
         Ok(applied)
     }
 
-    /// What is served, once disks that are gone are closed: until then they have
-    /// the lock that whoever opens them again wants. One that hangs is not waited
-    /// for.
+    /// The state, once failed backing stores are closed: until then they hold the file lock that
+    /// opening them again requires. The wait is limited, because one may be unresponsive.
     pub(super) fn settled(&self) -> Changing<'_> {
         let until = Instant::now() + CLOSING;
         loop {
@@ -299,7 +298,7 @@ impl Manager {
                 return state;
             }
             drop(state);
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -315,7 +314,7 @@ pub(super) fn faulted(disk: &Disk) -> Option<Faulted> {
     })
 }
 
-/// What the model has to know of the disk's namespace.
+/// The change of the namespace in the model.
 pub(super) fn revision(disk: &Disk) -> Option<Revision> {
     let served = disk.served();
     let block_size = u64::from(served.geometry.block_size.bytes());

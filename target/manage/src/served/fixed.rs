@@ -1,5 +1,5 @@
-//! What a running daemon cannot change: it was decided when its memory was
-//! taken and its threads were started.
+//! Settings that require a restart: they determined the memory and the threads of the target at
+//! its start.
 
 use nvmeof_rdma_shm::{Borrowed, ShmConfig};
 use nvmeof_target_core::Limits;
@@ -10,7 +10,7 @@ use nvmeof_target_config::{
     Config, ConfigError, ControlConfig, Cores, MetricsConfig, Running, Sqpoll,
 };
 
-/// The part of a configuration that stays until the daemon ends.
+/// The settings of a configuration that cannot change while the target runs.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     limits: Limits,
@@ -21,11 +21,11 @@ pub struct Fixed {
     metrics: MetricsConfig,
 }
 
-const REMEDY: &str = "cannot change while hosts are served; restart the target, or put back \
-                      what it was";
+const REMEDY: &str = "cannot change while hosts are served; restart the target, or restore the \
+                      former value";
 
 impl Fixed {
-    /// What `config` says of it.
+    /// The settings of `config`.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Fixed {
         }
     }
 
-    /// Whether `config` leaves all of it as it is.
+    /// Checks that `config` has the same settings.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key of the first that differs.
@@ -49,12 +49,12 @@ impl Fixed {
         }
     }
 
-    /// What `config` has otherwise: tables, and their keys.
+    /// The tables and keys that differ in `config`.
     #[must_use]
     pub fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
         let mode = [("mode", self.socket_mode != new.socket_mode)];
-        // Its interface may have shown up since.
+        // Its interface may have appeared since.
         let listens = |it: &MetricsConfig| it.listen.map(zone::resolved);
         let listen = [("listen", listens(&self.metrics) != listens(&new.metrics))];
         let tables = [
@@ -73,8 +73,8 @@ impl Fixed {
 }
 
 impl Fixed {
-    /// Its limits, with those that follow from others as they follow from `new`:
-    /// nobody changed these.
+    /// Its limits, with defaults that follow from other limits computed from those of `new`: such
+    /// a key was not changed.
     fn followed(&self, new: &Self) -> Limits {
         let parts = |fixed: &Self, of_controllers| {
             let limits = fixed.limits.clone();
@@ -113,7 +113,7 @@ impl Fixed {
     }
 }
 
-/// What `old` is when it follows from others as it did.
+/// The default `is` if `old` is the former default `was`, otherwise `old`.
 fn follow<T: Copy + PartialEq>(old: T, was: T, is: T) -> T {
     if old == was { is } else { old }
 }
@@ -253,9 +253,9 @@ mod tests {
         Config::parse(Path::new("target.toml"), format!("{head}{rest}")).unwrap()
     }
 
-    /// What follows from a key that changed is not named besides it.
+    /// A default that follows from a changed key is not listed.
     #[test]
-    fn only_what_somebody_changed_differs() {
+    fn only_changed_settings_differ() {
         let before = Fixed::of(&config("[limits]\nhost_queues = 9\n"));
         let differing = |head: &str| before.differing(&config(head));
         assert!(differing("[limits]\nhost_queues = 9\n").is_empty());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn another_processor_of_the_threads_of_the_kernel_differs() {
+    fn changed_sqpoll_cpu_is_detected() {
         let on = |cores| {
             config(&format!(
                 "[storage]\nsqpoll = true\nsqpoll_cores = {cores}\n"

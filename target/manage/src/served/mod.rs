@@ -1,10 +1,10 @@
-//! Changing what is served while hosts are served.
+//! Changes of ports, subsystems and namespaces while hosts are connected.
 //!
-//! A change has three phases. Every reactor opens the new disks and listens on
-//! the new ports; when one of them cannot, all take it back and nothing changed.
-//! Then the target's model is replaced at once. Ports that are gone are closed
-//! with the connections that came by them, and disks that nobody is served from
-//! any more when the last command that was begun on them has ended.
+//! A change has three phases. First, every reactor opens the new backing stores and listens on
+//! the new ports. If a reactor cannot, all revert it and nothing changes. Second, the model of
+//! the target is replaced atomically. Third, removed ports are closed with their connections,
+//! and each retired backing store is closed when the last command in flight on it has
+//! completed.
 
 mod drain;
 mod faults;
@@ -14,8 +14,8 @@ mod reactors;
 mod remembered;
 mod report;
 mod resize;
-mod seen;
 mod served_ports;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod unlinked;
@@ -43,53 +43,52 @@ use crate::open::model_of;
 use crate::ports::Port;
 use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
 use pool::{Disk, Prepared};
-use seen::{Changing, Seen};
 use served_ports::{NextServedPorts, ServedPorts};
+use snapshot::{Changing, Snapshot};
 
-/// What is served now, and the way to change it. Calls come one after the
-/// other, from whatever threads.
+/// The state of the target, and the operations that change it. Any thread may call it; changes
+/// are serialized.
 pub struct Manager {
     target: Target,
     reactors: Reactors,
-    /// Whoever changes something has it until that is done.
+    /// A change holds the lock until it is done.
     state: Mutex<State>,
-    /// What it was after the last change, for everybody else.
-    seen: Mutex<Seen>,
-    /// Disks that answered nothing, and since when.
-    doubts: Mutex<BTreeMap<u32, Instant>>,
+    /// The state after the last change, for queries.
+    snapshot: Mutex<Snapshot>,
+    /// Backing stores that could not be read, and since when.
+    unreadable_since: Mutex<BTreeMap<u32, Instant>>,
     fault_counts: FaultCounts,
-    /// Disks whose file lost its name, and what is said of that.
+    /// Backing stores whose file lost its name, and the warning about it.
     unlinked: Mutex<BTreeMap<u32, String>>,
-    /// Listeners that are waited for besides ports.
+    /// Listeners other than ports that wait.
     listeners: Mutex<waiting::Listeners>,
     remembered: Remembered,
 }
 
-/// What the daemon was made of, as far as the next configuration is compared
-/// with it.
+/// The part of the state that the next configuration is compared with.
 struct State {
     fixed: Fixed,
-    /// What is served, or waited for.
+    /// The configuration that is served, with objects that wait.
     config: Arc<Config>,
     served_ports: ServedPorts,
     pool: Pool,
-    /// Whether all hosts were let go, and nothing is listened on.
+    /// Whether all hosts are disconnected and no port listens.
     drained: Drained,
 }
 
-/// How long whoever removes a namespace waits until it is kept that hosts' write
-/// protection goes with it.
+/// How long the removal of a namespace waits until the removal of its write protection is saved.
 pub const FORGET: Duration = Duration::from_secs(10);
 
-/// What hosts write protected stays so, for all that is known.
+/// Why write protections of hosts may still exist.
 #[derive(Debug, thiserror::Error)]
 pub enum NotForgotten {
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     NotKept(#[from] NotKept),
-    /// It is not written yet.
+    /// The file is not written yet.
     #[error(
-        "the file beside `[control] state` was not written within {} s, and may be yet",
+        "the file of write protections, beside `control.state`, was not written within {} s; it \
+         may still be written",
         FORGET.as_secs()
     )]
     NotYet,
@@ -114,9 +113,9 @@ impl Manager {
         Self {
             target,
             reactors,
-            seen: Mutex::new(state.seen()),
+            snapshot: Mutex::new(state.snapshot()),
             state: Mutex::new(state),
-            doubts: Mutex::default(),
+            unreadable_since: Mutex::default(),
             fault_counts: FaultCounts::default(),
             unlinked: Mutex::default(),
             listeners: Mutex::default(),
@@ -124,33 +123,31 @@ impl Manager {
         }
     }
 
-    /// What [`apply`](Self::apply) of `config` would change. Everything it names
-    /// is opened, so that what is wrong with it is found, and let go again;
-    /// new ports are not tried.
+    /// The changes that [`apply`](Self::apply) of `config` would make. Opens and closes all new
+    /// backing stores to find errors; does not listen on new ports.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
         let (disks, served_ports) = state.prepare(config, &self.reactors)?;
-        state.pool.given_up(&disks.fresh);
+        state.pool.release(&disks.fresh);
         let model = model(config, &disks, &served_ports)?;
         let changes = self.target.model().difference(&model);
         Ok(Plan { changes })
     }
 
-    /// Serves what `config` says from now on. All of it, or nothing changed.
+    /// Serves `config` from now on, completely or not at all.
     ///
-    /// Removing what is in use disconnects it: hosts of a subsystem that is
-    /// gone, hosts that may not connect any more, and those who came by a port
-    /// that is gone lose their connections. The report names them.
+    /// Removing an object disconnects the hosts that use it: hosts of a removed subsystem, hosts
+    /// that may not connect any more, and hosts that connected through a removed port. The report
+    /// lists them.
     ///
-    /// A namespace whose storage was gone is served again when it is back. When it
-    /// is not, that is one of the report's remarks.
+    /// A faulted namespace is served again if its backing store is available again. Otherwise the
+    /// report has a remark.
     ///
     /// # Errors
-    /// [`ApplyError`] names file, line and key where the configuration is to
-    /// blame.
+    /// [`ApplyError`], with file, line and key if the configuration is the cause.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         state.drained.check()?;
@@ -161,17 +158,17 @@ impl Manager {
             Ok(applied) => applied,
             Err(error) => {
                 let closing = self.reactors.close(&disks.fresh);
-                state.pool.leave(&disks.next, closing);
+                state.pool.retire(&disks.next, closing);
                 return Err(error);
             }
         };
         self.reactors.poll_all();
         let mut disconnected = applied.disconnected;
-        disconnected.extend(served_ports.leave(&self.reactors));
+        disconnected.extend(served_ports.close_removed(&self.reactors));
         let closing = self.reactors.close(&disks.gone);
         let mut remarks = disks.remarks;
         remarks.extend(on_unusual_names(&unusual));
-        state.pool.becomes(disks.next, closing);
+        state.pool.commit(disks.next, closing);
         state.served_ports = served_ports.next;
         state.config = Arc::new(config.clone());
         drop(state);
@@ -183,8 +180,8 @@ impl Manager {
         })
     }
 
-    /// Everything that can fail, then the change itself. When it fails disks
-    /// are left to be closed.
+    /// All steps that can fail, then the change itself. If one fails, the caller must close the
+    /// new backing stores.
     fn begin(
         &self,
         config: &Config,
@@ -198,7 +195,7 @@ impl Manager {
             .map_err(ApplyError::from)
             .and_then(|model| {
                 let applied = self.target.apply(model);
-                // Sizes were compared before.
+                // The limits were compared before.
                 applied.map_err(|error| ApplyError::Refused(error.to_string()))
             });
         if applied.is_err() {
@@ -207,13 +204,12 @@ impl Manager {
         applied
     }
 
-    /// The namespace with that number, or all of the subsystem, was removed by an
-    /// administrator: what hosts set of it goes with it. Waits for `most` until that is
-    /// kept.
+    /// Removes the write protection of a namespace, or of all namespaces of the subsystem, after
+    /// an administrator removed it. Waits at most `most` until that is saved.
     ///
     /// # Errors
-    /// When that cannot be kept; then it stays. Or when it is not known whether it
-    /// was, since the file hangs: it goes when it is written.
+    /// If it cannot be saved; then the protection stays. Or if its file is unresponsive; then the
+    /// protection ends when the file is written.
     pub fn forget_protection(
         &self,
         subsystem: &Nqn,
@@ -227,39 +223,42 @@ impl Manager {
         Ok(kept?)
     }
 
-    /// What is served at this moment.
+    /// The current model.
     #[must_use]
     pub fn model(&self) -> Arc<Model> {
         self.target.model()
     }
 
-    /// Where hosts connect, and what serves them there.
+    /// The ports that listen, with their providers.
     #[must_use]
     pub fn ports(&self) -> Vec<Port> {
-        self.seen().ports
+        self.snapshot().ports
     }
 
-    /// Namespaces served.
+    /// Number of namespaces that are served.
     #[must_use]
     pub fn namespaces(&self) -> usize {
-        let seen = self.seen();
-        let served = seen.disks.iter().filter(|disk| disk.awaited().is_none());
+        let snapshot = self.snapshot();
+        let served = snapshot
+            .disks
+            .iter()
+            .filter(|disk| disk.awaited().is_none());
         served.count()
     }
 
-    /// What is served, in a few words.
+    /// The status in one line.
     #[must_use]
     pub fn status(&self) -> String {
-        let seen = self.seen();
-        let ports: Vec<_> = seen
+        let snapshot = self.snapshot();
+        let ports: Vec<_> = snapshot
             .ports
             .iter()
             .map(|port| format!("{} ({})", port.place(), port.provider_names()))
             .collect();
         let served = |disk: &&Disk| disk.awaited().is_none();
-        let count = seen.disks.iter().filter(served).count();
+        let count = snapshot.disks.iter().filter(served).count();
         let plural = if count == 1 { "" } else { "s" };
-        let disks = seen.disks.iter();
+        let disks = snapshot.disks.iter();
         let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
@@ -277,24 +276,24 @@ impl Manager {
         };
         format!(
             "serving {count} namespace{plural}{lost} on {ports}{}{waiting}",
-            seen.drained
+            snapshot.drained
         )
     }
 
-    /// The state, to be changed. Waits for whoever else is doing that.
+    /// Locks the state for a change. Waits for a change in progress.
     fn lock(&self) -> Changing<'_> {
-        Changing::new(&self.state, &self.seen)
+        Changing::new(&self.state, &self.snapshot)
     }
 
-    /// What the last change left. Waits for nobody.
-    fn seen(&self) -> Seen {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.clone()
+    /// The state after the last change. Does not wait for a change in progress.
+    fn snapshot(&self) -> Snapshot {
+        let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        snapshot.clone()
     }
 }
 
 impl State {
-    /// Everything that can be found out before anything is changed.
+    /// All checks that are possible before anything is changed.
     fn prepare(
         &mut self,
         config: &Config,
@@ -307,7 +306,7 @@ impl State {
         match model(config, &disks, &served_ports) {
             Ok(_) => Ok((disks, served_ports)),
             Err(error) => {
-                self.pool.given_up(&disks.fresh);
+                self.pool.release(&disks.fresh);
                 Err(error)
             }
         }

@@ -1,4 +1,5 @@
-//! The disks that namespaces are served from: which stay, which come, which go.
+//! The backing stores of namespaces, and their changes: which stay, which are added, which are
+//! retired.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,82 +10,82 @@ use nvmeof_target_core::NamespaceState;
 
 use super::reactors::Closing;
 use super::remembered::Remembered;
-use crate::open::{Served, disk_error, take};
+use crate::open::{Served, open_error, take};
 use crate::waits::Waits;
 
-/// Disks by the order of the namespaces, and those that are being closed.
+/// Backing stores in the order of the namespaces, and those that are being closed.
 pub(crate) struct Pool {
     numbers: Numbers,
     disks: Vec<Disk>,
     leaving: Vec<Leaving>,
 }
 
-/// The disk of one namespace.
+/// The backing store of one namespace.
 #[derive(Clone)]
 pub(crate) struct Disk {
     pub(super) number: u32,
     pub(super) held: Held,
-    /// What it is, and the namespace that has it.
+    /// The configured backing store and its namespace.
     pub(super) wanted: Wanted,
 }
 
-/// What there is of a disk.
+/// State of a backing store.
 #[derive(Clone)]
 pub(crate) enum Held {
     /// It is open on every reactor.
     Open(Claim),
-    /// Its storage is gone, and it is closed.
+    /// It failed, and is closed.
     Lost(Lost),
-    /// Its storage was not there at the start, and is waited for.
+    /// It was not available at the start.
     Waiting(Awaited),
 }
 
-/// A disk that could not be opened at the start.
+/// A backing store that could not be opened at the start.
 #[derive(Clone)]
 pub(crate) struct Awaited {
-    /// As it was when it was last served, or a placeholder.
+    /// Its geometry when it was last served, or a placeholder.
     pub(super) geometry: Geometry,
     /// Whether it was served before, by this target or one before it.
     pub(super) is_known: bool,
     pub(super) waits: Waits,
 }
 
-/// What is known of a disk that is gone.
+/// A backing store that failed.
 #[derive(Clone)]
 pub(crate) struct Lost {
-    /// As it was.
+    /// Its last geometry.
     pub(super) geometry: Geometry,
-    /// Which file or device it was.
+    /// Identity of the file or device.
     pub(super) storage: Option<StorageId>,
-    /// What happened last.
+    /// The cause.
     pub(super) why: String,
     pub(super) since: SystemTime,
 }
 
-/// A disk that reactors close when they are done with it. It is theirs until
-/// then.
+/// A retired backing store, which reactors close when no command uses it. It keeps its number
+/// and its lock until then.
 struct Leaving {
     number: u32,
     claim: WeakClaim,
-    /// The claim's, which is known when it has ended, too.
+    /// Identity of the claim, which is known even after the claim was dropped.
     identity: u64,
     wanted: Wanted,
     closing: Closing,
-    /// Whether its storage is gone: nobody is to have it again.
+    /// Whether it failed: then it must not be used again.
     lost: bool,
 }
 
-/// The disks of the next configuration.
+/// The backing stores of the next configuration.
 pub(super) struct Prepared {
-    /// Of each namespace, in order.
+    /// Those of all namespaces, in order.
     pub(super) next: Vec<Disk>,
-    /// Those of them that are to be opened.
+    /// Those to open.
     pub(super) fresh: Vec<(u32, Claim)>,
-    /// The place of the namespace, of each that is to be opened.
+    /// The index of the namespace of each one to open.
     pub(super) places: BTreeMap<u32, usize>,
-    /// Those that nobody is served from any more.
+    /// Those that no namespace uses any more.
     pub(super) gone: Vec<(u32, Claim)>,
-    /// What an administrator should know of it besides.
+    /// Remarks for the administrator.
     pub(super) remarks: Vec<String>,
 }
 
@@ -97,7 +98,7 @@ impl Disk {
         }
     }
 
-    /// What is known of its end, if it is gone.
+    /// The failure, if it failed.
     pub(super) fn lost(&self) -> Option<&Lost> {
         match &self.held {
             Held::Open(_) | Held::Waiting(_) => None,
@@ -105,7 +106,7 @@ impl Disk {
         }
     }
 
-    /// Why it is not open yet, if it is waited for.
+    /// The reason and the last geometry, if it is not available yet.
     pub(super) fn awaited(&self) -> Option<&Awaited> {
         match &self.held {
             Held::Open(_) | Held::Lost(_) => None,
@@ -113,7 +114,7 @@ impl Disk {
         }
     }
 
-    /// What the model has to know of it.
+    /// Its properties for the model.
     pub(super) fn served(&self) -> Served<'_> {
         Served {
             number: self.number,
@@ -131,12 +132,12 @@ impl Disk {
         }
     }
 
-    /// Whether it is that of the namespace.
+    /// Whether it belongs to that namespace.
     pub(super) fn is_of(&self, nqn: &str, nsid: u32) -> bool {
         self.wanted.nqn == nqn && self.wanted.nsid == nsid
     }
 
-    /// Whether its storage that is gone, or is waited for, is the claimed one.
+    /// Whether the claim is of the backing store that failed or was not available.
     fn was(&self, claim: &Claim) -> bool {
         match &self.held {
             Held::Open(_) => false,
@@ -148,8 +149,8 @@ impl Disk {
         }
     }
 
-    /// As an error of the configuration has it, while it is gone or waited for.
-    fn word(&self) -> &'static str {
+    /// State of its namespace while it is not available, for messages.
+    fn state_name(&self) -> &'static str {
         match self.held {
             Held::Waiting(_) => "waiting",
             Held::Open(_) | Held::Lost(_) => "faulted",
@@ -162,18 +163,18 @@ impl Disk {
 }
 
 impl Awaited {
-    /// Whether the claim is of what hosts know: they cannot follow another block size.
+    /// Checks that the claim has the block size that hosts know, which cannot change for them.
     ///
     /// # Errors
-    /// What differs, and what to do.
+    /// The difference, with a remedy.
     pub(super) fn check(&self, claim: &Claim) -> Result<(), String> {
         let (was, is) = (self.geometry.block_size, claim.geometry().block_size);
         if !self.is_known || was == is {
             return Ok(());
         }
         Err(format!(
-            "{} has blocks of {} bytes, and the namespace had {} when it was last served; bring \
-             that one back, or remove the namespace and add it again",
+            "{} has a block size of {} bytes, and the namespace had {} when it was last served; \
+             restore the former backing store, or remove the namespace and add it again",
             claim.name(),
             is.bytes(),
             was.bytes()
@@ -181,17 +182,17 @@ impl Awaited {
     }
 }
 
-/// Hosts must not find the data of one disk in the place of another's because
-/// something else was changed.
-fn another() -> String {
-    "another file or device has its name now; if hosts are to have that one, say so with \
-     `nvmeof-target ctl namespace enable`"
+/// The error if the path names another file now. An unrelated change must not replace the data
+/// of a namespace.
+fn replaced_error() -> String {
+    "another file or device has this name now; to serve that one, use `nvmeof-target ctl \
+     namespace enable`"
         .to_owned()
 }
 
 impl Pool {
-    /// What was opened at the start for the namespaces of `config`, and what is waited
-    /// for, in order. `known` has those that were served before.
+    /// The backing stores of the namespaces of `config` at the start, in order: open, or waiting.
+    /// `known` has the sizes of those that were served before.
     pub(crate) fn new(
         config: &Config,
         present: Vec<Result<Claim, ConfigError>>,
@@ -217,44 +218,44 @@ impl Pool {
         })
     }
 
-    /// The disks, in the order of the namespaces.
+    /// The backing stores, in the order of the namespaces.
     pub(super) fn disks(&self) -> &[Disk] {
         &self.disks
     }
 
-    /// Those that are open, with their numbers.
+    /// The open ones, with their numbers.
     pub(crate) fn claims(&self) -> Vec<(u32, Claim)> {
         let all = self.disks.iter();
         all.filter_map(Disk::number_and_claim).collect()
     }
 
-    /// What the model has to know of the disks, in order.
+    /// Their properties for the model, in order.
     pub(crate) fn served(&self) -> impl Iterator<Item = Served<'_>> {
         self.disks.iter().map(Disk::served)
     }
 
-    /// A number for one more disk.
+    /// A number for one more backing store.
     pub(super) fn number(&mut self) -> Option<u32> {
         self.numbers.take()
     }
 
-    /// Whether a disk whose storage is gone is being closed.
+    /// Whether a failed backing store is being closed.
     pub(super) fn is_losing(&self) -> bool {
         self.leaving.iter().any(|one| one.lost)
     }
 
-    /// Whether a disk of that claim is being closed, whatever size it had.
+    /// Whether a backing store of that claim is being closed, with any size.
     pub(super) fn is_closing(&self, identity: u64) -> bool {
         self.leaving.iter().any(|one| one.identity == identity)
     }
 
-    /// Disks that are being closed.
+    /// Number of backing stores that are being closed.
     #[cfg(test)]
     pub(super) fn leaving(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Lets go of disks that every reactor has closed by now.
+    /// Releases backing stores that every reactor has closed by now.
     pub(super) fn collect(&mut self) {
         let numbers = &mut self.numbers;
         self.leaving.retain_mut(|one| {
@@ -266,8 +267,8 @@ impl Pool {
         });
     }
 
-    /// Finds a disk for each namespace of `config`: the one it has, or another
-    /// that is open and the same; else it is opened and locked.
+    /// Selects a backing store for each namespace of `config`: the one it has, or an open one for
+    /// the same file; otherwise it is opened and locked.
     pub(super) fn prepare(&mut self, config: &Config) -> Result<Prepared, ConfigError> {
         let wanted = config.wanted()?;
         let mut kept = self.kept(&wanted);
@@ -283,7 +284,7 @@ impl Pool {
             match self.find(config, at, wanted, kept, &mut prepared) {
                 Ok(disk) => prepared.next.push(disk),
                 Err(error) => {
-                    self.given_up(&prepared.fresh);
+                    self.release(&prepared.fresh);
                     return Err(error);
                 }
             }
@@ -294,7 +295,7 @@ impl Pool {
         Ok(prepared)
     }
 
-    /// The disk of namespace number `at`, which may have `kept` open.
+    /// The backing store of the namespace at index `at`, which may have `kept` open.
     fn find(
         &mut self,
         config: &Config,
@@ -304,8 +305,7 @@ impl Pool {
         prepared: &mut Prepared,
     ) -> Result<Disk, ConfigError> {
         let (claim, spec) = match kept {
-            // A size that cannot be served does not keep anything else from being
-            // changed.
+            // A size that cannot be served does not prevent other changes.
             Some(Disk {
                 number,
                 held: Held::Open(claim),
@@ -315,7 +315,7 @@ impl Pool {
                 same => {
                     prepared.remarks.extend(same.err().map(|error| {
                         let Wanted { nqn, nsid, .. } = wanted;
-                        format!("{nqn}: namespace {nsid} keeps the size it has: {error}")
+                        format!("{nqn}: namespace {nsid} keeps its size: {error}")
                     }));
                     return Ok(Disk {
                         number,
@@ -330,8 +330,7 @@ impl Pool {
             ) {
                 (Ok(taken), None) => taken,
                 (Ok(taken), Some(lost)) if lost.was(&taken.0) => taken,
-                // What is broken already does not keep anything else from being
-                // changed.
+                // A backing store that is faulted already does not prevent other changes.
                 (broken, Some(lost)) => {
                     let Wanted { nqn, nsid, .. } = wanted;
                     let why = match (broken, lost.awaited()) {
@@ -339,9 +338,9 @@ impl Pool {
                         (Ok((claim, _)), Some(awaited)) => {
                             awaited.check(&claim).err().unwrap_or_default()
                         }
-                        (Ok(_), None) => another(),
+                        (Ok(_), None) => replaced_error(),
                     };
-                    let word = lost.word();
+                    let word = lost.state_name();
                     let remark = format!("{nqn}: namespace {nsid} is still {word}: {why}");
                     prepared.remarks.push(remark);
                     let wanted = wanted.clone();
@@ -354,7 +353,8 @@ impl Pool {
             },
         };
         let number = self.numbers.take();
-        let number = number.ok_or_else(|| config.path_error(at, "there are too many disks"))?;
+        let too_many = || config.path_error(at, "too many backing stores are open");
+        let number = number.ok_or_else(too_many)?;
         prepared.fresh.push((number, claim.clone()));
         prepared.places.insert(number, at);
         Ok(Disk {
@@ -364,15 +364,14 @@ impl Pool {
         })
     }
 
-    /// The disk of that namespace, if it was the same and its storage is gone or waited
-    /// for.
+    /// The backing store of that namespace, if its path is the same and it is not available.
     fn lost(&self, wanted: &Wanted) -> Option<&Disk> {
         let mut lost = self.disks.iter().filter(|disk| disk.claim().is_none());
         lost.find(|disk| disk.is_of(&wanted.nqn, wanted.nsid) && disk.wanted.names(wanted))
     }
 
-    /// The disk of each namespace that is open already. First those that a
-    /// namespace has, then files that change their namespace.
+    /// The backing store of each namespace that is open already. First those that a namespace
+    /// has, then files that change their namespace.
     fn kept(&self, wanted: &[Wanted]) -> Vec<Option<Disk>> {
         let open = self.disks.iter().filter(|disk| disk.claim().is_some());
         let mut there: Vec<_> = open.map(Some).collect();
@@ -393,8 +392,8 @@ impl Pool {
         kept
     }
 
-    /// Opens and locks what namespace number `at` wants, of which `others` have
-    /// their disks. Returns what was opened, too.
+    /// Opens and locks the backing store of the namespace at index `at`; `others` are those of
+    /// the namespaces before it. Also returns the specification that was opened.
     fn take(
         &self,
         config: &Config,
@@ -408,7 +407,7 @@ impl Pool {
         let served = self.disks.iter().find(names);
         if served.is_some_and(|disk| !disk.wanted.serves(wanted)) {
             let what = "it is served with another readonly, block_size or iopoll, which cannot \
-                        change while it is; remove the namespace, then add it again";
+                        change while it is served; remove the namespace, then add it again";
             return Err(config.path_error(at, what));
         }
         if is_file(spec) && served.or(others.iter().find(names)).is_none() {
@@ -416,38 +415,37 @@ impl Pool {
             let mut leaving = leaving.filter(|one| one.wanted.serves(wanted));
             let found = leaving.find_map(|one| Some((one.claim.upgrade()?, &one.wanted.spec)));
             if let Some((claim, spec)) = found {
-                // It has the lock.
+                // It holds the file lock.
                 let claim = resized(config, at, &claim)?.unwrap_or(claim);
                 return Ok((claim, spec.clone()));
             }
         }
         let claim = take(wanted);
-        let claim = claim.map_err(|error| disk_error(config, at, &error))?;
+        let claim = claim.map_err(|error| open_error(config, at, &error))?;
         Ok((claim, spec.clone()))
     }
 
-    /// Numbers that were taken for nothing, and that no reactor heard of.
-    pub(super) fn given_up(&mut self, fresh: &[(u32, Claim)]) {
+    /// Releases numbers that no reactor uses.
+    pub(super) fn release(&mut self, fresh: &[(u32, Claim)]) {
         for (number, _) in fresh {
             self.numbers.free(*number);
         }
     }
 
-    /// Namespaces are served from these from now on.
-    pub(super) fn becomes(&mut self, next: Vec<Disk>, closing: BTreeMap<u32, Closing>) {
+    /// Serves namespaces from `next` from now on, and retires the others.
+    pub(super) fn commit(&mut self, next: Vec<Disk>, closing: BTreeMap<u32, Closing>) {
         let old = std::mem::replace(&mut self.disks, next);
-        // No reactor ever had those that were waited for.
+        // Reactors never had those that were not available.
         for disk in old.iter().filter(|disk| disk.awaited().is_some()) {
             if !self.disks.iter().any(|one| one.number == disk.number) {
                 self.numbers.free(disk.number);
             }
         }
-        self.leave(&old, closing);
+        self.retire(&old, closing);
     }
 
-    /// Those of `disks` that are being closed keep number and lock until they
-    /// are.
-    pub(super) fn leave(&mut self, disks: &[Disk], closing: BTreeMap<u32, Closing>) {
+    /// Keeps number and lock of those of `disks` that are being closed until they are closed.
+    pub(super) fn retire(&mut self, disks: &[Disk], closing: BTreeMap<u32, Closing>) {
         for (number, closing) in closing {
             let its = |disk: &&Disk| disk.number == number;
             let claim = disks.iter().find(its).and_then(|disk| {
@@ -473,10 +471,10 @@ impl Pool {
     }
 }
 
-/// The claim at the size that it has now, if that is another.
+/// The claim with its current size, if that has changed.
 fn resized(config: &Config, at: usize, claim: &Claim) -> Result<Option<Claim>, ConfigError> {
     let resized = claim.resized();
-    resized.map_err(|error| disk_error(config, at, &error))
+    resized.map_err(|error| open_error(config, at, &error))
 }
 
 fn is_file(spec: &Spec) -> bool {

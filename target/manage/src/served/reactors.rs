@@ -1,5 +1,4 @@
-//! The reactors, as somebody outside them sees them: orders go in, answers
-//! come back.
+//! The reactors as other threads use them: orders are sent, and replies are received.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -12,54 +11,54 @@ use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
-use crate::open::disk_error;
-use crate::ports::{self, Listens, Means, Member, Port, Providers, listen_at};
+use crate::open::open_error;
+use crate::ports::{self, Listens, Means, Port, ProviderGroup, Providers, listen_at};
 use nvmeof_target_config::{Config, ConfigError, ProviderName};
 use nvmeof_target_engine::{Mail, Mailbox, Order, Reply};
 
-/// Every reactor of the target.
+/// All reactors of the target.
 pub(crate) struct Reactors {
     mailboxes: Arc<[Mailbox]>,
     pub(super) providers: Providers,
-    /// What more of them are made of.
+    /// What is needed to create more providers.
     pub(super) means: Mutex<Means>,
     /// The memory of each reactor, which its providers use.
     memory: Vec<Vec<Region>>,
-    /// Within this time a reactor answers, unless it hangs.
-    patience: Duration,
+    /// Time limit for a reply; a reactor without one is unresponsive.
+    timeout: Duration,
 }
 
 /// One provider of one reactor.
 struct Remote<'a> {
     mailbox: &'a Mailbox,
     provider: usize,
-    patience: Duration,
-    /// What it was told to listen on.
+    timeout: Duration,
+    /// The listener and its address, if it listens.
     listened: Option<(ListenerId, Address)>,
 }
 
-/// A disk that reactors are closing.
+/// A backing store that reactors are closing.
 pub(crate) struct Closing {
-    /// One of each reactor that has not answered.
+    /// The receivers of the reactors that have not replied.
     waits: Vec<Receiver<u32>>,
 }
 
-/// Why reactors did not open what they were to.
+/// Why reactors did not carry out an order.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
     #[error("{1}")]
     Disk(u32, OpenError),
     #[error(
-        "a reactor did not answer within {} s; the log says what it waits for",
+        "a reactor did not respond within {} s; see the log for what it waits for",
         .0.as_secs()
     )]
     Silent(Duration),
-    #[error("the target is about to stop")]
+    #[error("the target is stopping")]
     Ended,
 }
 
-/// Within this time a reactor answers, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a reply of a reactor.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Reactors {
     pub(crate) fn new(
@@ -73,30 +72,30 @@ impl Reactors {
             providers,
             means: Mutex::new(means),
             memory,
-            patience: PATIENCE,
+            timeout: REPLY_TIMEOUT,
         }
     }
 
-    /// The same with another idea of when a reactor hangs.
+    /// The same with another time limit.
     #[cfg(test)]
-    pub(super) fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
-    /// Within this time a reactor answers, unless it hangs.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    /// Time limit for a reply of a reactor.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// Makes those providers of port number `at` of `config` that no reactor has and
-    /// that were not `made` for another port; each can be [added](Self::add) then.
-    /// An optional one that cannot be had is left out.
+    /// Creates the providers of the port at index `at` of `config` that no reactor has and that
+    /// were not `made` for another port; each can then be [added](Self::add). An optional one
+    /// that cannot be created is omitted.
     pub(super) fn make_missing(
         &self,
         config: &Config,
         at: usize,
         port: &mut Port,
-        made: &mut Vec<Member>,
+        made: &mut Vec<ProviderGroup>,
     ) -> Result<(), ConfigError> {
         let running = self.providers.names();
         for part in port.parts.clone() {
@@ -112,7 +111,7 @@ impl Reactors {
                 Err(why) if part.optional => {
                     port.parts.retain(|part| part.provider != name);
                     let (address, others) = (port.address, port.provider_names());
-                    tracing::warn!("{address}: served by {others}, without {name}: {why}");
+                    tracing::warn!("port {address}: served by {others} without {name}: {why}");
                 }
                 Err(why) => return Err(ports::of_provider(config, at, name, &why)),
             }
@@ -120,27 +119,32 @@ impl Reactors {
         Ok(())
     }
 
-    fn make(&self, name: ProviderName, made: &[Member], config: &Config) -> Result<Member, String> {
+    fn make(
+        &self,
+        name: ProviderName,
+        made: &[ProviderGroup],
+        config: &Config,
+    ) -> Result<ProviderGroup, String> {
         let mut member = self.means().make(name, made, config)?;
         let registered = member.register(&self.memory);
         registered.map_err(|error| error.to_string())?;
         Ok(member)
     }
 
-    /// Has every reactor serve over one more provider, or none. It stays when
-    /// nothing listens over it any more.
-    pub(super) fn add(&self, member: Member) -> Result<(), Failed> {
+    /// Has every reactor use one more provider, or none of them. It stays even if nothing listens
+    /// over it any more.
+    pub(super) fn add(&self, member: ProviderGroup) -> Result<(), Failed> {
         let number = self.providers.names().len();
         let (name, files) = (member.name, member.files());
-        for (at, (mailbox, ready)) in self.mailboxes.iter().zip(member.readies).enumerate() {
+        for (at, (mailbox, ready)) in self.mailboxes.iter().zip(member.providers).enumerate() {
             let (reply, awaited) = Reply::new();
             let provider = ready.provider;
             mailbox.order(Order::Add { provider, reply });
-            if awaited.within(self.patience).is_none() {
+            if awaited.within(self.timeout).is_none() {
                 for mailbox in self.mailboxes.iter().take(at) {
                     mailbox.order(Order::TakeBack { provider: number });
                 }
-                return Err(Failed::Silent(self.patience));
+                return Err(Failed::Silent(self.timeout));
             }
         }
         self.means().take(files);
@@ -149,12 +153,12 @@ impl Reactors {
     }
 
     fn means(&self) -> MutexGuard<'_, Means> {
-        // Nothing is left half done when a holder panics.
+        // A panic of a holder leaves nothing inconsistent.
         self.means.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has every reactor listen on port number `at` of `config`, or none; `others` are
-    /// listened on already. The port's address is the one in use afterwards.
+    /// Has every reactor listen on the port at index `at` of `config`, or none of them; `others`
+    /// listen already. Sets the address of the port to the one in use.
     pub(super) fn listen(
         &self,
         config: &Config,
@@ -164,32 +168,33 @@ impl Reactors {
     ) -> Result<(), ConfigError> {
         let mut members: Vec<_> = self
             .numbered()
-            .map(|(provider, name)| Member {
+            .map(|(provider, name)| ProviderGroup {
                 name,
-                readies: self.remotes(provider).collect(),
+                providers: self.remotes(provider).collect(),
             })
             .collect();
         listen_at(config, at, port, others, &mut members)
     }
 
-    /// The providers with their numbers, in the order in which they begin to
-    /// listen.
+    /// The providers with their indices, in the order in which they start to listen.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (usize, ProviderName)> {
         let mut numbered: Vec<_> = self.providers.names().into_iter().enumerate().collect();
         numbered.sort_by_key(|(_, name)| ProviderName::ALL.iter().position(|one| one == name));
         numbered.into_iter()
     }
 
-    /// No reactor listens on the port any more, and what came by it is closed.
-    /// Returns the controllers concerned.
+    /// Has every reactor stop listening on the port and close its connections. Returns the
+    /// controllers that were deleted.
     pub(super) fn unlisten(&self, port: &Port) -> Vec<Disconnected> {
         let has = |name: ProviderName| port.parts.iter().any(|it| it.provider == name);
         let its = self.numbered().filter(|(_, name)| has(*name));
         let remotes = its.flat_map(|(provider, _)| self.remotes(provider));
-        let answers: Vec<_> = remotes.map(|remote| remote.leave(port.address)).collect();
+        let answers: Vec<_> = remotes
+            .map(|remote| remote.send_unlisten(port.address))
+            .collect();
         let heard = answers
             .iter()
-            .filter_map(|answer| answer.recv_timeout(self.patience).ok());
+            .filter_map(|answer| answer.recv_timeout(self.timeout).ok());
         heard.flatten().collect()
     }
 
@@ -197,13 +202,13 @@ impl Reactors {
         self.mailboxes.iter().map(move |mailbox| Remote {
             mailbox,
             provider,
-            patience: self.patience,
+            timeout: self.timeout,
             listened: None,
         })
     }
 
-    /// Opens disks on every reactor. When that failed, some may have them open:
-    /// close them.
+    /// Opens backing stores on every reactor. If that fails, some reactors may have them open: the
+    /// caller must close them.
     pub(super) fn open(&self, disks: &[(u32, Claim)]) -> Result<(), Failed> {
         if disks.is_empty() {
             return Ok(());
@@ -212,27 +217,27 @@ impl Reactors {
             .mailboxes
             .iter()
             .map(|mailbox| {
-                let (answer, hears) = channel();
+                let (answer, receiver) = channel();
                 let disks = disks.to_vec();
                 mailbox.order(Order::Open { disks, answer });
-                hears
+                receiver
             })
             .collect();
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         let mut result = Ok(());
-        for hears in answers {
+        for receiver in answers {
             let left = until.saturating_duration_since(Instant::now());
-            match hears.recv_timeout(left) {
+            match receiver.recv_timeout(left) {
                 Ok(Ok(())) => {}
                 Ok(Err((disk, error))) => result = Err(Failed::Disk(disk, error)),
-                Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent(self.patience)),
+                Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent(self.timeout)),
                 Err(RecvTimeoutError::Disconnected) => result = Err(Failed::Ended),
             }
         }
         result
     }
 
-    /// Has every reactor close disks when it is done with them.
+    /// Has every reactor close backing stores when no command uses them.
     pub(super) fn close(&self, disks: &[(u32, Claim)]) -> BTreeMap<u32, Closing> {
         let closing = disks.iter().map(|disk| (disk.0, self.close_one(disk)));
         closing.collect()
@@ -240,36 +245,36 @@ impl Reactors {
 
     fn close_one(&self, disk: &(u32, Claim)) -> Closing {
         let waits = self.mailboxes.iter().map(|mailbox| {
-            let (answer, hears) = channel();
+            let (answer, receiver) = channel();
             let disks = vec![disk.clone()];
             mailbox.order(Order::Close { disks, answer });
-            hears
+            receiver
         });
         Closing {
             waits: waits.collect(),
         }
     }
 
-    /// How each of them is reached.
+    /// The mailbox of each reactor.
     pub(super) fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
         self.mailboxes.iter()
     }
 
-    /// Every reactor looks after its queues.
+    /// Has every reactor poll its queues.
     pub(super) fn poll_all(&self) {
         Mailbox::send_all(&self.mailboxes, Mail::POLL);
     }
 }
 
 impl Remote<'_> {
-    fn leave(&self, address: Address) -> Receiver<Vec<Disconnected>> {
-        let (answer, hears) = channel();
+    fn send_unlisten(&self, address: Address) -> Receiver<Vec<Disconnected>> {
+        let (answer, receiver) = channel();
         self.mailbox.order(Order::Unlisten {
             provider: self.provider,
             address,
             answer,
         });
-        hears
+        receiver
     }
 }
 
@@ -282,18 +287,18 @@ impl Listens for Remote<'_> {
             reply,
         });
         let silent = || {
-            let source = std::io::Error::other("a reactor did not answer");
+            let source = std::io::Error::other("a reactor did not respond");
             ListenError::new(address, source)
         };
-        let listened = awaited.within(self.patience).ok_or_else(silent)??;
+        let listened = awaited.within(self.timeout).ok_or_else(silent)??;
         self.listened = Some(listened);
         Ok(listened)
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
         if let Some((_, address)) = self.listened.filter(|(one, _)| *one == listener) {
-            // The answer says who was there already: nobody needs to know.
-            let _ = self.leave(address);
+            // The reply lists controllers that were deleted, which is of no interest here.
+            let _ = self.send_unlisten(address);
         }
     }
 
@@ -306,19 +311,19 @@ impl Closing {
     /// Whether every reactor has closed it.
     pub(super) fn is_over(&mut self) -> bool {
         self.waits
-            .retain(|hears| matches!(hears.try_recv(), Err(TryRecvError::Empty)));
+            .retain(|receiver| matches!(receiver.try_recv(), Err(TryRecvError::Empty)));
         self.waits.is_empty()
     }
 }
 
 impl Failed {
-    /// In the words of the configuration; `places` has the namespace of each
-    /// disk.
+    /// The error for the configuration; `places` has the index of the namespace of each backing
+    /// store.
     pub(super) fn of(self, config: &Config, places: &BTreeMap<u32, usize>) -> ApplyError {
         if let Self::Disk(disk, error) = &self
             && let Some(at) = places.get(disk)
         {
-            return disk_error(config, *at, error).into();
+            return open_error(config, *at, error).into();
         }
         ApplyError::Refused(self.to_string())
     }

@@ -1,7 +1,6 @@
-//! What hosts know of namespaces, in a file beside that of what was changed at run time:
-//! size and block size of each that was served. With these a namespace whose storage is
-//! not there at the next start stays what hosts took it for. Its identifiers follow from
-//! the configuration.
+//! The file of sizes beside the state file: size and block size of each namespace that was
+//! served. With these, a namespace whose backing store is missing at the next start keeps its
+//! size for hosts. Its identifiers follow from the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,55 +23,57 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Contents {
     version: u32,
-    /// By the names of their subsystems, and their numbers.
+    /// By subsystem NQN and NSID.
     namespaces: BTreeMap<String, BTreeMap<u32, Entry>>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// What it was served from: with another path it is another namespace.
+    /// Path of the backing store: with another path it is another namespace.
     path: String,
     bytes: u64,
     block_size: u32,
 }
 
-/// The file, and what is in it.
+/// The file and its contents.
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
     path: Option<PathBuf>,
-    /// As it was read or written last; none: it has to be written.
-    book: Mutex<Option<Contents>>,
+    /// Contents as last read or written; `None`: the file must be written.
+    contents: Mutex<Option<Contents>>,
 }
 
 impl Remembered {
-    /// What is kept beside `state`. A file that cannot be read is as good as none: then
-    /// namespaces whose storage is not there are not active until it is.
+    /// Reads the file beside `state`. Without a readable file, namespaces are inactive until
+    /// their backing stores are available.
     pub(crate) fn beside(state: Option<&Path>) -> Self {
         let Some(path) = state.map(path_beside) else {
             return Self::default();
         };
-        let book = match std::fs::read(&path) {
+        let contents = match std::fs::read(&path) {
             Ok(bytes) => Contents::parse(&bytes).map_err(|why| format!("is damaged: {why}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Contents::default()),
             Err(error) => Err(format!("cannot be read: {}", explain(&error))),
         };
-        let book = book.inspect_err(|why| {
+        let contents = contents.inspect_err(|why| {
             tracing::warn!(
-                "{}: {why}; namespaces whose storage is not there are not active until it is",
+                "{}: {why}; namespaces are inactive until their backing stores are available",
                 path.display()
             );
         });
         Self {
             path: Some(path),
-            book: Mutex::new(book.ok()),
+            contents: Mutex::new(contents.ok()),
         }
     }
 
-    /// The disk of a namespace whose storage is not there, as hosts know it.
+    /// The missing backing store of a namespace, as hosts know it.
     pub(super) fn awaited(&self, wanted: &Wanted, waits: Waits) -> Awaited {
-        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = book.as_ref().and_then(|book| book.entry(wanted));
+        let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = contents
+            .as_ref()
+            .and_then(|contents| contents.entry(wanted));
         let placeholder = wanted.block_size.unwrap_or(BlockSize::B512);
         let (size, block_size) = known.unwrap_or((placeholder.bytes().into(), placeholder));
         Awaited {
@@ -93,37 +94,37 @@ impl Remembered {
         }
     }
 
-    /// Keeps what hosts know of these disks.
+    /// Saves the sizes of these backing stores.
     fn keep(&self, disks: &[Disk]) {
         let Some(path) = &self.path else {
             return;
         };
         let next = Contents::of(disks);
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        if book.as_ref() == Some(&next) {
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if contents.as_ref() == Some(&next) {
             return;
         }
         let written = serde_json::to_vec_pretty(&next)
             .map_err(std::io::Error::from)
             .and_then(|bytes| replace(path, &bytes, Readers::Owner));
         match written {
-            Ok(()) => *book = Some(next),
+            Ok(()) => *contents = Some(next),
             Err(error) => tracing::warn!(
-                "sizes of namespaces cannot be kept for the next start: {error}; storage that is \
-                 not there then leaves its namespaces inactive"
+                "sizes of namespaces cannot be saved: {error}; namespaces whose backing store is \
+                 missing at the next start will be inactive"
             ),
         }
     }
 }
 
 impl Manager {
-    /// Keeps what hosts know of the namespaces at this moment for the next start.
+    /// Saves the current sizes of the namespaces for the next start.
     pub(crate) fn remember(&self) {
-        self.remembered.keep(&self.seen().disks);
+        self.remembered.keep(&self.snapshot().disks);
     }
 }
 
-/// The file beside that of changes.
+/// The path of the file of sizes beside the state file.
 pub(crate) fn path_beside(state: &Path) -> PathBuf {
     with_ending(state, ".sizes")
 }
@@ -139,16 +140,16 @@ impl Default for Contents {
 
 impl Contents {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let book: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        match book.version {
-            VERSION => Ok(book),
+        let contents: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        match contents.version {
+            VERSION => Ok(contents),
             other => Err(format!("version {other} is not {VERSION}")),
         }
     }
 
-    /// Of files and devices that are served, or were and are waited for.
+    /// The sizes of files and devices that are served, or that were served and wait now.
     fn of(disks: &[Disk]) -> Self {
-        let mut book = Self::default();
+        let mut contents = Self::default();
         for disk in disks {
             let unknown = disk.awaited().is_some_and(|awaited| !awaited.is_known);
             if unknown || !matches!(disk.wanted.spec, Spec::File { .. }) {
@@ -160,10 +161,10 @@ impl Contents {
                 bytes: geometry.size,
                 block_size: geometry.block_size.bytes(),
             };
-            let of_subsystem = book.namespaces.entry(disk.wanted.nqn.clone());
+            let of_subsystem = contents.namespaces.entry(disk.wanted.nqn.clone());
             of_subsystem.or_default().insert(disk.wanted.nsid, entry);
         }
-        book
+        contents
     }
 
     /// Size and block size of a namespace, if they can be and are of the same path.
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    fn book(path: &str, bytes: u64, block_size: u32) -> Contents {
+    fn contents(path: &str, bytes: u64, block_size: u32) -> Contents {
         let entry = Entry {
             path: path.into(),
             bytes,
@@ -211,30 +212,30 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_known_by_its_path_with_a_size_that_can_be() {
-        let known = |book: &Contents, wanted: &Wanted| book.entry(wanted).is_some();
+    fn namespace_is_known_by_path_and_valid_size() {
+        let known = |contents: &Contents, wanted: &Wanted| contents.entry(wanted).is_some();
         let disk = wanted("/srv/disk", None);
-        assert!(known(&book("/srv/disk", 4096, 512), &disk));
-        assert!(!known(&book("/srv/other", 4096, 512), &disk));
+        assert!(known(&contents("/srv/disk", 4096, 512), &disk));
+        assert!(!known(&contents("/srv/other", 4096, 512), &disk));
         for (bytes, block_size) in [(0, 512), (1000, 512), (4096, 100), (1 << 63, 512)] {
-            let kept = book("/srv/disk", bytes, block_size);
+            let kept = contents("/srv/disk", bytes, block_size);
             assert!(!known(&kept, &disk), "{bytes} {block_size}");
         }
         let other = wanted("/srv/disk", Some(BlockSize::B4096));
-        assert!(!known(&book("/srv/disk", 4096, 512), &other));
+        assert!(!known(&contents("/srv/disk", 4096, 512), &other));
     }
 
     #[test]
-    fn a_damaged_file_is_as_good_as_none_and_is_replaced() {
+    fn damaged_size_file_is_ignored_and_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
         for text in ["{", r#"{"version": 2, "namespaces": {}}"#] {
             std::fs::write(path_beside(&state), text).unwrap();
             let kept = Remembered::beside(Some(&state));
-            assert!(kept.book.lock().unwrap().is_none(), "{text}");
+            assert!(kept.contents.lock().unwrap().is_none(), "{text}");
             kept.keep(&[]);
             let again = Remembered::beside(Some(&state));
-            assert_eq!(*again.book.lock().unwrap(), Some(Contents::default()));
+            assert_eq!(*again.contents.lock().unwrap(), Some(Contents::default()));
         }
     }
 }

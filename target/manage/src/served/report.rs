@@ -1,4 +1,4 @@
-//! What a change is about and what came of it, for people and for programs.
+//! Plans and reports of changes, as text and as JSON.
 
 use std::fmt;
 
@@ -7,33 +7,32 @@ use serde_json::{Value, json};
 
 use nvmeof_target_config::ConfigError;
 
-/// What would change.
+/// The changes that a configuration would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One after the other; none when everything is as it is to be.
+    /// The changes in order; empty if nothing differs.
     pub changes: Vec<Change>,
 }
 
-/// What changed.
+/// The changes that were made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Report {
-    /// One after the other.
+    /// The changes in order.
     pub changes: Vec<Change>,
-    /// Controllers that hosts lost by it.
+    /// Controllers that were deleted by the change.
     pub disconnected: Vec<Disconnected>,
-    /// What an administrator should know besides: which namespaces are faulted
-    /// still.
+    /// Remarks for the administrator, such as namespaces that are still faulted.
     pub remarks: Vec<String>,
 }
 
 /// A change was refused; nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// The configuration, or something it names.
+    /// The configuration, or an object that it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The daemon.
+    /// The state of the target.
     #[error("{0}")]
     Refused(String),
 }
@@ -48,8 +47,8 @@ impl Plan {
             .collect()
     }
 
-    /// An object with `changes`, each of which has a `subject` with its names,
-    /// a `change`, and a `text` for people: "namespace 7 would be added".
+    /// An object with `changes`. Each has a `subject` with its names, a `change`, and a `text`
+    /// such as "namespace 7 would be added".
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({ "changes": self.to_json_list() })
@@ -64,7 +63,7 @@ impl Report {
         changes.map(|one| change(one, &one.to_string())).collect()
     }
 
-    /// As [`Plan::to_json`] with changes that were made, and `disconnected` and `remarks`.
+    /// As [`Plan::to_json`] with the changes that were made, and `disconnected` and `remarks`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let lost = self.disconnected.iter().map(|one| {

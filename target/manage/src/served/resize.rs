@@ -1,11 +1,11 @@
-//! A namespace whose file is made another size on purpose.
+//! Resizing a namespace and its file on request.
 //!
 //! ```text
 //!   larger:   the file ─► the namespace
 //!   smaller:  the namespace ─► commands in flight end ─► the file
 //! ```
-//! So hosts never find a block that the file has not. It is the file that is
-//! served which changes, by its descriptor, not what has its name by now.
+//! In this order, hosts never see a block that the file does not have. The file that is served
+//! is resized through its descriptor, even if its path names another file by now.
 
 use std::time::{Duration, Instant};
 
@@ -16,39 +16,37 @@ use super::faults::{faulted, revision};
 use super::pool::Held;
 use super::{ApplyError, Manager, Report, State};
 
-/// What size a namespace is to have.
+/// A request to resize a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSize<'a> {
-    /// Its subsystem.
+    /// NQN of the subsystem.
     pub nqn: &'a str,
-    /// Its number.
+    /// NSID of the namespace.
     pub nsid: u32,
-    /// Bytes that its file is to have; none: as many as it has.
+    /// New size of the file in bytes; `None`: adopt its current size.
     pub size: Option<u64>,
-    /// Whether the end of the file may be cut off.
+    /// Whether the file may be truncated.
     pub shrink: bool,
 }
 
-/// A namespace keeps its size.
+/// Why a namespace was not resized.
 #[derive(Debug, thiserror::Error)]
 pub enum NotResized {
-    /// Not at present.
+    /// Not possible in the present state.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// What was asked for cannot be: a key, and what is wrong with it.
+    /// An invalid request: a key, and the error.
     #[error("{0}: {1}")]
     Unfit(&'static str, String),
 }
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Manager {
-    /// Makes a namespace as large as its file or device is, which is made another
-    /// size where one is given.
+    /// Resizes the file if a size is given, and adopts the size of the file or device.
     ///
     /// # Errors
-    /// [`NotResized`]; then what is served did not change. A file that was made
-    /// larger may stay so.
+    /// [`NotResized`]; then the namespace did not change. A file that was extended may stay so.
     pub fn resize_one(&self, wanted: NewSize<'_>) -> Result<Report, NotResized> {
         let mut state = self.settled();
         state.drained.check()?;
@@ -78,7 +76,7 @@ impl Manager {
         Ok(self.swap(&mut state, at, &grown, wanted)?.into())
     }
 
-    /// Whether the file of a namespace is one whose size can be changed.
+    /// Checks that the file of a namespace can be resized.
     fn may_be_changed(
         &self,
         state: &State,
@@ -92,19 +90,18 @@ impl Manager {
         let namespace = its.and_then(|one| one.namespace(wanted.nsid));
         if namespace.is_some_and(|one| one.readonly) {
             return Err(wanted.refused(
-                &"it is read only, so its file is not changed here; change the file by other \
-                  means, then resize without a size",
+                &"it is read-only, so its file cannot be resized; resize the file by other \
+                  means, then repeat the command without a size",
             ));
         }
         let disk = state.pool.disks().get(at);
         if let Some(Spec::File { path, .. }) = disk.map(|disk| &disk.wanted.spec) {
-            let remedy = "the file that is served was left as it is; rename it back, or save its \
-                          data, then remove the namespace and add it again to serve what is \
-                          there now";
+            let remedy = "the file that is served is unchanged; rename it back, or save its \
+                          data, then remove the namespace and add it again to serve the new file";
             let named = match claim.is_at(path) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(format!(
-                    "{}: another file has this name by now; {remedy}",
+                    "{}: another file has this name now; {remedy}",
                     path.display()
                 )),
                 Err(error) => Err(format!("{}: {error}; {remedy}", path.display())),
@@ -114,7 +111,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The namespace becomes smaller, then its file.
+    /// Shrinks the namespace, then its file.
     fn shrink(
         &self,
         state: &mut State,
@@ -133,19 +130,19 @@ impl Manager {
         } else {
             Err(format!(
                 "commands in flight on it did not complete within {} s; try again under less load",
-                self.reactors.patience().as_secs()
+                self.reactors.timeout().as_secs()
             ))
         };
         let Err(why) = cut else {
             return Ok(report);
         };
         match smaller.resized() {
-            // As large as the file is, which hosts may have all of.
+            // The file was not truncated: the namespace gets the size of the file again.
             Ok(Some(back)) => {
                 let _ = self.swap(state, at, &back, wanted)?;
-                Err(wanted.refused(&format!("{why}; nothing was cut off")))
+                Err(wanted.refused(&format!("{why}; the file was not truncated")))
             }
-            // It is cut, but may not be so after a crash.
+            // The file was truncated, but may have the old size after a crash.
             Ok(None) => {
                 report.remarks.push(why);
                 Ok(report)
@@ -154,11 +151,10 @@ impl Manager {
         }
     }
 
-    /// Waits until reactors have closed every disk of that claim that nobody is
-    /// served from any more, which they do when no command has it. There may be
-    /// several: one that an earlier try left behind as well.
+    /// Waits until reactors have closed every retired backing store of that claim, which they do
+    /// when no command uses it. There may be several: also one of an earlier attempt.
     fn wait_closed(&self, state: &mut State, identity: u64) -> bool {
-        let until = Instant::now() + self.reactors.patience();
+        let until = Instant::now() + self.reactors.timeout();
         loop {
             state.pool.collect();
             if !state.pool.is_closing(identity) {
@@ -167,11 +163,11 @@ impl Manager {
             if Instant::now() >= until {
                 return false;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Serves namespace number `at` from `claim`, the same with another size.
+    /// Serves the namespace at index `at` from `claim`, the same backing store with another size.
     fn swap(
         &self,
         state: &mut State,
@@ -180,7 +176,7 @@ impl Manager {
         wanted: NewSize<'_>,
     ) -> Result<Applied, ApplyError> {
         let number = state.pool.number();
-        let number = number.ok_or_else(|| wanted.refused(&"there are too many disks"))?;
+        let number = number.ok_or_else(|| wanted.refused(&"too many backing stores are open"))?;
         let mut next = state.pool.disks().to_vec();
         let (mut old, mut revisions) = (Vec::new(), Vec::new());
         if let Some(disk) = next.get_mut(at) {
@@ -196,16 +192,14 @@ impl Manager {
 }
 
 impl State {
-    /// The place of the namespace's disk, which is open.
+    /// Index and claim of the backing store of the namespace, which must be open.
     fn resizable(&self, wanted: NewSize<'_>) -> Result<(usize, Claim), ApplyError> {
         let disks = self.pool.disks();
         let its = disks
             .iter()
             .position(|disk| disk.is_of(wanted.nqn, wanted.nsid));
         let Some((at, disk)) = its.and_then(|at| Some((at, disks.get(at)?))) else {
-            return Err(
-                wanted.refused(&"it is disabled, so nothing is known of its file; enable it first")
-            );
+            return Err(wanted.refused(&"it is disabled, so its file is not open; enable it first"));
         };
         match disk.claim() {
             Some(claim) => Ok((at, claim.clone())),
@@ -230,14 +224,14 @@ impl NewSize<'_> {
             return Ok(());
         }
         let what = format!(
-            "{size} is less than the {before} bytes that its file has, whose end would be lost; \
-             give {before} or more, or --shrink to cut it off"
+            "{size} is less than the {before} bytes of the file, and data beyond it would be \
+             lost; give {before} or more, or --shrink to truncate the file"
         );
         Err(NotResized::Unfit("size", what))
     }
 }
 
-/// What has no size that can be changed.
+/// The error for a backing store that cannot be resized.
 fn unfit(error: &ResizeError) -> NotResized {
     NotResized::Unfit("path", error.to_string())
 }

@@ -1,13 +1,13 @@
-//! The ports that hosts come by: which stay, which come, which go.
+//! The ports that are served, and their changes: which stay, which are added, which are removed.
 
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{Disconnected, PortSpec};
 
 use super::reactors::Reactors;
-use crate::ports::{self, Member, Port};
+use crate::ports::{self, Port, ProviderGroup};
 use nvmeof_target_config::{Choice, Config, ConfigError};
 
-/// The ports that are listened on, in the order of the configuration.
+/// The ports of the configuration, in its order.
 #[derive(Clone)]
 pub(crate) struct ServedPorts {
     served_ports: Vec<ServedPort>,
@@ -24,15 +24,15 @@ struct ServedPort {
 /// The ports of the next configuration.
 pub(super) struct NextServedPorts {
     pub(super) next: ServedPorts,
-    /// Places of those that are to be listened on.
+    /// Indices of the ports to listen on.
     fresh: Vec<usize>,
-    /// Providers of those that no reactor has yet.
-    made: Vec<Member>,
+    /// Their providers that no reactor has yet.
+    made: Vec<ProviderGroup>,
     pub(super) gone: Vec<Port>,
 }
 
 impl ServedPorts {
-    /// What is listened on since the start.
+    /// The ports at the start of the target.
     pub(crate) fn new(config: &Config, ports: Vec<Port>) -> Self {
         let served_ports = wanted(config).zip(ports);
         Self {
@@ -42,25 +42,25 @@ impl ServedPorts {
         }
     }
 
-    /// All of them, those that are waited for included.
+    /// All ports, including those that wait.
     pub(super) fn all(&self) -> impl Iterator<Item = &Port> {
         self.served_ports
             .iter()
             .map(|served_port| &served_port.port)
     }
 
-    /// Those that are listened on.
+    /// The ports that listen.
     pub(super) fn ports(&self) -> impl Iterator<Item = &Port> {
         self.all().filter(|port| port.waits.is_none())
     }
 
-    /// What the model has to know of them.
+    /// The specifications for the model.
     pub(super) fn specs(&self) -> Vec<PortSpec> {
         self.all().map(Port::to_spec).collect()
     }
 
-    /// Tries those again that are waited for and `due`; what came of it is in them.
-    /// Returns the ports that are listened on now.
+    /// Retries the waiting ports that are `due`, and updates them. Returns the ports that listen
+    /// now.
     pub(super) fn retry(
         &mut self,
         config: &Config,
@@ -92,7 +92,7 @@ impl ServedPorts {
         listening
     }
 
-    /// Has every reactor listen on port number `at` of `config`, or none.
+    /// Has every reactor listen on the port at index `at` of `config`, or none of them.
     fn try_one(
         &self,
         config: &Config,
@@ -112,7 +112,7 @@ impl ServedPorts {
         Ok(port)
     }
 
-    /// Those that were listened on, to be listened on again.
+    /// The ports that listened, to listen on them again.
     pub(super) fn all_fresh(&self) -> NextServedPorts {
         let all = self.all().enumerate();
         let fresh = all.filter(|(_, port)| port.waits.is_none());
@@ -124,7 +124,7 @@ impl ServedPorts {
         }
     }
 
-    /// Finds out what `config` has other ports. Nothing is listened on.
+    /// Determines the changes of ports in `config`, without listening.
     pub(super) fn prepare(
         &self,
         config: &Config,
@@ -165,8 +165,7 @@ impl ServedPorts {
 }
 
 impl NextServedPorts {
-    /// Has every reactor listen on the new ones, or none on any, over providers
-    /// that may be new as well.
+    /// Has every reactor listen on the new ports, or none on any of them. Adds missing providers.
     pub(super) fn listen(
         &mut self,
         config: &Config,
@@ -198,7 +197,7 @@ impl NextServedPorts {
         Ok(())
     }
 
-    /// Takes that back.
+    /// Reverts [`listen`](Self::listen).
     pub(super) fn unlisten(&self, reactors: &Reactors) {
         for at in &self.fresh {
             if let Some(served_port) = self.next.served_ports.get(*at) {
@@ -207,14 +206,14 @@ impl NextServedPorts {
         }
     }
 
-    /// Leaves the ports that are gone, and says who lost a controller by that.
-    pub(super) fn leave(&self, reactors: &Reactors) -> Vec<Disconnected> {
+    /// Stops listening on removed ports. Returns the controllers that were deleted.
+    pub(super) fn close_removed(&self, reactors: &Reactors) -> Vec<Disconnected> {
         let gone = self.gone.iter();
         gone.flat_map(|port| reactors.unlisten(port)).collect()
     }
 }
 
-/// Whether port `other` listens when those of `fresh` before number `opened` do.
+/// Whether port `other` listens once the first `opened` ports of `fresh` do.
 fn opened_before(fresh: &[usize], opened: usize, other: usize) -> bool {
     let its = fresh.iter().position(|at| *at == other);
     its.is_none_or(|its| its < opened)

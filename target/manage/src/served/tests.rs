@@ -1,5 +1,4 @@
-//! A daemon that is changed while it runs. What hosts see of it is tested with
-//! processes, in `tests/e2e`.
+//! Changes of a running target. `tests/e2e` tests what hosts see of them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod drain;
@@ -23,14 +22,14 @@ use crate::processors::first_usable;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 
-/// A daemon with two reactors, and a folder for its files.
+/// A target with two reactors, and a folder for its files.
 struct Daemon {
     server: Option<Server>,
     manager: Arc<Manager>,
     folder: TempDir,
 }
 
-/// A configuration with these namespaces: number and path.
+/// A configuration with these namespaces: NSID and path.
 fn text(namespaces: &[(u32, &str)]) -> String {
     let mut text = format!(
         "[reactor]\ncores = {}\n[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\n\
@@ -44,7 +43,7 @@ fn text(namespaces: &[(u32, &str)]) -> String {
     text
 }
 
-/// The value of `reactor.cores` for so many reactors on a CPU that we may use.
+/// The value of `reactor.cores` for `reactors` reactors on a CPU that the process may use.
 fn cores(reactors: usize) -> String {
     format!("{:?}", vec![first_usable(); reactors])
 }
@@ -111,7 +110,7 @@ fn locked(path: &Path) -> bool {
 }
 
 #[test]
-fn namespaces_come_and_go_with_their_locks() {
+fn namespaces_are_added_and_removed_with_their_locks() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let path = daemon.file("a.img", 1 << 20);
     let a = path.to_str().unwrap();
@@ -128,11 +127,11 @@ fn namespaces_come_and_go_with_their_locks() {
     assert_eq!(daemon.served(), [(1, 1 << 20), (2, 1 << 20)]);
     assert!(locked(&path));
     assert_eq!(daemon.apply(&both).unwrap(), Vec::<String>::new());
-    // It changes its number with nobody else having it in between.
+    // The NSID changes, and the file stays locked meanwhile.
     let moved = daemon.apply(&[(1, "ram:1M"), (5, a)]).unwrap();
     assert_eq!(moved, ["namespace 2 is removed", "namespace 5 is added"]);
     assert_eq!(daemon.apply(&[]).unwrap().len(), 2);
-    // While it is being closed it can be had again, by one.
+    // While it is being closed, one namespace can use it again.
     assert!(
         daemon
             .apply(&[(1, a), (2, a)])
@@ -153,7 +152,7 @@ fn namespaces_come_and_go_with_their_locks() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_nothing_changes() {
+fn invalid_change_is_reported_and_changes_nothing() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let path = daemon.file("a.img", 1 << 20);
     let other = daemon.file("b.img", 1 << 20);
@@ -167,11 +166,11 @@ fn what_is_wrong_is_named_and_nothing_changes() {
         assert!(error.starts_with("target.toml:18: path: "), "{error}");
         assert!(error.contains(word), "{error}");
         assert_eq!(daemon.served(), [(1, 1 << 20)]);
-        assert!(!locked(&path), "it was let go again");
+        assert!(!locked(&path), "its lock was released");
     }
     drop(elsewhere);
     assert!(daemon.apply(&[(1, "ram:1M"), (3, b)]).is_ok());
-    // The same file twice, and with something that cannot change under way.
+    // The same file twice, and with a setting that cannot change.
     let error = daemon.apply(&[(3, b), (4, b)]).unwrap_err();
     assert!(error.contains("locked"), "{error}");
     let larger = text(&[(3, b)]) + "block_size = 4096\n";
@@ -181,7 +180,7 @@ fn what_is_wrong_is_named_and_nothing_changes() {
 }
 
 #[test]
-fn what_cannot_change_is_named() {
+fn unchangeable_settings_are_reported() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let good = text(&[(1, "ram:1M")]);
     for (from, to, place) in [
@@ -214,7 +213,7 @@ fn what_cannot_change_is_named() {
 }
 
 #[test]
-fn a_file_that_grew_is_a_namespace_that_did() {
+fn extended_file_extends_namespace() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = [(1, path.to_str().unwrap())];
@@ -238,7 +237,7 @@ fn a_file_that_grew_is_a_namespace_that_did() {
 }
 
 #[test]
-fn a_namespace_becomes_read_only_and_back_on_the_same_disk() {
+fn namespace_becomes_read_only_and_writable_without_reopening() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let disk = || {
         let model = daemon.manager.target.model();
@@ -255,7 +254,7 @@ fn a_namespace_becomes_read_only_and_back_on_the_same_disk() {
 }
 
 #[test]
-fn documents_from_several_threads_leave_no_disk_of_those_before() {
+fn concurrent_documents_leave_no_stale_backing_store() {
     let daemon = Daemon::start(&[]);
     std::thread::scope(|scope| {
         for nsid in 1..=4 {
@@ -270,7 +269,7 @@ fn documents_from_several_threads_leave_no_disk_of_those_before() {
     });
     let served = daemon.served();
     assert!(served.len() == 2 && served[1] == (9, 2 << 20), "{served:?}");
-    // Nothing is left of those before but these two.
+    // Of the former backing stores only these two are left.
     let mut state = daemon.manager.lock();
     for _ in 0..6000 {
         state.pool.collect();
@@ -283,7 +282,7 @@ fn documents_from_several_threads_leave_no_disk_of_those_before() {
 }
 
 #[test]
-fn ports_come_and_go() {
+fn ports_are_added_and_removed() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let one = text(&[(1, "ram:1M")]);
     let socket = daemon.folder.path().join("port.sock");
@@ -306,7 +305,7 @@ fn ports_come_and_go() {
     };
     let reach = || std::net::TcpStream::connect(third.socket_addr().unwrap());
     assert!(reach().is_ok() && socket.exists());
-    // One that cannot be: nothing changes, what was opened for it is closed.
+    // A port that cannot be listened on: nothing changes, and what was opened is closed.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let more = |port: u16| {
         let other = daemon.folder.path().join("other.sock");
@@ -327,7 +326,7 @@ fn ports_come_and_go() {
 }
 
 #[test]
-fn subsystems_come_and_go() {
+fn subsystems_are_added_and_removed() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let whole = text(&[(1, "ram:1M")]);
     let (none, subsystem) = whole.split_once("[[subsystem]]").unwrap();

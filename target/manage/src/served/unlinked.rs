@@ -1,4 +1,4 @@
-//! Files that are served and lost their name: what hosts write there is gone when the
+//! Files that are served but were deleted, renamed or replaced: their data are lost when the
 //! target ends.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use super::pool::Disk;
 type Unlinked = BTreeMap<u32, String>;
 
 impl Manager {
-    /// Looks whether each file that is served still has its name, and warns once of each
-    /// that has not. Says whether that changed for any.
-    pub(super) fn look_for_names(&self) -> bool {
-        let disks = self.seen().disks;
+    /// Checks that the path of each served file still names that file, and warns once for each
+    /// that it does not. Returns whether anything changed.
+    pub(super) fn check_names(&self) -> bool {
+        let disks = self.snapshot().disks;
         let mut changed = false;
         for disk in &disks {
             let why = unlinked(disk);
@@ -40,24 +40,23 @@ impl Manager {
         changed
     }
 
-    /// What is said of files that lost their names, by subsystem and number of the
-    /// namespace.
+    /// The warnings about files that lost their names, by subsystem NQN and NSID.
     pub fn unlinked(&self) -> BTreeMap<(String, u32), String> {
-        let (seen, known) = (self.seen(), self.known_unlinked());
+        let (snapshot, known) = (self.snapshot(), self.known_unlinked());
         let named = |disk: &Disk| {
             let what = known.get(&disk.number)?.clone();
             Some(((disk.wanted.nqn.clone(), disk.wanted.nsid), what))
         };
-        seen.disks.iter().filter_map(named).collect()
+        snapshot.disks.iter().filter_map(named).collect()
     }
 
     fn known_unlinked(&self) -> MutexGuard<'_, Unlinked> {
-        // Nothing is left half done when a holder panics.
+        // A panic of a holder leaves nothing inconsistent.
         self.unlinked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is to be said of a disk whose file lost its name.
+/// The warning about a file that lost its name.
 fn unlinked(disk: &Disk) -> Option<String> {
     let (claim, Spec::File { path, .. }) = (disk.claim()?, &disk.wanted.spec) else {
         return None;
@@ -65,12 +64,12 @@ fn unlinked(disk: &Disk) -> Option<String> {
     let what = match claim.is_at(path) {
         Ok(false) => "another file has this name now",
         Err(error) if error.kind() == io::ErrorKind::NotFound => "the file was deleted or renamed",
-        // Nothing is known then.
+        // No warning, or the state is unknown.
         Ok(true) | Err(_) => return None,
     };
     let open = claim.open_path().unwrap_or_default();
     Some(format!(
-        "{}: {what}, and the old one is still served: it is gone when the target ends or closes \
+        "{}: {what}; the old file is still served, and is lost when the target ends or closes \
          it; rename it back, or save it with `nvmeof-target ctl drain` and `cp {} COPY`",
         path.display(),
         open.display()

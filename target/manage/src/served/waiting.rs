@@ -1,12 +1,12 @@
-//! What is configured and not served yet: storage and addresses that were not there at
-//! the start.
+//! Configured objects that are not served yet: backing stores and addresses that were not
+//! available at the start.
 //!
 //! ```text
 //!   start ── opens, listens ──────────────────────────► served
 //!     └──── not yet ──► waiting ── retry, enable, apply ──► served
 //! ```
-//! A namespace that was served before is active meanwhile, with the size it had, and
-//! every port reaches it in ANA state Inaccessible. One that never was is not active.
+//! A namespace that was served before is active meanwhile, with its last size, and is
+//! Inaccessible (ANA) on every port. One that was never served is inactive.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,20 +19,20 @@ use nvmeof_rdma::Address;
 use super::drain::Drained;
 use super::pool::{Disk, Held};
 use super::{Manager, State};
-use crate::open::{self, disk_error};
+use crate::open::{self, open_error};
 use crate::ports::Port;
 use crate::waits::Waits;
 use nvmeof_target_address::port_address;
 use nvmeof_target_config::ConfigError;
 
-/// What is waited for. Displays as a name that does not change.
+/// An object that waits. Displays as a name that does not change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Awaits {
-    /// The storage of a namespace.
+    /// The backing store of a namespace.
     Namespace {
-        /// Its subsystem.
+        /// NQN of the subsystem.
         nqn: String,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
     },
     /// The address of a port.
@@ -41,22 +41,22 @@ pub enum Awaits {
     Listener(&'static str),
 }
 
-/// Something that is waited for.
+/// An object that waits, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// What it is.
+    /// The object.
     pub what: Awaits,
-    /// The file or folder whose changes are worth another try, if there is one.
+    /// The file or folder whose changes trigger a retry, if any.
     pub path: Option<PathBuf>,
-    /// Why it is not served.
+    /// Why it is not served, and since when.
     pub waits: Waits,
 }
 
-/// Listeners that others try, and why they wait.
+/// Listeners outside of the manager, and why they wait.
 pub(super) type Listeners = BTreeMap<&'static str, Waits>;
 
 impl Awaits {
-    /// What kind of thing it is, as a word.
+    /// Kind of the object, as a word.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -79,11 +79,11 @@ impl Awaits {
 }
 
 impl Manager {
-    /// What is configured and not served yet.
+    /// Configured objects that are not served yet.
     #[must_use]
     pub fn waiting(&self) -> Vec<Waiting> {
-        let seen = self.seen();
-        let disks = seen.disks.iter().filter_map(|disk| {
+        let snapshot = self.snapshot();
+        let disks = snapshot.disks.iter().filter_map(|disk| {
             Some(Waiting {
                 what: Awaits::of_disk(disk),
                 path: match &disk.wanted.spec {
@@ -93,10 +93,10 @@ impl Manager {
                 waits: disk.awaited()?.waits.clone(),
             })
         });
-        let ports = seen.awaited_ports.iter().filter_map(|port| {
+        let ports = snapshot.awaited_ports.iter().filter_map(|port| {
             Some(Waiting {
                 what: Awaits::of_port(port),
-                // Its folder changes with the sockets in it.
+                // The folder changes when a socket in it is created or removed.
                 path: match port.address {
                     Address::Unix(path) => path.as_path().parent().map(Path::to_path_buf),
                     Address::Ip(_) => None,
@@ -113,7 +113,7 @@ impl Manager {
         disks.chain(ports).chain(listeners).collect()
     }
 
-    /// The listener with that key waits, or does not any more.
+    /// Records that the listener with that key waits, or does not wait any more.
     pub fn listener_waits(&self, key: &'static str, error: Option<&ConfigError>) {
         let mut listeners = self.listeners();
         match (error, listeners.get_mut(key)) {
@@ -124,19 +124,18 @@ impl Manager {
     }
 
     fn listeners(&self) -> std::sync::MutexGuard<'_, Listeners> {
-        // Nothing is left half done when a holder panics.
+        // A panic of a holder leaves nothing inconsistent.
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries what is `due` of what is waited for. Says whether anything of it is served
-    /// now.
+    /// Retries the waiting objects that are `due`. Returns whether any of them is served now.
     pub fn retry(&self, due: impl Fn(&Awaits) -> bool) -> bool {
         let is_due = |disk: &&Disk| disk.awaited().is_some() && due(&Awaits::of_disk(disk));
-        // Without the lock: opening may take its time.
+        // Without the lock: opening may be slow.
         let tried: Vec<(Disk, Result<Claim, Untaken>)> = self
-            .seen()
+            .snapshot()
             .disks
             .iter()
             .filter(is_due)
@@ -152,8 +151,8 @@ impl Manager {
         !served.is_empty()
     }
 
-    /// Serves what could be opened, and listens on ports that are due. Returns what is
-    /// served now.
+    /// Serves the backing stores that could be opened, and listens on ports that are due. Returns
+    /// the objects that are served now.
     fn settle(
         &self,
         state: &mut State,
@@ -179,7 +178,7 @@ impl Manager {
                     served.push(Awaits::of_disk(disk));
                 }
                 (Err(Untaken::Open(error)), Held::Waiting(awaited)) => {
-                    let error = disk_error(&state.config, at, &error);
+                    let error = open_error(&state.config, at, &error);
                     awaited.waits.still(error.what());
                 }
                 (Err(Untaken::Unfit(why)), Held::Waiting(awaited)) => awaited.waits.still(&why),
@@ -187,13 +186,13 @@ impl Manager {
             }
         }
         if let Err(failed) = self.reactors.open(&fresh) {
-            tracing::error!("storage that is there now cannot be opened: {failed}");
+            tracing::error!("cannot open a backing store that is available now: {failed}");
             let closing = self.reactors.close(&fresh);
-            state.pool.leave(&next, closing);
+            state.pool.retire(&next, closing);
             return Vec::new();
         }
         let mut served_ports = state.served_ports.clone();
-        // While the target is drained it listens nowhere.
+        // A drained target does not listen.
         if state.drained == Drained::No {
             let due = |port: &Port| due(&Awaits::of_port(port));
             let listening = served_ports.retry(&state.config, &self.reactors, due);
@@ -202,21 +201,21 @@ impl Manager {
         let disks = next.iter().map(Disk::served);
         let model = open::model_of(&state.config, disks, &served_ports.specs());
         match model {
-            // Sizes of the target are those that it has.
+            // The limits of the target did not change.
             Ok(model) => drop(self.target.apply(model)),
             Err(error) => {
-                tracing::error!("cannot serve the backing store that is there now: {error}");
+                tracing::error!("cannot serve a backing store that is available now: {error}");
             }
         }
         self.reactors.poll_all();
-        state.pool.becomes(next, BTreeMap::new());
+        state.pool.commit(next, BTreeMap::new());
         state.served_ports = served_ports;
         served
     }
 }
 
 impl Disk {
-    /// Opens and locks its storage, unless hosts could not use that.
+    /// Opens and locks the backing store, if it suits the namespace that hosts know.
     fn try_claim(&self) -> Result<Claim, Untaken> {
         let claim = open::take(&self.wanted).map_err(Untaken::Open)?;
         let fits = self
@@ -226,10 +225,10 @@ impl Disk {
     }
 }
 
-/// Why storage that is waited for is not served.
+/// Why a backing store that waits is not served.
 enum Untaken {
     Open(OpenError),
-    /// It is there, and not what hosts know.
+    /// It is available, but not as hosts know it.
     Unfit(String),
 }
 

@@ -19,69 +19,69 @@ use nvmeof_initiator::{Address, Nqn, Transport};
 /// One side of a yardstick.
 #[derive(Debug, Parser)]
 enum Arguments {
-    /// Answer over TCP, or at unix:/path; prints the address
+    /// Target side over TCP, or at unix:/path; prints the address
     TcpServe {
         /// Address to listen on
         #[arg(default_value = "127.0.0.1:0")]
         listen: Address,
     },
-    /// Ask over TCP, or at unix:/path, and measure; prints the report
+    /// Initiator side over TCP, or at unix:/path; measures and prints the report
     TcpAsk {
-        /// Where the other side listens
+        /// Address of the other side
         addr: Address,
         #[command(flatten)]
         work: Work,
         /// Sleep in the socket call instead of polling
         #[arg(long)]
         block: bool,
-        /// Send payloads without copying them (MSG_ZEROCOPY)
+        /// Send payloads with MSG_ZEROCOPY
         #[arg(long)]
         zerocopy: bool,
     },
-    /// Answer through shared memory; prints where
+    /// Target side through shared memory; prints the socket
     ShmServe {
         /// Socket to listen on
         path: PathBuf,
     },
-    /// Ask through shared memory and measure; prints the report
+    /// Initiator side through shared memory; measures and prints the report
     ShmAsk {
         /// The socket of the other side
         path: PathBuf,
         #[command(flatten)]
         work: Work,
-        /// Give the core away whenever there is nothing, since both have one
+        /// Yield the core after each poll without progress, for both on one core
         #[arg(long)]
         block: bool,
     },
-    /// Connect to a target and do nothing; prints how many queue pairs
+    /// Hold idle connections to a target; prints the number of queue pairs
     Hold {
-        /// Where the target listens
+        /// Address of the target
         addr: Address,
-        /// Name of its subsystem
+        /// NQN of its subsystem
         #[arg(long)]
         nqn: String,
         /// RDMA provider
         #[arg(long, default_value = "iwarp")]
         provider: Transport,
-        /// Where targets on this host listen for shared memory
+        /// shm.folder of targets on this host, for shared memory
         #[arg(long)]
         shm_folder: Option<PathBuf>,
-        /// Controllers
+        /// Number of controllers
         #[arg(long, default_value_t = 1)]
         controllers: u16,
-        /// I/O queues of each
+        /// I/O queues of each controller
         #[arg(long, default_value_t = 1)]
         io_queues: u16,
-        /// Entries of each
+        /// Entries of each I/O queue
         #[arg(long, default_value_t = 128)]
         queue_size: u16,
     },
-    /// Read and write at random and measure, prints the report; does so again after
-    /// a line of standard input
+    /// Read and write at random and print the report; repeat it after a line of
+    /// standard input
     Beside {
-        /// Where the target listens
+        /// Address of the target
         addr: Address,
-        /// Name of its subsystem
+        /// NQN of its subsystem
         #[arg(long)]
         nqn: String,
         /// Bytes of each operation
@@ -90,36 +90,37 @@ enum Arguments {
         /// Operations in flight
         #[arg(long)]
         iodepth: u16,
-        /// Seconds to measure at first
+        /// Seconds of the first measurement
         #[arg(long, value_parser = seconds)]
         runtime: Duration,
-        /// Seconds to measure then
+        /// Seconds of the second measurement
         #[arg(long, value_parser = seconds)]
         beside: Duration,
     },
-    /// Send writes to a target and never answer its RDMA Reads; prints when all do
+    /// Send writes to a target and never respond to its RDMA Reads; prints a line
+    /// when all peers do
     Hostile {
-        /// Where the target listens
+        /// Address of the target
         addr: SocketAddr,
-        /// Name of its subsystem
+        /// NQN of its subsystem
         #[arg(long)]
         nqn: String,
-        /// Peers
+        /// Number of peers
         #[arg(long)]
         peers: u16,
         /// Bytes of each write
         #[arg(long)]
         bs: u32,
-        /// All peers have the address 127.0.0.1, instead of one of their own
+        /// All peers have the address 127.0.0.1, instead of addresses of their own
         #[arg(long)]
         same_address: bool,
     },
 }
 
-/// What is exchanged, and how long.
+/// Size, depth, direction and run time.
 #[derive(Args, Clone, Copy, Debug)]
 struct Work {
-    /// Where the payload goes
+    /// Direction: read or write
     #[arg(long, default_value = "read")]
     rw: Direction,
     /// Bytes of each payload
@@ -261,27 +262,27 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 fn attack(hostile: &Hostile) {
     hostile::attack(hostile, |count| {
         println!("attacking: {count} peers");
-        // Nobody reads it any more once we are to end.
+        // The reader may be gone when this process is to end.
         let _ = std::io::stdout().flush();
     });
 }
 
 fn tcp_serve(listen: Address) -> Result<(), Box<dyn Error>> {
-    let tell = |address: &dyn std::fmt::Display| {
+    let announce = |address: &dyn std::fmt::Display| {
         println!("{address}");
         std::io::stdout().flush()
     };
     match listen {
         Address::Ip(addr) => {
             let listener = TcpListener::bind(addr)?;
-            tell(&listener.local_addr()?)?;
+            announce(&listener.local_addr()?)?;
             tcp::serve(listener.incoming(), None)?;
         }
         Address::Unix(path) => {
-            // One of an earlier run.
+            // A socket of an earlier run.
             let _ = std::fs::remove_file(path.as_path());
             let listener = UnixListener::bind(path.as_path())?;
-            tell(&listen)?;
+            announce(&listen)?;
             tcp::serve(listener.incoming(), None)?;
         }
     }

@@ -1,4 +1,4 @@
-//! The side that asks, and measures.
+//! The initiator side, which measures.
 
 use std::io::{self, Write as _};
 use std::net::TcpStream;
@@ -11,24 +11,24 @@ use socket2::Socket;
 
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use super::{Shape, broken, places, prepare, tell};
+use super::{Shape, broken, places, prepare, report_copies};
 use crate::asking::{self, Medium};
 
-/// What is measured.
+/// A measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// Where the other side listens.
+    /// Address of the other side.
     pub addr: Address,
-    /// What is exchanged.
+    /// Size, depth and direction.
     pub shape: Shape,
-    /// How long.
+    /// Run time.
     pub runtime: Duration,
 }
 
-/// Measures for as long as said; what is in flight then still counts.
+/// Measures for the run time; operations in flight at its end count as well.
 ///
 /// # Errors
-/// When there is no connection, or it breaks.
+/// When connecting fails, or the connection is lost.
 pub fn ask(ask: &Ask) -> io::Result<Value> {
     let shape = ask.shape;
     let mut stream = connect(ask.addr)?;
@@ -41,7 +41,7 @@ pub fn ask(ask: &Ask) -> io::Result<Value> {
         inbox: Inbox::new(shape.answer(), shape.depth),
     };
     let report = asking::measure(&mut medium, shape, ask.runtime)?;
-    tell(&medium.outbox);
+    report_copies(&medium.outbox);
     Ok(report)
 }
 

@@ -17,12 +17,12 @@ pub(crate) const HELLO: usize = 16;
 /// What that begins with.
 const MAGIC: u32 = 0x7063_7459;
 
-/// Where the payload of an operation goes.
+/// Direction of the payload of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the one who asks.
+    /// To the initiator side.
     Read,
-    /// To the one who serves.
+    /// To the target side.
     Write,
 }
 
@@ -48,12 +48,12 @@ impl Shape {
         Kind { head, payload: 0 }
     }
 
-    /// What is asked.
+    /// A command.
     pub(super) fn request(&self) -> Kind {
         self.kind(COMMAND, Direction::Write)
     }
 
-    /// What is answered.
+    /// A response.
     pub(super) fn answer(&self) -> Kind {
         self.kind(RESPONSE, Direction::Read)
     }
@@ -80,7 +80,7 @@ impl Shape {
     pub(crate) fn of_hello(hello: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, e, f, g, h, i, j, write, block, zerocopy, ..] = hello;
         if u32::from_le_bytes([a, b, c, d]) != MAGIC {
-            return Err(broken("whoever connected is not the yardstick"));
+            return Err(broken("the peer is not a yardstick"));
         }
         Ok(Self {
             bytes: u32::from_le_bytes([e, f, g, h]),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn first_message_tells_the_shape() {
+    fn first_message_has_the_shape() {
         assert_eq!(Shape::of_hello(SHAPE.to_hello()).unwrap(), SHAPE);
         assert!(Shape::of_hello(*b"GET / HTTP/1.1\r\n").is_err());
     }

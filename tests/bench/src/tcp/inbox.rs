@@ -1,4 +1,4 @@
-//! What comes in: heads many at a time, payloads at their places.
+//! Receives: many heads in one call, payloads in place.
 
 use std::io::{self, IoSliceMut, Read as _};
 
@@ -11,20 +11,20 @@ use super::{BULK, COPIED_MAX, broken, polled};
 #[derive(Debug)]
 pub(super) struct Inbox {
     kind: Kind,
-    /// Bytes that came and are not looked at yet are its first `left`.
+    /// Its first `left` bytes are received and not processed yet.
     bulk: Vec<u8>,
     left: usize,
-    /// The operation whose payload is coming, and how much of it is there.
-    /// Then nothing is left in `bulk`.
+    /// The operation whose payload is being received, and the bytes received. `bulk` is
+    /// empty then.
     current: Option<(u16, usize)>,
-    /// Operations whose message came in whole.
+    /// Operations whose message is complete.
     pub(super) whole: Vec<u16>,
 }
 
 impl Inbox {
     pub(super) fn new(kind: Kind, depth: u16) -> Self {
-        // Behind a payload that is received at its place comes the next head,
-        // not the next payload: that would have to be copied.
+        // After a payload that is received in place, only the next head is received: a
+        // following payload would have to be copied.
         let len = if kind.payload > COPIED_MAX {
             kind.head
         } else {
@@ -39,8 +39,8 @@ impl Inbox {
         }
     }
 
-    /// Receives once. Whether anything came; `false` also when the other side
-    /// is done, which sets `ended`.
+    /// Receives once. Returns whether data arrived; `false` also at the end of the
+    /// connection, which sets `ended`.
     pub(super) fn fill(
         &mut self,
         stream: &Socket,
@@ -82,7 +82,7 @@ impl Inbox {
     fn parse(&mut self, places: &mut [Vec<u8>]) -> io::Result<()> {
         let mut bytes = self.bulk.get(..self.left).unwrap_or_default();
         while let Some((head, behind)) = bytes.split_at_checked(self.kind.head) {
-            let slot = frame::slot(head).ok_or_else(|| broken("a head without a slot"))?;
+            let slot = frame::slot(head).ok_or_else(|| broken("a message without a slot"))?;
             let place = rest(places, slot, 0)?;
             let there = behind.len().min(self.kind.payload);
             let (payload, behind) = behind.split_at_checked(there).unwrap_or_default();
@@ -104,7 +104,7 @@ impl Inbox {
     }
 }
 
-/// Where the payload of an operation goes on.
+/// The rest of the buffer for the payload of an operation.
 fn rest(places: &mut [Vec<u8>], slot: u16, have: usize) -> io::Result<&mut [u8]> {
     let place = places.get_mut(usize::from(slot));
     let place = place.and_then(|place| place.get_mut(have..));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_put_together_however_they_are_cut() {
+    fn messages_are_reassembled_from_any_split() {
         for payload in [0, 100, COPIED_MAX + 1] {
             let kind = Kind { head: 24, payload };
             for step in [

@@ -1,4 +1,4 @@
-//! What goes out: heads and payloads, gathered in as few calls as possible.
+//! Sends: heads and payloads, in as few calls as possible.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
@@ -20,10 +20,10 @@ pub(super) struct Outbox {
     queue: VecDeque<(u16, [u8; HEAD_MAX])>,
     /// Bytes of the first of them that are sent.
     sent: usize,
-    /// Messages without, one behind the other: a piece for each would cost
-    /// more than to copy them.
+    /// Messages without payload, concatenated: a vector entry for each would cost more
+    /// than a copy.
     packed: Vec<u8>,
-    /// Sends of payloads that are not to be copied, where that is asked.
+    /// Sends with MSG_ZEROCOPY, if enabled.
     sends: Option<Sends>,
 }
 
@@ -49,11 +49,11 @@ impl Outbox {
         }
     }
 
-    /// Sends as much as the socket takes; whether that was anything.
+    /// Sends as much as the socket accepts; returns whether it was any.
     pub(super) fn flush(&mut self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<bool> {
         let mut progress = false;
         while !(self.queue.is_empty() && self.packed.is_empty()) {
-            // A single message does not pay for the room of many.
+            // A single message needs no room for many.
             let taken = match self.queue.len() {
                 1.. if self.sends.is_some() => self.uncopied(stream, places),
                 0 => (&*stream).write(&self.packed),
@@ -70,8 +70,8 @@ impl Outbox {
         Ok(progress)
     }
 
-    /// Sends the rest of the first head, or of the first payload: only pages that
-    /// stay as they are can be left where they are.
+    /// Sends the rest of the first head, or of the first payload: only pages that do not
+    /// change can be sent without a copy.
     fn uncopied(&mut self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<usize> {
         let (Some((slot, head)), Some(sends)) = (self.queue.front(), &mut self.sends) else {
             return Ok(0);
@@ -89,15 +89,14 @@ impl Outbox {
         }
     }
 
-    /// How many sends of payloads were to be without a copy, and how many of them
-    /// the kernel copied.
+    /// Number of MSG_ZEROCOPY sends, and of those that the kernel copied.
     pub(super) fn sends(&self) -> Option<(u64, u64)> {
         self.sends.map(|sends| (sends.all, sends.copied))
     }
 
     fn gather<const N: usize>(&self, stream: &Socket, places: &[Vec<u8>]) -> io::Result<usize> {
         let mut pieces = [IoSlice::new(&[]); N];
-        // Only the first message is sent in part.
+        // Only the first message may be partially sent.
         let mut skip = self.sent;
         let mut count = 0;
         for (pair, (slot, head)) in pieces.chunks_exact_mut(2).zip(&self.queue) {

@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The target side.
 
 use std::io::{self, Read as _};
 
@@ -7,11 +7,11 @@ use socket2::Socket;
 use super::frame::HELLO;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
-use super::{Shape, places, prepare, tell};
+use super::{Shape, places, prepare, report_copies};
 use crate::asking::Spins;
 
-/// Serves one connection of a listener after the other, as many as said or without end. What
-/// goes wrong with one is printed and ends that one.
+/// Serves connections of a listener one after the other, up to a number or without end. An
+/// error is printed and closes its connection.
 ///
 /// # Errors
 /// When connections cannot be accepted.
@@ -21,7 +21,7 @@ pub fn serve<S: Into<Socket>>(
 ) -> io::Result<()> {
     for stream in incoming.take(connections.unwrap_or(usize::MAX)) {
         if let Err(error) = answer(stream?.into()) {
-            eprintln!("yardstick: a connection ended: {error}");
+            eprintln!("yardstick: connection closed: {error}");
         }
     }
     Ok(())
@@ -44,6 +44,6 @@ fn answer(mut stream: Socket) -> io::Result<()> {
         }
         spins.turn(came | outbox.flush(&stream, &places)?);
     }
-    tell(&outbox);
+    report_copies(&outbox);
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! Sending payloads without copying them (MSG_ZEROCOPY), where the kernel can.
-//! It tells on the socket's error queue when it is done with the pages, and
-//! whether it copied them all the same
+//! Sends of payloads with MSG_ZEROCOPY. The kernel reports on the error queue of the
+//! socket when it has released the pages, and whether it copied them
 //! (Documentation/networking/msg_zerocopy.rst of the kernel).
 
 use std::io::{self, IoSlice};
@@ -12,7 +11,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, send,
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::Socket;
 
-/// SO_ZEROCOPY, which nix does not name; it has the call itself.
+/// SO_ZEROCOPY, which nix does not define.
 #[derive(Clone, Copy, Debug)]
 struct ZeroCopy;
 nix::setsockopt_impl!(
@@ -23,20 +22,20 @@ nix::setsockopt_impl!(
     sockopt::SetBool
 );
 
-/// In the code of a notification: the data was copied
+/// In the code of a notification: the data were copied
 /// (SO_EE_CODE_ZEROCOPY_COPIED).
 const COPIED: u8 = 1;
 /// Sends after which notifications are fetched: their memory is limited.
 const FETCH: u32 = 16;
 
-/// What became of the sends of a socket.
+/// Counters of the sends of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sends {
-    /// All of them.
+    /// All sends.
     pub(super) all: u64,
-    /// Those that the kernel copied although it was asked not to.
+    /// Sends that the kernel copied.
     pub(super) copied: u64,
-    /// Those of which it did not tell yet.
+    /// Sends without a notification yet.
     waiting: u32,
 }
 
@@ -46,13 +45,13 @@ impl Sends {
         Ok(setsockopt(stream, ZeroCopy, &true)?)
     }
 
-    /// Sends what goes before a payload.
+    /// Sends the head of a payload.
     pub(super) fn head(stream: &Socket, bytes: &[u8]) -> io::Result<usize> {
         let flags = MsgFlags::from_bits_retain(libc::MSG_MORE) | MsgFlags::MSG_NOSIGNAL;
         Ok(send(stream.as_raw_fd(), bytes, flags)?)
     }
 
-    /// Sends bytes that stay as they are from now on.
+    /// Sends bytes that do not change from now on.
     pub(super) fn payload(&mut self, stream: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if self.waiting >= FETCH {
             self.fetch(stream)?;
@@ -60,7 +59,7 @@ impl Sends {
         let flags = MsgFlags::from_bits_retain(libc::MSG_ZEROCOPY) | MsgFlags::MSG_NOSIGNAL;
         let pieces = [IoSlice::new(bytes)];
         match sendmsg::<()>(stream.as_raw_fd(), &pieces, &[], flags, None) {
-            // No memory for one more notification.
+            // No memory for another notification.
             Err(Errno::ENOBUFS) => {
                 self.fetch(stream)?;
                 Err(io::ErrorKind::WouldBlock.into())
@@ -74,7 +73,7 @@ impl Sends {
         }
     }
 
-    /// Takes the notifications that are there.
+    /// Reads the pending notifications.
     fn fetch(&mut self, stream: &Socket) -> io::Result<()> {
         let mut control = cmsg_space!([u8; 64]);
         loop {
@@ -85,11 +84,11 @@ impl Sends {
                 message => message?,
             };
             for part in message.cmsgs()? {
-                if let ControlMessageOwned::Ipv4RecvErr(told, _) = part {
-                    // One tells of the sends from ee_info to ee_data.
-                    let count = told.ee_data.wrapping_sub(told.ee_info).wrapping_add(1);
+                if let ControlMessageOwned::Ipv4RecvErr(notice, _) = part {
+                    // A notification is for the sends from ee_info to ee_data.
+                    let count = notice.ee_data.wrapping_sub(notice.ee_info).wrapping_add(1);
                     self.waiting = self.waiting.saturating_sub(count);
-                    if told.ee_code == COPIED {
+                    if notice.ee_code == COPIED {
                         self.copied += u64::from(count);
                     }
                 }

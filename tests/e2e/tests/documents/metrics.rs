@@ -6,13 +6,13 @@ use nvmeof_e2e::{managed, over_socket};
 
 use crate::{all_documents, read};
 
-/// What all names of metrics begin with.
+/// Prefix of all names of metrics.
 const PREFIX: &str = "nvmeof_target_";
 
-/// The names that a target tells at `/metrics`, with those of the samples that
+/// The names of the metrics at `/metrics`, with those of the samples that
 /// the format makes of them (OpenMetrics 1.0, "Counter" and "Histogram": the one
 /// ends in `_total`, the other has `_bucket`, `_count` and `_sum`).
-fn told() -> BTreeSet<String> {
+fn served() -> BTreeSet<String> {
     let setup = managed().file(1 << 20);
     let target = setup.start();
     let (_, answer) = over_socket(&setup, "/metrics");
@@ -38,12 +38,12 @@ fn named(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_metrics_in_documents_are_told() {
-    let told = told();
+fn documented_metrics_exist() {
+    let served = served();
     let mut total = 0;
     for document in all_documents() {
         let named = named(&read(&document));
-        let unknown: Vec<_> = named.difference(&told).collect();
+        let unknown: Vec<_> = named.difference(&served).collect();
         assert!(
             unknown.is_empty(),
             "{document} names {unknown:?}: no target has such"
@@ -54,7 +54,7 @@ fn the_metrics_in_documents_are_told() {
 }
 
 /// The labels of each metric, by the table of `docs/monitoring.md`, which a test of the
-/// target compares with what it tells.
+/// target compares with its metrics.
 fn labels() -> BTreeMap<String, BTreeSet<String>> {
     let document = read("docs/monitoring.md");
     let rows = document.lines().filter_map(|line| {
@@ -81,7 +81,7 @@ fn in_brackets(expression: &str, before: &str, close: char) -> Vec<String> {
 }
 
 #[test]
-fn the_labels_in_expressions_are_those_of_their_metrics() {
+fn labels_in_expressions_exist() {
     let labels = labels();
     assert!(labels.len() > 30, "{} metrics have labels", labels.len());
     let mut checked = 0;

@@ -11,7 +11,7 @@ use super::running::typed;
 use super::spans::{FOREIGN_PROGRAMS, OURS, spans};
 use super::{all_documents, read, root, shell};
 
-/// What is not done, by what it begins with, and why.
+/// Commands that are not run, by their first words, and why.
 const LEFT: &[(&str, &str)] = &[
     ("apt-get ", INSTALLS),
     (
@@ -42,8 +42,8 @@ const DEVICE: &str = "needs an RDMA device";
 const INSTALLS: &str = "installs packages, as root; `cargo xtask setup` does it";
 const SERVICE: &str = "needs the target as a service of systemd, its user and journal";
 
-/// Commands of others, and what is typed where a document has a placeholder; nothing
-/// if it has none. `PID` is that of a target, which has `disk1.img` open.
+/// Commands of other projects, with values for placeholders, if there are any. `PID` is the
+/// process id of a target that has `disk1.img` open.
 const FOREIGN: &[(&str, &str)] = &[
     ("fuser …", "fuser disk1.img"),
     ("ip route get ADDRESS", "ip route get 127.0.0.1"),
@@ -55,7 +55,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("uname -r", ""),
 ];
 
-/// What a verb of ours needs besides, where a sentence names it by itself.
+/// Additional arguments of a verb that a sentence names alone.
 const MORE: &[(&str, &str)] = &[
     ("nvmeof bench", "--rw randread --runtime 0.1"),
     ("nvmeof compare", "--start-block 0 --data same.img"),
@@ -75,7 +75,7 @@ const MORE: &[(&str, &str)] = &[
     ("nvmeof-target top", "--once --interval 0.1"),
 ];
 
-/// A command that is none of `ctl`: of a program, with more than its name.
+/// A command of a program with arguments, except those of `ctl`.
 fn typed_elsewhere(head: Option<&str>, span: &str) -> Option<String> {
     let (program, rest) = span.split_once(' ')?;
     let known = OURS.contains(&program) || FOREIGN_PROGRAMS.contains(&program);
@@ -102,7 +102,7 @@ fn is_ours(command: &str) -> bool {
 struct Stage {
     setup: Setup,
     target: Target,
-    /// The options that name it.
+    /// The options that select it.
     at: String,
 }
 
@@ -130,7 +130,7 @@ impl Stage {
         Self { setup, target, at }
     }
 
-    /// What is typed for a command of ours.
+    /// The command line for a command of the project.
     fn ours(&self, command: &str) -> String {
         let socket = self.setup.path("nvmeof.sock").display().to_string();
         let command = command
@@ -156,7 +156,7 @@ impl Stage {
         let mut line = words.join(" ");
         let verb = words[..2].join(" ");
         if let Some((_, more)) = MORE.iter().find(|(of, _)| *of == verb) {
-            // A verb with all it takes has no more, one with a part of it the rest.
+            // Missing arguments of the verb are added.
             let missing = words.len() == 2 || words[0] == "nvmeof";
             line = if missing {
                 format!("{line} {more}")
@@ -175,7 +175,7 @@ impl Stage {
         }
     }
 
-    /// Types a line in the folder of the files.
+    /// Runs a line in the folder of the files.
     fn types(&self, line: &str) -> Ended {
         let mut shell = shell(line);
         shell.current_dir(self.setup.path(""));
@@ -184,7 +184,7 @@ impl Stage {
     }
 }
 
-/// Does a command of ours; what went wrong, if anything did.
+/// Runs a command of the project; returns the error, if any.
 fn done(command: &str) -> Result<(), String> {
     let stage = Stage::new(command);
     let line = stage.ours(command);
@@ -203,8 +203,8 @@ fn good(command: &str, ended: &Ended) -> Result<(), String> {
         .ok_or_else(|| format!("`{command}`: {ended}"))
 }
 
-/// Has a second target serve what a line says, in a folder of its own, until it is
-/// ready, and ends it as a service manager does.
+/// Starts a second target with a line, in a folder of its own, until it is ready, and stops it
+/// as a service manager does.
 fn served(line: &str) {
     let setup = Setup::new().file(1 << 20);
     for (seed, name) in [(1, "same.img"), (2, "block.img")] {
@@ -219,14 +219,14 @@ fn served(line: &str) {
             .arg(format!("127.0.0.1:{}", free_port()));
     }
     serve.current_dir(setup.path(""));
-    // Its sockets for hosts on this machine, unless it is root's.
+    // The folder of its sockets of shared memory, except as root.
     serve.env("XDG_RUNTIME_DIR", setup.path(""));
     setup.start_as(&mut serve).stop();
 }
 
-/// What documents name is done or has a reason why not, and the tables have nothing else.
+/// Each documented command is run or has a reason, and the tables contain no others.
 #[test]
-fn what_is_not_done_has_a_reason() {
+fn skipped_commands_have_a_reason() {
     let all = all();
     let left = |command: &str| LEFT.iter().find(|(begin, _)| command.starts_with(begin));
     let done = |command: &str| FOREIGN.iter().find(|(typed, _)| *typed == command);
@@ -251,10 +251,10 @@ fn what_is_not_done_has_a_reason() {
     }
 }
 
-/// What a sentence says of `nvme`, a scenario of the lab did with a Linux host, which
-/// writes down what it did.
+/// Scenarios of the lab run the documented commands of `nvme` with a Linux host; docs/interop.md
+/// lists them.
 #[test]
-fn the_lab_does_what_needs_linux() {
+fn lab_runs_documented_linux_commands() {
     let proved = read("docs/interop.md");
     for command in all() {
         let words: Vec<_> = command.split(' ').collect();
@@ -263,15 +263,15 @@ fn the_lab_does_what_needs_linux() {
     }
 }
 
-/// `cargo xtask` has the commands that are named, and each of them the steps.
+/// `cargo xtask` has the documented commands, and its test the documented steps.
 #[test]
-fn what_cargo_is_told_to_do_is_there() {
-    let told = |words: &str| {
+fn documented_cargo_commands_exist() {
+    let output_of = |words: &str| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(words.split(' ')).current_dir(root());
         Run::new(cargo).ok().text()
     };
-    let (help, steps) = (told("xtask help"), told("xtask test --list"));
+    let (help, steps) = (output_of("xtask help"), output_of("xtask test --list"));
     let begins = |text: &str, word: &str| {
         let mut lines = text.lines().map(str::trim_start);
         lines.any(|line| line.split(' ').next() == Some(word))
@@ -297,7 +297,7 @@ fn what_cargo_is_told_to_do_is_there() {
 }
 
 #[test]
-fn the_other_commands_of_ours_in_sentences_work() {
+fn other_project_commands_in_sentences_work() {
     let all = all();
     let ours: Vec<_> = all.iter().filter(|command| is_ours(command)).collect();
     assert!(ours.len() > 20, "{ours:?}");
@@ -307,14 +307,14 @@ fn the_other_commands_of_ours_in_sentences_work() {
 }
 
 #[test]
-fn the_commands_of_others_in_sentences_work() {
+fn foreign_commands_in_sentences_work() {
     let stage = Stage::new("");
     let mut wrong = Vec::new();
     for (command, typed) in FOREIGN {
         let line = if typed.is_empty() { command } else { typed };
         let line = line.replace("PID", &stage.target.pid().to_string());
         let program = line.split(' ').next().unwrap();
-        // Not every machine has all of them.
+        // Not each machine has all of them.
         if stage.types(&format!("type {program}")).status != Some(0) {
             eprintln!("{program} is not installed here");
             continue;
@@ -325,9 +325,9 @@ fn the_commands_of_others_in_sentences_work() {
     stage.target.stop();
 }
 
-/// A command that does not do what it is for is one that is found.
+/// A failing command is detected.
 #[test]
-fn what_does_not_work_is_found() {
+fn failing_commands_are_detected() {
     for command in [
         "nvmeof read --start-block 5000",
         "nvmeof erase",

@@ -11,10 +11,10 @@ use nvmeof_e2e::{Ended, Setup, ctl, free_port, image, managed};
 use super::all_documents;
 use super::spans::spans;
 
-/// The host that may connect, and another subsystem.
+/// The allowed host, and another subsystem.
 const NQN: &str = "nqn.2026-11.org.example:disk";
 
-/// What has to be done before, for a verb to have something to do.
+/// Preparation of a verb.
 const BEFORE: &[(&str, &str)] = &[
     ("subsystem remove", "subsystem add NQN"),
     ("subsystem set", "subsystem add NQN"),
@@ -24,10 +24,10 @@ const BEFORE: &[(&str, &str)] = &[
     ("forget", "namespace add null:1M --nsid 21"),
 ];
 
-/// The things that `ctl` has verbs for.
+/// The objects of the verbs of `ctl`.
 const NOUNS: [&str; 6] = ["namespace", "host", "port", "subsystem", "ana", "referral"];
 
-/// A command of `ctl`: what is typed behind that word. `None` if the span is none.
+/// The arguments of a command of `ctl`; `None` if the span is not one.
 pub(crate) fn typed(head: Option<&str>, span: &str) -> Option<String> {
     let words: Vec<_> = span.split(' ').collect();
     let by_noun = words.len() > 1 && NOUNS.contains(&words[0]) && words[1] != "=";
@@ -38,7 +38,7 @@ pub(crate) fn typed(head: Option<&str>, span: &str) -> Option<String> {
     rest.strip_prefix("ctl ").map(str::to_owned)
 }
 
-/// The verb, and whether more is behind it.
+/// The verb, and whether arguments follow.
 fn verb(command: &str) -> (String, bool) {
     let words: Vec<_> = command.split(' ').collect();
     let of_verb = if NOUNS.contains(&words[0]) { 2 } else { 1 };
@@ -46,7 +46,7 @@ fn verb(command: &str) -> (String, bool) {
     (verb.join(" "), words.len() > of_verb)
 }
 
-/// The words with something in the place of each placeholder.
+/// The words with a value for each placeholder.
 fn filled(setup: &Setup, port: u16, verb: &str, command: &str) -> String {
     let command = command.replace(['[', ']'], "").replace("...", "");
     let words = command.split_whitespace().map(|word| match word {
@@ -77,7 +77,7 @@ fn setting(verb: &str) -> &'static str {
     }
 }
 
-/// Does it to a target that has what it needs.
+/// Runs it for a prepared target.
 fn done(command: &str) -> Ended {
     let setup = managed()
         .access(&format!("allowed_hosts = ['{NQN}']"))
@@ -88,7 +88,7 @@ fn done(command: &str) -> Ended {
     for (of, before) in BEFORE.iter().filter(|(of, _)| *of == verb) {
         ctl(&setup, &filled(&setup, port, &verb, before)).ok();
         if *of == "forget" {
-            // The file has it as well now, so that it is deferred.
+            // The file contains it as well now, so that the change is deferred.
             let more = "[[subsystem.namespace]]\nnsid = 21\npath = 'ram:1M'\n";
             std::fs::write(setup.path("target.toml"), setup.text() + more).unwrap();
             ctl(&setup, "reload").ok();
@@ -100,7 +100,7 @@ fn done(command: &str) -> Ended {
 }
 
 #[test]
-fn the_commands_in_sentences_work() {
+fn commands_in_sentences_work() {
     let mut commands = BTreeSet::new();
     for document in all_documents() {
         let all = spans(&document).into_iter();
@@ -122,9 +122,9 @@ fn the_commands_in_sentences_work() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A command that misses something is one that is found.
+/// A command with missing arguments is detected.
 #[test]
-fn what_is_missing_is_found() {
+fn missing_arguments_are_detected() {
     assert_eq!(verb("namespace set 1"), ("namespace set".into(), true));
     assert_eq!(verb("port add"), ("port add".into(), false));
     let ended = done("namespace set NSID");

@@ -16,7 +16,7 @@ use crate::{all_documents, read, root};
 
 pub(crate) const OURS: [&str; 2] = ["nvmeof", "nvmeof-target"];
 
-/// What stands for a value, and a value.
+/// Placeholders and their values.
 const PLACEHOLDERS: &[(&str, &str)] = &[
     ("ADDR:PORT", "127.0.0.1:4420"),
     ("ADDRESS", "127.0.0.1:4420"),
@@ -34,8 +34,8 @@ const PLACEHOLDERS: &[(&str, &str)] = &[
     ("…", "1"),
 ];
 
-/// Documents for who works on the programs: of these the commands of our
-/// programs alone are looked at, since options are those of `cargo xtask` there.
+/// Documents for developers: only commands of the programs are checked in these, since options
+/// are those of `cargo xtask` there.
 const FOR_DEVELOPERS: [&str; 3] = [
     "docs/development.md",
     "docs/interop.md",
@@ -50,7 +50,7 @@ const FOREIGN_OPTIONS: [&str; 4] = [
     "--write-interop",
 ];
 
-/// Programs of others that administrators are told to use.
+/// Programs of other projects in documents for administrators.
 pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "apt-get",
     "cargo",
@@ -89,8 +89,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "uuidgen",
 ];
 
-/// First words of what is no command: a message, a scenario of the lab, or
-/// packages.
+/// First words of spans that are not commands: messages, scenarios of the lab, packages.
 const NO_COMMANDS: &[&str] = &[
     "another",
     "applied",
@@ -146,7 +145,7 @@ fn verbs() -> Vec<Verb> {
 fn below(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
-    // A description goes on further to the right.
+    // The lines of a description are indented further.
     let verbs = listed.filter_map(|line| line.strip_prefix("  "));
     let verbs = verbs.filter(|line| !line.starts_with(' '));
     let verbs = verbs.filter_map(|line| line.split_whitespace().next());
@@ -167,11 +166,11 @@ fn options(help: &str) -> BTreeSet<String> {
     options.map(str::to_owned).collect()
 }
 
-/// What the program says of the words: its help, or what is wrong.
+/// The response of the program to the words: its help, or an error.
 fn parsed(words: &[String]) -> Result<String, String> {
     let mut command = Command::new(binary(&words[0]));
     command.args(&words[1..]);
-    // `help` is answered with a help as it is.
+    // `help` prints help itself.
     if words.last().is_some_and(|last| last != "help") {
         command.arg("--help");
     }
@@ -182,8 +181,7 @@ fn parsed(words: &[String]) -> Result<String, String> {
     }
 }
 
-/// The words of a command, with values where the document has placeholders,
-/// and all that may be left out.
+/// The words of a command, with values for placeholders and all optional parts.
 fn words(span: &str) -> Vec<String> {
     let span = span.replace(['[', ']'], "");
     let words = span.split_whitespace();
@@ -195,8 +193,8 @@ fn words(span: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a document has between single backticks, with the head of the table
-/// whose first column has it.
+/// The spans between single backticks of a document, with the head of the table whose first
+/// column contains them.
 pub(crate) fn spans(document: &str) -> Vec<(Option<String>, String)> {
     let (mut spans, mut head, mut before) = (Vec::new(), None, String::new());
     for part in parts(&read(document)) {
@@ -236,7 +234,7 @@ fn parts(text: &str) -> Vec<String> {
     parts
 }
 
-/// What is between backticks.
+/// The spans between backticks.
 fn code(part: &str, document: &str) -> Vec<String> {
     let pieces: Vec<_> = part.split('`').collect();
     assert!(
@@ -251,7 +249,7 @@ fn code(part: &str, document: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with one piece of code in a document.
+/// The error of one span of code in a document.
 fn wrong(verbs: &[Verb], head: Option<&str>, span: &str) -> Option<String> {
     let words = words(span);
     let first = words.first()?.as_str();
@@ -286,7 +284,7 @@ fn wrong(verbs: &[Verb], head: Option<&str>, span: &str) -> Option<String> {
     (!known).then(|| format!("{first} is neither a program of ours nor one of those listed"))
 }
 
-/// What is wrong with an option that is named without its verb.
+/// The error of an option that is named without its verb.
 fn wrong_option<'a>(mut verbs: impl Iterator<Item = &'a Verb>, words: &[String]) -> Option<String> {
     let good = verbs.any(|verb| {
         let here = verb.options.contains(&words[0]);
@@ -296,7 +294,7 @@ fn wrong_option<'a>(mut verbs: impl Iterator<Item = &'a Verb>, words: &[String])
 }
 
 #[test]
-fn the_commands_in_sentences_are_good() {
+fn commands_in_sentences_parse() {
     let verbs = verbs();
     let (mut found, mut of_ours) = (Vec::new(), 0);
     for document in all_documents() {
@@ -345,7 +343,7 @@ fn bare_options(text: &str) -> impl Iterator<Item = &str> {
 
 /// Messages, remedies and help name commands and options that exist.
 #[test]
-fn the_commands_in_messages_are_good() {
+fn commands_in_messages_parse() {
     let verbs = verbs();
     let (mut found, mut commands) = (Vec::new(), 0);
     for (file, text) in messages() {
@@ -367,7 +365,7 @@ fn the_commands_in_messages_are_good() {
 }
 
 #[test]
-fn what_no_program_takes_is_found() {
+fn invalid_commands_are_detected() {
     let verbs = verbs();
     let good = [
         (None, "nvmeof-target ctl host allow NQN..."),

@@ -1,4 +1,4 @@
-//! The daemon's configuration: any text is read or refused with a place.
+//! The daemon's configuration: any text is parsed, or refused with a position.
 #![no_main]
 
 use std::path::Path;
@@ -15,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
     match Config::parse(Path::new("target.toml"), text.to_owned()) {
         Ok(config) => {
             assert!(!config.addresses().is_empty());
-            // There may be no subsystem yet; each that there is has a name.
+            // There may be no subsystem yet; each one has a name.
             assert!(config.subsystems().all(|name| !name.is_empty()));
             let (running, limits) = (config.running(), config.limits());
             let sizes = buffers(&running, &limits);

@@ -1,6 +1,6 @@
-//! What comes over the control socket, and the file of changes: any bytes are
-//! read or refused, what is taken makes a configuration that can be saved and
-//! read again, and a change that does not fit keeps nothing else from being served.
+//! Requests over the control socket, and the state file: any bytes are parsed or refused.
+//! Accepted changes give a configuration that can be saved and parsed again. A change that
+//! does not fit does not affect the others.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -44,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
         2 => {
             let _ = fuzzing::edits(DOCUMENT, script.rest());
         }
-        // Changes of what came of changes, all of them likely ones.
+        // Changes of changed configurations, all of them plausible.
         _ => {
             let mut document = DOCUMENT.to_owned();
             for _ in 0..4 {
@@ -57,7 +57,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// One to four changes of few things, so that they meet.
+/// One to four changes of few objects, so that they conflict.
 fn likely(script: &mut Script<'_>) -> String {
     let edits: Vec<_> = (0..=script.byte() % 4).map(|_| edit(script)).collect();
     format!(r#"{{"edits": [{}]}}"#, edits.join(", "))

@@ -1,5 +1,5 @@
-//! `nvmeof-target import`: any file is refused or becomes a configuration that is
-//! read again, unless the report says that something was lost.
+//! `nvmeof-target import`: any file is refused, or gives a configuration that parses, unless
+//! the report lists losses.
 #![no_main]
 
 use std::path::Path;

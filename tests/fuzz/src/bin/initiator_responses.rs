@@ -1,5 +1,5 @@
-//! What a hostile target may answer: response capsules, identify data,
-//! discovery log pages and private data, given to the initiator's core.
+//! Responses of a hostile target for the initiator's core: response capsules, Identify data,
+//! discovery log pages and private data.
 #![no_main]
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn answer(script: &mut Script<'_>) -> Answer {
-    // Most answers are successes, or nothing would be reached behind the first.
+    // Most responses are successful, so that later steps are reached.
     let status = match script.byte() {
         0..16 => Status::from_field(script.u16()),
         _ => Status::SUCCESS,
@@ -39,7 +39,7 @@ fn answer(script: &mut Script<'_>) -> Answer {
         0 => script.u64(),
         1 => script.byte().into(),
         2 => script.u16().into(),
-        // CAP as targets have it, and CSTS ready.
+        // A usual CAP, and CSTS ready.
         _ => 0x0000_2001_0f03_03ff,
     };
     Answer { status, result }
@@ -85,7 +85,7 @@ fn setup(script: &mut Script<'_>) {
                 // CAP.TO is at most 128 s.
                 now = until + Duration::from_secs(2);
             }
-            Next::Answer => unreachable!("the answer was given"),
+            Next::Pending => unreachable!("the completion was passed"),
             Next::Done => {
                 let info = setup.into_info().expect("it is done");
                 return cut(script, &info.limits);
@@ -95,8 +95,7 @@ fn setup(script: &mut Script<'_>) {
     panic!("the set-up does not end");
 }
 
-/// Identify data: what the script says in front, and behind fields that a good
-/// controller has.
+/// Identify data: bytes of the script, with some fields of a valid controller.
 fn identify(script: &mut Script<'_>) -> Vec<u8> {
     if script.byte() & 7 == 0 {
         let len = script.u16();
@@ -117,7 +116,7 @@ fn identify(script: &mut Script<'_>) -> Vec<u8> {
     page
 }
 
-/// Any operation is cut into commands that the limits allow.
+/// Any operation is split into commands within the limits.
 fn cut(script: &mut Script<'_>, limits: &IoLimits) {
     let blocks = Blocks {
         operation: match script.byte() & 3 {
@@ -142,7 +141,7 @@ fn queue(script: &mut Script<'_>) {
     let size = 2 + u16::from(script.byte() & 15);
     let mut queue = Queue::new(size, script.byte() & 1 == 1).expect("a good size");
     let mut now = Duration::ZERO;
-    // Commands in flight as the caller sees it, and whether they were answered.
+    // Commands in flight, and whether they have their response.
     let mut flying: Vec<(Cid, bool)> = Vec::new();
     let place = |flying: &[(Cid, bool)], cid| flying.iter().position(|(known, _)| *known == cid);
     for number in 0..64_u64 {
@@ -161,12 +160,12 @@ fn queue(script: &mut Script<'_>) {
                 let capsule = response_capsule(script, &flying);
                 let response = Response::parse(&capsule).expect("16 bytes");
                 let known = place(&flying, response.cid);
-                if let Err(fault) = queue.answered(response.cid, response.sqhd) {
+                if let Err(fault) = queue.record_response(response.cid, response.sqhd) {
                     // The connection ends.
                     return assert!(!fault.to_string().is_empty());
                 }
-                let known = known.expect("an answer to nothing was taken");
-                assert!(!flying[known].1, "a second answer was taken");
+                let known = known.expect("a response without a command was accepted");
+                assert!(!flying[known].1, "a second response was accepted");
                 flying[known].1 = true;
                 if script.byte() & 1 == 1 {
                     queue.release(response.cid).expect("it is in flight");
@@ -189,7 +188,7 @@ fn queue(script: &mut Script<'_>) {
     }
 }
 
-/// A response, half of the time to a command that is in flight.
+/// A response, in half of the cases to a command in flight.
 fn response_capsule(script: &mut Script<'_>, flying: &[(Cid, bool)]) -> [u8; 16] {
     let mut capsule = script.array::<16>();
     if script.byte() & 1 == 1 && !flying.is_empty() {
@@ -207,7 +206,7 @@ fn discovery(script: &mut Script<'_>) {
             let _ = (reader.generation(), reader.entries().len());
             return;
         };
-        // The edge hands over as many bytes as were asked for.
+        // The caller passes the requested number of bytes.
         let mut data = script.array::<24>().to_vec();
         if script.byte() & 1 == 1 {
             data[9..16].fill(0);
@@ -221,9 +220,9 @@ fn discovery(script: &mut Script<'_>) {
 }
 
 fn shutdown(script: &mut Script<'_>) {
-    let patience = Duration::from_secs(1);
+    let timeout = Duration::from_secs(1);
     let mut now = Duration::ZERO;
-    let mut shutdown = Shutdown::new(nvmeof_wire::registers::Cc::ENABLE, now, patience);
+    let mut shutdown = Shutdown::new(nvmeof_wire::registers::Cc::ENABLE, now, timeout);
     for _ in 0..200 {
         match shutdown.poll(now) {
             Next::Send(_) => {
@@ -232,7 +231,7 @@ fn shutdown(script: &mut Script<'_>) {
                 shutdown.handle_completion(now, result);
             }
             Next::Wait(until) => now = until,
-            Next::Answer => unreachable!("the answer was given"),
+            Next::Pending => unreachable!("the completion was passed"),
             Next::Done => return,
         }
     }

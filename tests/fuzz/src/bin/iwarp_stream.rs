@@ -1,8 +1,8 @@
-//! A hostile peer of the software RDMA provider: any bytes, split anywhere,
-//! mixed with frames that are almost right, while we work on the connection.
+//! A hostile peer of the software RDMA provider: any bytes, split anywhere, mixed with
+//! almost valid frames, while this side uses the connection.
 //!
-//! Every work request comes back once, a peer changes exposed memory only where
-//! it may write, and the connection ends when the stream does.
+//! Each work request completes once, a peer changes exposed memory only where it has write
+//! permission, and the connection ends with the stream.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 16,
 };
 const BUF: usize = 512;
-/// What lies in memory that a peer may not write to.
+/// Contents of memory that a peer may not write to.
 const FILL: u8 = 0xa5;
 
 fuzz_target!(|input: &[u8]| {
@@ -57,9 +57,9 @@ struct Side {
     now: Duration,
     qp: Option<QpId>,
     crc: bool,
-    /// Tags of work that is out.
+    /// Tags of outstanding work requests.
     out: BTreeSet<u64>,
-    /// Of these, answers of which the data did not come back by themselves.
+    /// Of these, RDMA Reads whose data were not returned separately.
     answers: BTreeSet<u64>,
     next_tag: u64,
     exposed: Vec<(RemoteSlice, Rights)>,
@@ -103,7 +103,7 @@ impl Side {
         self.qp = Some(qp.expect("a connection"));
     }
 
-    /// The peer's half of the set-up as it should be.
+    /// A valid peer's half of the set-up.
     fn shake_hands(&mut self, flags: u8) {
         let reads = Reads::new(4, 4);
         let active = self.qp.is_some();
@@ -155,8 +155,7 @@ impl Side {
         }
     }
 
-    /// A whole frame, whose header is made of what we expect and what the
-    /// script says.
+    /// A complete frame, with a header of expected values and values of the script.
     fn say_frame(&mut self, script: &mut Script<'_>) {
         let (slice, _) = self.exposed.get(script.index(4)).copied().unwrap_or((
             RemoteSlice {
@@ -199,7 +198,7 @@ impl Side {
         }
         .write(&mut bytes);
         if opcode == Opcode::READ_REQUEST {
-            // Sink, length, and something of ours as the source.
+            // Sink, length, and exposed memory as the source.
             bytes.extend(script.array::<12>());
             bytes.extend(u32::from(script.u16()).to_be_bytes());
             bytes.extend(slice.key.0.to_be_bytes());
@@ -315,7 +314,7 @@ impl Side {
         if !rights.contains(Rights::REMOTE_WRITE) {
             assert!(
                 buf.iter().all(|byte| *byte == FILL),
-                "written without the right to"
+                "written without permission"
             );
         }
         buf.reset_view();
@@ -359,7 +358,11 @@ impl Side {
                 Event::Closed { qp, reason } => {
                     assert!(self.qp.is_none_or(|own| own == qp));
                     assert!(!reason.to_string().is_empty());
-                    assert!(self.out.is_empty(), "work is lost: {:?}", self.out);
+                    assert!(
+                        self.out.is_empty(),
+                        "work requests are lost: {:?}",
+                        self.out
+                    );
                     self.closed = true;
                 }
                 Event::Established { .. } | Event::Rejected { .. } | Event::Ending { .. } => {}
@@ -368,7 +371,7 @@ impl Side {
         self.events = events;
     }
 
-    /// The stream ends; so must the connection, and all memory comes back.
+    /// The stream ends: the connection must end, and all memory must be returned.
     fn finish(&mut self) {
         let line = self.rdma.streams_mut();
         (line.ended, line.step, line.room) = (true, usize::MAX, usize::MAX);
@@ -380,7 +383,10 @@ impl Side {
             !self.rdma.streams().is_open(),
             "the connection does not end"
         );
-        assert!(self.qp.is_none() || self.closed, "it ended without a word");
+        assert!(
+            self.qp.is_none() || self.closed,
+            "it ended without an event"
+        );
         for at in (0..self.exposed.len()).rev() {
             self.take_back(at);
         }

@@ -1,4 +1,4 @@
-//! Frames of the MPA connection set-up: what parses writes back the same.
+//! Frames of the MPA connection set-up: parsed frames serialize to the same bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

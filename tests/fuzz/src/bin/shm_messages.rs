@@ -1,8 +1,7 @@
-//! What two processes say before they share memory, said by one that is
-//! hostile: any first message to us, any answers to our request, any answer to
-//! our question whether somebody is there.
+//! Set-up messages of shared memory from a hostile peer: any first message, any responses to
+//! a connection request, any response to a probe.
 //!
-//! What must hold all the same: see `nvmeof_fuzz::shm`.
+//! Invariants: see `nvmeof_fuzz::shm`.
 #![no_main]
 
 use std::net::SocketAddr;
@@ -18,7 +17,7 @@ use nvmeof_rdma_shm::{Nobody, probe};
 use socket2::Socket;
 
 const PORT: u16 = 4421;
-/// Bytes that a message of this protocol has at most.
+/// Maximum bytes of a message of this protocol.
 const LONGEST: usize = 256;
 
 fuzz_target!(|input: &[u8]| {
@@ -30,14 +29,14 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A peer comes to us: any first message, and what follows it.
+/// A peer connects: any first message, and further ones.
 fn ask(script: &mut Script<'_>) {
     let mut ours = Ours::new();
     let addr = Address::from(([127, 0, 0, 1], PORT));
     ours.shm.listen(addr).expect("a listener");
     let (peer, addr) = socket(PORT);
     peer.connect(&addr).expect("a listener");
-    // What memory it brings: mostly that of its request.
+    // Its memory: mostly with the length in its request.
     let len = match script.byte() {
         0..128 => 4096 + 2 * RING,
         128..224 => 4096 + 2 * RING + 16 * 2048,
@@ -55,7 +54,7 @@ fn ask(script: &mut Script<'_>) {
     ours.finish();
 }
 
-/// We come to a peer, which answers.
+/// This side connects to a peer, which responds.
 fn answer(script: &mut Script<'_>) {
     let _ = std::fs::create_dir(folder());
     let (listener, addr) = socket(PORT);
@@ -75,10 +74,13 @@ fn answer(script: &mut Script<'_>) {
         "{:?}",
         &room[..len]
     );
-    assert!(room[..len].ends_with(&private_data), "what we say of us");
+    assert!(
+        room[..len].ends_with(&private_data),
+        "private data of this side"
+    );
     let memory = memory.expect("memory comes with it");
     talk(&mut ours, &peer, &memory, script, |script| {
-        // Mostly kinds that there are.
+        // Mostly existing kinds.
         let kind = script.byte();
         let kind = if kind < 224 { kind % 8 + 2 } else { kind };
         [&[kind], script.short()].concat()
@@ -87,7 +89,7 @@ fn answer(script: &mut Script<'_>) {
     ours.finish();
 }
 
-/// The peer talks, while we do what one does.
+/// The peer sends messages, while this side uses the connection.
 fn talk(
     ours: &mut Ours,
     peer: &Socket,
@@ -113,7 +115,7 @@ fn talk(
     }
 }
 
-/// We ask whether somebody is there.
+/// This side probes for a listener.
 fn answer_probe(script: &mut Script<'_>) {
     let _ = std::fs::create_dir(folder());
     let (listener, addr) = socket(PORT);
@@ -124,7 +126,7 @@ fn answer_probe(script: &mut Script<'_>) {
         scope.spawn(|| {
             let (peer, _) = listener.accept().expect("a connection");
             say(&peer, bytes, None);
-            // Otherwise what we said would be lost with the question.
+            // Otherwise the response would be lost with the probe.
             let mut room = [0; LONGEST];
             let _ = receive_passed(peer.as_fd(), &mut room);
         });
@@ -132,9 +134,12 @@ fn answer_probe(script: &mut Script<'_>) {
         probe(addr, &config(), Duration::from_secs(10))
     });
     match answered {
-        Ok(()) => assert_eq!(bytes, [7], "only that is the answer"),
+        Ok(()) => assert_eq!(bytes, [7], "the only valid response"),
         Err(Nobody::Refused(why)) => {
-            assert!(!why.contains(char::is_control), "{why:?} moves a cursor");
+            assert!(
+                !why.contains(char::is_control),
+                "{why:?} contains control characters"
+            );
         }
         Err(other) => panic!("{other}"),
     }

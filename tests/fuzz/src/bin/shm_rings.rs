@@ -1,9 +1,9 @@
-//! A hostile peer of the shared memory provider, which called us or which we called:
-//! any message on the socket, any word anywhere in the memory, mixed with records that
-//! are almost right, while we work on the connection. Where it grants us memory of its
-//! own, we use it; where we grant it ours, it says that it does.
+//! A hostile peer of the shared memory provider, which connected or accepted: any message on
+//! the socket, any word anywhere in the memory, mixed with almost valid records, while this
+//! side uses the connection. This side maps memory that the peer grants. The peer marks
+//! memory that this side grants as in use.
 //!
-//! What must hold all the same: see `nvmeof_fuzz::shm`.
+//! Invariants: see `nvmeof_fuzz::shm`.
 #![no_main]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,17 +19,17 @@ use nvmeof_rdma_shm::Give;
 use socket2::Socket;
 
 const PORT: u16 = 4420;
-/// Grants that a connection has room for, if any.
+/// Maximum grants of a connection, if any.
 const GRANTS: u32 = 2048;
-/// Two rings behind a page of words, and two words for each grant.
+/// Two rings after a page of words, and two words for each grant.
 const TOTAL: usize = 4096 + 2 * RING + 16 * GRANTS as usize;
 /// Without grants.
 const RINGS: usize = 4096 + 2 * RING;
-/// How many reads the peer answers, and wants in flight.
+/// Reads that the peer serves, and requests in flight.
 const READS: [u8; 8] = [4, 0, 0, 0, 4, 0, 0, 0];
 /// Bytes of the memory that the peer shares.
 const SHARED: usize = 64 << 10;
-/// What the first byte of granted memory is called.
+/// Address of the first byte of granted memory.
 const FIRST: u64 = 1 << 20;
 
 fuzz_target!(|input: &[u8]| {
@@ -55,15 +55,15 @@ fuzz_target!(|input: &[u8]| {
 struct Side {
     ours: Ours,
     peer: Option<Socket>,
-    /// What both have, and its descriptor.
+    /// The shared memory, and its descriptor.
     memory: Shared,
     fd: OwnedFd,
-    /// The ring that the peer fills: 0 when it called, 1 when we did.
+    /// The ring that the peer fills: 0 if it connected, 1 if this side did.
     ring: usize,
-    /// What the peer shares, and how often it did.
+    /// Memory that the peer shares, and how often it did.
     shared: OwnedFd,
     regions: u32,
-    /// How far the peer says that it is in its ring.
+    /// The head of the peer's ring.
     head: u64,
 }
 
@@ -86,7 +86,7 @@ impl Side {
         }
     }
 
-    /// A peer that did its half of the set-up as it should be, and that we accepted.
+    /// A peer that completed its half of the set-up, and was accepted.
     fn that_asks(grants: bool, rights: Rights) -> Self {
         let mut ours = Ours::new();
         let addr = Address::from(([127, 0, 0, 1], PORT));
@@ -107,7 +107,7 @@ impl Side {
         side
     }
 
-    /// A peer that we called and that accepted.
+    /// A peer that this side connected to, and that accepted.
     fn that_is_asked(grants: bool, rights: Rights) -> Self {
         let _ = std::fs::create_dir(folder());
         let (listener, at) = socket(PORT);
@@ -158,7 +158,7 @@ impl Side {
                 self.memory.store(at, word).expect("a place");
             }
             6 => {
-                // Indices and wishes: mostly what could be.
+                // Indices and requests: mostly plausible values.
                 let at = script.index(6) * 128;
                 let word = self.memory.word(at).expect("a word");
                 let step = u64::from(script.byte()) * 64;
@@ -185,7 +185,7 @@ impl Side {
         }
     }
 
-    /// The peer passes memory of its own: mostly as it has to.
+    /// The peer shares its memory: mostly correctly.
     fn share(&mut self, script: &mut Script<'_>) {
         let odd = script.byte();
         let number = self.regions ^ u32::from(odd & 1);
@@ -196,7 +196,7 @@ impl Side {
         self.ours.poll();
     }
 
-    /// The peer grants some of it, and we use what was granted, or nearly that.
+    /// The peer grants some of it, and this side maps the grant, or almost the grant.
     fn grant(&mut self, script: &mut Script<'_>) {
         let key = u32::from(script.byte()) << 8;
         let (start, len) = (script.u16(), u32::from(script.u16()));
@@ -213,8 +213,7 @@ impl Side {
         self.ours.map(remote, Rights::from_bits_truncate(rights));
     }
 
-    /// The peer says that it works in our memory, or that it does not, and of some
-    /// other key that it was taken back.
+    /// The peer marks memory of this side as in use or not, and another key as revoked.
     fn mark(&mut self, script: &mut Script<'_>) {
         let key = self.ours.window.map_or(0, |(slice, _)| slice.key.0);
         let place = (key >> 8) as usize % GRANTS as usize;
@@ -227,7 +226,7 @@ impl Side {
         self.ours.poll();
     }
 
-    /// A record that is almost right, and the head behind it.
+    /// An almost valid record, and the head after it.
     fn put(&mut self, script: &mut Script<'_>) {
         let (key, start) = match self.ours.window {
             Some((slice, _)) => (u64::from(slice.key.0), slice.addr),

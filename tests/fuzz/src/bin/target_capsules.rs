@@ -1,7 +1,6 @@
-//! Arbitrary capsules on the queues of a target: each command is answered at
-//! most once, nothing a host says asks for more than the limits allow, and no
-//! command reaches a disk that is hidden from the host, whose group the port does
-//! not reach, or, if it changes something, one that is only read. What is served
+//! Arbitrary capsules on the queues of a target. Each command completes at most once; no
+//! request exceeds the limits; no command accesses a disk that the host may not access or
+//! whose group is inaccessible on the port, or writes to a read-only disk. The served model
 //! changes meanwhile.
 #![no_main]
 
@@ -19,7 +18,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Nqn, Sgl, Sqe};
 use zerocopy::IntoBytes;
 
-/// Most bytes of a page of a log or of Identify.
+/// Maximum bytes of a log page or Identify data structure.
 const MAX_PAGE: u32 = 1 << 20;
 
 fuzz_target!(|input: &[u8]| {
@@ -51,19 +50,18 @@ struct Host {
     target: Target,
     now: Duration,
     lanes: Vec<Lane>,
-    /// Whether an administrator changed what is served, and has not changed it
-    /// back.
+    /// Whether the administrator's change is in effect.
     changed: Option<bool>,
-    /// What hosts protect, on its way to be kept.
+    /// Write protection by hosts that is being saved.
     in_work: Option<ToKeep>,
 }
 
-/// One queue and what is going on there.
+/// One queue and its commands in flight.
 struct Lane {
     queue: Queue,
-    /// Commands that were begun and wait for the edge.
+    /// Commands in progress that wait for the caller.
     pending: Vec<(Request, Action)>,
-    /// Identifiers of commands that wait for an order.
+    /// Identifiers of commands that wait for an action.
     held: Vec<u16>,
 }
 
@@ -93,7 +91,7 @@ impl Host {
             self.lanes
                 .iter()
                 .all(|lane| lane.queue.association().is_some()),
-            "the good start is refused"
+            "the valid set-up is refused"
         );
     }
 
@@ -143,7 +141,7 @@ impl Host {
         }
     }
 
-    /// An administrator changes what is served, or changes it back.
+    /// An administrator changes the served model, or reverts it.
     fn change(&mut self) {
         let changed = !self.changed.unwrap_or(false);
         self.changed = Some(changed);
@@ -152,7 +150,7 @@ impl Host {
         (0..self.lanes.len()).for_each(|at| self.poll(at));
     }
 
-    /// Whoever keeps what hosts protect takes what there is, or has kept it or not.
+    /// Saves write protection: takes the pending data, or reports success or failure.
     fn keep(&mut self, how: u8) {
         let full = || Err(std::io::ErrorKind::StorageFull.into());
         match self.in_work.take() {
@@ -167,7 +165,7 @@ impl Host {
         let Some(lane) = self.lanes.get_mut(at) else {
             return;
         };
-        // The edge posts as many receives as the queue has entries.
+        // The caller posts one receive for each entry of the queue.
         if lane.pending.len() + lane.held.len() >= usize::from(lane.queue.entries()) {
             return;
         }
@@ -176,7 +174,7 @@ impl Host {
         self.handle(at, request, action);
     }
 
-    /// Something happens to a request that waits.
+    /// An event for a waiting request.
     fn step(&mut self, at: usize, script: &mut Script<'_>) {
         let Some(lane) = self
             .lanes
@@ -221,7 +219,7 @@ impl Host {
                 buffer = vec![0; *len as usize];
                 Event::Room(&mut buffer)
             }
-            other => unreachable!("{other:?} was kept"),
+            other => unreachable!("{other:?} is waiting"),
         };
         let action = lane.queue.step(self.now, &mut request, event);
         self.handle(at, request, action);
@@ -264,12 +262,12 @@ impl Host {
                 Order::Respond(response) => {
                     let cid = response.cqe.cid.get();
                     let held = lane.held.iter().position(|held| *held == cid);
-                    let held = held.expect("an answer to a command that was not held");
+                    let held = held.expect("a response to a command that was not held");
                     lane.held.swap_remove(held);
                 }
-                // As if every command had started.
+                // As if all commands had started.
                 Order::Abort { cid } => lane.queue.aborted(cid, false),
-                // The edge closes the queue pair.
+                // The caller closes the queue pair.
                 Order::Close(_) => return,
             }
         }
@@ -277,9 +275,9 @@ impl Host {
     }
 }
 
-/// `changed`: whether something else was served at some time. What was begun
-/// before a change ends as it was begun. At a shutdown every disk that the host may
-/// see is flushed.
+/// `changed`: whether the model was changed at any time. Commands that started before a
+/// change complete with the former model. A shutdown flushes all disks that the host may
+/// access.
 fn check(op: &IoOp, changed: bool) {
     assert_ne!(op.disk, HIDDEN, "{op:?}");
     let flushes = matches!(op.kind, IoKind::Flush | IoKind::FlushOwn);
@@ -299,8 +297,7 @@ fn respond(response: &Response, cid: u16) {
     }
 }
 
-/// A command that is right as far as format goes; often one of a few blocks
-/// near the end of a namespace.
+/// A command with a valid format; often for a few blocks near the end of a namespace.
 fn likely(script: &mut Script<'_>) -> Vec<u8> {
     let mut sqe = Sqe::new(Opcode(script.byte()));
     sqe.cid = script.u16().into();

@@ -1,4 +1,4 @@
-//! Private data of connection requests, given to a target.
+//! Private data of connection requests to a target.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ fuzz_target!(|private_data: &[u8]| {
     let target = served();
     match target.queue(private_data, Duration::ZERO) {
         Ok((queue, accept)) => {
-            let request = Request::parse(private_data).expect("what was accepted parses");
+            let request = Request::parse(private_data).expect("accepted private data parse");
             assert_eq!(queue.qid(), request.qid.get());
             assert!(queue.qid() <= target.limits().io_queues);
             assert!((2..=Limits::MAX_QUEUE_DEPTH).contains(&queue.entries()));

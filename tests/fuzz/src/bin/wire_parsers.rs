@@ -1,5 +1,5 @@
-//! Every parser of the byte formats: no input panics, and what parses writes
-//! back the same.
+//! All parsers of wire formats: no input panics, and parsed data serialize to the same
+//! bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -121,7 +121,7 @@ fn pages(bytes: &[u8]) {
     if let Ok((log, _rest)) = SmartLog::read_from_prefix(bytes) {
         let _ = (log.celsius(), log.critical_warning());
     }
-    // Identify data has 4096 bytes; an input says the first of them.
+    // Identify data have 4096 bytes; the input has the first of them.
     let mut page = bytes.to_vec();
     page.resize(4096, 0);
     let controller = IdentifyController::read_from_bytes(&page).expect("4096 bytes");

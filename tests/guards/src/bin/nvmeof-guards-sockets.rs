@@ -1,14 +1,14 @@
-//! `nvmeof-guards-sockets`: runs what is counted over TCP.
+//! `nvmeof-guards-sockets`: runs the cases over TCP.
 //!
-//! A program of its own, which `nvmeof-guards check` starts: what else is in a program
-//! changes what the compiler makes of it, by 3 % where sockets are beside pipes.
+//! A separate program, which `nvmeof-guards check` starts: other code in a program changes
+//! the generated code, by 3 % for sockets beside pipes.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, ValueEnum};
 use nvmeof_guards::{Medium, Stage};
 use nvmeof_initiator::Operation;
 
-/// Run one case, to be counted
+/// Run one case under callgrind
 #[derive(Debug, Parser)]
 struct Arguments {
     kind: Kind,

@@ -1,4 +1,4 @@
-//! A peer that makes its frames by hand and keeps no promise.
+//! A hostile peer with its own implementation of frames.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -16,25 +16,25 @@ use zerocopy::IntoBytes;
 
 use crate::host::SUBNQN;
 
-/// What a hostile peer does once it is connected. All come back under another name when
-/// they are disconnected; those that receive nothing, which do not see that, after
+/// The behaviour of a hostile peer once connected. All reconnect with another name when they
+/// are disconnected. Peers that do not receive do not detect that, and reconnect after
 /// 300 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// Writes whose data it never gives: it takes RDMA Reads and does not answer them.
+    /// Writes without data: it receives RDMA Reads and does not respond.
     Silent,
-    /// Reads whose data it never takes: it receives nothing any more.
+    /// Reads without receiving the data: it stops receiving.
     Deaf,
-    /// As many small commands as it may send, all the time.
+    /// As many small commands as its queue allows, continuously.
     Flood,
-    /// Takes the data of some reads, then none any more.
+    /// Receives the data of some reads, then stops receiving.
     Turncoat,
-    /// Each peer does another of these.
+    /// Each peer has another of these.
     Mixed,
 }
 
 impl Habit {
-    /// All there are.
+    /// All behaviours.
     pub const ALL: [Self; 5] = [
         Self::Silent,
         Self::Deaf,
@@ -43,7 +43,7 @@ impl Habit {
         Self::Mixed,
     ];
 
-    /// That of peer number `number`.
+    /// The behaviour of peer number `number`.
     pub(super) fn of(self, number: usize) -> Self {
         match self {
             Self::Mixed => Self::ALL[number % 4],
@@ -52,14 +52,14 @@ impl Habit {
     }
 }
 
-/// Commands that it has outstanding.
+/// Its outstanding commands.
 const OUTSTANDING: usize = 31;
-/// How long a peer receives nothing before it comes back under another name.
+/// Time without receiving before a peer reconnects with another name.
 const BACK: Duration = Duration::from_millis(300);
 /// Entries of its queues.
 const ENTRIES: u16 = 32;
 
-/// One peer, with the admin queue and the I/O queue that it has at present.
+/// One peer, with its current admin queue and I/O queue.
 pub(super) struct Hostile {
     number: u8,
     habit: Habit,
@@ -69,11 +69,11 @@ pub(super) struct Hostile {
     admin: Option<Link>,
     io: Option<Link>,
     cntlid: u16,
-    /// Names that it had.
+    /// Number of names that it has used.
     names: u32,
-    /// Commands that it has outstanding at most.
+    /// Maximum outstanding commands.
     outstanding: usize,
-    /// Reads whose data it takes, if it is a turncoat.
+    /// Reads whose data a turncoat receives.
     pub(super) good: usize,
     pub(super) disconnected: u64,
 }
@@ -87,10 +87,10 @@ struct Link {
     outbox: Vec<u8>,
     /// Messages that it sent.
     sent: u32,
-    /// Commands that were sent and not answered.
+    /// Outstanding commands.
     outstanding: usize,
-    answered: usize,
-    /// Since when it receives nothing.
+    completed: usize,
+    /// Since when it does not receive.
     deaf: Option<Duration>,
     over: bool,
 }
@@ -98,9 +98,10 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connecting,
-    /// The MPA reply is due.
+    /// Waits for the MPA reply.
     Requested,
-    /// The answer to Connect is due, then to what enables the controller.
+    /// Waits for the response to Connect, then to the Property Set that enables the
+    /// controller.
     Connect,
     Enable,
     Ready,
@@ -137,7 +138,7 @@ impl Hostile {
         }
     }
 
-    /// Does what it does. Says whether anything happened.
+    /// Acts. Returns whether there was progress.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
         let mut events = Vec::new();
         self.streams.poll(now, &mut events);
@@ -175,13 +176,13 @@ impl Hostile {
             outbox: Vec::new(),
             sent: 0,
             outstanding: 0,
-            answered: 0,
+            completed: 0,
             deaf: None,
             over: false,
         })
     }
 
-    /// Everything is given up with one connection.
+    /// Closes everything when one connection is lost.
     fn lost(&mut self, stream: StreamId) {
         let is_it = |link: &Option<Link>| link.as_ref().is_some_and(|one| one.stream == stream);
         if !is_it(&self.admin) && !is_it(&self.io) {
@@ -241,7 +242,7 @@ impl Hostile {
         let at_work = link.qid > 0 && link.state == State::Ready;
         match self.habit {
             Habit::Deaf => at_work,
-            Habit::Turncoat => at_work && link.answered >= self.good,
+            Habit::Turncoat => at_work && link.completed >= self.good,
             _ => false,
         }
     }
@@ -264,13 +265,13 @@ impl Hostile {
                 link.capsule(&PropertyAccess::set(Property::CC, enable).to_bytes());
             }
             (State::Enable, Frame::Response(_)) => link.state = State::Ready,
-            // It is not let in: it tries again.
+            // Refused: it retries.
             (_, Frame::Reject | Frame::Response(_)) if link.state != State::Ready => {
                 link.over = true;
             }
             (State::Ready, Frame::Response(_)) => {
                 link.outstanding = link.outstanding.saturating_sub(1);
-                link.answered += 1;
+                link.completed += 1;
             }
             _ => {}
         }
@@ -304,7 +305,7 @@ impl Hostile {
     }
 }
 
-/// What came, as far as it matters.
+/// A received frame.
 enum Frame {
     Reply,
     Reject,
@@ -369,7 +370,7 @@ impl Link {
         }
     }
 
-    /// The next frame that is whole.
+    /// The next complete frame.
     fn frame(&mut self) -> Option<Frame> {
         if self.state == State::Requested {
             return self.reply();

@@ -1,4 +1,4 @@
-//! What one disk holds: what reads see, what is stable, and the cache between.
+//! The contents of one disk: volatile, stable, and the cache between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,11 +11,11 @@ use crate::plan::DiskShape;
 
 pub(super) struct Disk {
     pub(super) shape: DiskShape,
-    /// What reads see.
+    /// Contents for reads.
     now: Vec<u8>,
-    /// What survives a crash.
+    /// Contents after a crash.
     stable: Vec<u8>,
-    /// Blocks that were written since, oldest first.
+    /// Blocks written since, oldest first.
     cache: Vec<Cached>,
     pub(super) losses: Arc<Losses>,
 }
@@ -26,9 +26,9 @@ struct Cached {
     data: Box<[u8]>,
     /// The job that wrote it.
     job: u64,
-    /// When that job was done, in events.
+    /// When that job completed, in events.
     done: Option<u64>,
-    /// Whether it becomes stable by itself when it is.
+    /// Whether it becomes stable by itself when the job completes.
     through: bool,
 }
 
@@ -43,7 +43,7 @@ fn is_through(op: &Op) -> bool {
 }
 
 impl Disk {
-    /// One full of zeroes.
+    /// A disk of zeroes.
     pub(super) fn new(shape: DiskShape) -> Self {
         let len = usize::try_from(shape.blocks * shape.block_size).unwrap();
         Self {
@@ -55,7 +55,7 @@ impl Disk {
         }
     }
 
-    /// Writes back what the cache has no room for.
+    /// Writes back blocks beyond the size of the cache.
     pub(super) fn keep_within_bounds(&mut self) {
         if self.cache.len() > CACHE {
             self.write_back_oldest();
@@ -72,7 +72,7 @@ impl Disk {
         bytes.start / self.shape.block_size..bytes.end / self.shape.block_size
     }
 
-    /// Moves the data of some bytes between the disk and the operation.
+    /// Copies bytes between the disk and the operation.
     pub(super) fn transfer(&mut self, job: u64, op: &mut Op, bytes: Range<u64>) {
         let start = usize::try_from(bytes.start).unwrap();
         let end = usize::try_from(bytes.end).unwrap();
@@ -104,7 +104,7 @@ impl Disk {
         }
     }
 
-    /// A write is over: it is stable at once if that was asked for.
+    /// A write completes: it is stable immediately with FUA.
     pub(super) fn written(&mut self, job: u64, now: u64, op: &Op, well: bool) {
         for one in self.cache.iter_mut().filter(|one| one.job == job) {
             one.done = Some(now);
@@ -114,13 +114,13 @@ impl Disk {
         }
     }
 
-    /// What was done when the flush was submitted becomes stable.
+    /// Writes completed before the flush was submitted become stable.
     pub(super) fn flush(&mut self, submitted: u64) {
         self.stabilise(|one| one.done.is_some_and(|at| at < submitted));
     }
 
-    /// A flush failed, as the kernel's do: what was to be written counts as written, in
-    /// part without being so. It goes on to be read.
+    /// A flush failed like in the kernel: dirty blocks count as written, though some are not.
+    /// Reads still return them.
     pub(super) fn forget(&mut self, dice: &mut Dice) {
         let blocks = |through: bool| -> BTreeSet<u64> {
             let of_it = self.cache.iter().filter(|one| one.through == through);
@@ -141,8 +141,8 @@ impl Disk {
         self.stabilise(|one| one.job < limit);
     }
 
-    /// Makes stable what `chosen` chooses, and with it what it overwrote. What
-    /// overwrote it stays in the cache.
+    /// Makes the blocks that `chosen` selects stable, and older versions of them. Newer
+    /// versions stay in the cache.
     fn stabilise(&mut self, chosen: impl Fn(&Cached) -> bool) {
         let mut newest = BTreeMap::new();
         for (at, one) in self.cache.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Disk {
         });
     }
 
-    /// What was in flight in a crash: any block of it may be done.
+    /// An operation in flight during a crash: any of its blocks may be done.
     pub(super) fn tear(&mut self, op: &Op, dice: &mut Dice) {
         let (offset, len) = op.range();
         if matches!(op, Op::Read { .. } | Op::Flush)
@@ -193,7 +193,7 @@ impl Disk {
         }
     }
 
-    /// Of each block one of the states it was in since it was last stable.
+    /// For each block, one of its states since it was last stable.
     pub(super) fn crash(&mut self, dice: &mut Dice) {
         let mut states: BTreeMap<u64, Vec<Box<[u8]>>> = BTreeMap::new();
         for one in self.cache.drain(..) {

@@ -1,4 +1,4 @@
-//! The oracle accepts what a correct disk answers and nothing else.
+//! The oracle accepts the results of a correct disk and no others.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn may_read(oracle: &mut Oracle, value: Value) -> bool {
 }
 
 #[test]
-fn an_acknowledged_write_is_what_is_read() {
+fn acknowledged_write_is_read() {
     let mut oracle = oracle();
     let first = write(&mut oracle, false);
     let second = write(&mut oracle, false);
@@ -34,7 +34,7 @@ fn an_acknowledged_write_is_what_is_read() {
 }
 
 #[test]
-fn writes_at_the_same_time_may_end_in_either_order_but_not_flap() {
+fn concurrent_writes_take_effect_in_one_order() {
     let mut oracle = oracle();
     let one = oracle.begin_write(0, 0..1, false, false);
     let other = oracle.begin_write(0, 0..1, false, false);
@@ -46,7 +46,7 @@ fn writes_at_the_same_time_may_end_in_either_order_but_not_flap() {
 }
 
 #[test]
-fn a_read_during_a_write_may_see_either() {
+fn read_during_a_write_returns_either_value() {
     for sees_new in [false, true] {
         let mut oracle = oracle();
         let old = write(&mut oracle, false);
@@ -61,7 +61,7 @@ fn a_read_during_a_write_may_see_either() {
 }
 
 #[test]
-fn a_lost_write_may_come_until_it_is_settled_and_then_not_change() {
+fn lost_write_may_take_effect_until_settled() {
     let mut oracle = oracle();
     let old = write(&mut oracle, false);
     let lost = oracle.begin_write(0, 0..1, false, false);
@@ -70,7 +70,7 @@ fn a_lost_write_may_come_until_it_is_settled_and_then_not_change() {
     assert!(may_read(&mut oracle, old));
     let newer = write(&mut oracle, false);
     assert!(may_read(&mut oracle, newer));
-    assert!(may_read(&mut oracle, lost), "it came after all");
+    assert!(may_read(&mut oracle, lost), "it took effect later");
     oracle.settle();
     assert!(!may_read(&mut oracle, old));
     let newest = write(&mut oracle, false);
@@ -79,7 +79,7 @@ fn a_lost_write_may_come_until_it_is_settled_and_then_not_change() {
 }
 
 #[test]
-fn a_crash_takes_what_was_not_flushed_and_nothing_else() {
+fn crash_loses_only_unflushed_writes() {
     let mut oracle = oracle();
     let flushed = write(&mut oracle, false);
     flush(&mut oracle);
@@ -99,7 +99,7 @@ fn a_crash_takes_what_was_not_flushed_and_nothing_else() {
 }
 
 #[test]
-fn a_flush_covers_only_what_was_acknowledged_before_it_was_sent() {
+fn flush_covers_only_writes_acknowledged_before_it_was_sent() {
     let mut oracle = oracle();
     let flush = oracle.begin_flush(0);
     let _late = write(&mut oracle, false);
@@ -109,7 +109,7 @@ fn a_flush_covers_only_what_was_acknowledged_before_it_was_sent() {
 }
 
 #[test]
-fn what_a_crash_may_have_taken_is_not_made_durable_by_a_later_flush() {
+fn later_flush_does_not_prove_writes_before_a_crash() {
     let mut oracle = oracle();
     let _cached = write(&mut oracle, false);
     oracle.crash();
@@ -119,7 +119,7 @@ fn what_a_crash_may_have_taken_is_not_made_durable_by_a_later_flush() {
 }
 
 #[test]
-fn an_answer_that_arrives_after_a_crash_proves_only_fua() {
+fn response_after_a_crash_proves_only_fua_writes() {
     for fua in [false, true] {
         let mut oracle = oracle();
         let old = write(&mut oracle, true);
@@ -142,23 +142,23 @@ fn compares_are_checked_both_ways() {
     assert!(oracle.end_read(compare, &[ZEROES]).is_err());
 }
 
-/// Once the target has let go of its queue, a write whose answer was lost is done before
-/// one that starts then is acknowledged, but not before one that had started.
+/// Once the target has released its queue, a write without a response takes effect before
+/// a write that starts then is acknowledged, but not before one that had started.
 #[test]
-fn a_lost_write_does_not_undo_what_was_written_after_the_target_let_go_of_it() {
+fn lost_write_does_not_overwrite_newer_writes_after_release() {
     let mut oracle = oracle();
     let lost = oracle.begin_write(0, 0..1, false, false);
     oracle.end(lost, Ending::Lost).unwrap();
     let between = write(&mut oracle, false);
-    assert!(oracle.has_not_let_go());
+    assert!(oracle.has_unreleased());
     assert!(may_read(&mut oracle, between));
-    assert!(may_read(&mut oracle, lost), "as late as that");
+    assert!(may_read(&mut oracle, lost), "still possible");
     let straddling = oracle.begin_write(0, 0..1, false, false);
-    oracle.let_go();
-    assert!(!oracle.has_not_let_go());
+    oracle.release();
+    assert!(!oracle.has_unreleased());
     oracle.end(straddling, Ending::Done).unwrap();
     assert!(may_read(&mut oracle, straddling));
-    assert!(may_read(&mut oracle, lost), "as late as that");
+    assert!(may_read(&mut oracle, lost), "still possible");
     let after = write(&mut oracle, true);
     assert!(may_read(&mut oracle, after));
     assert!(!may_read(&mut oracle, lost));

@@ -1,5 +1,5 @@
-//! Calls on the scratch disk: every kind of command and every length, without a word
-//! about what it holds. What counts is that all of them are answered.
+//! Calls on the scratch disk: all kinds of commands and lengths, without checks of its
+//! contents. All of them must complete.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_wire::Status;
 
-use super::{Answered, Ask, Kind, Pending, Prepared};
+use super::{Ask, ErrorCounts, Kind, Pending, Prepared};
 use crate::oracle::{Ending, OpId, Oracle, Wrong};
 use crate::plan::{DiskShape, LONGEST};
 
-/// What is asked of the scratch disk.
+/// A call on the scratch disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scratch {
     Read,
@@ -63,7 +63,7 @@ pub(super) fn draw(dice: &mut Dice, ns: usize, shape: &DiskShape) -> Ask {
         Scratch::Copy => 2 + dice.below(3),
         _ => 1,
     };
-    // The destination of a Copy is as long as all that goes there.
+    // The destination of a Copy has the length of all sources.
     let end = match kind {
         Scratch::Copy => shape.blocks - 3 * longest,
         _ => shape.blocks,
@@ -135,7 +135,7 @@ pub(super) fn prepare(
         match kind {
             Scratch::Copy => copy.put(buf),
             Scratch::Trim => put_ranges(&trim, buf),
-            // Now and then a compare finds what it looks for.
+            // Some compares match.
             _ => buf.fill(0),
         }
     }
@@ -164,21 +164,23 @@ fn dsm_range(range: &Range<u64>) -> DsmRange {
     }
 }
 
-/// An error was answered: whether a correct target may answer that.
+/// Checks whether a correct target may return this error.
 pub(super) fn check_status(
     (id, kind): (OpId, Scratch),
     status: Status,
     oracle: &mut Oracle,
-    answered: &mut Answered,
+    errors: &mut ErrorCounts,
 ) -> Result<(), Wrong> {
     match (kind, status) {
         (Scratch::Compare | Scratch::CompareWrite, Status::COMPARE_FAILURE) => {}
-        (_, Status::UNRECOVERED_READ_ERROR) => answered.reads += 1,
-        (_, Status::WRITE_FAULT) => answered.writes += 1,
-        (_, Status::CAPACITY_EXCEEDED) => answered.no_space += 1,
-        (Scratch::Trim, Status::INTERNAL_ERROR) => answered.others += 1,
+        (_, Status::UNRECOVERED_READ_ERROR) => errors.reads += 1,
+        (_, Status::WRITE_FAULT) => errors.writes += 1,
+        (_, Status::CAPACITY_EXCEEDED) => errors.no_space += 1,
+        (Scratch::Trim, Status::INTERNAL_ERROR) => errors.others += 1,
         (kind, status) => {
-            return Err(Wrong(format!("call {id}, {kind:?}, was answered {status}")));
+            return Err(Wrong(format!(
+                "call {id}, {kind:?}: unexpected status {status}"
+            )));
         }
     }
     oracle.end(id, Ending::Failed)

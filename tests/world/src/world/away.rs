@@ -1,6 +1,5 @@
-//! Namespaces that are removed from the target while hosts work, and added
-//! again, or that a port does not reach for a while: their calls may fail for
-//! that time, and no others.
+//! Namespaces that are removed while hosts use them, and added again, or that are
+//! inaccessible on a port for a time. Only their calls may fail, and only for that time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,20 +13,20 @@ use crate::workload::{Met, Presence};
 
 #[derive(Debug, Default)]
 pub(super) struct Away {
-    /// How many removals were made.
+    /// Number of removals.
     pub(super) next: usize,
     spells: BTreeMap<What, Spell>,
 }
 
-/// A namespace by its disk, where `None` is the one that hosts do not use, and
-/// the port that does not reach it; `None`: it is gone.
+/// A namespace by its disk (`None`: the one that hosts do not use), and the port on which it
+/// is inaccessible (`None`: it is removed).
 pub(super) type What = (Option<usize>, Option<u16>);
 
-/// The last time that a namespace was away.
+/// The last removal of a namespace.
 #[derive(Clone, Copy, Debug)]
 struct Spell {
     since: Duration,
-    /// `None`: it still is.
+    /// `None`: it is still removed.
     until: Option<Duration>,
 }
 
@@ -37,7 +36,7 @@ impl Away {
         spell.is_some_and(|spell| spell.until.is_none())
     }
 
-    /// How a namespace was found through `port` from `since` until now.
+    /// Whether a namespace was accessible through `port` from `since` until now.
     pub(super) fn met(&self, ns: usize, port: u16, since: Duration) -> Met {
         Met {
             there: self.presence((Some(ns), None), since),
@@ -60,7 +59,7 @@ impl Away {
 }
 
 impl World {
-    /// Removes the namespaces that are due. Says whether there was one.
+    /// Removes the namespaces that are due. Returns whether there was one.
     pub(super) fn remove_namespaces(&mut self, now: Duration) -> Result<bool, Wrong> {
         let mut any = false;
         while let Some((after, removal)) = self.plan.removals.get(self.away.next).copied()
@@ -92,8 +91,7 @@ impl World {
         self.apply()
     }
 
-    /// The target serves what is there. One that does not run will when it
-    /// starts.
+    /// Applies the model to the target. A stopped target applies it when it starts.
     fn apply(&mut self) -> Result<(), Wrong> {
         if !self.reactors.run() {
             return Ok(());
@@ -102,7 +100,9 @@ impl World {
         let applied = self.target.apply(model(&self.plan, &self.away));
         let applied = applied.map_err(|error| Wrong(error.to_string()))?;
         if applied.changes.len() != 1 || !applied.disconnected.is_empty() {
-            return Err(Wrong(format!("one thing changed, and {applied:?}")));
+            return Err(Wrong(format!(
+                "one namespace changed, but the plan is {applied:?}"
+            )));
         }
         Ok(())
     }

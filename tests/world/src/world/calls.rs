@@ -1,4 +1,4 @@
-//! Hosts at work: calls are made, and their answers checked.
+//! Calls of hosts, and checks of their results.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::oracle::Wrong;
 use crate::workload::{self, Prepared};
 
 impl World {
-    /// One host: takes answers, makes calls.
+    /// Polls one host: handles results, makes calls.
     pub(super) fn poll_host(&mut self, at: usize, now: Duration) -> Result<bool, Wrong> {
         let mut done = std::mem::take(&mut self.done);
         let changes = self.hosts[at].changes;
@@ -38,7 +38,7 @@ impl World {
 
     fn make_calls(&mut self, at: usize, now: Duration) -> Result<bool, Wrong> {
         let mut any = false;
-        while now >= self.hosts[at].hangs_until
+        while now >= self.hosts[at].stalled_until
             && self.hosts[at].is_up()
             && self.made[at] < self.hosts[at].shape.calls
             && self.in_flight(at) < self.hosts[at].shape.at_once
@@ -64,7 +64,7 @@ impl World {
         self.calls.values().filter(|call| call.host == host).count()
     }
 
-    /// Makes one call on any queue. False when it was refused.
+    /// Submits one call on any queue. Returns false if it was refused.
     pub(super) fn submit(&mut self, prepared: Prepared, now: Duration) -> Result<bool, Wrong> {
         let Prepared {
             id,
@@ -89,11 +89,11 @@ impl World {
                 workload::check_refusal(&why)?;
                 if back.buf.as_ref().map(|buf| buf.len()) != len || back.user != id {
                     return Err(Wrong(format!(
-                        "call {id} was refused and came back changed"
+                        "call {id} was refused and returned with changes"
                     )));
                 }
                 self.oracle.cancel(id);
-                self.say(format_args!("call {id} is refused: {why}"));
+                self.say(format_args!("call {id} refused: {why}"));
                 Ok(false)
             }
         }
@@ -108,13 +108,15 @@ impl World {
     fn call_ended(&mut self, done: &Done) -> Result<(), Wrong> {
         let id = done.user;
         let Some(pending) = self.calls.remove(&id) else {
-            return Err(Wrong(format!("call {id} ended twice or was never made")));
+            return Err(Wrong(format!(
+                "call {id} completed twice or was never made"
+            )));
         };
         match &done.result {
-            Ok(_) => self.say(format_args!("call {id} is done")),
+            Ok(_) => self.say(format_args!("call {id} completed")),
             Err(error) => {
                 let error = without_addresses(&self.medium.without_place(&error.to_string()));
-                self.say(format_args!("call {id} ends: {error}"));
+                self.say(format_args!("call {id} failed: {error}"));
             }
         }
         self.ended += 1;
@@ -129,7 +131,7 @@ impl World {
             done,
             (block, met),
             &mut self.oracle,
-            &mut self.answered,
+            &mut self.errors,
         );
         if done.result.is_ok() {
             self.piece_verified(pending.ns, pending.range.end);
@@ -138,12 +140,11 @@ impl World {
     }
 }
 
-/// RFC 5044, section 8: the stream ended where it should not. A process that
-/// dies does that.
+/// RFC 5044, section 8: the stream ended unexpectedly, as after the crash of a process.
 const STREAM_ENDED: (&str, u16) = ("MPA", 0x2001);
 
 impl World {
-    /// A call whose connection was lost: whether it may have been lost, and so.
+    /// Checks whether a connection may have been lost, and with this cause.
     fn check_loss(&self, id: u64, done: &Done) -> Result<(), Wrong> {
         let Err(Error::Lost(lost)) = &done.result else {
             return Ok(());
@@ -151,10 +152,10 @@ impl World {
         let text = &lost.cause;
         if self.plan.is_peaceful() && self.phase == Phase::Work {
             return Err(Wrong(format!(
-                "nothing was wrong, and the connection of call {id} was lost: {text:?}"
+                "the connection of call {id} was lost without a disturbance: {text:?}"
             )));
         }
-        // Only bits that were turned over on the way look like a broken rule.
+        // Only corrupted bits may look like a violation of the protocol.
         let broken = match &lost.cause {
             LostCause::Protocol(_) => true,
             LostCause::Network(CloseReason::PeerFault(fault) | CloseReason::Terminated(fault)) => {
@@ -164,15 +165,15 @@ impl World {
         };
         if broken && !self.plan.has_corruption() {
             return Err(Wrong(format!(
-                "one side broke the protocol during call {id}: {text:?}"
+                "protocol violation during call {id}: {text:?}"
             )));
         }
         Ok(())
     }
 }
 
-/// Where memory lies differs from run to run, and with it the checksums of
-/// commands that name it.
+/// Addresses of memory differ between runs, and with them the checksums of commands that
+/// contain them.
 fn without_addresses(text: &str) -> String {
     let words = text.split(' ').map(|word| match word.strip_prefix("0x") {
         Some(number) if number.len() >= 8 => "(differs)",

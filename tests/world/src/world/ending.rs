@@ -1,4 +1,4 @@
-//! The end of a run: everything comes to rest, is read, and is given back.
+//! The end of a run: all calls complete, everything is read, all resources are released.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::plan::LONGEST;
 use crate::workload::{self, Ask, Kind};
 
 impl World {
-    /// Goes from one phase to the next. Says whether anything was done.
+    /// Advances to the next phase. Returns whether there was progress.
     pub(super) fn advance_phase(&mut self, now: Duration) -> Result<bool, Wrong> {
         match self.phase {
             Phase::Work => {
@@ -35,10 +35,10 @@ impl World {
                     && self
                         .hosts
                         .iter()
-                        .all(|host| host.is_up() && now >= host.hangs_until)
+                        .all(|host| host.is_up() && now >= host.stalled_until)
                     && self.oracle.unsettled() == 0;
                 if rest {
-                    self.say(format_args!("all is at rest"));
+                    self.say(format_args!("all calls have completed"));
                     self.phase = Phase::Verify { ns: 0, block: 0 };
                 }
                 Ok(rest)
@@ -51,7 +51,7 @@ impl World {
     }
 
     fn come_to_rest(&mut self) -> bool {
-        self.say(format_args!("work is over"));
+        self.say(format_args!("no more calls"));
         self.phase = Phase::Calm;
         self.plan.net.chances = SimChances::default();
         self.net.set_chances(SimChances::default());
@@ -61,7 +61,7 @@ impl World {
         true
     }
 
-    /// Reads the next piece of everything, one call at a time.
+    /// Reads the next part of all namespaces, one call at a time.
     fn verify(&mut self, ns: usize, block: u64, now: Duration) -> Result<bool, Wrong> {
         if !self.calls.is_empty() {
             return Ok(false);
@@ -77,7 +77,7 @@ impl World {
             };
             return Ok(true);
         }
-        // A host whose provider is faulty may be lost even now.
+        // A host with a faulty provider may be lost even now.
         let Some(at) = self.hosts.iter().position(|host| host.is_up()) else {
             return Ok(false);
         };
@@ -92,46 +92,45 @@ impl World {
         self.ask(ask, at, now)
     }
 
-    /// Submits a call of a host at rest.
+    /// Submits a call of an idle host.
     fn ask(&mut self, ask: Ask, at: usize, now: Duration) -> Result<bool, Wrong> {
         let shape = self.plan.disks[ask.ns].clone();
         let take = |len| self.hosts[at].buffers.take(len);
         let prepared = workload::prepare(ask, at, &shape, &mut self.oracle, take, now);
         let Some(prepared) = prepared else {
-            return Err(Wrong("a host at rest has no buffer free".to_owned()));
+            return Err(Wrong("an idle host has no free buffer".to_owned()));
         };
         self.submit(prepared, now)
     }
 
-    /// A call of [`verify`](Self::verify) ended well.
+    /// A call of [`verify`](Self::verify) succeeded.
     pub(super) fn piece_verified(&mut self, ns: usize, end: u64) {
         if let Phase::Verify { .. } = self.phase {
             self.phase = Phase::Verify { ns, block: end };
         }
     }
 
-    /// Everything was read. Once more after a crash, if the plan says so.
+    /// Everything was read. Repeats it after a crash, if the plan has one.
     fn verified(&mut self) -> bool {
         if std::mem::take(&mut self.plan.crash_at_end) {
             self.say(format_args!(
-                "all is read; and now all backing stores are flushed"
+                "everything is read; flushing all backing stores"
             ));
             self.phase = Phase::Flush { host: 0, ns: 0 };
             return true;
         }
-        self.say(format_args!("all is read"));
+        self.say(format_args!("everything is read"));
         self.phase = Phase::Leave;
         true
     }
 
-    /// Has a host flush a disk, and goes on with the next. After the last there is no
-    /// power.
+    /// Flushes a disk from a host, then the next. The last flush is followed by a power loss.
     fn flush(&mut self, host: usize, ns: usize, now: Duration) -> Result<bool, Wrong> {
         if !self.calls.is_empty() {
             return Ok(false);
         }
         if host == self.hosts.len() {
-            self.say(format_args!("all is flushed; and now without power"));
+            self.say(format_args!("everything is flushed; power loss"));
             self.phase = Phase::Calm;
             self.crash_target(now);
             return Ok(true);
@@ -150,14 +149,14 @@ impl World {
             ranges: vec![everything],
             spoil: None,
         };
-        // One that is lost by now knows nothing of what it wrote.
+        // A host that is lost does not know about its writes.
         if !self.hosts[host].is_up() || self.ask(ask, host, now)? {
             self.phase = next;
         }
         Ok(true)
     }
 
-    /// Waits until all have left, and looks at what they left behind.
+    /// Waits until all hosts have disconnected, and checks that all resources are free.
     fn leave(&mut self, now: Duration) -> Result<bool, Wrong> {
         let mut changed = false;
         for host in &mut self.hosts {
@@ -175,7 +174,7 @@ impl World {
         let controllers = self.target.controllers();
         if controllers > 0 {
             return Err(Wrong(format!(
-                "all hosts left, and the target still has {controllers} controllers"
+                "all hosts disconnected, but the target still has {controllers} controllers"
             )));
         }
         if self.disks.oldest().is_some() {
@@ -186,7 +185,7 @@ impl World {
             self.check_host_buffers(at)?;
         }
         self.check_errors()?;
-        self.say(format_args!("all is given back"));
+        self.say(format_args!("all resources are released"));
         self.phase = Phase::Over;
         Ok(true)
     }
@@ -199,49 +198,50 @@ impl World {
             return Ok(());
         }
         Err(Wrong(format!(
-            "host {at} has nothing in flight, and {free} of {all} buffers"
+            "host {at} has nothing in flight, but only {free} of {all} buffers"
         )))
     }
 
-    /// Each queue of a host is told of what a disk lost, by a Flush. Of each write that was
-    /// on its way and is answered later the host is told once more; and Flushes that came
-    /// before that and are not answered say so as well, of what was written before they came.
+    /// Counts the Flushes that may report losses. Each queue of a host gets one error of a
+    /// Flush for a loss. A write in flight that completes later causes another one. Flushes
+    /// in flight may report the loss as well.
     pub(super) fn count_losses(&mut self) {
         let lost: u64 = self.lost().sum();
         let new = lost - self.losses.seen;
         if new > 0 {
             let calls = self.calls.values().filter(|call| call.kind.changes());
             let queues = self.plan.hosts.iter().map(|host| host.queues.len());
-            let told = queues.sum::<usize>() + calls.count();
-            self.losses.told += new * told as u64;
+            let flushes = queues.sum::<usize>() + calls.count();
+            self.losses.expected += new * flushes as u64;
             self.losses.seen = lost;
         }
     }
 
-    /// A host that may have connected again is told by each queue: answers may be lost.
+    /// After a reconnect, each queue of the host may report losses again, because responses
+    /// may have been lost.
     pub(super) fn connected_after_losses(&mut self, host: usize) {
         let disks = self.lost().filter(|lost| *lost > 0).count();
-        self.losses.told += (disks * self.hosts[host].queues()) as u64;
+        self.losses.expected += (disks * self.hosts[host].queues()) as u64;
     }
 
-    /// How often each disk lost something, but for crashes.
+    /// Number of losses of each disk, not by crashes.
     fn lost(&self) -> impl Iterator<Item = u64> {
         (0..self.plan.disks.len()).map(|disk| self.disks.lost(disk))
     }
 
-    /// No error was answered that no disk gave.
+    /// Checks that hosts got only errors that a disk returned.
     fn check_errors(&self) -> Result<(), Wrong> {
-        let (told, given) = (self.answered, self.disks.injected());
-        let owed = self.losses.told;
-        let fine = told.reads <= given.reads
-            && told.writes <= given.writes + owed
-            && told.no_space <= given.no_space
-            && told.others <= given.others;
+        let (reported, injected) = (self.errors, self.disks.injected());
+        let losses = self.losses.expected;
+        let fine = reported.reads <= injected.reads
+            && reported.writes <= injected.writes + losses
+            && reported.no_space <= injected.no_space
+            && reported.others <= injected.others;
         if fine {
             return Ok(());
         }
         Err(Wrong(format!(
-            "hosts were told of errors that no disk gave: {told:?}, disks gave {given:?}"
+            "hosts got errors that no disk returned: {reported:?}, disks returned {injected:?}"
         )))
     }
 }

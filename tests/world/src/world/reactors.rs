@@ -1,6 +1,6 @@
-//! The target's reactors, all in one thread: which of them run, and which of those are
-//! awake. Each is turned when its own thread would turn it, and at no other time, so
-//! that nobody goes on by chance who was to be woken.
+//! The reactors of the target, all in one thread: which of them run, and which are awake.
+//! Each runs an iteration only when its own thread would run one, so that missing wake-ups
+//! are not hidden.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ const AT_ONCE: PollingConfig = PollingConfig {
     learns: false,
 };
 
-/// Those of one run of the target. None before and after.
+/// The reactors of one run of the target; empty before and after.
 #[derive(Default)]
 pub(crate) struct Reactors {
     /// `None` when it was drained.
     all: Vec<Option<Running>>,
-    /// Buffers that each had free at the start.
+    /// Free buffers of each at the start.
     all_free: (usize, usize),
 }
 
 struct Running {
     reactor: Reactor<DiskHandle>,
-    /// It does not look for work before it sleeps: others would find all that it misses.
+    /// It does not poll before it sleeps: polls would hide missing wake-ups.
     polling: Polling,
     rest: Rest,
 }
@@ -44,7 +44,7 @@ enum Rest {
 }
 
 impl Running {
-    /// When its thread is to turn it, if nothing happens before.
+    /// When its thread runs the next iteration without an earlier event.
     fn next_at(&mut self, now: Duration) -> Option<Duration> {
         let Rest::Asleep(until) = self.rest else {
             return Some(now);
@@ -62,9 +62,9 @@ impl Running {
     }
 }
 
-/// What came of a turn of all of them.
+/// The result of an iteration of all reactors.
 pub(crate) struct Turned {
-    /// Whether anything happened.
+    /// Whether there was progress.
     pub(crate) worked: bool,
     /// Whether the last one was drained.
     pub(super) drained: bool,
@@ -110,7 +110,8 @@ impl Reactors {
         self.all.iter().flatten()
     }
 
-    /// Turns each that is awake once. One that is drained is over, as its thread is.
+    /// Runs one iteration of each reactor that is awake. A drained one has ended, like its
+    /// thread.
     pub(crate) fn turn(&mut self, now: Duration, disks: &Disks) -> Result<Turned, Wrong> {
         let mut worked = false;
         for at in 0..self.all.len() {
@@ -138,25 +139,25 @@ impl Reactors {
         Ok(Turned { worked, drained })
     }
 
-    /// What connections that were lost began on the disks may go on.
+    /// Operations of lost connections may still be in progress on disks.
     fn check_drained(&self, at: usize, disks: &Disks) -> Result<(), Wrong> {
         let free = self.all[at].as_ref().map(|one| one.reactor.free_buffers());
         if disks.work_for(at) || free == Some(self.all_free) {
             return Ok(());
         }
         Err(Wrong(format!(
-            "the target drained and did not get all its buffers back: {free:?} of {:?}",
+            "the target drained without all its buffers: {free:?} of {:?} are free",
             self.all_free
         )))
     }
 
-    /// When the first of them is to be turned, if nothing happens before.
+    /// When the first of them runs its next iteration without an earlier event.
     pub(crate) fn next_at(&mut self, now: Duration) -> Option<Duration> {
         let running = self.all.iter_mut().flatten();
         running.filter_map(|one| one.next_at(now)).min()
     }
 
-    /// Whether one of them has mail and nothing wakes it.
+    /// Whether one of them has messages in its mailbox and no wake-up.
     pub(super) fn sleep_over_mail(&self) -> bool {
         self.running().any(Running::sleeps_over_mail)
     }
@@ -166,14 +167,14 @@ impl Reactors {
         self.running().map(|one| one.reactor.queue_pairs()).sum()
     }
 
-    /// Sends all of them mail.
+    /// Sends a message to all of them.
     pub(super) fn send(&self, mail: Mail) {
         for one in self.running() {
             one.reactor.mailbox().send(mail);
         }
     }
 
-    /// Fails when one of them, with nothing to do, lacks a buffer.
+    /// Fails if an idle reactor lacks a buffer.
     pub(super) fn check_free(&self) -> Result<(), Wrong> {
         let free: Vec<_> = self
             .running()
@@ -183,7 +184,7 @@ impl Reactors {
             return Ok(());
         }
         Err(Wrong(format!(
-            "all hosts left, and the target has {free:?} of {:?} buffers free",
+            "all hosts disconnected, but the target has only {free:?} of {:?} buffers free",
             self.all_free
         )))
     }

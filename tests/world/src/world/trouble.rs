@@ -1,4 +1,4 @@
-//! Faults happen, and end.
+//! Begin and end of faults.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::disk::Temper;
 use crate::oracle::{Ending, Wrong};
 use crate::plan::Fault;
 
-/// What the target may take beyond a keep-alive time to forget a host, since closing
-/// lingers.
+/// Additional time for the target to release a host after its keep-alive time-out, because
+/// closing lingers.
 const A_MOMENT: Duration = Duration::from_millis(300);
-/// The same of one that was connecting: what was begun has time-outs of its own.
+/// The same for a host that was connecting, which has other time-outs.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 impl World {
-    /// Makes the faults happen that are due. Says whether there was one.
+    /// Starts the faults that are due. Returns whether there was one.
     pub(super) fn make_trouble(&mut self, now: Duration) -> Result<bool, Wrong> {
         let mut any = false;
         while let Some((after, fault)) = self.plan.faults.get(self.next_fault).copied()
             && self.ended >= after
         {
-            // Draining is left to end undisturbed: it is a test of its own.
+            // No faults while the target drains.
             if self.draining.is_some() {
                 break;
             }
@@ -65,8 +65,8 @@ impl World {
                 }
                 self.crash_host(host, now)?;
             }
-            Fault::HostHangs(host, how_long) => {
-                self.hosts[host].hangs_until = now + how_long;
+            Fault::HostStalls(host, how_long) => {
+                self.hosts[host].stalled_until = now + how_long;
             }
             Fault::TargetCrash => self.crash_target(now),
             Fault::TargetDrain => self.drain_target(),
@@ -110,7 +110,7 @@ impl World {
         self.at(until, Undo::Heal(host));
     }
 
-    /// Ends what is to be ended by now. Says whether there was anything.
+    /// Ends the faults that are due. Returns whether there was one.
     pub(super) fn undo_due(&mut self, now: Duration) -> Result<bool, Wrong> {
         let mut any = false;
         while let Some(entry) = self.later.first_entry()
@@ -136,14 +136,14 @@ impl World {
         Ok(any)
     }
 
-    /// How long the target may take to forget a host that dies silently now.
+    /// Time-out for the target to release a host that fails silently now.
     fn time_to_forget(&self, keep_alive: Duration) -> Duration {
-        // It is rounded up to units of KAS, of which the target says that they are
-        // seconds (NVMe Base 2.1, 5.1.13.2.1 and 5.1.25.1.8).
+        // Rounded up to units of KAS, which are seconds for this target (NVMe Base 2.1,
+        // 5.1.13.2.1 and 5.1.25.1.8).
         let seconds = keep_alive.as_millis().div_ceil(1000);
         let keep_alive = Duration::from_secs(u64::try_from(seconds).unwrap());
-        // Where any command proves that a host lives, a whole interval has to pass without
-        // one (3.9.4), and another one may have begun.
+        // With traffic based keep alive, a whole interval must pass without a command (3.9.4),
+        // and another one may have started.
         let intervals = 1 + u32::from(self.plan.limits.traffic_keep_alive);
         let more = match self.has_only_settled_queue_pairs() {
             true => A_MOMENT,
@@ -152,8 +152,8 @@ impl World {
         keep_alive * intervals + more
     }
 
-    /// NVMe Base 2.0, section 3.9: a host that is silent for its keep-alive
-    /// time is given up, though the network does not say that it is gone.
+    /// NVMe Base 2.0, section 3.9: the target disconnects a host that is silent for its
+    /// keep-alive time, without an error of the network.
     fn check_forgotten(&self, heals: u64) -> Result<(), Wrong> {
         let pairs = self.reactors.queue_pairs();
         let controllers = self.target.controllers();
@@ -161,12 +161,12 @@ impl World {
             return Ok(());
         }
         Err(Wrong(format!(
-            "the only host died silently longer than its keep-alive time ago, and the target \
+            "the only host failed silently longer than its keep-alive time ago, but the target \
              still has {pairs} queue pairs and {controllers} controllers"
         )))
     }
 
-    /// The process of a host dies. Nobody will tell it how its calls ended.
+    /// The process of a host crashes. Its calls get no results.
     fn crash_host(&mut self, host: usize, now: Duration) -> Result<(), Wrong> {
         self.hosts[host].crash(now);
         let lost = self.calls.extract_if(.., |_, call| call.host == host);
@@ -177,7 +177,7 @@ impl World {
         self.check_host_buffers(host)
     }
 
-    /// Power is lost and comes back a moment later.
+    /// Power loss, restored a moment later.
     pub(super) fn crash_target(&mut self, now: Duration) {
         if !self.reactors.run() {
             return;
@@ -190,12 +190,12 @@ impl World {
         self.at(now + Duration::from_millis(pause), Undo::StartTarget);
     }
 
-    /// The target is asked to end in good order.
+    /// Starts to drain the target.
     fn drain_target(&mut self) {
         if !self.reactors.run() {
             return;
         }
-        // A disk that fails the last flush loses data, as it says.
+        // A disk that fails the last flush loses data, and reports it.
         self.disks.set_temper(self.plan.temper.clone());
         self.reactors.send(Mail::DRAIN);
         let all = 0..self.plan.disks.len();
@@ -203,8 +203,8 @@ impl World {
         self.draining = Some(all.map(|ns| self.oracle.begin_flush(ns)).collect());
     }
 
-    /// The target drained: what was acknowledged before is on stable media,
-    /// so a loss of power takes none of it.
+    /// The target drained: acknowledged writes are on stable media, so a power loss loses
+    /// none of them.
     pub(super) fn drained(&mut self) -> Result<(), Wrong> {
         for ns in 0..self.plan.disks.len() {
             self.look_for_losses(ns);

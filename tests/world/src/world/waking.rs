@@ -1,6 +1,5 @@
-//! That nobody is left asleep who has something to do. Reactors look after their queues
-//! now and then, and hosts after their commands: without these checks a wake-up that is
-//! missing would only make a run longer.
+//! Checks for missing wake-ups. Reactors check their queues at intervals, and hosts their
+//! commands: without these checks, a missing wake-up would only make a run longer.
 
 use std::time::Duration;
 
@@ -8,15 +7,17 @@ use super::World;
 use crate::oracle::Wrong;
 
 impl World {
-    /// Before time moves to `until`, or to what arrives before: whoever waits for an
-    /// answer waits for somebody.
-    pub(super) fn check_under_way(
+    /// Checks before time advances to `until`, or to an earlier event: a pending call
+    /// requires work in progress.
+    pub(super) fn check_work_in_progress(
         &self,
         until: Option<Duration>,
         now: Duration,
     ) -> Result<(), Wrong> {
         if self.reactors.sleep_over_mail() {
-            return Err(Wrong("a reactor has mail and sleeps".to_owned()));
+            return Err(Wrong(
+                "a reactor sleeps with messages in its mailbox".to_owned(),
+            ));
         }
         let at_once = until.is_some_and(|until| until <= now);
         let arrives = self.net.next_arrival().is_some();
@@ -29,16 +30,16 @@ impl World {
             .find(|call| self.hosts[call.host].is_up());
         if let Some(call) = waits {
             return Err(Wrong(format!(
-                "nothing is under way, and somebody waits for an answer: {call:?}"
+                "nothing is in progress, and a host waits for a response: {call:?}"
             )));
         }
         Ok(())
     }
 
-    /// Whether nothing gets lost or is late but by somebody's fault.
+    /// Whether no fault explains losses or delays.
     fn is_undisturbed(&self, now: Duration) -> bool {
-        let hangs = self.hosts.iter().any(|host| now < host.hangs_until);
+        let stalled = self.hosts.iter().any(|host| now < host.stalled_until);
         let corrupts = self.plan.has_corruption();
-        self.reactors.run() && self.draining.is_none() && self.cuts == 0 && !hangs && !corrupts
+        self.reactors.run() && self.draining.is_none() && self.cuts == 0 && !stalled && !corrupts
     }
 }

@@ -1,4 +1,4 @@
-//! What is in the packages.
+//! The contents of the packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use super::tree::Tree;
 
 /// One package.
 pub(super) struct Package {
-    /// Also that of its program.
+    /// The name of its program as well.
     pub(super) name: &'static str,
-    /// Files of the repository and where they go.
+    /// Files of the repository, and their paths in the package.
     files: &'static [(&'static str, &'static str)],
-    /// Of those, what belongs to the administrator.
+    /// Files of these that the administrator edits.
     pub(super) conffiles: &'static [&'static str],
     pub(super) scripts: &'static [&'static str],
     documents: &'static Places<'static>,
 }
 
-/// Both of them.
+/// Both packages.
 pub(super) const PACKAGES: &[Package] = &[
     Package {
         name: "nvmeof-target",
@@ -54,8 +54,8 @@ pub(super) const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Documents for administrators, which come with the target, and where in its folder of
-/// documents they are.
+/// Documents for administrators in the package of the target, and their paths in its folder
+/// of documents.
 const DOCUMENTS: &Places<'_> = &[
     ("docs/quick-start.md", "quick-start.md"),
     ("docs/configuration.md", "configuration.md"),
@@ -104,7 +104,7 @@ const DOCUMENTS: &Places<'_> = &[
     ("systemd/README.md", "service.md"),
 ];
 
-/// Where each shell looks for completions of packages.
+/// Folders of completions of each shell.
 const COMPLETIONS: &[(&str, &str, &str, &str)] = &[
     ("bash", "usr/share/bash-completion/completions/", "", ""),
     ("zsh", "usr/share/zsh/vendor-completions/", "_", ""),
@@ -142,7 +142,7 @@ pub(super) fn lay_out(package: &Package, programs: &Path, tree: &Tree) -> Outcom
     Ok(())
 }
 
-/// Puts a document into the tree, with links to what is there.
+/// Adds a document to the tree, with its links adapted.
 fn document(tree: &Tree, from: &str, to: &str, path: &str, places: &Places<'_>) -> Outcome {
     let source = run::root().join(from);
     if !from.ends_with(".md") {
@@ -155,7 +155,7 @@ fn document(tree: &Tree, from: &str, to: &str, path: &str, places: &Places<'_>) 
     Ok(())
 }
 
-/// Puts the project's changelog into the tree.
+/// Adds the changelog of the project to the tree.
 pub(super) fn changelog(package: &Package, tree: &Tree) -> Outcome<PathBuf> {
     let path = format!("usr/share/doc/{}/changelog", package.name);
     document(tree, "CHANGELOG.md", "changelog", &path, package.documents)?;
@@ -166,11 +166,11 @@ pub(super) fn changelog(package: &Package, tree: &Tree) -> Outcome<PathBuf> {
 mod tests {
     use super::*;
 
-    /// What documents link to that only those need who change the programs.
+    /// Links to documents for developers only.
     const FOR_DEVELOPERS: [&str; 1] = ["docs/development.md"];
 
     #[test]
-    fn everything_that_goes_in_is_there() {
+    fn all_listed_contents_exist() {
         let root = run::root();
         for package in PACKAGES {
             for (from, _) in package.files {

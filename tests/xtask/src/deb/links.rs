@@ -1,5 +1,4 @@
-//! What documents and manual pages of a package refer to: files of the package, or
-//! nothing.
+//! Links of documents and manual pages in a package.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -141,7 +140,7 @@ pub(super) fn check(tree: &Tree, package: &str) -> Outcome {
         problems.extend(
             missing
                 .iter()
-                .map(|it| format!("{name}: there is no {}", it.display())),
+                .map(|it| format!("{name}: linked file {} does not exist", it.display())),
         );
     }
     match problems.as_slice() {
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_tree_is_named() {
+    fn missing_files_are_named() {
         let root = run::build_dir().join(format!("links-{}", std::process::id()));
         let tree = Tree::new(root.clone()).unwrap();
         let page = "usr/share/man/man1/nvmeof.1";

@@ -12,7 +12,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// An empty one.
+    /// Creates an empty tree.
     pub(super) fn new(root: PathBuf) -> Outcome<Self> {
         if root.exists() {
             fs::remove_dir_all(&root).map_err(|error| Failure::file("remove", &root, &error))?;
@@ -26,7 +26,7 @@ impl Tree {
         &self.root
     }
 
-    /// A folder in it, made where it is not there.
+    /// A folder in it, created if it does not exist.
     pub(super) fn folder(&self, place: &str) -> Outcome<PathBuf> {
         let mut folder = self.root.clone();
         make(&folder)?;
@@ -37,12 +37,12 @@ impl Tree {
         Ok(folder)
     }
 
-    /// A file that everybody may read.
+    /// A file that all users may read.
     pub(super) fn file(&self, from: &Path, to: &str) -> Outcome<PathBuf> {
         self.place(from, to, 0o644)
     }
 
-    /// A file that everybody may run.
+    /// A file that all users may execute.
     pub(super) fn program(&self, from: &Path, to: &str) -> Outcome<PathBuf> {
         self.place(from, to, 0o755)
     }
@@ -72,8 +72,8 @@ impl Tree {
         files(&self.root)
     }
 
-    /// As Debian wants manual pages and changelogs: the smallest, and the same
-    /// each time.
+    /// Compresses a file as Debian requires for manual pages and changelogs: smallest size,
+    /// reproducible.
     pub(super) fn compress(&self, path: &Path) -> Outcome {
         run::run(run::command("gzip").args(["-9n"]).arg(path))
     }
@@ -100,7 +100,7 @@ impl Tree {
         Ok(all)
     }
 
-    /// The sums of all files but those for dpkg itself, as `md5sums` has them.
+    /// The checksums of all files except control files, in the format of `md5sums`.
     pub(super) fn sums(&self) -> Outcome<String> {
         let mut sums = run::command("md5sum");
         sums.current_dir(&self.root).arg("--");
@@ -137,7 +137,7 @@ fn make(folder: &Path) -> Outcome {
     give(folder, 0o755)
 }
 
-/// Whatever the umask of the one who builds.
+/// Sets the mode, independent of the umask.
 fn give(path: &Path, mode: u32) -> Outcome {
     fs::set_permissions(path, Permissions::from_mode(mode))
         .map_err(|error| Failure::file("change", path, &error))

@@ -1,4 +1,4 @@
-//! The disk images of the demo: made from the project's own files, compared.
+//! The disk images of the demo, created from the files of the project.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _};
@@ -13,7 +13,7 @@ const IMAGE_BYTES: u64 = 64 * 1_048_576;
 const IMAGE_MIB: f64 = 64.0;
 const CHUNK: usize = 1 << 16;
 
-/// What of the project goes into the image.
+/// Files and folders for the image.
 const SOURCES: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
@@ -23,8 +23,8 @@ const SOURCES: &[&str] = &[
     "initiator",
 ];
 
-/// Makes `disk`, an ext4 image with the project's files, and `second`, empty
-/// and of the same size. Returns the number of files.
+/// Creates `disk`, an ext4 image with files of the project, and `second`, an empty image of
+/// the same size. Returns the number of files.
 pub(super) fn make(tree: &Path, disk: &Path, second: &Path) -> Outcome<usize> {
     let mut files = 0;
     for source in SOURCES {
@@ -101,7 +101,7 @@ fn equal(left: &Path, right: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// How fast a whole image went over, connecting included.
+/// Throughput of a whole image, including the connection.
 pub(super) fn rate(took: Duration) -> String {
     format!("{:.0} MiB/s", IMAGE_MIB / took.as_secs_f64())
 }
@@ -112,7 +112,7 @@ mod tests {
     use crate::demo::stage::Stage;
 
     #[test]
-    fn one_changed_byte_and_a_longer_file_are_noticed() {
+    fn changed_byte_and_longer_file_are_detected() {
         let stage = Stage::new(&std::env::temp_dir()).unwrap();
         let (left, right) = (stage.path("left"), stage.path("right"));
         let mut bytes = vec![7; CHUNK + 10];

@@ -1,4 +1,4 @@
-//! The folder and the target process of a demo, both gone afterwards.
+//! The folder and the target process of a demo, both removed at the end.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,29 +14,28 @@ use crate::run::{self, Failure, Outcome};
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Waits until we are gone (its standard input ends), then stops the process
-/// that the last line named, if any, and removes the folder. It is a process
-/// of its own because Ctrl-C and SIGKILL leave us no time to clean up.
+/// Waits until this program has ended (its standard input closes), then stops the process
+/// that the last line named, if any, and removes the folder. It is a separate process,
+/// because Ctrl-C and SIGKILL leave no time for cleanup.
 const JANITOR: &str = r#"
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then kill -TERM "$pid"; fi
 rm -rf -- "$1"
 "#;
 
-/// A folder and at most one target; dropped, neither is left.
+/// A folder and at most one target; both are removed when this is dropped.
 pub(super) struct Stage {
     folder: PathBuf,
     target: Option<Child>,
     janitor: Child,
-    /// Closing it sets the janitor to work.
+    /// Closing it starts the cleanup.
     orders: Option<ChildStdin>,
 }
 
 impl Stage {
     /// Makes a new folder in `parent`.
     ///
-    /// The build folder is a better parent than the system's temporary one,
-    /// which is memory on many machines: a disk image belongs on a disk.
+    /// Use the build folder, because the temporary folder of many systems is in memory.
     pub(super) fn new(parent: &Path) -> Outcome<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -87,10 +86,10 @@ impl Stage {
     fn wait_until_ready(&mut self, log: &Path) -> Outcome<String> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
-            // A log may hold anything; what is not text is not the ready line.
+            // A log may contain any bytes; the ready line is text.
             let text = fs::read(log).map_err(|error| Failure::file("read", log, &error))?;
             let text = String::from_utf8_lossy(&text);
-            // The last line may still be half of one.
+            // The last line may be incomplete.
             let mut lines = text
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
@@ -99,7 +98,7 @@ impl Stage {
             }
             if let Some(status) = self.exited()? {
                 return Err(Failure::Failed(format!(
-                    "the target ended by itself: {status}"
+                    "the target terminated unexpectedly: {status}"
                 )));
             }
             std::thread::sleep(PAUSE);
@@ -145,7 +144,7 @@ impl Stage {
         Ok(status)
     }
 
-    /// Its process id may soon belong to somebody else.
+    /// Its process id may soon be reused.
     fn forget_target(&mut self) {
         self.target = None;
         self.order("");
@@ -153,7 +152,7 @@ impl Stage {
 
     fn order(&mut self, pid: &str) {
         if let Some(orders) = &mut self.orders {
-            // A janitor that somebody killed cannot be helped.
+            // Fails if the janitor was killed, which does not matter.
             drop(writeln!(orders, "{pid}"));
         }
     }
@@ -162,7 +161,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if let Some(target) = &mut self.target {
-            // It had its chance in `stop`; errors mean that it is gone.
+            // `stop` has ended it already, or it is killed; errors mean that it has ended.
             drop(target.kill());
             drop(target.wait());
             self.forget_target();
@@ -172,8 +171,8 @@ impl Drop for Stage {
     }
 }
 
-/// Sends `signal` to a process. The program of that name is not on every
-/// machine; the shell always has its own.
+/// Sends `signal` to a process with the `kill` of the shell: not every machine has the
+/// program.
 fn kill(signal: &str, pid: u32) -> Command {
     let mut shell = run::command("sh");
     shell.args(["-c", &format!("kill {signal} {pid}")]);
@@ -212,13 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn target_that_ends_or_stops_badly_is_a_failure() {
+    fn unexpected_end_of_target_is_a_failure() {
         let mut stage = stage();
         let log = stage.path("log");
         let failure = stage
             .start(&mut shell("echo no; exit 2"), &log)
             .unwrap_err();
-        assert!(failure.to_string().contains("ended by itself"), "{failure}");
+        assert!(
+            failure.to_string().contains("terminated unexpectedly"),
+            "{failure}"
+        );
 
         let script = "trap 'exit 1' TERM; echo ready; while :; do sleep 0.1; done";
         stage.start(&mut shell(script), &log).unwrap();

@@ -1,5 +1,5 @@
-//! fio's headers, and fio itself: of exactly the fio that is installed, from the distribution's
-//! source package or from a folder that somebody gives.
+//! fio's headers, and fio itself, of exactly the installed version: from the source package
+//! of the distribution, or from a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use std::process::Command;
 
 use crate::run::{self, Failure, Outcome};
 
-/// The fio that is installed.
+/// The installed fio.
 #[derive(Debug)]
 pub(super) struct Installed {
-    /// What it calls itself: `fio-3.33`.
+    /// Its version string: `fio-3.33`.
     pub(super) version: String,
 }
 
-/// Written last: the folder beside it is whole.
+/// Written last: the folder beside it is complete.
 const DONE: &str = ".configured";
-/// Leads to the nearest mirror.
+/// Redirects to the nearest mirror.
 const MIRROR: &str = "http://deb.debian.org";
-/// What verifies the archive's signature; package debian-archive-keyring.
+/// Keys that verify the archive's signature; package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 impl Installed {
-    /// Asks the fio that is found first.
+    /// Runs the first fio in the search path.
     pub(super) fn find() -> Outcome<Self> {
         let version = run::output(run::command("fio").arg("--version"))?;
         let version = version.trim().to_owned();
@@ -30,8 +30,7 @@ impl Installed {
     }
 }
 
-/// A folder with the headers of `fio`, configured. It is kept for the next
-/// time.
+/// A folder with the configured headers of `fio`, kept for later runs.
 pub(super) fn headers(fio: &Installed, given: Option<&Path>) -> Outcome<PathBuf> {
     let place = run::build_dir().join("fio-engine");
     if let Some(folder) = given {
@@ -40,7 +39,7 @@ pub(super) fn headers(fio: &Installed, given: Option<&Path>) -> Outcome<PathBuf>
             std::path::absolute(folder).map_err(|error| Failure::file("find", folder, &error))?;
         if !folder.is_dir() {
             let folder = folder.display();
-            return Err(Failure::Usage(format!("{folder} is no folder")));
+            return Err(Failure::Usage(format!("{folder}: not a folder")));
         }
         let copy = place.join("given");
         empty(&copy)?;
@@ -66,11 +65,11 @@ pub(super) fn headers(fio: &Installed, given: Option<&Path>) -> Outcome<PathBuf>
     Ok(source)
 }
 
-/// Lets fio's own script find out what the headers want to know.
+/// Runs fio's configure script, which generates a header.
 fn configured(source: PathBuf, fio: &Installed) -> Outcome<PathBuf> {
     if !source.join("ioengines.h").is_file() {
         return Err(Failure::Usage(format!(
-            "{} is no source tree of fio: there is no ioengines.h",
+            "{}: not a source tree of fio: ioengines.h is missing",
             source.display()
         )));
     }
@@ -79,18 +78,18 @@ fn configured(source: PathBuf, fio: &Installed) -> Outcome<PathBuf> {
     Ok(source)
 }
 
-/// fio, built in its configured tree; it is kept for the next time.
+/// fio, built in its configured tree, kept for later runs.
 pub(super) fn fio(source: &Path) -> Outcome<PathBuf> {
     let mut make = Command::new("make");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make.args(["-s", &format!("-j{jobs}")]);
-    // fio's own default is code for the CPU that builds it.
+    // By default, fio is built for the CPU of the build machine.
     make.args(["CONFIG_BUILD_NATIVE=", "fio"]);
     makes(source, &mut make, "fio")
 }
 
-/// Runs a step of fio's own build in its tree, with its output in a file there;
-/// returns what it made.
+/// Runs a step of fio's build in its tree, with its output in a file there; returns the
+/// path of the result.
 fn makes(source: &Path, step: &mut Command, what: &str) -> Outcome<PathBuf> {
     let log = source.join(format!("{what}.log"));
     let out = fs::File::create(&log).map_err(|error| Failure::file("write", &log, &error))?;
@@ -104,15 +103,15 @@ fn makes(source: &Path, step: &mut Command, what: &str) -> Outcome<PathBuf> {
         return Ok(made);
     }
     Err(Failure::Failed(format!(
-        "{} of fio: {status}; {} says why",
+        "{} of fio: {status}; see {}",
         step.get_program().display(),
         log.display()
     )))
 }
 
-/// Structures of another version have another shape.
+/// Checks the version: structures differ between versions.
 fn check_version(source: &Path, fio: &Installed) -> Outcome {
-    // A release says in this script which it is; FIO-VERSION-FILE comes first.
+    // A release has its version in this script; FIO-VERSION-FILE takes precedence.
     let words = ["FIO-VERSION-FILE", "FIO-VERSION-GEN"]
         .into_iter()
         .find_map(|name| fs::read_to_string(source.join(name)).ok())
@@ -120,7 +119,7 @@ fn check_version(source: &Path, fio: &Installed) -> Outcome {
     match words {
         Some(found) if found == fio.version => Ok(()),
         found => Err(Failure::Usage(format!(
-            "the source tree is of {}, installed is {}; get the sources of that version",
+            "the source tree is {}, the installed fio is {}; get the sources of that version",
             found.as_deref().unwrap_or("no known version"),
             fio.version
         ))),
@@ -137,7 +136,7 @@ fn version_in(text: &str) -> Option<String> {
     })
 }
 
-/// The source package of the fio that is installed.
+/// The source package of the installed fio.
 #[derive(Debug)]
 struct Package {
     name: String,
@@ -146,8 +145,8 @@ struct Package {
     codename: String,
 }
 
-/// What to do where the source package cannot be had.
-const REMEDY: &str = "Get fio's sources of the installed version (`fio --version`) yourself, \
+/// The remedy if there is no source package.
+const REMEDY: &str = "Get the sources of the installed fio (`fio --version`), \
      and run\n\n    cargo xtask fio-engine --fio-source DIR";
 
 impl Package {
@@ -155,7 +154,7 @@ impl Package {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let codename = debian(&release).ok_or_else(|| {
             Failure::Usage(format!(
-                "this is not Debian, whose source packages have the headers of its fio. {REMEDY}"
+                "this is not Debian, so there is no source package with fio's headers. {REMEDY}"
             ))
         })?;
         let path = run::find("fio").unwrap_or_default();
@@ -174,14 +173,14 @@ impl Package {
                 codename,
             }),
             _ => Err(Failure::Usage(format!(
-                "{} does not come from Debian's package. {REMEDY}",
+                "{} is not from Debian's package. {REMEDY}",
                 path.display()
             ))),
         }
     }
 
     /// Downloads the package, checks it against the archive's signature and
-    /// unpacks it to `source` in `folder`. The system's apt is not touched: the
+    /// unpacks it to `source` in `folder`. The system's apt is not changed: the
     /// list of sources and all state are in `folder`.
     fn fetch(&self, folder: &Path) -> Outcome {
         if !Path::new(KEYRING).is_file() {
@@ -225,7 +224,7 @@ impl Package {
         // apt checked it, and by hashes that the archive signed.
         unpack.args(["--no-check", "-x", &description, "source"]);
         run::run(unpack.current_dir(folder))?;
-        // 20 MB that nobody needs again.
+        // 20 MB that are not needed again.
         empty(&folder.join("lists"))
     }
 }
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_tree_says_its_version() {
+    fn version_of_source_tree_is_read() {
         let script = "#!/bin/sh\n\nGVF=FIO-VERSION-FILE\nDEF_VER=fio-3.33\n\nLF='\n'\n";
         assert_eq!(version_in(script).as_deref(), Some("fio-3.33"));
         assert_eq!(

@@ -1,12 +1,12 @@
-//! Floods of records that cost their sender next to nothing, with an honest connection
-//! beside them: counted is what one poll takes of them.
+//! Tests of floods with records that cost their sender next to nothing, beside an honest
+//! connection. They count the records that one poll processes.
 
 use super::*;
 use crate::channel::Channel;
 use crate::message::Message;
 use crate::record::{GRAIN, Kind, Record};
 
-/// Records that one poll takes at most of a connection which sends nothing else.
+/// Maximum records that one poll processes of a connection which sends nothing else.
 const IN_ONE_POLL: u64 = 32;
 /// Polls of a flood.
 const POLLS: u32 = 50;
@@ -65,9 +65,9 @@ impl Beside {
         while channel.has_room(payload.len()).unwrap() {
             channel.put(record, [payload, &[]]).unwrap();
         }
-        if channel.tell() {
+        if channel.publish() {
             let conn = self.host.sides[0].provider.conns.get_mut(self.flooded[0].0);
-            conn.unwrap().say(&Message::Wake);
+            conn.unwrap().send(&Message::Wake);
         }
     }
 
@@ -102,7 +102,7 @@ impl Beside {
 }
 
 #[test]
-fn honest_connection_waits_for_few_records_that_bring_nothing() {
+fn honest_connection_waits_for_few_idle_records() {
     let kinds = [
         (Kind::Send, 0),
         (Kind::Send, 1),
@@ -124,7 +124,7 @@ fn honest_connection_waits_for_few_records_that_bring_nothing() {
     }
 }
 
-/// Reads of no bytes: of more than may be in flight the connection ends.
+/// Reads of no bytes: more than may be in flight end the connection.
 #[test]
 fn honest_connection_waits_for_no_more_reads_than_may_be_in_flight() {
     let mut beside = Beside::new(Pages::Normal);
@@ -132,9 +132,9 @@ fn honest_connection_waits_for_no_more_reads_than_may_be_in_flight() {
     assert_eq!(beside.taken_in_a_poll(), None);
 }
 
-/// One store makes a whole ring of records that were taken before.
+/// One store republishes a whole ring of records that were processed before.
 #[test]
-fn honest_connection_waits_for_few_records_of_a_ring_that_goes_round() {
+fn honest_connection_waits_for_few_republished_records() {
     let mut beside = Beside::new(Pages::Normal);
     beside.flood(record(Kind::Send, 0, &beside.window));
     for _ in 0..POLLS {

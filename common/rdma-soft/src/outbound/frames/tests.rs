@@ -1,4 +1,4 @@
-//! Frames, whatever the stream takes of them.
+//! Tests of frames with any number of bytes accepted by the stream.
 
 use super::*;
 use crate::iwarp::{Kind, Opcode};
@@ -47,7 +47,7 @@ fn send_all(frames: &mut Frames, memory: &[u8], step: usize, slices: usize) -> (
 
 proptest! {
     #[test]
-    fn partial_sends_change_nothing(
+    fn partial_sends_yield_same_bytes(
         lens in proptest::collection::vec((0usize..300, 0usize..64), 1..20),
         step in 1usize..500,
         slices in 1usize..9,
@@ -75,7 +75,7 @@ proptest! {
 }
 
 #[test]
-fn cutting_keeps_the_frame_that_is_half_sent() {
+fn cutting_keeps_partly_sent_frame() {
     let memory = [5; 100];
     let header_len = MPA_LEN + 14;
     let frame = header_len + 100 + 4;
@@ -104,7 +104,7 @@ fn cutting_keeps_the_frame_that_is_half_sent() {
 }
 
 #[test]
-fn framing_ahead_is_bounded() {
+fn waiting_frames_are_bounded() {
     let memory = [5; 100];
     let mut frames = Frames::new();
     while frames.has_room() {
@@ -119,13 +119,13 @@ fn framing_ahead_is_bounded() {
 }
 
 #[test]
-fn what_is_sent_up_to_a_boundary_leaves_nothing_to_cut() {
+fn cutting_at_frame_boundary_leaves_nothing() {
     let head = Inline::new(&[0; 64]).unwrap();
     let mut frames = Frames::new();
     for number in 0..3 {
         frames.frame(&header(64), &head, Payload::NONE, Done::Work(number));
     }
-    // They lie one after the other and go out in one slice.
+    // They are adjacent and are sent in one slice.
     let mut slices = [IoSlice::new(&[]); 4];
     let (used, offered) = frames.gather(&mut slices, |_, _, _| &[]);
     assert_eq!(used, 1);
@@ -136,7 +136,7 @@ fn what_is_sent_up_to_a_boundary_leaves_nothing_to_cut() {
     assert_eq!(send_all(&mut frames, &[], 3, 1).0.len(), 8);
 }
 
-/// Two answers, with the message of each as a frame of its own or behind its data.
+/// Two responses, with the message of each as a frame of its own or behind its data.
 fn answers(crc: bool, memory: &[u8], behind: bool) -> Frames {
     let mut frames = Frames::new();
     frames.crc = crc;
@@ -155,7 +155,7 @@ fn answers(crc: bool, memory: &[u8], behind: bool) -> Frames {
 }
 
 #[test]
-fn a_message_behind_its_data_is_the_same_bytes() {
+fn message_behind_its_data_yields_same_bytes() {
     let memory: Vec<u8> = (0..100).collect();
     for (crc, step) in [(false, 1), (true, 3), (true, 50), (false, usize::MAX)] {
         let mut apart = answers(crc, &memory, false);
@@ -169,7 +169,7 @@ fn a_message_behind_its_data_is_the_same_bytes() {
 }
 
 #[test]
-fn data_that_are_half_sent_take_their_message_along() {
+fn partly_sent_data_keep_their_message() {
     let memory = [5; 100];
     let whole = send_all(&mut answers(true, &memory, true), &memory, 1000, 8);
     let one = whole.0.len() / 2;

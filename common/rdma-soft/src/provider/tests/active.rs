@@ -1,8 +1,8 @@
-//! The provider connects to a peer that is made by hand.
+//! Tests in which the provider connects to a hand-made peer.
 
 use super::*;
 
-/// The provider connects; the answers are made by hand.
+/// A provider that connects; the replies are hand-made.
 struct Active {
     provider: SoftRdma<Pipes>,
     peer: Pipes,
@@ -16,8 +16,8 @@ impl Active {
         let (streams, mut peer) = Pipes::pair(1 << 20, 1 << 20);
         peer.listen(addr()).unwrap();
         let (mut provider, pool) = Raw::provider(SoftConfig::default(), streams);
-        let said = PrivateData::new(b"hello").unwrap();
-        let qp = provider.connect(addr(), &CONFIG, &said, Duration::ZERO);
+        let private_data = PrivateData::new(b"hello").unwrap();
+        let qp = provider.connect(addr(), &CONFIG, &private_data, Duration::ZERO);
         Self {
             provider,
             peer,
@@ -60,7 +60,7 @@ impl Active {
 }
 
 #[test]
-fn a_peer_without_revision_2_is_asked_again_with_1() {
+fn connect_falls_back_to_revision_1() {
     for how in 0..3 {
         let mut active = Active::new();
         let stream = active.asked(2);
@@ -79,7 +79,7 @@ fn a_peer_without_revision_2_is_asked_again_with_1() {
 }
 
 #[test]
-fn who_called_keeps_to_segments_as_well() {
+fn active_side_respects_segment_size() {
     for (segment, count) in [(Some(1460), 3), (None, 1)] {
         let mut active = Active::new();
         active.peer.set_segment(segment);
@@ -97,13 +97,13 @@ fn who_called_keeps_to_segments_as_well() {
         active.turn();
         let mut bytes = vec![0; 8192];
         let bufs = &mut [IoSliceMut::new(&mut bytes)];
-        let heard = active.peer.recv(stream, bufs).unwrap();
-        assert_eq!(segments::fpdus(&bytes[..heard]).len(), count);
+        let received = active.peer.recv(stream, bufs).unwrap();
+        assert_eq!(segments::fpdus(&bytes[..received]).len(), count);
     }
 }
 
 #[test]
-fn replies_that_break_the_rules_end_the_connection() {
+fn invalid_reply_ends_connection() {
     let reads = Reads::new(2, 2).to_bytes();
     for (flags, revision, private) in [
         (0x90, 2, &reads[..]),
@@ -128,7 +128,7 @@ fn replies_that_break_the_rules_end_the_connection() {
 }
 
 #[test]
-fn a_responder_that_wants_too_many_reads_is_told() {
+fn reply_with_too_many_reads_gets_terminate() {
     let mut active = Active::new();
     let stream = active.asked(2);
     active.answer(stream, 0x10, 2, &Reads::new(2, 3).to_bytes());
@@ -139,7 +139,7 @@ fn a_responder_that_wants_too_many_reads_is_told() {
     assert!(matches!(&active.events[..], [Event::Closed { .. }]));
 }
 
-/// An RDMA Read of 100 bytes is in flight; gives what it asked.
+/// Starts an RDMA Read of 100 bytes and returns its request.
 fn reading() -> (Active, StreamId, ReadRequest, RemoteSlice) {
     let mut active = Active::new();
     let stream = active.asked(2);
@@ -177,7 +177,7 @@ fn piece(opcode: Opcode, stag: u32, to: u64, len: usize, last: bool) -> Vec<u8> 
 }
 
 #[test]
-fn answers_to_a_read_may_come_in_pieces() {
+fn read_response_in_pieces_is_accepted() {
     let (mut active, stream, request, _) = reading();
     let (stag, to) = (request.sink_stag, request.sink_to);
     let first = piece(Opcode::READ_RESPONSE, stag, to, 60, false);
@@ -197,7 +197,7 @@ fn answers_to_a_read_may_come_in_pieces() {
 }
 
 #[test]
-fn answers_that_do_not_fit_the_read_are_faults() {
+fn mismatched_read_response_is_a_fault() {
     let (_, _, request, exposed) = reading();
     let (stag, to) = (request.sink_stag, request.sink_to);
     let respond = Opcode::READ_RESPONSE;
@@ -207,11 +207,11 @@ fn answers_that_do_not_fit_the_read_are_faults() {
         (codes::DDP_BOUNDS, respond, 0, 0, 101, true),
         (codes::RDMAP_UNSPECIFIED, respond, 0, 0, 99, true),
         (codes::RDMAP_UNSPECIFIED, respond, 0, 0, 100, false),
-        // A sink is for the answer only.
+        // A sink accepts only the Read Response.
         (codes::DDP_STAG, Opcode::WRITE, 0, 0, 100, true),
     ] {
         let (mut active, stream, request, _) = reading();
-        // The providers draw alike; the addresses differ.
+        // Both providers use the same random numbers; the addresses differ.
         assert_eq!(request.sink_stag, stag);
         let to = request.sink_to + to_offset;
         let bytes = piece(opcode, stag + stag_offset, to, len, last);
@@ -230,7 +230,7 @@ fn answers_that_do_not_fit_the_read_are_faults() {
             other => panic!("{other:?}"),
         }
     }
-    // Nor does exposed memory take answers.
+    // Nor does exposed memory accept Read Responses.
     let (mut active, stream, _, again) = reading();
     assert_eq!((again.key, to > 0), (exposed.key, true));
     let bytes = piece(respond, again.key.0, again.addr, 100, true);
@@ -242,7 +242,7 @@ fn answers_that_do_not_fit_the_read_are_faults() {
 }
 
 impl Active {
-    /// What the peer got by `ms`, a frame for each that has `len` bytes.
+    /// Number of frames of `len` bytes that the peer received by `ms`.
     fn frames_at(&mut self, ms: u64, stream: StreamId, len: usize) -> usize {
         let now = Duration::from_millis(ms);
         while self.provider.poll(now, &mut self.events) {}
@@ -257,11 +257,11 @@ impl Active {
     }
 }
 
-/// Length of a Write of nothing: MPA length, tagged header, CRC.
+/// Length of an empty Write: MPA length, tagged header, CRC.
 const NOTHING: usize = 2 + 14 + 4;
 
 #[test]
-fn a_peer_that_is_silent_gets_writes_of_nothing() {
+fn silent_peer_gets_empty_writes() {
     let mut active = Active::new();
     let stream = active.asked(2);
     active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
@@ -275,7 +275,7 @@ fn a_peer_that_is_silent_gets_writes_of_nothing() {
 }
 
 #[test]
-fn a_peer_that_was_heard_gets_none() {
+fn peer_that_sent_gets_no_empty_writes() {
     let mut active = Active::new();
     let stream = active.asked(2);
     active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());

@@ -1,13 +1,12 @@
-//! Answers to RDMA Reads: in whatever segments they come, and whatever comes
-//! between them.
+//! Tests of RDMA Read Responses with any segments, and any messages between them.
 
 use super::*;
 
-/// A Read is in flight: what it asks for.
+/// Starts a Read and returns its request.
 fn reading(len: usize) -> (Raw, QpId, ReadRequest) {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     // The first FPDU is the initiator's.
-    raw.say(&tagged(Opcode::WRITE, 0, b""));
+    raw.send(&tagged(Opcode::WRITE, 0, b""));
     raw.turn();
     let mut local = raw.pool.take().unwrap();
     local.set_view(0..len).unwrap();
@@ -19,12 +18,12 @@ fn reading(len: usize) -> (Raw, QpId, ReadRequest) {
     let work = Work::Read { local, remote };
     raw.provider.post(qp, Tag(1), work).unwrap();
     raw.turn();
-    let asked = ReadRequest::parse(raw.hear()[20..].first_chunk().unwrap());
+    let asked = ReadRequest::parse(raw.receive()[20..].first_chunk().unwrap());
     assert_eq!(asked.len as usize, len);
     (raw, qp, asked)
 }
 
-/// The segment of the answer with the bytes from `start` to `end`.
+/// The segment of the response with the bytes from `start` to `end`.
 fn segment(asked: &ReadRequest, start: usize, end: usize) -> Vec<u8> {
     let header = Header {
         opcode: Opcode::READ_RESPONSE,
@@ -38,14 +37,14 @@ fn segment(asked: &ReadRequest, start: usize, end: usize) -> Vec<u8> {
     framed(&header, &content(end)[start..])
 }
 
-/// The events are: so many messages of 8 bytes, and the whole answer.
+/// Checks that the events are `messages` messages of 8 bytes and the complete response.
 fn assert_came(raw: &mut Raw, messages: usize, len: usize) {
-    let (mut heard, mut read) = (0, false);
+    let (mut arrived, mut read) = (0, false);
     for event in raw.events.drain(..) {
         match event {
             Event::Received(received) => {
                 assert_eq!(received.buf[..received.len], *b"8 bytes.");
-                heard += 1;
+                arrived += 1;
             }
             Event::Completion(done) => {
                 assert!(*done.buf.unwrap() == content(len));
@@ -54,13 +53,13 @@ fn assert_came(raw: &mut Raw, messages: usize, len: usize) {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((heard, read), (messages, true));
+    assert_eq!((arrived, read), (messages, true));
 }
 
 proptest! {
-    /// What is received ahead of its header is right, or put right.
+    /// Bytes received before their header are correct, or moved.
     #[test]
-    fn answers_come_in_any_segments(
+    fn read_response_in_any_segments_is_accepted(
         sizes in prop::collection::vec(prop_oneof![1..100_usize, 8192..16_384_usize], 1..5),
         messages in prop::collection::vec(any::<bool>(), 5),
         pieces in prop::collection::vec(prop_oneof![1..64_usize, 1..50_000_usize], 1..12),
@@ -83,7 +82,7 @@ proptest! {
         let mut left = &bytes[..];
         for piece in pieces.iter().cycle() {
             let (now, rest) = left.split_at((*piece).min(left.len()));
-            raw.say(now);
+            raw.send(now);
             raw.turn();
             left = rest;
             if left.is_empty() {
@@ -98,11 +97,11 @@ proptest! {
 fn two_large_segments_take_one_call() {
     let (mut raw, _, asked) = reading(65536);
     let first = segment(&asked, 0, 40_000);
-    // So that it is known that a large one comes.
-    raw.say(&first[..20]);
+    // So that a large one is expected.
+    raw.send(&first[..20]);
     raw.turn();
-    raw.say(&first[20..]);
-    raw.say(&segment(&asked, 40_000, 65536));
+    raw.send(&first[20..]);
+    raw.send(&segment(&asked, 40_000, 65536));
     let before = raw.peer.received();
     raw.turn();
     assert_eq!(raw.peer.received() - before, 1);

@@ -1,5 +1,5 @@
-//! Floods of frames that cost their sender next to nothing, with an honest connection
-//! beside them: counted is what one poll takes of them.
+//! Tests of floods with frames that cost their sender next to nothing, beside an honest
+//! connection. They count the frames that one poll processes.
 
 use super::idle::IN_ONE_POLL;
 use super::*;
@@ -33,16 +33,16 @@ impl Beside {
 
     fn flood(&mut self, bytes: &[u8]) {
         self.raw.stream = self.flooded.1;
-        self.raw.say(bytes);
+        self.raw.send(bytes);
     }
 
-    /// Frames that came on the flooded connection; `None` once it has ended.
+    /// Frames received on the flooded connection; `None` once it has ended.
     fn frames(&self) -> Option<u64> {
         let conn = self.raw.provider.conns.get(self.flooded.0)?;
         (conn.phase == Phase::Running).then(|| conn.rx.frames())
     }
 
-    /// The honest peer sends a message, which one poll has to bring.
+    /// The honest peer sends a message, which one poll has to receive.
     fn poll(&mut self, flood: &str) {
         self.sent += 1;
         let buf = self.raw.pool.take().unwrap();
@@ -50,7 +50,7 @@ impl Beside {
         posted.unwrap();
         self.raw.stream = self.honest.1;
         self.raw
-            .say(&untagged(Opcode::SEND, 0, self.sent, &[1; 64]));
+            .send(&untagged(Opcode::SEND, 0, self.sent, &[1; 64]));
         self.raw.provider.poll(self.raw.now, &mut self.raw.events);
         let honest = |event: &Event| match event {
             Event::Received(one) => one.qp == self.honest.0 && one.outcome.is_success(),
@@ -60,7 +60,7 @@ impl Beside {
         assert_eq!(came, 1, "beside {flood}");
     }
 
-    /// The most frames of the flood that one poll took, until it was over.
+    /// Maximum frames of the flood that one poll processed, until its end.
     fn most_in_one_poll(&mut self, flood: &str) -> u64 {
         let (mut before, mut most) = (self.frames().unwrap(), 0);
         for _ in 0..COUNT {
@@ -88,7 +88,7 @@ fn piece(opcode: Opcode, kind: Kind, payload: &[u8]) -> Vec<u8> {
     framed(&header, payload)
 }
 
-/// Pieces of one message with so many bytes each.
+/// Pieces of one message with `len` bytes each.
 fn pieces_of_a_send(len: usize) -> Vec<u8> {
     let piece = |at: usize| {
         let kind = Kind::Untagged {
@@ -102,7 +102,7 @@ fn pieces_of_a_send(len: usize) -> Vec<u8> {
     (0..COUNT).flat_map(piece).collect()
 }
 
-/// Pieces of the answer to a Read, with so many bytes each.
+/// Pieces of the response to a Read, with `len` bytes each.
 fn pieces_of_an_answer(asked: &ReadRequest, len: usize) -> Vec<u8> {
     let piece = |at: usize| {
         let kind = Kind::Tagged {
@@ -154,7 +154,7 @@ fn honest_connection_waits_for_few_writes() {
 }
 
 #[test]
-fn honest_connection_waits_for_few_pieces_of_an_answer() {
+fn honest_connection_waits_for_few_pieces_of_a_response() {
     for len in [0, 1] {
         let mut beside = Beside::new();
         // The first frame is the initiator's.
@@ -171,7 +171,7 @@ fn honest_connection_waits_for_few_pieces_of_an_answer() {
         provider.post(qp, Tag(1), read).unwrap();
         provider.submit(Duration::ZERO);
         beside.raw.stream = beside.flooded.1;
-        let asked = ReadRequest::parse(beside.raw.hear()[20..].first_chunk().unwrap());
+        let asked = ReadRequest::parse(beside.raw.receive()[20..].first_chunk().unwrap());
         beside.flood(&pieces_of_an_answer(&asked, len));
         let most = beside.most_in_one_poll("pieces of an answer");
         assert!(most <= IN_ONE_POLL, "{most} pieces of {len} bytes");
@@ -179,9 +179,9 @@ fn honest_connection_waits_for_few_pieces_of_an_answer() {
     }
 }
 
-/// What a connection that was honest may have received at once is taken once.
+/// The burst that an honest connection may send is accepted once.
 #[test]
-fn connection_that_was_honest_floods_one_poll() {
+fn flood_after_honest_traffic_affects_one_poll() {
     let mut beside = Beside::new();
     for msn in 1..=100 {
         let buf = beside.raw.pool.take().unwrap();
@@ -200,8 +200,8 @@ fn connection_that_was_honest_floods_one_poll() {
     assert!(most <= IN_ONE_POLL, "{most} Writes");
 }
 
-/// Reads of no bytes: of more than the peer may have in flight the connection ends, and
-/// no poll takes more than these.
+/// Reads of no bytes: more than the peer may have in flight end the connection, and no poll
+/// processes more than these.
 #[test]
 fn honest_connection_waits_for_no_more_reads_than_may_be_in_flight() {
     let reads = |from: u32, count: u32| -> Vec<u8> {
@@ -214,7 +214,7 @@ fn honest_connection_waits_for_no_more_reads_than_may_be_in_flight() {
     assert!(most <= CONFIG.reads_in.into(), "{most} in one poll");
     assert_eq!(beside.frames(), None, "there were too many in flight");
 
-    // A peer that waits for the answers.
+    // A peer that waits for the responses.
     let mut beside = Beside::new();
     for round in 0..100 {
         beside.flood(&reads(1 + 2 * round, 2));
@@ -233,7 +233,7 @@ fn honest_connection_waits_for_one_terminate() {
     assert_eq!((most, beside.frames()), (0, None), "the first one ends it");
 }
 
-/// Of frames that come byte by byte a poll takes what is there.
+/// Of frames that arrive byte by byte a poll takes the available bytes.
 #[test]
 fn honest_connection_waits_for_one_receive_call_of_a_trickle() {
     let mut beside = Beside::new();
@@ -242,7 +242,7 @@ fn honest_connection_waits_for_one_receive_call_of_a_trickle() {
     let frame = tagged(Opcode::WRITE, 0, b"");
     for (ask, byte) in asks.iter().zip(frame.iter().cycle()) {
         beside.raw.stream = trickling;
-        beside.raw.say(&[*ask]);
+        beside.raw.send(&[*ask]);
         beside.flood(&[*byte]);
         let before = beside.raw.peer.received();
         beside.poll("a trickle");

@@ -1,11 +1,12 @@
-//! Segments that cost their sender nothing: others do not wait for more than a few.
+//! Tests of segments that cost their sender nothing: other connections wait for few of them
+//! only.
 
 use super::*;
 
-/// Segments that one poll takes at most of a connection which sends nothing else.
+/// Maximum segments that one poll processes of a connection which sends nothing else.
 pub(super) const IN_ONE_POLL: u64 = 128;
 
-/// An empty segment of a Send that goes on.
+/// An empty segment of a Send, not the last.
 fn empty_send() -> Vec<u8> {
     let header = Header {
         opcode: Opcode::SEND,
@@ -25,12 +26,12 @@ fn frames(raw: &Raw, qp: QpId) -> u64 {
     raw.provider.conns.get(qp).unwrap().rx.frames()
 }
 
-/// The most frames that one poll took of `count` of them.
+/// Maximum frames that one poll processed, of `count`.
 fn most_in_one_poll(segment: &[u8], count: usize) -> u64 {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     let buf = raw.pool.take().unwrap();
     raw.provider.post_recv(qp, Tag(1), buf).unwrap();
-    raw.say(&segment.repeat(count));
+    raw.send(&segment.repeat(count));
     let mut most = 0;
     while frames(&raw, qp) < count as u64 {
         let before = frames(&raw, qp);
@@ -41,20 +42,20 @@ fn most_in_one_poll(segment: &[u8], count: usize) -> u64 {
 }
 
 #[test]
-fn empty_segments_of_a_send_wait_for_other_connections() {
+fn other_connections_wait_for_few_empty_send_segments() {
     let most = most_in_one_poll(&empty_send(), 20_000);
     assert!(most <= IN_ONE_POLL, "{most} in one poll");
 }
 
 #[test]
-fn empty_writes_wait_for_other_connections() {
+fn other_connections_wait_for_few_empty_writes() {
     let most = most_in_one_poll(&tagged(Opcode::WRITE, 0, b""), 20_000);
     assert!(most <= IN_ONE_POLL, "{most} in one poll");
 }
 
-/// What brings something is taken as fast as before.
+/// Segments with payload are received as fast as before.
 #[test]
-fn messages_are_received_together_after_the_first() {
+fn messages_after_first_are_received_together() {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     for round in 0..40_u32 {
         let mut bytes = Vec::new();
@@ -63,7 +64,7 @@ fn messages_are_received_together_after_the_first() {
             raw.provider.post_recv(qp, Tag(1), buf).unwrap();
             bytes.extend(untagged(Opcode::SEND, 0, 4 * round + at, &[1; 4000]));
         }
-        raw.say(&bytes);
+        raw.send(&bytes);
         let before = frames(&raw, qp);
         assert!(raw.provider.poll(raw.now, &mut raw.events));
         let received = frames(&raw, qp) - before;

@@ -1,4 +1,4 @@
-//! How long FPDUs are: what the path takes at once.
+//! Tests of the length of FPDUs: they fit the segments of the path.
 
 use nvmeof_rdma::Inline;
 
@@ -7,10 +7,10 @@ use crate::iwarp::{MAX_PAYLOAD, MPA_LEN, pad_len};
 
 const SEGMENTS: [usize; 4] = [536, 1460, 8960, 65483];
 
-/// One FPDU of ours: its header, payload and length.
+/// A sent FPDU: its header, payload and length.
 pub(super) type Fpdu = (Header, Vec<u8>, usize);
 
-/// Takes FPDUs apart.
+/// Parses FPDUs.
 pub(super) fn fpdus(mut bytes: &[u8]) -> Vec<Fpdu> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -24,20 +24,20 @@ pub(super) fn fpdus(mut bytes: &[u8]) -> Vec<Fpdu> {
     all
 }
 
-/// In full operation over a path of that segment.
+/// An established connection over a path with this segment size.
 fn over(segment: Option<usize>) -> (Raw, QpId) {
     let mut raw = Raw::passive(SoftConfig::default());
     raw.peer.set_segment(segment);
-    raw.say(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
+    raw.send(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
     raw.turn();
     let qp = raw.request().qp;
     raw.provider.prepare(qp, &CONFIG).unwrap();
     raw.provider.accept(qp, &PrivateData::empty()).unwrap();
     raw.turn();
     raw.events.clear();
-    raw.hear();
+    raw.receive();
     // The first FPDU is the initiator's.
-    raw.say(&tagged(Opcode::WRITE, 0, b""));
+    raw.send(&tagged(Opcode::WRITE, 0, b""));
     raw.turn();
     (raw, qp)
 }
@@ -50,8 +50,8 @@ impl Raw {
         buf
     }
 
-    /// What a Write of `len` bytes, a Send of 8 and `len`, and the answer to a
-    /// Read of `len` become.
+    /// The FPDUs of a Write of `len` bytes, a Send of 8 and `len`, and the response to a Read
+    /// of `len`.
     fn all_kinds(&mut self, qp: QpId, len: usize) -> [Vec<Fpdu>; 3] {
         let local = self.filled(len);
         let remote = RemoteSlice {
@@ -62,7 +62,7 @@ impl Raw {
         let work = Work::Write { local, remote };
         self.provider.post(qp, Tag(1), work).unwrap();
         self.turn();
-        let write = fpdus(&self.hear());
+        let write = fpdus(&self.receive());
         let work = Work::Send {
             head: Inline::new(b"8 bytes.").unwrap(),
             body: Some(self.filled(len)),
@@ -71,7 +71,7 @@ impl Raw {
         };
         self.provider.post(qp, Tag(2), work).unwrap();
         self.turn();
-        let send = fpdus(&self.hear());
+        let send = fpdus(&self.receive());
         let source = self.filled(len);
         let source = self.provider.expose(qp, source, Rights::REMOTE_READ);
         let source = source.unwrap_or_else(|refused| panic!("{:?}", refused.why));
@@ -84,15 +84,16 @@ impl Raw {
         };
         let mut bytes = Vec::new();
         asks.write(&mut bytes);
-        self.say(&untagged(Opcode::READ_REQUEST, 1, 1, &bytes));
+        self.send(&untagged(Opcode::READ_REQUEST, 1, 1, &bytes));
         self.turn();
-        let answer = fpdus(&self.hear());
+        let answer = fpdus(&self.receive());
         assert_eq!(self.events.len(), 2, "{:?}", self.events);
         [write, send, answer]
     }
 }
 
-/// The payload is whole and in its place; only the last FPDU says so.
+/// Checks that the payload is complete and in order, and that only the last FPDU is marked as
+/// last.
 fn assert_whole(message: &[Fpdu], first: &[u8], len: usize) {
     let mut so_far = Vec::new();
     for (number, (header, payload, _)) in message.iter().enumerate() {
@@ -109,7 +110,7 @@ fn assert_whole(message: &[Fpdu], first: &[u8], len: usize) {
     assert!(so_far == [first, &content(len)].concat());
 }
 
-/// Sizes around where a message gets one more FPDU.
+/// Sizes around the boundary where a message gets one more FPDU.
 fn sizes() -> impl Strategy<Value = (usize, usize)> {
     let border = |segment: usize| {
         let most = 65536 / segment + 1;
@@ -123,7 +124,7 @@ fn sizes() -> impl Strategy<Value = (usize, usize)> {
 
 proptest! {
     #[test]
-    fn every_fpdu_fits_a_segment_and_all_but_the_last_fill_it((segment, len) in sizes()) {
+    fn fpdus_fit_segment_and_all_but_last_fill_it((segment, len) in sizes()) {
         let (mut raw, qp) = over(Some(segment));
         let messages = raw.all_kinds(qp, len);
         for (message, head) in messages.iter().zip([&b""[..], b"8 bytes.", b""]) {
@@ -138,7 +139,7 @@ proptest! {
 }
 
 #[test]
-fn fpdus_are_long_where_nothing_is_cut() {
+fn fpdus_are_long_without_segments() {
     let (mut raw, qp) = over(None);
     for message in raw.all_kinds(qp, 65536) {
         let [(first, ..), (_, _, last)] = &message[..] else {

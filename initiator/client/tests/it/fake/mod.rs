@@ -1,5 +1,5 @@
-//! A small target for tests: one controller, one namespace in memory, over any
-//! provider. It does what a good target does unless it is told otherwise.
+//! A minimal target for tests: one controller, one namespace in memory, over any provider.
+//! It is correct unless [`Manners`] has faults.
 #![allow(
     dead_code,
     missing_docs,
@@ -36,27 +36,27 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) const BLOCKS: usize = 8192;
 pub(crate) const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 
-/// What the target does otherwise than a good one.
+/// Faults of the target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Manners {
     /// Refuses the RDMA connection of this queue.
     pub(crate) reject: Option<(u16, cm::RejectStatus)>,
-    /// Answers Connect with this.
+    /// Completes Connect with this status and result.
     pub(crate) connect: Option<(Status, u64)>,
-    /// I/O commands that are never answered.
+    /// Never completes I/O commands.
     pub(crate) silent: bool,
-    /// Takes the memory of a read, where it can be had, keeps it, and does not answer.
+    /// Maps the memory of a read, if possible, keeps it, and does not complete the read.
     pub(crate) keeps: bool,
-    /// I/O commands are answered with this.
+    /// Completes I/O commands with this status.
     pub(crate) status: Option<Status>,
-    /// Answers Keep Alive not at all.
+    /// Never completes Keep Alive.
     pub(crate) deaf: bool,
-    /// Grants so many I/O queues at most.
+    /// Maximum I/O queues to grant.
     pub(crate) queues: Option<u16>,
-    /// Finds a difference in every fused Compare and Write, and tells of the
-    /// second command first.
+    /// Finds a difference in each fused Compare and Write, and completes the second command
+    /// first.
     pub(crate) differs: bool,
-    /// Answers I/O commands with this command identifier.
+    /// Completes I/O commands with this command identifier.
     pub(crate) wrong_cid: Option<u16>,
 }
 
@@ -66,11 +66,11 @@ pub(crate) struct Fake<P> {
     pub(crate) disk: Vec<u8>,
     /// I/O commands that were served, as opcodes.
     pub(crate) served: Vec<u8>,
-    /// Writes whose data came with the command.
+    /// Writes with in-capsule data.
     pub(crate) in_capsule: usize,
     pub(crate) mdts: u8,
     pub(crate) shut_down: bool,
-    /// Memory of hosts that it keeps.
+    /// Mapped memory of hosts.
     pub(crate) kept: Vec<Buf>,
     first_half: Option<Sqe>,
     queues: HashMap<QpId, QueueState>,
@@ -88,7 +88,7 @@ struct QueueState {
     sqhd: u16,
 }
 
-/// What happens when a transfer is done.
+/// What follows a transfer.
 enum Job {
     Connect(QpId, Sqe),
     Write(QpId, Sqe),
@@ -149,7 +149,7 @@ impl<P: Provider> Fake<P> {
         progress
     }
 
-    /// Closes all connections, as a target does that is killed.
+    /// Closes all connections, like a target that is killed.
     pub(crate) fn hang_up(&mut self) {
         for qp in self.queues.keys().copied().collect::<Vec<_>>() {
             self.provider.disconnect(qp);
@@ -279,7 +279,7 @@ impl<P: Provider> Fake<P> {
                 let identify = Identify::parse(sqe);
                 let page = match identify.cns {
                     Cns::CONTROLLER => self.controller().as_bytes().to_vec(),
-                    // One that is not active is all zeroes.
+                    // Inactive: all zeroes.
                     Cns::NAMESPACE if identify.nsid != 1 => vec![0; 4096],
                     Cns::NAMESPACE => IdentifyNamespace::with_format(BLOCKS as u64, 9)
                         .as_bytes()
@@ -478,7 +478,7 @@ impl<P: Provider> Fake<P> {
             Some(cid) if queue.qid > 0 && sqe.opcode != opcode::FABRICS => cid,
             _ => sqe.cid.get(),
         };
-        // As controllers do that have an error log.
+        // Like controllers with an error log.
         let status = match status.is_success() {
             true => status,
             false => status.with_more(),

@@ -18,7 +18,7 @@ fn io_calls_end_with_the_association_when_keep_alive_fails() {
         let read = run(Operation::Read, 0, 1);
         queue.submit(read, Some(buf), user, submitted).unwrap();
     }
-    // The target hangs as a whole.
+    // The whole target stalls.
     world.alive = false;
     let (mut done, mut none) = (Vec::new(), Vec::new());
     while done.len() < 2 {
@@ -41,7 +41,9 @@ fn io_calls_end_with_the_association_when_keep_alive_fails() {
         assert!(matches!(cause(&call.result), LostCause::KeepAlive { .. }));
         let text = call.result.as_ref().unwrap_err().to_string();
         assert!(
-            text.starts_with("controller 1 at 10.0.0.1:4420 did not answer Keep Alive within 4 s"),
+            text.starts_with(
+                "controller 1 at 10.0.0.1:4420 did not complete Keep Alive within 4 s"
+            ),
             "{text}"
         );
     }
@@ -56,7 +58,7 @@ fn io_calls_end_with_the_association_when_keep_alive_fails() {
 }
 
 #[test]
-fn the_controller_is_kept_alive_and_given_up_when_it_is_deaf() {
+fn keep_alive_is_sent_and_its_time_out_ends_the_controller() {
     let mut world = World::new(9);
     let mut admin = world.ready_admin();
     let mut done = Vec::new();
@@ -72,6 +74,6 @@ fn the_controller_is_kept_alive_and_given_up_when_it_is_deaf() {
         world.turn(admin.next_deadline());
     }
     let error = admin.error().unwrap().to_string();
-    assert!(error.contains("did not answer Keep Alive"), "{error}");
+    assert!(error.contains("did not complete Keep Alive"), "{error}");
     assert!(world.net.now() < start + Duration::from_secs(60 + 10));
 }

@@ -1,10 +1,10 @@
-//! What a subsystem says of itself.
+//! Identity of subsystems and namespaces.
 
 use super::*;
 
-/// What an administrator chose; where nobody did the kernel tells its own release.
+/// By default the kernel reports its own release, which is not imported.
 #[test]
-fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
+fn configured_firmware_and_vendor_are_imported() {
     let of = |key: &str, value: &str, ours: &str| {
         let saved = saved_with(&format!("/subsystems/0/attr/{key}"), json!(value));
         let (text, report) = import(&saved, &small_blocks);
@@ -41,7 +41,7 @@ fn hosts_are_told_the_firmware_and_vendor_that_were_chosen() {
 }
 
 #[test]
-fn a_namespace_that_gets_identifiers_of_ours_is_noted() {
+fn namespace_with_derived_identifiers_is_noted() {
     let nil = "00000000-0000-0000-0000-000000000000";
     let place = "subsystems[0].namespaces[0].device";
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();

@@ -1,9 +1,9 @@
-//! Limits that the kernel has for each and this target for all: the configuration
-//! has the greatest, and whoever is served with another number is told of.
+//! Limits that nvmet has for each object and this target for all: the configuration has the
+//! largest, and objects with another limit are reported.
 
 use super::*;
 
-/// A number of two objects of the file: `None` where it says nothing.
+/// Numbers of two objects of the file; `None`: not configured.
 type Numbers = [Option<i64>; 2];
 
 /// The file of this folder with these numbers.
@@ -25,10 +25,10 @@ fn saved_with_numbers(queues: Numbers, entries: Numbers) -> Value {
     saved
 }
 
-/// What the configuration says of `key`, and the remarks that name a place with it.
+/// The value of `key` in the configuration, and the remarks about it.
 fn limit(saved: &Value, key: &str, place: &str) -> (Option<i64>, Vec<String>) {
     let (text, report) = import(saved, &small_blocks);
-    assert_eq!(report.losses(), 0, "{}", told(&report));
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
     Config::parse(Path::new("configuration"), text.clone()).unwrap();
     let limits = imported(&text).get("limits").cloned();
     let number = limits.and_then(|limits| limits.get(key)?.as_integer());
@@ -37,33 +37,38 @@ fn limit(saved: &Value, key: &str, place: &str) -> (Option<i64>, Vec<String>) {
     (number, about.collect())
 }
 
-/// One case: numbers of the file, the limit of the configuration, what each of the two
-/// has of its own there, the notes.
+/// One case: numbers of the file, the limit of the configuration, the own limits of the two
+/// objects, the notes.
 type Case<'a> = (Numbers, Option<i64>, Numbers, &'a [&'a str]);
 
-/// Without a number, or with 128, the kernel's target takes what hosts make, up to
-/// 128; this one has 16 where nothing is said.
+/// Without a number, or with 128, nvmet accepts as many queues as hosts create, up to 128;
+/// the default of this target is 16.
 #[test]
-fn each_subsystem_has_the_queues_that_it_said() {
+fn imported_subsystem_keeps_its_queue_limit() {
     let none: Numbers = [None, None];
     let cases: [Case<'_>; 8] = [
         ([Some(32), Some(32)], Some(32), none, &[]),
         ([Some(32), Some(8)], Some(32), [None, Some(8)], &[]),
-        ([None, None], None, none, &["[0] 128 to 16, and so 1 more"]),
+        (
+            [None, None],
+            None,
+            none,
+            &["[0] 128 to 16, in 1 more places too"],
+        ),
         (
             [Some(128), None],
             None,
             none,
-            &["[0] 128 to 16, and so 1 more"],
+            &["[0] 128 to 16, in 1 more places too"],
         ),
-        // The greatest that is said, also beside one that says nothing.
+        // The largest configured number, also beside a subsystem without one.
         ([Some(32), None], Some(32), none, &["[1] 128 to 32"]),
         ([Some(4), None], None, [Some(4), None], &["[1] 128 to 16"]),
         (
             [Some(5000); 2],
             Some(1024),
             none,
-            &["[0] 5000 to 1024, and so 1 more"],
+            &["[0] 5000 to 1024, in 1 more places too"],
         ),
         ([Some(0), Some(16)], None, [Some(1), None], &["[0] 0 to 1"]),
     ];
@@ -87,9 +92,9 @@ fn each_subsystem_has_the_queues_that_it_said() {
     }
 }
 
-/// The kernel's target takes 128 over RDMA where nothing is said, and shows -1.
+/// The default of nvmet over RDMA is 128, which it shows as -1.
 #[test]
-fn each_port_has_the_queue_depth_that_it_said() {
+fn imported_port_keeps_its_queue_depth() {
     let none: Numbers = [None, None];
     let cases: [Case<'_>; 7] = [
         ([Some(64), Some(64)], Some(64), none, &[]),
@@ -101,7 +106,7 @@ fn each_port_has_the_queue_depth_that_it_said() {
             [Some(5000); 2],
             Some(1024),
             none,
-            &["[0] 5000 to 1024, and so 1 more"],
+            &["[0] 5000 to 1024, in 1 more places too"],
         ),
         (
             [Some(0), Some(1)],
@@ -130,9 +135,9 @@ fn each_port_has_the_queue_depth_that_it_said() {
     }
 }
 
-/// What is left out is served with no number at all.
+/// Objects that are left out do not count.
 #[test]
-fn limits_are_those_of_what_is_served() {
+fn limits_ignore_omitted_objects() {
     let mut saved = saved_with_numbers([Some(4), Some(64)], [Some(32), Some(512)]);
     saved["ports"][1]["addr"]["trtype"] = json!("tcp");
     saved["ports"][0]["subsystems"] = json!(["nqn.2026-11.org.example:mail"]);
@@ -143,13 +148,17 @@ fn limits_are_those_of_what_is_served() {
         imported(&text)["subsystem"][0]["io_queues"].as_integer(),
         Some(4)
     );
-    assert!(!told(&report).contains(" become "), "{}", told(&report));
+    assert!(
+        !remarks(&report).contains(" become "),
+        "{}",
+        remarks(&report)
+    );
 }
 
-/// A port's MDTS is a power of two of pages of 4 KiB; over RDMA the kernel's target has 8,
-/// which is 1 MiB, where that is less or nothing is said, with -1 or with 0.
+/// The MDTS of a port is a power of two in pages of 4 KiB. Over RDMA nvmet uses 8, which is
+/// 1 MiB, at most and by default, which is -1 or 0.
 #[test]
-fn commands_have_the_data_that_the_port_with_the_most_said() {
+fn imported_mdts_is_the_largest_of_all_ports() {
     let wider = "131072 bytes of data of a command become 1048576";
     let cases: [(Numbers, Option<i64>, &[&str]); 5] = [
         ([None, None], None, &[]),

@@ -1,5 +1,5 @@
-//! What nvmetcli itself saved: of one setup of the target of Linux 6.12 that two
-//! versions of it found in the lab's guest, 0.8 of 2023 and the one of July 2026.
+//! Files that nvmetcli saved: one configuration of nvmet of Linux 6.12 in the guest of the
+//! lab, saved by version 0.8 of 2023 and by that of July 2026.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const SAVED_BY: [&str; 2] = [
 ];
 
 #[test]
-fn what_nvmetcli_itself_saved_comes_along() {
+fn configuration_saved_by_nvmetcli_is_imported() {
     let expected = r#"
         limits = { queue_depth = 128 }
 
@@ -83,16 +83,16 @@ fn what_nvmetcli_itself_saved_comes_along() {
         let saved = serde_json::from_str(saved).unwrap();
         let (text, report) = import(&saved, &small_blocks);
         assert_eq!(imported(&text), imported(expected), "{text}");
-        // Nothing is lost, and nothing said of what nobody chose.
+        // No losses, and no remarks about defaults.
         let places: Vec<_> = report.remarks.iter().map(|it| it.place.as_str()).collect();
         let expected = ["ports", "subsystems[1].attr.qid_max"];
-        assert_eq!(places, expected, "{}", told(&report));
-        assert_eq!(report.losses(), 0, "{}", told(&report));
+        assert_eq!(places, expected, "{}", remarks(&report));
+        assert_eq!(report.losses(), 0, "{}", remarks(&report));
         Config::parse(Path::new("configuration"), text).unwrap();
     }
 }
 
-/// Attributes of kernels after 6.12, as those show them where nobody chose anything.
+/// Default values of attributes of kernels after 6.12.
 #[test]
 fn attributes_of_newer_kernels_are_known() {
     let [_, saved] = SAVED_BY;
@@ -110,19 +110,19 @@ fn attributes_of_newer_kernels_are_known() {
     }
     let about = |saved: &Value| {
         let (text, report) = import(saved, &small_blocks);
-        (text, told(&report))
+        (text, remarks(&report))
     };
     assert_eq!(about(&saved), about(&before));
     saved["subsystems"][0]["attr"]["vendor_id"] = json!("0x1af4");
-    let (text, told) = about(&saved);
+    let (text, remarks) = about(&saved);
     assert_eq!(text, about(&before).0);
-    let lost = "not carried over: subsystems[0].attr.vendor_id: \"0x1af4\" is not told to hosts";
-    assert!(told.contains(lost), "{told}");
+    let lost = "not imported: subsystems[0].attr.vendor_id: \"0x1af4\" is not reported to hosts";
+    assert!(remarks.contains(lost), "{remarks}");
 }
 
-/// As public files have them: no form, and a port on the link of an interface.
+/// As in public files: NQNs without the standard form, and a link-local address.
 #[test]
-fn names_and_addresses_in_the_wild_come_along() {
+fn nonstandard_nqns_and_link_local_addresses_are_imported() {
     let saved = json!({
         "hosts": [{ "nqn": "hostnqn" }],
         "ports": [{
@@ -154,9 +154,9 @@ fn names_and_addresses_in_the_wild_come_along() {
     });
     let bytes = saved.to_string();
     let (text, report) = converted(Path::new("a"), bytes.as_bytes(), Disks(&nowhere)).unwrap();
-    assert_eq!(report.losses(), 0, "{}", told(&report));
-    assert!(report.is_good, "{}", told(&report));
-    let notes = told(&report);
+    assert_eq!(report.losses(), 0, "{}", remarks(&report));
+    assert!(report.is_good, "{}", remarks(&report));
+    let notes = remarks(&report);
     assert!(
         notes.contains("a\\u202Eb, hostnqn, nqn.nvme-subsystem-1-UUID, testnqn"),
         "{notes}"

@@ -1,4 +1,4 @@
-//! Requests on their way, without a kernel.
+//! Requests in progress, without a kernel.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn deallocate_job(fua: bool) -> Job {
     Job::new(&op, BlockSize::B512, true)
 }
 
-/// Runs the job over `results` and lists the steps it asked for.
+/// Runs the job over `results` and returns its steps.
 fn run(job: &mut Job, zeroes: &mut Zeroes, results: &[Result<u32, Errno>]) -> Vec<Step> {
     let mut steps = Vec::new();
     for (n, result) in results.iter().enumerate() {
@@ -34,7 +34,7 @@ fn run(job: &mut Job, zeroes: &mut Zeroes, results: &[Result<u32, Errno>]) -> Ve
 }
 
 #[test]
-fn zeroes_fall_back_until_something_works_and_remember_it() {
+fn write_zeroes_falls_back_and_remembers_unsupported_operations() {
     let no = Err(Errno::EOPNOTSUPP);
     let mut zeroes = Zeroes::default();
     let steps = run(
@@ -59,7 +59,7 @@ fn zeroes_fall_back_until_something_works_and_remember_it() {
 }
 
 #[test]
-fn others_lose_nothing_by_a_write_that_is_made_durable_by_itself() {
+fn failed_fua_write_loses_no_earlier_writes() {
     for fua in [false, true] {
         let job = zero_job(false, fua);
         for kind in [IoErrorKind::Media, IoErrorKind::Other] {
@@ -71,20 +71,20 @@ fn others_lose_nothing_by_a_write_that_is_made_durable_by_itself() {
     }
 }
 
-/// What fails of it tells what: that it was not written, or that it and what others
-/// wrote was not made durable.
+/// The operation that fails shows whether the write failed, or making it and other writes
+/// durable.
 #[test]
-fn a_durable_write_in_the_page_cache_is_written_and_then_synchronised() {
+fn buffered_fua_write_is_followed_by_fdatasync() {
     let mut zeroes = Zeroes::default();
-    for (what, first) in [
-        (What::Write(0..8192), Step::Write),
+    for (kind, first) in [
+        (Kind::Write(0..8192), Step::Write),
         (
-            What::WriteZeroes(Way::Write),
+            Kind::WriteZeroes(Way::Write),
             Step::WriteZeroes { len: 8192 },
         ),
     ] {
         let mut job = zero_job(false, true);
-        (job.what, job.direct) = (what, false);
+        (job.kind, job.direct) = (kind, false);
         assert!(!job.writes_through());
         assert_eq!(job.step(&zeroes), first);
         assert!(!job.loses_earlier(IoErrorKind::Media, false), "not written");
@@ -98,15 +98,15 @@ fn a_durable_write_in_the_page_cache_is_written_and_then_synchronised() {
         assert_eq!(job.step(&zeroes), Step::Sync);
         assert_eq!(job.advance(Ok(0), &mut zeroes, ""), Next::Done(Ok(())));
     }
-    // What goes past the page cache is one operation.
+    // A write that bypasses the page cache is one operation.
     let mut job = zero_job(false, true);
-    job.what = What::Write(0..8192);
+    job.kind = Kind::Write(0..8192);
     assert!(job.writes_through());
     assert_eq!(job.advance(Ok(8192), &mut zeroes, ""), Next::Done(Ok(())));
 }
 
 #[test]
-fn durable_zeroes_are_synchronised() {
+fn durable_write_zeroes_is_followed_by_sync() {
     let len = 8192;
     for (may_deallocate, first) in [
         (true, Step::Punch { len }),
@@ -119,9 +119,9 @@ fn durable_zeroes_are_synchronised() {
 }
 
 #[test]
-fn a_transfer_that_stops_is_an_error_not_a_loop() {
+fn transfer_without_progress_fails() {
     let mut job = zero_job(false, false);
-    job.what = What::Read(0..8192);
+    job.kind = Kind::Read(0..8192);
     let zeroes = &mut Zeroes::default();
     assert_eq!(job.advance(Ok(1024), zeroes, ""), Next::Step);
     assert_eq!(job.position(), 4096 + 1024);
@@ -134,14 +134,14 @@ fn a_transfer_that_stops_is_an_error_not_a_loop() {
 }
 
 #[test]
-fn what_is_given_up_for_good_is_made_durable() {
+fn deallocation_with_fua_is_durable() {
     let zeroes = &mut Zeroes::default();
     let punch = Step::Punch { len: 8192 };
     let steps = run(&mut deallocate_job(false), zeroes, &[Ok(0)]);
     assert_eq!(steps, [punch]);
     let steps = run(&mut deallocate_job(true), zeroes, &[Ok(0), Ok(0)]);
     assert_eq!(steps, [punch, Step::Sync]);
-    // Which may fail, also for others.
+    // The flush may fail, and other writes are lost with it.
     let mut job = deallocate_job(true);
     assert_eq!(job.advance(Ok(0), zeroes, ""), Next::Step);
     let failed = Next::Done(Err((IoErrorKind::Media, Errno::EIO)));
@@ -150,7 +150,7 @@ fn what_is_given_up_for_good_is_made_durable() {
 }
 
 #[test]
-fn deallocating_where_it_cannot_be_done_succeeds() {
+fn unsupported_deallocate_succeeds() {
     let zeroes = &mut Zeroes::default();
     let mut job = deallocate_job(true);
     let no = Err(Errno::EOPNOTSUPP);
@@ -161,7 +161,7 @@ fn deallocating_where_it_cannot_be_done_succeeds() {
 }
 
 #[test]
-fn a_kernel_that_never_answers_is_an_error_in_the_end() {
+fn endless_retries_fail() {
     let mut job = zero_job(false, false);
     let zeroes = &mut Zeroes::default();
     for _ in 0..RETRIES {

@@ -1,4 +1,4 @@
-//! Changes that several threads make at the same time.
+//! Concurrent changes from several threads.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -9,7 +9,7 @@ use super::*;
 const THREADS: u32 = 6;
 /// How often each applies it.
 const ROUNDS: usize = 8;
-/// Namespaces of a document; their numbers tell whose it is.
+/// Namespaces of a document; their NSIDs identify its author.
 const NAMESPACES: u32 = 4;
 
 /// The thread whose document has these namespaces, all of them and no other. 0 is the
@@ -27,7 +27,7 @@ fn of(author: u32) -> Vec<u32> {
     }
 }
 
-/// Whose document took the place of whose, going by the namespaces that came and went.
+/// The authors of the old and the new document, by the namespaces that were removed and added.
 fn step(outcome: &Outcome) -> Option<(u32, u32)> {
     let changes = outcome.report.to_json_list();
     let nsids = |end: &str| -> Vec<u32> {
@@ -45,7 +45,7 @@ fn step(outcome: &Outcome) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn documents_applied_at_once_are_served_one_after_the_other() {
+fn concurrent_applies_are_serialized() {
     let scene = Scene::new();
     let daemon = scene.start();
     let document = |author: u32| {
@@ -74,9 +74,9 @@ fn documents_applied_at_once_are_served_one_after_the_other() {
     });
     let last = author(&daemon.nsids());
     assert_ne!(last, 0, "one of them is served");
-    // Each is told of one whole document that went and of its own that came; all
-    // steps together lead from the file to the last one: every document was left as
-    // often as it came, but for those two.
+    // Each outcome has one whole document that was removed and its own that was added. All steps
+    // together lead from the file to the last document: every other one was removed as often as
+    // it was added.
     let mut balance = BTreeMap::<u32, i64>::new();
     for (author, outcome) in &outcomes {
         assert!(outcome.saved && outcome.warnings.is_empty(), "{outcome:?}");
@@ -99,7 +99,7 @@ fn documents_applied_at_once_are_served_one_after_the_other() {
 }
 
 #[test]
-fn changes_of_many_at_once_are_all_made() {
+fn concurrent_changes_are_all_made() {
     let scene = Scene::new();
     let daemon = scene.start();
     std::thread::scope(|scope| {

@@ -1,10 +1,10 @@
-//! Where what is wrong with a document stands: in the lines of whoever wrote it.
+//! Errors name the lines of the document that the administrator wrote.
 
 use nvmeof_backend::{Claim, Spec};
 
 use super::*;
 
-/// A document with settings of its own in front, and in the middle, of what it serves.
+/// A document with settings before and between its ports and subsystems.
 fn with_settings(scene: &Scene, port: &str, path: &str) -> String {
     let text = scene.text(&[(1, "ram:1M"), (7, path)], "allow_any_host = true");
     let text = text.replace(
@@ -20,7 +20,7 @@ fn line_of(text: &str, line: &str) -> usize {
 }
 
 #[test]
-fn what_is_wrong_with_a_document_is_told_with_its_own_lines() {
+fn errors_in_a_document_name_its_lines() {
     let scene = Scene::new();
     let file = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
     let file = file.replace("# Ours.\n", "# Ours.\nlimits.queue_depth = 64\n");
@@ -41,7 +41,7 @@ fn what_is_wrong_with_a_document_is_told_with_its_own_lines() {
         ("", &locked, path(&locked), "path: "),
         ("", &odd, path(&odd), "path: "),
         (&taken, &"ram:1M".to_owned(), traddr, "traddr: "),
-        // Within its own limits, and not within those that count.
+        // Within the limits of the document, but not within those of the file.
         (
             "queue_depth = 128\n",
             &"ram:1M".to_owned(),
@@ -63,7 +63,7 @@ fn what_is_wrong_with_a_document_is_told_with_its_own_lines() {
         );
         assert_eq!((daemon.nsids(), scene.state()), (vec![1], String::new()));
     }
-    // It is served when nothing of that is wrong, and its lines stay where they were.
+    // Without errors it is served, and its lines keep their numbers.
     let text = with_settings(&scene, "trsvcid = 0\n", "ram:1M");
     let _ = daemon
         .keeper
@@ -76,9 +76,8 @@ fn what_is_wrong_with_a_document_is_told_with_its_own_lines() {
     assert_eq!(lines(&shown.text), lines(&text));
 }
 
-/// Their lines are those of the file that they come from.
 #[test]
-fn what_is_wrong_with_settings_is_told_of_their_file() {
+fn errors_in_settings_name_their_file() {
     let scene = Scene::new();
     let text = scene.text(&[], "allow_any_host = true");
     let settings = SettingsFile {

@@ -1,9 +1,9 @@
-//! Changes that cannot be at present, settings, and who keeps changes.
+//! Deferred changes, settings, and the lock of the state file.
 
 use super::*;
 
 #[test]
-fn settings_are_those_of_the_file_whatever_is_applied() {
+fn settings_come_from_the_configuration_file_after_apply() {
     let scene = Scene::new();
     let file = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
     let with =
@@ -17,13 +17,13 @@ fn settings_are_those_of_the_file_whatever_is_applied() {
     let planned = planned.warnings;
     let outcome = daemon.keeper.apply("other.toml".into(), other).unwrap();
     assert_eq!(outcome.warnings, planned);
-    let told = |word: &str| {
+    let warned = |word: &str| {
         planned
             .iter()
             .any(|one| one.contains(word) && one.contains("target.toml"))
     };
     assert!(
-        told("limits.io_queues") && told("reactor.drain_s"),
+        warned("limits.io_queues") && warned("reactor.drain_s"),
         "{planned:?}"
     );
     assert_eq!(planned.len(), 2, "{planned:?}");
@@ -34,25 +34,25 @@ fn settings_are_those_of_the_file_whatever_is_applied() {
     };
     assert_eq!((limits(&daemon), daemon.nsids()), ((5, 5), vec![1, 7]));
     drop(daemon);
-    // What the administrator writes there counts after the next start.
+    // A setting of the file takes effect at the next start.
     write("[limits]\nio_queues = 9");
     let daemon = scene.start();
     assert_eq!((limits(&daemon), daemon.nsids()), ((9, 5), vec![1, 7]));
     assert_eq!(daemon.keeper.show().applied.as_deref(), Some("other.toml"));
-    // A document that says nothing of them is not told anything.
+    // A document without settings gets no warning.
     let plain = scene.text(&[(3, "ram:1M")], "allow_any_host = true");
     let outcome = daemon.keeper.apply("plain.toml".into(), plain).unwrap();
     assert_eq!((outcome.warnings, limits(&daemon)), (Vec::new(), (9, 5)));
 }
 
-/// Something that can never be served takes the place of a file: one that is missing is
-/// waited for.
+/// Replaces a file by a directory, which can never be served: the target would wait for a missing
+/// file.
 pub(super) fn hide(scene: &Scene, file: &str) {
     std::fs::rename(file, scene.path("elsewhere")).unwrap();
     std::fs::create_dir(file).unwrap();
 }
 
-/// The file is back.
+/// Restores the file.
 pub(super) fn show(scene: &Scene, file: &str) {
     std::fs::remove_dir(file).unwrap();
     std::fs::rename(scene.path("elsewhere"), file).unwrap();
@@ -77,18 +77,18 @@ fn bytes_of(daemon: &Daemon, nsid: u32) -> u64 {
 }
 
 #[test]
-fn a_later_change_wins_over_one_that_was_deferred() {
+fn later_change_overrides_a_deferred_one() {
     let scene = Scene::new();
     let (daemon, file) = with_one_deferred(&scene);
-    // Another one with its number.
+    // Another namespace with its NSID.
     let two = Edit::NamespaceAdd(NamespaceAdd {
         nsid: Some(2),
         path: "ram:2M".into(),
         ..NamespaceAdd::default()
     });
     let forgotten = |warnings: &[String]| {
-        let told = warnings.iter().any(|one| one.contains("forgotten"));
-        assert!(told, "{warnings:?}");
+        let is_reported = warnings.iter().any(|one| one.contains("forgotten"));
+        assert!(is_reported, "{warnings:?}");
     };
     let planned = daemon.keeper.plan_edit(vec![two.clone()]).unwrap();
     assert_eq!(planned.plan.changes.len(), 1);
@@ -110,7 +110,7 @@ fn a_later_change_wins_over_one_that_was_deferred() {
 }
 
 #[test]
-fn a_new_namespace_takes_no_number_that_one_may_have_again() {
+fn new_namespace_avoids_nsids_of_deferred_ones() {
     let scene = Scene::new();
     let (daemon, file) = with_one_deferred(&scene);
     let planned = daemon.keeper.plan_edit(vec![add("ram:2M")]).unwrap();
@@ -128,7 +128,7 @@ fn a_new_namespace_takes_no_number_that_one_may_have_again() {
     assert_eq!((daemon.nsids(), sizes), (vec![1, 2, 3], [1 << 20, 2 << 20]));
 }
 
-/// Waits until this process has the file open no more.
+/// Waits until this process has closed the file.
 fn wait_until_closed(path: &str) {
     let is_open = || {
         let all = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -145,7 +145,7 @@ fn wait_until_closed(path: &str) {
 }
 
 #[test]
-fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
+fn deferred_changes_of_a_subsystem_return_with_it() {
     const OTHER: &str = "nqn.2026-11.org.example:other";
     let scene = Scene::new();
     let ours = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
@@ -172,7 +172,7 @@ fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
     };
     let edits = vec![of(5, &b), of(6, &c), allow("x"), deny];
     let _ = daemon.keeper.edit(edits).unwrap();
-    // The administrator has it no more.
+    // The administrator removed it.
     std::fs::write(scene.path("target.toml"), ours).unwrap();
     let _ = daemon.keeper.reload().unwrap();
     assert_eq!(daemon.keeper.show().deferred.len(), 4);
@@ -184,7 +184,7 @@ fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
             hosts: vec![HOST.to_owned(), host("y")],
         }]
     };
-    // One that is being closed can be taken up again.
+    // A file that is being closed could still be locked.
     wait_until_closed(&c);
     let planned = daemon.keeper.plan_edit(again()).unwrap().warnings;
     let made = planned
@@ -209,7 +209,7 @@ fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
         hosts.sort();
         assert_eq!(nsids, [5]);
         assert_eq!(hosts, [HOST.to_owned(), host("x"), host("y")]);
-        // The path that is a directory, and what would take away what is new.
+        // The path that is a directory, and the edit that would remove a new host.
         let deferred = daemon.keeper.show().deferred;
         assert_eq!(deferred.len(), 2, "{deferred:?}");
         let missing = deferred
@@ -223,7 +223,7 @@ fn what_was_deferred_of_a_subsystem_is_there_again_with_it() {
 }
 
 #[test]
-fn what_can_be_is_there_again_without_the_rest() {
+fn reload_restores_available_deferred_namespaces_only() {
     let scene = Scene::new();
     let daemon = scene.start();
     let files = ["b.img", "c.img", "d.img"].map(|name| scene.file(name, 1 << 20));
@@ -246,11 +246,11 @@ fn what_can_be_is_there_again_without_the_rest() {
         (vec![1, 3], 1)
     );
     assert!(outcome.saved, "{outcome:?}");
-    let told = outcome
+    let deferred = outcome
         .warnings
         .iter()
         .filter(|one| one.contains("deferred"));
-    assert_eq!(told.count(), 2, "{:?}", outcome.warnings);
+    assert_eq!(deferred.count(), 2, "{:?}", outcome.warnings);
     for file in [&files[0], &files[2]] {
         std::fs::remove_dir(file).unwrap();
         let _ = scene.file(file, 1 << 20);
@@ -260,7 +260,7 @@ fn what_can_be_is_there_again_without_the_rest() {
 }
 
 #[test]
-fn when_a_namespace_cannot_come_back_nothing_else_is_done_either() {
+fn failed_enable_leaves_the_whole_change_undone() {
     let scene = Scene::new();
     let files = ["a.img", "b.img"].map(|name| scene.file(name, 1 << 20));
     scene.write(&[(1, &files[0]), (2, &files[1])], "allow_any_host = true");
@@ -286,7 +286,7 @@ fn when_a_namespace_cannot_come_back_nothing_else_is_done_either() {
         "{error}"
     );
     assert_eq!(daemon.nsids(), vec![1, 2]);
-    // What comes back leaves what is said of others.
+    // A recovered namespace leaves the remarks on others.
     sized(&files[0], 1 << 20);
     let outcome = daemon.edit(enable).unwrap();
     assert_eq!(outcome.warnings, Vec::<String>::new());
@@ -294,7 +294,7 @@ fn when_a_namespace_cannot_come_back_nothing_else_is_done_either() {
 }
 
 #[test]
-fn a_file_that_is_back_is_that_of_the_later_namespace() {
+fn restored_file_belongs_to_the_later_namespace() {
     let scene = Scene::new();
     let (daemon, file) = with_one_deferred(&scene);
     show(&scene, &file);
@@ -315,7 +315,7 @@ fn a_file_that_is_back_is_that_of_the_later_namespace() {
 }
 
 #[test]
-fn the_same_change_again_is_made() {
+fn repeated_deferred_change_is_applied() {
     let scene = Scene::new();
     let (daemon, file) = with_one_deferred(&scene);
     show(&scene, &file);
@@ -328,7 +328,7 @@ fn the_same_change_again_is_made() {
 }
 
 #[test]
-fn what_is_deferred_can_be_given_up() {
+fn deferred_change_can_be_forgotten() {
     let scene = Scene::new();
     let (daemon, file) = with_one_deferred(&scene);
     let _ = daemon.edit(Edit::HostAllow {
@@ -359,7 +359,7 @@ fn what_is_deferred_can_be_given_up() {
 }
 
 #[test]
-fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
+fn removed_object_need_not_exist_when_another_edit_is_deferred() {
     let scene = Scene::new();
     let (a, b) = (scene.file("a.img", 1 << 20), scene.file("b.img", 1 << 20));
     scene.write(&[(1, &a), (2, "ram:1M")], "allow_any_host = true");
@@ -385,7 +385,7 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
         "{deferred:?}"
     );
     drop(daemon);
-    // What the file itself names must not be what can never be served.
+    // The configuration file itself must not have what can never be served.
     scene.write(&[(1, "ram:1M"), (2, &a)], "allow_any_host = true");
     let standing = Standing::read(&scene.path("target.toml")).unwrap();
     let error = standing.serve().map(drop).unwrap_err().to_string();
@@ -396,7 +396,7 @@ fn what_an_edit_removed_need_not_be_there_when_another_cannot_be() {
 }
 
 #[test]
-fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
+fn unservable_applied_document_is_reported_with_a_remedy() {
     let scene = Scene::new();
     let daemon = scene.start();
     let file = scene.file("b.img", 1 << 20);
@@ -419,7 +419,7 @@ fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
         "{error}"
     );
     assert!(error.ends_with(&words), "{error}");
-    // So is one that says what no document can say any more.
+    // So is a document that has become invalid.
     let damaged = scene.state().replace("allow_any_host", "allow_no_host");
     std::fs::write(&state, damaged).unwrap();
     let error = Standing::read(&scene.path("target.toml")).map(drop);
@@ -430,7 +430,7 @@ fn an_applied_document_that_cannot_be_served_is_told_with_the_way_out() {
 }
 
 #[test]
-fn a_second_target_does_not_get_the_file_of_changes() {
+fn state_file_is_locked_against_a_second_target() {
     let scene = Scene::new();
     let daemon = scene.start();
     let error = Standing::read(&scene.path("target.toml"))
@@ -443,7 +443,7 @@ fn a_second_target_does_not_get_the_file_of_changes() {
     );
     assert!(error.contains("kept/state.json"), "{error}");
     drop(daemon);
-    // It needs no file in a folder that is there.
+    // A missing folder of the state file does not prevent a start.
     let text = scene
         .text(&[], "allow_any_host = true")
         .replace("kept/", "no/");

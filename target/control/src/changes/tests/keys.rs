@@ -1,4 +1,4 @@
-//! Keys of what is there get other values.
+//! Setting keys of existing objects.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn group(daemon: &Daemon) -> u32 {
 }
 
 #[test]
-fn a_key_has_its_new_value_after_a_restart_until_it_is_left_out() {
+fn key_keeps_its_set_value_across_restarts_until_unset() {
     let scene = Scene::new();
     let daemon = scene.start();
     for value in ["3", "4"] {
@@ -49,7 +49,7 @@ fn a_key_has_its_new_value_after_a_restart_until_it_is_left_out() {
     );
     let _ = daemon.edit(set(1, "ana_group", None)).unwrap();
     assert_eq!(group(&daemon), 1);
-    // What is set goes with what has it.
+    // Removing an object also forgets its keys.
     let _ = daemon
         .edit(Edit::SubsystemRemove { nqn: NQN.into() })
         .unwrap();
@@ -57,7 +57,7 @@ fn a_key_has_its_new_value_after_a_restart_until_it_is_left_out() {
 }
 
 #[test]
-fn what_cannot_be_set_is_refused_with_the_way_to_do_it() {
+fn immutable_key_is_refused_with_a_remedy() {
     let scene = Scene::new();
     let file = scene.file("a.img", 1 << 20);
     scene.write(&[(1, &file)], "allow_any_host = true");
@@ -85,9 +85,8 @@ fn what_cannot_be_set_is_refused_with_the_way_to_do_it() {
     }
 }
 
-/// What was set and cannot be served at the start does not keep the rest from it.
 #[test]
-fn a_path_that_can_never_be_served_at_the_start_is_deferred() {
+fn unusable_path_at_start_is_deferred() {
     let scene = Scene::new();
     let daemon = scene.start();
     let file = scene.file("b.img", 3 << 20);

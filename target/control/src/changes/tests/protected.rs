@@ -1,24 +1,24 @@
-//! What hosts write protected, and what an administrator changes.
+//! Write protection by hosts across changes of an administrator.
 
 use super::*;
 
-const BOOK: &str = "kept/state.json.protected";
+const PROTECTIONS: &str = "kept/state.json.protected";
 
-/// Hosts protected that namespace before the target was started.
+/// Write protects a namespace before the start of the target.
 fn protected(scene: &Scene, uuid: [u8; 16]) {
     let uuid = u128::from_be_bytes(uuid);
     let entry = format!(r#"{{"nsid": 2, "uuid": "{uuid:032x}"}}"#);
     let text = format!(r#"{{"version": 1, "protected": {{"{NQN}": [{entry}]}}}}"#);
-    std::fs::write(scene.path(BOOK), text).unwrap();
+    std::fs::write(scene.path(PROTECTIONS), text).unwrap();
 }
 
-fn in_the_book(scene: &Scene) -> bool {
-    let text = std::fs::read_to_string(scene.path(BOOK)).unwrap();
+fn is_recorded(scene: &Scene) -> bool {
+    let text = std::fs::read_to_string(scene.path(PROTECTIONS)).unwrap();
     text.contains(NQN) && text.contains("uuid")
 }
 
 #[test]
-fn only_who_removes_it_by_name_takes_a_namespace_out_of_the_book() {
+fn only_removal_by_name_forgets_write_protection() {
     let scene = Scene::new();
     let daemon = scene.start();
     let file = scene.file("b.img", 1 << 20);
@@ -32,10 +32,10 @@ fn only_who_removes_it_by_name_takes_a_namespace_out_of_the_book() {
         // Its file is missing for a while.
         std::fs::rename(&file, scene.path("elsewhere")).unwrap();
         let daemon = scene.start();
-        // It was served before, so hosts wait for it.
+        // It was served before, so it stays active and inaccessible.
         assert_eq!(daemon.nsids(), [1, 2]);
         assert_eq!(daemon.keeper.manager().waiting().len(), 1);
-        assert!(in_the_book(&scene));
+        assert!(is_recorded(&scene));
         std::fs::rename(scene.path("elsewhere"), &file).unwrap();
         let _ = daemon.keeper.reload().unwrap();
         assert_eq!(daemon.nsids(), [1, 2]);
@@ -47,14 +47,14 @@ fn only_who_removes_it_by_name_takes_a_namespace_out_of_the_book() {
         let _ = daemon.edit(off(false)).unwrap();
         let _ = daemon.edit(off(true)).unwrap();
         let _ = daemon.edit(deny("any"));
-        assert!(in_the_book(&scene));
+        assert!(is_recorded(&scene));
         let outcome = daemon.edit(by_name).unwrap();
         assert_eq!(outcome.warnings, Vec::<String>::new());
-        assert!(!in_the_book(&scene));
+        assert!(!is_recorded(&scene));
         let _ = daemon.edit(add(&file));
         drop(daemon);
     }
-    // A document says nothing of hosts.
+    // A document does not remove protection.
     std::fs::remove_file(scene.path("kept/state.json")).unwrap();
     scene.write(&[(1, "ram:1M"), (2, &file)], "allow_any_host = true");
     protected(&scene, uuid);
@@ -63,11 +63,11 @@ fn only_who_removes_it_by_name_takes_a_namespace_out_of_the_book() {
     let without = scene.text(&[(1, "ram:1M")], "allow_any_host = true");
     let _ = daemon.keeper.apply("other.toml".into(), without).unwrap();
     assert_eq!(daemon.nsids(), [1]);
-    assert!(in_the_book(&scene));
+    assert!(is_recorded(&scene));
 }
 
 #[test]
-fn a_removal_that_cannot_be_kept_is_told() {
+fn unsaved_removal_of_protection_is_reported() {
     let scene = Scene::new();
     let daemon = scene.start();
     let _ = daemon.edit(add("ram:1M")).unwrap();
@@ -76,24 +76,24 @@ fn a_removal_that_cannot_be_kept_is_told() {
     drop(daemon);
     protected(&scene, uuid);
     let daemon = scene.start();
-    // Nothing takes the place of a folder.
-    std::fs::remove_file(scene.path(BOOK)).unwrap();
-    std::fs::create_dir(scene.path(BOOK)).unwrap();
+    // A file cannot be renamed over a folder.
+    std::fs::remove_file(scene.path(PROTECTIONS)).unwrap();
+    std::fs::create_dir(scene.path(PROTECTIONS)).unwrap();
     let outcome = daemon.edit(remove(2)).unwrap();
     assert_eq!(daemon.nsids(), [1]);
-    let told = outcome.warnings.join(" ");
-    assert!(told.contains("write protected"), "{told}");
+    let warnings = outcome.warnings.join(" ");
+    assert!(warnings.contains("write protected"), "{warnings}");
 }
 
-/// Nobody else writes there as long as the file of changes is locked.
+/// No other target writes there while the state file is locked.
 #[test]
-fn what_a_kill_left_of_the_book_is_taken_away_by_who_has_the_lock() {
+fn leftover_protection_files_are_removed_under_the_lock() {
     let scene = Scene::new();
     let left = scene.path("kept/.state.json.protected.new-0123456789abcdef");
     std::fs::write(&left, "1").unwrap();
     drop(scene.start());
     assert!(!left.exists());
-    // Where it cannot be locked, it stays.
+    // Without the lock it stays.
     let lock = scene.path("kept/state.json.lock");
     std::fs::remove_file(&lock).unwrap();
     std::fs::create_dir(&lock).unwrap();

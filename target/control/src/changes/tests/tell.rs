@@ -1,4 +1,4 @@
-//! What the log says of a change.
+//! Log lines about a change.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use nvmeof_wire::Nqn;
 
 use super::*;
 
-/// What is logged.
+/// Collects the log.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -23,7 +23,7 @@ impl io::Write for Written {
     }
 }
 
-/// Nothing but the log may know of a host that was disconnected.
+/// The log may be the only record of a host that was disconnected.
 #[test]
 fn controller_lost_by_a_change_is_logged_with_peer_host_and_subsystem() {
     let lost = Disconnected {

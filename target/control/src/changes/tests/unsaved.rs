@@ -1,4 +1,4 @@
-//! Changes that are served when it shows that they cannot be kept.
+//! Changes in effect whose save fails at its last step.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use nvmeof_atomic_file::{Files, Readers, Real};
 
-/// A file system on which the last steps of a save fail while that is wanted.
+/// A file system on which the last steps of a save fail on request.
 #[derive(Clone, Debug, Default)]
 struct Failing {
     rename: Arc<AtomicBool>,
@@ -17,7 +17,7 @@ struct Failing {
 
 fn unless(failing: &AtomicBool) -> io::Result<()> {
     if failing.load(Ordering::SeqCst) {
-        return Err(io::Error::other("the disk has no more"));
+        return Err(io::Error::other("the file system is full"));
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ impl Files for Failing {
     }
 }
 
-/// What is in the folder of changes.
+/// The files in the folder of the state file.
 fn kept(scene: &Scene) -> Vec<String> {
     let names = std::fs::read_dir(scene.path("kept")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -56,7 +56,7 @@ fn kept(scene: &Scene) -> Vec<String> {
 }
 
 #[test]
-fn what_is_in_effect_and_not_saved_is_told_until_it_is() {
+fn unsaved_changes_are_reported_until_saved() {
     let state = "kept/state.json";
     for (by_save, renames) in [(true, false), (true, true), (false, false), (false, true)] {
         let scene = Scene::new();
@@ -69,10 +69,10 @@ fn what_is_in_effect_and_not_saved_is_told_until_it_is() {
         };
         fails.store(true, Ordering::SeqCst);
         let outcome = daemon.edit(add("ram:2M")).unwrap();
-        let named = format!("{}: the disk has no more", named.display());
-        let told = format!("in effect, but not saved: {named}; `ctl save` tries again");
-        assert_eq!((outcome.saved, outcome.warnings), (false, vec![told]));
-        // It is served, and nobody is told that it is kept: also not by what is refused.
+        let named = format!("{}: the file system is full", named.display());
+        let warning = format!("in effect, but not saved: {named}; `ctl save` retries");
+        assert_eq!((outcome.saved, outcome.warnings), (false, vec![warning]));
+        // It is served, and never reported as saved, also not after a refused change.
         let unsaved = |daemon: &Daemon| {
             assert!(!daemon.keeper.show().saved);
             assert_eq!(daemon.nsids(), [1, 2]);
@@ -87,11 +87,11 @@ fn what_is_in_effect_and_not_saved_is_told_until_it_is() {
         unsaved(&daemon);
         let saved = std::fs::read(scene.path(state)).is_ok();
         assert_eq!(saved, !renames);
-        // What is new took the place of the old one or is gone.
+        // The new file replaced the old one or was removed.
         let mut left = vec!["state.json.lock".to_owned()];
         left.splice(0..0, saved.then(|| "state.json".to_owned()));
         assert_eq!(kept(&scene), left);
-        // The next change, or who asks for it, keeps all of it.
+        // The next change or `save` saves everything.
         fails.store(false, Ordering::SeqCst);
         if by_save {
             assert_eq!(daemon.keeper.save().unwrap(), scene.path(state));
@@ -106,9 +106,9 @@ fn what_is_in_effect_and_not_saved_is_told_until_it_is() {
     }
 }
 
-/// Whoever could not save it finds the old state or the new one.
+/// After a failed save, the next start finds the old state or the new one.
 #[test]
-fn what_was_not_saved_is_as_it_was_or_as_it_was_told() {
+fn unsaved_change_is_undone_or_as_reported() {
     for (renames, expected) in [(true, vec![1]), (false, vec![1, 2])] {
         let scene = Scene::new();
         let mut daemon = scene.start();

@@ -1,4 +1,4 @@
-//! Many changes at the same time.
+//! Many concurrent changes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use tokio::time::sleep;
 use super::*;
 use nvmeof_atomic_file::{Files, Readers, Real};
 
-/// A file system that counts what is saved, and hangs while that is wanted.
+/// A file system that counts saves, and stalls while `stalls` is set.
 #[derive(Clone, Debug, Default)]
 struct Counting {
     saves: Arc<AtomicUsize>,
-    hangs: Arc<AtomicBool>,
+    stalls: Arc<AtomicBool>,
     entered: Arc<AtomicBool>,
 }
 
@@ -25,7 +25,7 @@ impl Files for Counting {
     fn sync(&self, path: &Path) -> io::Result<()> {
         self.saves.fetch_add(1, Ordering::SeqCst);
         self.entered.store(true, Ordering::SeqCst);
-        while self.hangs.load(Ordering::SeqCst) {
+        while self.stalls.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Real.sync(path)
@@ -111,7 +111,7 @@ fn end(server: Server) {
 }
 
 #[test]
-fn a_burst_of_changes_is_made_with_few_saves() {
+fn burst_of_changes_needs_few_saves() {
     const CLIENTS: usize = 200;
     let files = Counting::default();
     let (_folder, server, shared) = saving(&files);
@@ -121,7 +121,7 @@ fn a_burst_of_changes_is_made_with_few_saves() {
         for (number, one) in asked.into_iter().enumerate() {
             let outcome = one.await.unwrap().unwrap();
             assert!(outcome.saved, "{outcome:?}");
-            // Each client is told of its own.
+            // Each client gets its own outcome.
             let its = |change: &Value| change["text"].as_str().unwrap().contains(&nqn(number));
             assert_eq!(outcome.changes.len(), 3, "{outcome:?}");
             assert!(outcome.changes.iter().all(its), "{outcome:?}");
@@ -135,7 +135,7 @@ fn a_burst_of_changes_is_made_with_few_saves() {
 }
 
 #[test]
-fn what_is_wrong_in_a_burst_fails_alone() {
+fn invalid_request_in_a_burst_fails_alone() {
     let files = Counting::default();
     let (folder, server, shared) = saving(&files);
     let with_path = |number, path: &str| {
@@ -148,12 +148,12 @@ fn what_is_wrong_in_a_burst_fails_alone() {
     let missing = folder.path().join("missing.img").display().to_string();
     let requests = [
         (volume(0), None),
-        // It is there with another disk by then.
+        // It exists with another namespace by then.
         (with_path(0, "null:2M"), Some("already")),
         (with_path(1, &missing), Some("missing.img")),
         (volume(2), None),
-        (with_path(3, "relative.img"), Some("begin with /")),
-        // The same once more is no mistake.
+        (with_path(3, "relative.img"), Some("must be absolute")),
+        // Repeating a request is no error.
         (volume(0), None),
         (volume(4), None),
     ];
@@ -178,11 +178,11 @@ fn what_is_wrong_in_a_burst_fails_alone() {
 }
 
 #[test]
-fn a_client_that_goes_away_leaves_nothing_half() {
+fn disconnected_client_leaves_no_partial_change() {
     let files = Counting::default();
     let (_folder, server, shared) = saving(&files);
     runtime().block_on(async {
-        files.hangs.store(true, Ordering::SeqCst);
+        files.stalls.store(true, Ordering::SeqCst);
         let first = tokio::spawn(ask_for(&shared, volume(0)));
         while !files.entered.load(Ordering::SeqCst) {
             sleep(Duration::from_millis(1)).await;
@@ -191,7 +191,7 @@ fn a_client_that_goes_away_leaves_nothing_half() {
             .map(|one| tokio::spawn(ask_for(&shared, volume(one))))
             .collect();
         tokio::task::yield_now().await;
-        // One whose change is being made, and some that wait.
+        // One whose change is in progress, and some that are pending.
         first.abort();
         for (number, one) in (1..).zip(&asked) {
             if number % 2 == 0 {
@@ -199,23 +199,23 @@ fn a_client_that_goes_away_leaves_nothing_half() {
             }
         }
         tokio::task::yield_now().await;
-        files.hangs.store(false, Ordering::SeqCst);
+        files.stalls.store(false, Ordering::SeqCst);
         for (number, one) in (1..).zip(asked) {
             assert_eq!(one.await.is_ok_and(|it| it.is_ok()), number % 2 == 1);
         }
     });
-    // What had begun is there as a whole, what waited was taken back.
+    // The change in progress is complete, the pending ones were withdrawn.
     assert_eq!(served_volumes(&shared), (11, 11));
     end(server);
 }
 
 #[test]
-fn a_change_that_hangs_is_named_to_those_who_wait() {
+fn stalled_change_is_reported_to_waiting_clients() {
     let files = Counting::default();
     let (_folder, server, mut shared) = saving(&files);
     shared.queue.patience = Duration::from_millis(50);
     runtime().block_on(async {
-        files.hangs.store(true, Ordering::SeqCst);
+        files.stalls.store(true, Ordering::SeqCst);
         let first = tokio::spawn(ask_for(&shared, volume(0)));
         while !files.entered.load(Ordering::SeqCst) {
             sleep(Duration::from_millis(1)).await;
@@ -237,7 +237,7 @@ fn a_change_that_hangs_is_named_to_those_who_wait() {
             .await
             .map(drop)
             .unwrap();
-        files.hangs.store(false, Ordering::SeqCst);
+        files.stalls.store(false, Ordering::SeqCst);
         ask_for(&shared, volume(2)).await.unwrap();
     });
     assert_eq!(served_volumes(&shared), (2, 2));
@@ -245,7 +245,7 @@ fn a_change_that_hangs_is_named_to_those_who_wait() {
 }
 
 #[test]
-fn a_connection_that_is_closed_takes_back_what_waits() {
+fn closed_connection_withdraws_its_pending_change() {
     let files = Counting::default();
     let (_folder, server, shared) = saving(&files);
     let bounds = Bounds {
@@ -263,7 +263,7 @@ fn a_connection_that_is_closed_takes_back_what_waits() {
         stream.write_all((head + &body).as_bytes()).unwrap();
         stream
     };
-    files.hangs.store(true, Ordering::SeqCst);
+    files.stalls.store(true, Ordering::SeqCst);
     let mut first = send(0);
     while !files.entered.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
@@ -283,7 +283,7 @@ fn a_connection_that_is_closed_takes_back_what_waits() {
     waiting(2);
     drop(second);
     waiting(1);
-    files.hangs.store(false, Ordering::SeqCst);
+    files.stalls.store(false, Ordering::SeqCst);
     for stream in [&mut first, &mut third] {
         let said = heard(stream);
         assert!(said.starts_with("HTTP/1.1 200 "), "{said}");

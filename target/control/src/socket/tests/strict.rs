@@ -1,9 +1,9 @@
-//! Requests with something in them that is not expected.
+//! Requests with unexpected content.
 
 use super::super::routes::{ROUTES, router};
 use super::*;
 
-/// What each route takes, so that nothing else is wrong with it.
+/// A valid body for each route.
 fn request(path: &str) -> Value {
     match path {
         "/v1/plan" | "/v1/apply" => json!({ "name": "a.toml", "text": "" }),
@@ -16,7 +16,7 @@ fn request(path: &str) -> Value {
 
 const HOST: &str = "nqn.2026-11.org.example:host";
 
-/// The values of an object as serde would take them, too: as a list.
+/// The values of an object as a list, which serde would accept too.
 fn in_order(object: &Value) -> Value {
     let values = object.as_object().unwrap().values();
     values.cloned().collect()
@@ -32,7 +32,7 @@ fn refused(scene: &Scene, method: &str, path: &str, body: &str) {
         "{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let said = scene.says(request.as_bytes());
+    let said = scene.response(request.as_bytes());
     assert!(said.starts_with("HTTP/1.1 400 "), "{path} {body}: {said}");
     let (_, body) = said.split_once("\r\n\r\n").unwrap();
     let body: Value = serde_json::from_str(body).unwrap();
@@ -40,7 +40,7 @@ fn refused(scene: &Scene, method: &str, path: &str, body: &str) {
 }
 
 #[test]
-fn no_route_takes_what_it_does_not_know() {
+fn routes_refuse_unknown_keys_and_queries() {
     let folder = tempfile::tempdir().unwrap();
     let (server, shared) = served(&folder, |_| {});
     let scene = Scene::with(FEW, router(&shared));
@@ -65,7 +65,7 @@ fn no_route_takes_what_it_does_not_know() {
 }
 
 #[test]
-fn every_edit_refuses_keys_that_it_does_not_have() {
+fn edits_refuse_unknown_keys() {
     let description = serde_json::to_value(openapi::description()).unwrap();
     let edits = description["components"]["schemas"]["Edit"]["oneOf"]
         .as_array()
@@ -113,7 +113,7 @@ fn a_request_without_content_may_be_an_empty_object() {
             "POST /v1/reload/plan HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        let said = scene.says(request.as_bytes());
+        let said = scene.response(request.as_bytes());
         assert!(said.starts_with("HTTP/1.1 200 "), "{body}: {said}");
     }
     drop(scene);

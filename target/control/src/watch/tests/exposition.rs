@@ -1,4 +1,4 @@
-//! A reader of OpenMetrics text that takes nothing the specification forbids.
+//! A strict parser of OpenMetrics text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,7 @@ pub(super) struct Sample {
     pub(super) value: f64,
 }
 
-/// OpenMetrics 1.0: families one after the other, each with what describes it
-/// before its samples, none twice, and `# EOF` at the end.
+/// OpenMetrics 1.0: each family once, its description before its samples, and `# EOF` at the end.
 pub(super) fn parse(text: &str) -> Vec<Family> {
     let body = text
         .strip_suffix("# EOF\n")
@@ -88,7 +87,7 @@ pub(super) fn parse(text: &str) -> Vec<Family> {
     families
 }
 
-/// What goes for the samples of a family together.
+/// Checks the samples of a family together.
 fn check(family: &Family) {
     if family.kind != "histogram" {
         return;
@@ -112,8 +111,8 @@ fn check(family: &Family) {
     }
 }
 
-/// Buckets with their bounds going up, each with what is in those before, one
-/// beyond all bounds, and then as many samples as that has.
+/// Cumulative buckets in ascending order, the last with the bound infinity and the value of the
+/// count.
 fn check_histogram(name: &str, point: &[Sample]) {
     let of = |suffix: &str| {
         let named = point
@@ -172,7 +171,7 @@ fn sample(line: &str) -> Sample {
     }
 }
 
-/// Up to the quote that ends it, and what follows.
+/// The text up to the closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -191,7 +190,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 #[test]
-fn what_the_specification_forbids_is_found() {
+fn invalid_expositions_are_rejected() {
     let good = "# HELP a A.\n# TYPE a counter\na_total{b=\"c\"} 1\n\
                 # HELP h H.\n# TYPE h histogram\nh_bucket{le=\"1.0\"} 1\n\
                 h_bucket{le=\"+Inf\"} 2\nh_count 2\nh_sum 7.5\n# EOF\n";

@@ -1,4 +1,4 @@
-//! Asymmetric namespace access, and namespaces that are not there for every host.
+//! Asymmetric namespace access, and namespaces restricted to some hosts.
 
 use nvmeof_wire::admin::SetFeatures;
 use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, NSID_ALL, Select};
@@ -27,8 +27,8 @@ use crate::{
 
 const OTHER: &str = "nqn.2026-11.org.example:other";
 
-/// The page: its change count, and of each group number, state, namespaces and
-/// change count.
+/// The page: its change count, and identifier, state, namespaces and change count of
+/// each group.
 pub(crate) type Page = (u64, Vec<(u32, AnaState, Vec<u32>, u64)>);
 
 fn get(host: &mut Host, lsp: u8, offset: u64, len: u32) -> Answer {
@@ -54,7 +54,7 @@ fn parsed(page: &[u8]) -> Page {
     (header.chgcnt.get(), groups)
 }
 
-/// Reads the page, which lets go of its event.
+/// Reads the page, which clears its event.
 pub(crate) fn page(host: &mut Host) -> Page {
     parsed(&get(host, 0, 0, 4096).data)
 }
@@ -85,7 +85,7 @@ fn read(nsid: u32) -> Sqe {
 }
 
 #[test]
-fn a_linux_host_takes_what_the_controller_says() {
+fn linux_host_accepts_the_ana_attributes() {
     for max_transfer in [8192, 1 << 20] {
         let limits = Limits {
             max_transfer,
@@ -104,7 +104,7 @@ fn a_linux_host_takes_what_the_controller_says() {
         let (groups, namespaces) = (id.nanagrpid.get(), id.mnan.get());
         assert_eq!((id.anagrpmax.get(), groups), (129, 129));
         assert!((1000..=id.nn.get()).contains(&namespaces), "{namespaces}");
-        // The memory that it takes for the page must not exceed MDTS.
+        // The memory that it allocates for the page must not exceed MDTS.
         let len = ANA_HEADER_LEN + 129 * ANA_GROUP_LEN + 4 * usize::try_from(namespaces).unwrap();
         assert!(len <= usize::try_from(max_transfer).unwrap(), "{len}");
     }
@@ -113,7 +113,7 @@ fn a_linux_host_takes_what_the_controller_says() {
 /// Hosts wait for a namespace in state Inaccessible; they give up on one that is not
 /// ready.
 #[test]
-fn an_absent_namespace_is_inaccessible_in_a_group_of_its_own_until_it_opens() {
+fn waiting_namespace_is_inaccessible_in_its_own_group() {
     let port = port_in(1, AnaState::NON_OPTIMIZED);
     let target = served(std::slice::from_ref(&port), two_groups());
     let revised = |state| {
@@ -154,7 +154,7 @@ fn an_absent_namespace_is_inaccessible_in_a_group_of_its_own_until_it_opens() {
 }
 
 #[test]
-fn everything_is_optimized_where_nothing_is_said() {
+fn groups_without_a_state_are_optimized() {
     let target = target();
     let (mut unknown, _) = Host::admin(&target);
     let (mut known, _) = Host::admin_at(&target, &port(), &connect_data(0xffff));
@@ -165,18 +165,18 @@ fn everything_is_optimized_where_nothing_is_said() {
     assert_eq!((id.anagrpid.get(), id.nuse.get()), (1, 1000));
 }
 
-/// Linux resets a controller of which a group is in state Change for too long.
+/// Linux resets a controller with a group in state Change for too long.
 #[test]
-fn groups_without_a_namespace_of_the_host_are_not_told() {
+fn groups_without_a_namespace_of_the_host_are_hidden() {
     let port = port_in(1, AnaState::CHANGE);
     let target = served(std::slice::from_ref(&port), subsystem());
     let (mut host, _) = Host::admin_at(&target, &port, &connect_data(0xffff));
-    let told = page(&mut host).1;
-    assert_eq!(told, [(1, AnaState::OPTIMIZED, vec![1, 3], 0)]);
+    let reported = page(&mut host).1;
+    assert_eq!(reported, [(1, AnaState::OPTIMIZED, vec![1, 3], 0)]);
 }
 
 #[test]
-fn the_page_tells_how_its_own_port_reaches_groups() {
+fn ana_log_page_reports_states_of_its_own_port() {
     let ports = [
         port_in(1, AnaState::OPTIMIZED),
         port_in(2, AnaState::INACCESSIBLE),
@@ -192,10 +192,10 @@ fn the_page_tells_how_its_own_port_reaches_groups() {
             (2, state, vec![2, 3], 0),
         ];
         assert_eq!(page(&mut host), (0, groups));
-        // Groups alone.
+        // Groups only.
         let groups = parsed(&get(&mut host, RETURN_GROUPS_ONLY, 0, 4096).data).1;
         assert_eq!(groups[1], (2, state, vec![], 0));
-        // Piece by piece it is the same.
+        // In pieces it is the same page.
         let whole = get(&mut host, 0, 0, 96).data;
         for (offset, len) in [(0, 16), (16, 36), (48, 8), (92, 4)] {
             let at = usize::try_from(offset).unwrap();
@@ -211,7 +211,7 @@ fn the_page_tells_how_its_own_port_reaches_groups() {
 }
 
 #[test]
-fn commands_fail_by_the_state_of_the_group_and_may_be_repeated() {
+fn commands_fail_by_ana_state_and_may_be_retried() {
     for (state, expected) in [
         (AnaState::OPTIMIZED, Status::SUCCESS),
         (AnaState::NON_OPTIMIZED, Status::SUCCESS),
@@ -242,7 +242,7 @@ fn commands_fail_by_the_state_of_the_group_and_may_be_repeated() {
 
 /// Base 2.2, figure 589, and NVM 1.2, figure 133.
 #[test]
-fn features_fail_by_the_state_of_the_group() {
+fn features_fail_by_ana_state() {
     let not = Status::FEATURE_NOT_NAMESPACE_SPECIFIC;
     for (state, recovery, all, other) in [
         (AnaState::OPTIMIZED, Status::SUCCESS, Status::SUCCESS, not),
@@ -294,7 +294,7 @@ fn features_fail_by_the_state_of_the_group() {
 }
 
 #[test]
-fn numbers_say_nothing_of_namespaces_of_other_hosts() {
+fn counts_exclude_namespaces_of_other_hosts() {
     let hidden = crate::NamespaceSpec {
         hosts: Some(vec![OTHER.into()]),
         ..namespace(5000)
@@ -316,7 +316,7 @@ fn numbers_say_nothing_of_namespaces_of_other_hosts() {
         let (mut host, _) = Host::ready_at(&target, &port(), name);
         let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
         assert_eq!((id.nn.get(), id.mnan.get()), (highest, highest), "{name}");
-        // Nor does anything of ports that lead elsewhere, or may come.
+        // Nor do other fields, for ports that offer other subsystems or may be added.
         assert_ne!(id.cmic & Cmic::MPORTS.bits(), 0);
         let mut status = |nsid| host.identify(Cns::NAMESPACE, nsid).status();
         assert_eq!(status(highest), Status::SUCCESS);
@@ -324,10 +324,10 @@ fn numbers_say_nothing_of_namespaces_of_other_hosts() {
     }
 }
 
-/// With as little room for the page as may be the namespaces that are there are
-/// all that there may be (MNAN).
+/// With the smallest MDTS, the present namespaces are the maximum
+/// (MNAN).
 #[test]
-fn the_most_namespaces_are_not_those_of_other_hosts() {
+fn mnan_excludes_namespaces_of_other_hosts() {
     let mut spec = two_groups();
     spec.namespaces = (1..=1500).map(namespace).collect();
     for hidden in &mut spec.namespaces[1400..] {
@@ -346,7 +346,7 @@ fn the_most_namespaces_are_not_those_of_other_hosts() {
 }
 
 #[test]
-fn a_namespace_is_not_there_for_other_hosts() {
+fn namespace_is_hidden_from_other_hosts() {
     let mut spec = two_groups();
     spec.namespaces[2].hosts = Some(vec![OTHER.into()]);
     spec.namespaces[3].hosts = Some(vec![OTHER.into(), HOST.into()]);
@@ -376,7 +376,7 @@ fn a_namespace_is_not_there_for_other_hosts() {
         (Cns::DESCRIPTORS, Status::INVALID_NAMESPACE),
         (Cns::ATTACHED_CONTROLLERS, Status::INVALID_FIELD),
     ] {
-        // As of one that nobody has.
+        // As for one that does not exist.
         for nsid in [3, 5] {
             assert_eq!(host.identify(cns, nsid).status(), status, "{cns:?} {nsid}");
         }
@@ -394,12 +394,12 @@ fn a_namespace_is_not_there_for_other_hosts() {
     assert_eq!(answer.status(), Status::INVALID_FIELD);
     assert!(answer.cqe.status().dnr());
     assert_eq!(its_queue.read(read(3), 512).status(), Status::SUCCESS);
-    // A flush of all is of those that are there.
+    // A flush of all covers the accessible ones.
     queue.ops.clear();
     assert_eq!(queue.plain(flush(NSID_ALL)).status(), Status::SUCCESS);
     let flushed: Vec<_> = queue.ops.iter().map(|op| (op.kind, op.disk)).collect();
     assert_eq!(flushed, [10, 20, 40].map(|disk| (IoKind::Flush, disk)));
-    // Nor are groups told with it.
+    // Nor are groups reported with it.
     assert_eq!(page(&mut host).1[1].2, [2]);
     assert_eq!(page(&mut other).1[1].2, [2, 3]);
 }

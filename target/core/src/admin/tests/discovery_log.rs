@@ -54,7 +54,7 @@ fn entries(host: &mut Host) -> Vec<DiscoveryEntry> {
     page.entries.to_vec()
 }
 
-/// A discovery controller that is asked for by that name.
+/// A discovery controller, connected with this NQN.
 fn asked_by(target: &Target, name: &str, kato_ms: u32) -> Host {
     let mut data = connect_data(0xffff);
     data.subnqn = Nqn::new(name).unwrap().to_field();
@@ -92,7 +92,7 @@ fn nothing_is_read_beyond_the_end_of_the_log() {
 }
 
 #[test]
-fn either_name_leads_to_a_discovery_controller_that_tells_its_own() {
+fn discovery_controller_reports_its_unique_nqn() {
     let target = Target::new(model(&with_name_and_referrals()));
     for asked in [nvmeof_wire::nqn::DISCOVERY, FINDER] {
         let mut host = asked_by(&target, asked, 0);
@@ -101,15 +101,15 @@ fn either_name_leads_to_a_discovery_controller_that_tells_its_own() {
         assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
         assert_eq!(name(&id.subnqn), FINDER);
     }
-    // They take no place of those that serve namespaces.
+    // They do not count as I/O controllers.
     assert_eq!(target.controllers(), 0, "both are gone with their queues");
 }
 
 #[test]
-fn the_log_names_itself_and_others() {
+fn discovery_log_has_itself_and_referrals() {
     let target = Target::new(model(&with_name_and_referrals()));
     let all = entries(&mut discovery(&target));
-    let told: Vec<_> = all
+    let reported: Vec<_> = all
         .iter()
         .map(|one| {
             let at = (one.traddr.to_string(), one.trsvcid.to_string());
@@ -121,7 +121,7 @@ fn the_log_names_itself_and_others() {
     let referral = SubsystemType::REFERRAL;
     let here = at("127.0.0.1", "4420");
     assert_eq!(
-        told,
+        reported,
         [
             (
                 SubsystemType::CURRENT_DISCOVERY,
@@ -149,18 +149,18 @@ fn the_log_names_itself_and_others() {
 }
 
 #[test]
-fn a_referral_to_this_host_is_told_to_this_host_alone() {
+fn loopback_referral_is_reported_to_local_hosts_only() {
     let target = Target::new(model(&with_name_and_referrals()));
     let mut host = discovery(&target);
     host.queue.set_local("192.0.2.44".parse().unwrap());
     let all = entries(&mut host);
-    let told: Vec<_> = all.iter().map(|one| one.traddr.to_string()).collect();
-    assert_eq!(told, ["192.0.2.1", "2001:db8::1"]);
+    let reported: Vec<_> = all.iter().map(|one| one.traddr.to_string()).collect();
+    assert_eq!(reported, ["192.0.2.1", "2001:db8::1"]);
 }
 
 /// Base 2.1, 5.1.12.3.1, PLEO.
 #[test]
-fn a_host_may_ask_for_the_port_that_it_came_by_alone() {
+fn port_local_entries_only_is_honoured() {
     let other = PortSpec {
         trsvcid: 4421,
         ..port()
@@ -180,13 +180,13 @@ fn a_host_may_ask_for_the_port_that_it_came_by_alone() {
     command.lsp = DiscoveryLsp::PLEO.bits();
     let answer = host.read(command.to_sqe(), 8192);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
-    let told: Vec<_> = page
+    let reported: Vec<_> = page
         .entries
         .iter()
         .map(|one| (one.subtype, one.trsvcid.to_string()))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (SubsystemType::CURRENT_DISCOVERY, "4421".to_owned()),
             (SubsystemType::NVM, "4421".to_owned()),
@@ -201,7 +201,7 @@ fn a_host_may_ask_for_the_port_that_it_came_by_alone() {
 
 /// Base 2.1, figure 295.
 #[test]
-fn entries_are_extended_where_that_is_asked_for() {
+fn extended_entries_are_returned_on_request() {
     let target = Target::new(model(&with_name_and_referrals()));
     let mut host = discovery(&target);
     let plain = entries(&mut host);
@@ -228,7 +228,7 @@ fn entries_are_extended_where_that_is_asked_for() {
 
 /// Base 2.1, figure 31: what a discovery controller has to have.
 #[test]
-fn a_discovery_controller_tells_what_it_supports() {
+fn discovery_controller_reports_supported_pages() {
     let mut host = discovery(&target());
     let mut page = |lid, len| {
         let command = GetLogPage::new(lid, 0, 0, len);
@@ -256,7 +256,7 @@ fn a_discovery_controller_tells_what_it_supports() {
 }
 
 #[test]
-fn without_a_name_of_its_own_there_is_no_entry_of_it() {
+fn discovery_without_unique_nqn_has_no_own_entry() {
     let all = entries(&mut discovery(&target()));
     assert!(all.iter().all(|one| one.subtype == SubsystemType::NVM));
     let mut data = connect_data(0xffff);
@@ -270,7 +270,7 @@ fn without_a_name_of_its_own_there_is_no_entry_of_it() {
 /// Base 2.1, 3.1.3.3: a persistent connection has a keep-alive timer and hears
 /// of changes.
 #[test]
-fn a_host_that_stays_hears_of_a_referral() {
+fn referral_change_notifies_persistent_hosts() {
     let target = Target::new(model(&DiscoverySpec::default()));
     let mut host = asked_by(&target, nvmeof_wire::nqn::DISCOVERY, 30_000);
     let bits = AsyncEventConfig::DLPCN.bits();

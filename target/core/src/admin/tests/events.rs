@@ -50,7 +50,7 @@ pub(crate) fn hold(host: &mut Host) {
 }
 
 #[test]
-fn requests_wait_up_to_the_limit() {
+fn event_requests_are_held_up_to_the_limit() {
     let (mut host, _) = Host::admin(&target());
     for _ in 0..4 {
         hold(&mut host);
@@ -67,13 +67,13 @@ fn requests_wait_up_to_the_limit() {
 }
 
 #[test]
-fn a_changed_namespace_is_told_once_until_the_log_is_read() {
+fn changed_namespace_is_reported_once_until_the_log_is_read() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     enable(&mut host, AsyncEventConfig::NSAN);
     hold(&mut host);
     hold(&mut host);
-    // Of another subsystem it hears nothing.
+    // Other subsystems cause no event.
     let mut other = closed();
     other.namespaces[0].blocks += 1;
     let _ = apply(&target, &[subsystem(), other]);
@@ -98,7 +98,7 @@ fn a_changed_namespace_is_told_once_until_the_log_is_read() {
 }
 
 #[test]
-fn an_event_that_came_first_answers_the_next_request() {
+fn pending_event_completes_the_next_request() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     enable(&mut host, AsyncEventConfig::NSAN);
@@ -111,7 +111,7 @@ fn an_event_that_came_first_answers_the_next_request() {
 }
 
 #[test]
-fn events_that_were_not_asked_for_are_not_told() {
+fn disabled_events_are_not_reported() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     hold(&mut host);
@@ -120,7 +120,7 @@ fn events_that_were_not_asked_for_are_not_told() {
 }
 
 #[test]
-fn a_temperature_threshold_that_is_passed_is_an_event() {
+fn crossing_a_temperature_threshold_is_an_event() {
     let (mut host, _) = Host::admin(&target());
     enable(&mut host, AsyncEventConfig::SMART_TEMPERATURE);
     hold(&mut host);
@@ -132,14 +132,14 @@ fn a_temperature_threshold_that_is_passed_is_an_event() {
 }
 
 #[test]
-fn discovery_controllers_tell_of_the_log() {
+fn discovery_log_change_is_an_event() {
     let target = target();
     let mut host = discovery(&target);
     enable(&mut host, AsyncEventConfig::DLPCN | AsyncEventConfig::NSAN);
     hold(&mut host);
     change_a_namespace(&target);
     assert_eq!(event(&mut host), None);
-    // Nor does it of a subsystem that only another host may connect to.
+    // A subsystem that only another host may connect to causes none.
     let _ = apply(&target, &[subsystem()]);
     assert_eq!(event(&mut host), None);
     let _ = apply(&target, &[]);
@@ -168,7 +168,7 @@ fn storage_is(target: &Target, state: NamespaceState) {
 /// SMART / Health Information, Critical Warning bit 2: "any internal error that
 /// degrades NVM subsystem reliability".
 #[test]
-fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
+fn lost_backing_store_is_a_critical_warning_and_an_event() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     let (mut deaf, _) = Host::admin(&target);
@@ -185,13 +185,13 @@ fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
     storage_is(&target, NamespaceState::Faulted);
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
     assert_eq!(smart(&mut host), CriticalWarning::NDR);
-    // It is an event when it comes up, not as long as it lasts.
+    // The event is sent once, when the condition begins.
     hold(&mut host);
     enable(&mut host, AsyncEventConfig::SMART_RELIABILITY);
     assert_eq!(event(&mut host), None);
     assert_eq!((event(&mut deaf), event(&mut elsewhere)), (None, None));
     assert_eq!(smart(&mut elsewhere), CriticalWarning::empty());
-    // Who begins to listen hears of what there is.
+    // Enabling the event reports an existing condition.
     enable(&mut deaf, AsyncEventConfig::SMART_RELIABILITY);
     assert_eq!(event(&mut deaf), Some(AsyncEvent::RELIABILITY));
     storage_is(&target, NamespaceState::Ready);
@@ -202,9 +202,9 @@ fn storage_that_is_gone_is_a_critical_warning_and_an_event() {
 }
 
 /// Identify Controller, WCTEMP and CCTEMP: "shall report a non-zero value in this field".
-/// Nothing is said to be too warm until a host sets another threshold.
+/// No temperature warning until a host sets another threshold.
 #[test]
-fn the_temperature_is_below_what_is_said_to_be_too_warm() {
+fn temperature_is_below_the_warning_threshold() {
     let (mut host, _) = Host::admin(&target());
     let id = host.identify(Cns::CONTROLLER, 0);
     let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
@@ -225,7 +225,7 @@ fn the_temperature_is_below_what_is_said_to_be_too_warm() {
 /// "Greater than or equal to an over temperature threshold; or less than or equal
 /// to an under temperature threshold" (25 degrees Celsius are 298 K).
 #[test]
-fn a_temperature_that_is_a_threshold_is_critical() {
+fn temperature_at_threshold_is_critical() {
     let (mut host, _) = Host::admin(&target());
     let set =
         |sel: u32, kelvin| SetFeatures::new(FeatureId::TEMPERATURE_THRESHOLD, sel << 20 | kelvin);
@@ -246,7 +246,7 @@ fn a_temperature_that_is_a_threshold_is_critical() {
 /// "A transient error occurred that is specific to a particular set of commands
 /// and controller operation may continue without a reset".
 #[test]
-fn an_internal_error_of_any_queue_is_an_event_that_needs_no_bit() {
+fn internal_error_event_cannot_be_disabled() {
     let (mut host, mut queue) = Host::ready(&target());
     hold(&mut host);
     let mut trim = |outcome| {
@@ -276,16 +276,16 @@ fn an_internal_error_of_any_queue_is_an_event_that_needs_no_bit() {
     }
     assert_eq!(event(&mut host), None, "until the page is read");
     host.read(GetLogPage::new(LogId::ERROR, 0, 0, 64).to_sqe(), 64);
-    assert_eq!(event(&mut host), None, "which told of both");
+    assert_eq!(event(&mut host), None, "its page covered both");
     assert!(trim(Executed::Failed).1.contains(FollowUps::POLL_ALL));
     let again = trim(Executed::Failed).1;
     assert!(!again.contains(FollowUps::POLL_ALL), "it is known");
     assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
 }
 
-/// A host hears of its own discovery log, and of no other one's.
+/// A host is notified of changes of its own discovery log only.
 #[test]
-fn what_others_discover_is_no_event_and_no_new_generation() {
+fn log_change_of_another_host_is_not_reported() {
     let target = target();
     let of = |name: &str| {
         let mut data = connect_data_of(name, 0xffff);
@@ -313,7 +313,7 @@ fn what_others_discover_is_no_event_and_no_new_generation() {
 /// Base 2.1, 5.1.2: "subsequent events of that event type are automatically masked by the
 /// controller until the host clears that event".
 #[test]
-fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
+fn notice_is_sent_after_the_previous_page_is_read() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     enable(
@@ -334,7 +334,7 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     assert_eq!(event(&mut host), None);
     assert!(host.queue.take_follow_ups().contains(FollowUps::DEADLINE));
     assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
-    // One of another type does not wait.
+    // An event of another type does not wait.
     storage_is(&target, NamespaceState::Faulted);
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
     // Retaining the event clears nothing.
@@ -355,13 +355,13 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
     let _ = host.queue.step(host.now, &mut request, room);
     assert!(host.queue.take_follow_ups().contains(FollowUps::POLL));
     assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));
-    // Nobody reads the page of that one: it keeps others back for a while.
+    // Its page is not read: it masks others for a while.
     hold(&mut host);
     storage_is(&target, NamespaceState::Ready);
     assert_eq!(event(&mut host), None);
     host.now += PATIENCE;
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
-    // Without a request there is nothing to wake up for.
+    // Without a request there is no deadline.
     let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
     host.read(page.to_sqe(), 4096);
     change(&target, 1);
@@ -372,7 +372,7 @@ fn a_notice_is_told_when_the_page_of_the_one_before_was_read() {
 
 /// Base 2.1, 3.7.2: a reset ends what was begun; the host enables events anew.
 #[test]
-fn a_reset_forgets_what_was_to_be_told() {
+fn reset_drops_pending_events() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     enable(&mut host, AsyncEventConfig::NSAN);
@@ -394,7 +394,7 @@ fn a_reset_forgets_what_was_to_be_told() {
 /// Base 2.1, 5.1.25.1.5: without Endurance Groups their notice is refused. Others that
 /// cannot happen here, and reserved bits, are not enabled.
 #[test]
-fn events_that_cannot_be_are_refused_or_left_out() {
+fn impossible_events_are_refused_or_ignored() {
     let (mut host, _) = Host::admin(&target());
     let mut set = |bits: u32| {
         let set = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, bits);

@@ -41,7 +41,7 @@ fn set(host: &mut Host, fid: FeatureId, value: u32) -> Status {
 }
 
 #[test]
-fn what_is_set_is_read_back_and_defaults_stay() {
+fn set_value_is_read_back_and_default_is_kept() {
     let (mut host, _) = Host::admin(&target());
     let rows = [
         (FeatureId::ARBITRATION, 0x0102_0307, 0),
@@ -61,7 +61,7 @@ fn what_is_set_is_read_back_and_defaults_stay() {
         assert_eq!(set(&mut host, fid, value), Status::SUCCESS, "{fid:?}");
         let current = get(&mut host, fid, Select::Current).result();
         assert_eq!(current, u64::from(value), "{fid:?}");
-        // This host's Connect said 0.
+        // Connect of this host set 0.
         let keep_alive = fid == FeatureId::KEEP_ALIVE_TIMER;
         let default = if keep_alive { 120_000 } else { default };
         for select in [Select::Default, Select::Saved] {
@@ -73,7 +73,7 @@ fn what_is_set_is_read_back_and_defaults_stay() {
             "{fid:?}"
         );
     }
-    // A reset forgets all but the keep alive timeout.
+    // A reset keeps only the Keep Alive Timeout.
     host.set_cc(0);
     host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
     for (fid, value, default) in rows {
@@ -88,7 +88,7 @@ fn what_is_set_is_read_back_and_defaults_stay() {
 }
 
 #[test]
-fn values_that_cannot_be_are_refused() {
+fn invalid_feature_values_are_refused() {
     let (mut host, _) = Host::admin(&target());
     for (fid, value) in [
         (FeatureId::POWER_MANAGEMENT, 1),
@@ -143,13 +143,13 @@ fn nothing_is_saved() {
 
 /// Base 2.1, 4.4: `nsid` of a feature that is not of namespaces.
 #[test]
-fn what_is_of_the_controller_is_of_no_namespace() {
+fn controller_feature_rejects_a_namespace() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     let mut finder = discovery(&target);
     let specific = Status::FEATURE_NOT_NAMESPACE_SPECIFIC;
     let invalid = Status::INVALID_NAMESPACE;
-    // Each row: the number, and what Set and Get Features say.
+    // Each row: the NSID, and the status of Set and Get Features.
     for (nsid, sets, gets) in [
         (0, Status::SUCCESS, Status::SUCCESS),
         (NSID_ALL, Status::SUCCESS, Status::SUCCESS),
@@ -220,7 +220,7 @@ fn each_namespace_has_its_own_error_recovery() {
         set_of(&mut host, RECOVERY, 1, 1 << 16),
         Status::INVALID_FIELD
     );
-    // One that comes later with the number is another one; a reset forgets all.
+    // A later namespace with this NSID has the default; a reset clears all.
     let mut without = subsystem();
     without.namespaces.retain(|namespace| namespace.nsid != 3);
     let _ = apply(&target, &[without, closed()]);
@@ -236,10 +236,10 @@ fn each_namespace_has_its_own_error_recovery() {
     assert_eq!(limits(&mut host), [0, 0]);
 }
 
-/// Identify with CNS 1Ch has combination 0 alone. A host that wants all command sets (CC.CSS
-/// 110b) is served as one that wants the NVM command set.
+/// Identify with CNS 1Ch has combination 0 only. A host that requests all command sets (CC.CSS
+/// 110b) is served like one that requests the NVM command set.
 #[test]
-fn there_is_one_combination_of_command_sets() {
+fn one_command_set_combination_is_reported() {
     let (mut host, _) = Host::admin(&target());
     host.set_cc(0);
     host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0 | 0b110 << 4);
@@ -273,7 +273,7 @@ fn queues_are_granted_up_to_the_limit_and_before_any_connects() {
     assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR);
 }
 
-/// What is granted stays; who has not asked yet gets what there is now.
+/// A granted number remains; later requests get the present limit.
 #[test]
 fn a_subsystem_may_grant_fewer_queues_than_others() {
     let few = |io_queues| SubsystemSpec {
@@ -304,7 +304,7 @@ fn a_subsystem_may_grant_fewer_queues_than_others() {
 }
 
 #[test]
-fn the_host_identifier_is_what_connect_said() {
+fn host_identifier_is_that_of_connect() {
     let (mut host, _) = Host::admin(&target());
     assert_eq!(
         get(&mut host, FeatureId::HOST_IDENTIFIER, Select::Current).data,
@@ -322,7 +322,7 @@ fn the_host_identifier_is_what_connect_said() {
 }
 
 #[test]
-fn host_behavior_has_data_both_ways() {
+fn host_behavior_support_is_set_and_read() {
     let (mut host, _) = Host::admin(&target());
     let command = SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).to_sqe();
     let mut data = [0; 512];
@@ -345,10 +345,10 @@ fn host_behavior_has_data_both_ways() {
 
 /// Base 2.1, 5.1.25.1.7.
 #[test]
-fn the_timestamp_goes_on_from_what_was_set_or_from_the_reset() {
+fn timestamp_advances_from_set_value_or_reset() {
     use std::time::Duration;
     let (mut host, _) = Host::admin(&target());
-    let told = |host: &mut Host, select| {
+    let reported = |host: &mut Host, select| {
         let command = GetFeatures {
             fid: FeatureId::TIMESTAMP,
             select,
@@ -361,22 +361,22 @@ fn the_timestamp_goes_on_from_what_was_set_or_from_the_reset() {
     };
     host.now += Duration::from_millis(700);
     let since_reset = (700, Timestamp::ORIGIN_RESET);
-    assert_eq!(told(&mut host, Select::Current), since_reset);
+    assert_eq!(reported(&mut host, Select::Current), since_reset);
     let set = SetFeatures::new(FeatureId::TIMESTAMP, 0).to_sqe();
-    // Attributes are the controller's.
+    // The attributes are those of the controller.
     let now = Timestamp::new(1_790_000_000_000, 0xff);
     assert_eq!(host.write(set, now.as_bytes()).status(), Status::SUCCESS);
     host.now += Duration::from_millis(25);
     let went_on = (1_790_000_000_025, Timestamp::ORIGIN_HOST);
-    assert_eq!(told(&mut host, Select::Current), went_on);
-    assert_eq!(told(&mut host, Select::Default), (0, 0));
+    assert_eq!(reported(&mut host, Select::Current), went_on);
+    assert_eq!(reported(&mut host, Select::Default), (0, 0));
     let short = host.write(set, &[0; 7]);
     assert_eq!(short.status(), Status::DATA_SGL_LENGTH_INVALID);
     host.set_cc(0);
     host.set_cc(nvmeof_wire::registers::Cc::ENABLE.0);
     host.now += Duration::from_millis(3);
     assert_eq!(
-        told(&mut host, Select::Current),
+        reported(&mut host, Select::Current),
         (3, Timestamp::ORIGIN_RESET)
     );
 }

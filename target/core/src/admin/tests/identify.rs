@@ -30,7 +30,7 @@ fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
 }
 
 #[test]
-fn the_controller_is_what_a_linux_host_insists_on() {
+fn identify_controller_satisfies_linux() {
     let (mut host, cntlid) = Host::admin(&target());
     let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
     assert_eq!(
@@ -57,7 +57,7 @@ fn the_controller_is_what_a_linux_host_insists_on() {
 
 /// Base 2.1, 5.1.13.2.1, FR and IEEE. The log page has "the same revision information".
 #[test]
-fn a_subsystem_has_the_firmware_and_the_vendor_of_ones_choice() {
+fn subsystem_reports_configured_firmware_and_vendor() {
     let target = target();
     let (mut host, _) = Host::admin(&target);
     let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
@@ -78,7 +78,7 @@ fn a_subsystem_has_the_firmware_and_the_vendor_of_ones_choice() {
 
 /// Linux hosts 5.4 to 5.12 corrupt long in-capsule data otherwise.
 #[test]
-fn long_in_capsule_data_go_with_one_descriptor() {
+fn msdbd_is_one_with_long_in_capsule_data() {
     let limits = Limits {
         in_capsule: 8192,
         max_descriptors: 1,
@@ -90,7 +90,7 @@ fn long_in_capsule_data_go_with_one_descriptor() {
 }
 
 #[test]
-fn in_capsule_data_are_as_long_as_the_port_takes_them() {
+fn in_capsule_data_size_is_that_of_the_port() {
     let model = Model::build(Limits::default(), &[port()], &[subsystem()]);
     let bounds = PortBounds {
         in_capsule: Some(512),
@@ -114,13 +114,13 @@ fn in_capsule_data_are_as_long_as_the_port_takes_them() {
     let write = |blocks| Io::new(1, 0, blocks).to_sqe(io::WRITE);
     let answer = queue.write_in_capsule(write(1), &[0; 512]);
     assert_eq!(answer.status(), Status::SUCCESS);
-    // Where receives are shared there may be room for more than was promised.
+    // Shared receives may have room for more than the reported size.
     let answer = queue.write_in_capsule(write(2), &[0; 1024]);
     assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
 }
 
 #[test]
-fn only_what_is_there_is_promised() {
+fn identify_reports_only_what_is_supported() {
     let of = |host: &mut Host| identify::<IdentifyController>(host, Cns::CONTROLLER, 0);
     let (mut host, _) = Host::admin(&target());
     let mut hosts = [
@@ -142,7 +142,7 @@ fn only_what_is_there_is_promised() {
     let one: IdentifyNamespace = identify(&mut host, Cns::NAMESPACE, 1);
     let copy = (one.msrc, one.mssrl.get(), one.mcl.get());
     assert_eq!(copy, (127, 65535, 131_072));
-    // 4096 bytes are what a fused Compare and Write may be about.
+    // A fused Compare and Write has at most 4096 bytes.
     assert!(one.nsfeat().contains(Nsfeat::NSABP));
     assert_eq!(
         (one.nawun.get(), one.nawupf.get(), one.nacwu.get()),
@@ -154,9 +154,9 @@ fn only_what_is_there_is_promised() {
     assert_eq!((id.awun.get(), id.awupf.get(), id.acwu.get()), (0, 0, 0));
 }
 
-/// Hosts read it once, and namespaces come and change while they are there.
+/// Hosts read it once, and namespaces change while they are connected.
 #[test]
-fn what_is_promised_does_not_depend_on_the_namespaces_of_the_moment() {
+fn identify_controller_does_not_depend_on_namespaces() {
     let nothing = crate::NamespaceSpec {
         readonly: true,
         deallocate: false,
@@ -193,7 +193,7 @@ fn what_is_promised_does_not_depend_on_the_namespaces_of_the_moment() {
     let id = IdentifyController::read_from_bytes(&of_none).ok().unwrap();
     let promised = Oncs::NVMDSMSV | Oncs::NVMWZSV;
     assert!(Oncs::from_bits_retain(id.oncs.get()).contains(promised));
-    // One that comes later, whose disk gives no space back, keeps the promise.
+    // A later namespace that cannot deallocate does not change it.
     let mut spec = subsystem();
     spec.namespaces = vec![crate::NamespaceSpec {
         deallocate: false,
@@ -215,7 +215,7 @@ fn what_is_promised_does_not_depend_on_the_namespaces_of_the_moment() {
 }
 
 #[test]
-fn a_discovery_controller_says_so() {
+fn discovery_controller_reports_its_type() {
     let mut host = discovery(&target());
     let id: IdentifyController = identify(&mut host, Cns::CONTROLLER, 0);
     assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
@@ -245,7 +245,7 @@ fn namespaces_have_their_sizes() {
 }
 
 #[test]
-fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
+fn preferred_sizes_are_reported_per_namespace() {
     let mut spec = subsystem();
     spec.namespaces[0].preferred = Preferred {
         write: 4096,
@@ -253,7 +253,7 @@ fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
         optimal_write: 1 << 20,
         atomic: 4096,
     };
-    // 1 MiB is what a command carries here, and less there.
+    // A command transfers 1 MiB with the first limits, less with the second.
     for (max_transfer, nows) in [(1 << 20, 2047), (512 << 10, 7)] {
         let limits = Limits {
             max_transfer,
@@ -277,7 +277,7 @@ fn preferred_sizes_are_told_of_the_namespace_that_has_them() {
 
 /// NVM 1.0, figure 97: cleared to 0h when there is none; then no descriptor says one.
 #[test]
-fn an_nguid_of_zeroes_is_none() {
+fn zero_nguid_means_none() {
     let mut spec = subsystem();
     for nsid in [1, 2] {
         spec.namespaces.retain(|namespace| namespace.nsid != nsid);
@@ -298,7 +298,7 @@ fn an_nguid_of_zeroes_is_none() {
 }
 
 #[test]
-fn identifiers_are_given_and_the_same_in_both_places() {
+fn namespace_identifiers_agree_with_descriptors() {
     let (mut host, _) = Host::admin(&target());
     let list: DescriptorList = identify(&mut host, Cns::DESCRIPTORS, 1);
     let found = NamespaceIdentifiers::parse(&list).unwrap();
@@ -360,7 +360,7 @@ fn controllers_of_the_subsystem_are_listed() {
 
 /// Base 2.1, 3.2.1: "allocated" and not active for any controller.
 #[test]
-fn a_namespace_that_is_switched_off_is_allocated_and_attached_to_nobody() {
+fn disabled_namespace_is_attached_to_no_controller() {
     let off = crate::NamespaceSpec {
         state: NamespaceState::Disabled,
         ..namespace(2)
@@ -382,8 +382,8 @@ fn a_namespace_that_is_switched_off_is_allocated_and_attached_to_nobody() {
     assert_eq!(attached(&mut host, 2), []);
     let list: NamespaceList = identify(&mut host, Cns::ALLOCATED_NAMESPACES, 0);
     assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 3]);
-    // The structure of the allocated namespace has all but its size, which nobody
-    // knows; that of the active one is "a zero filled data structure".
+    // The structure of the allocated namespace has all but its size, which is not
+    // known; that of the active one is "a zero filled data structure".
     let id: IdentifyNamespace = identify(&mut host, Cns::ALLOCATED_NAMESPACE, 2);
     assert_eq!((id.nsze.get(), id.nvmcap.get(), id.nmic), (0, 0, 1));
     assert_eq!(id.format().unwrap().block_len(), Some(512));
@@ -393,7 +393,7 @@ fn a_namespace_that_is_switched_off_is_allocated_and_attached_to_nobody() {
         (Cns::INDEPENDENT_NAMESPACE, 2),
         (Cns::CSI_NAMESPACE, 2),
         (Cns::CSI_ALLOCATED_NAMESPACE, 2),
-        // Of other hosts alone: unallocated, as this one sees it.
+        // Restricted to other hosts: unallocated for this host.
         (Cns::ALLOCATED_NAMESPACE, 4),
     ] {
         let answer = host.identify(cns, nsid);

@@ -34,7 +34,7 @@ fn page<T: FromBytes>(host: &mut Host, lid: LogId) -> T {
 }
 
 #[test]
-fn what_is_said_to_be_supported_is() {
+fn supported_pages_can_be_read() {
     let (mut host, _) = Host::admin(&target());
     let supported: SupportedPages = page(&mut host, LogId::SUPPORTED);
     for lid in (0..=u8::MAX).map(LogId) {
@@ -49,7 +49,7 @@ fn what_is_said_to_be_supported_is() {
 }
 
 #[test]
-fn pages_are_cut_and_padded_to_the_length_asked_for() {
+fn pages_are_cut_and_padded_to_the_requested_length() {
     let (mut host, _) = Host::admin(&target());
     let whole = get(&mut host, LogId::FIRMWARE, 0, 512).data;
     assert_eq!(get(&mut host, LogId::FIRMWARE, 0, 16).data, whole[..16]);
@@ -114,7 +114,7 @@ fn failures_are_in_the_error_log_newest_first() {
 
 /// Base 2.1, 4.2.3, More.
 #[test]
-fn an_answer_says_that_the_error_log_has_more() {
+fn more_bit_is_set_when_the_error_log_has_entries() {
     let (mut host, mut queue) = Host::ready(&target());
     let beyond = Io::new(1, 5000, 1).to_sqe(io::READ);
     let last = |host: &mut Host| -> ErrorEntry {
@@ -130,7 +130,7 @@ fn an_answer_says_that_the_error_log_has_more() {
     let failed = host.plain(nvmeof_wire::Sqe::new(Opcode(0xff)));
     assert!(failed.cqe.status().more());
     assert_eq!(last(&mut host).status(), failed.cqe.status());
-    // Where nothing was noted nothing is said.
+    // Without an entry the bit is clear.
     let fine = queue.read(Io::new(1, 0, 1).to_sqe(io::READ), 512);
     assert_eq!(fine.cqe.status().to_field(), 0);
     let mut stranger = Host::open(&target(), 0, 32);
@@ -141,7 +141,7 @@ fn an_answer_says_that_the_error_log_has_more() {
 
 /// Base 2.1, 5.1.12.1: of pages of the controller and of the subsystem.
 #[test]
-fn pages_are_of_no_namespace() {
+fn page_without_namespace_scope_rejects_a_namespace() {
     let target = target();
     let (host, _) = Host::admin(&target);
     for mut host in [host, discovery(&target)] {
@@ -168,7 +168,7 @@ fn pages_are_of_no_namespace() {
 
 /// Error Information log page, Parameter Error Location: byte, and bit of it.
 #[test]
-fn failures_name_the_field_that_is_at_fault() {
+fn failures_name_the_wrong_field() {
     let (mut host, mut queue) = Host::ready(&target());
     let identify = |cns, csi| {
         let mut command = Identify::new(cns, 1);
@@ -259,7 +259,7 @@ fn effects_name_the_commands_that_are_served() {
 
 /// Base 2.1, 5.1.12.1.18: FSUPP, NCC, CCC and the one scope of each.
 #[test]
-fn effects_of_features_name_those_that_are_there_and_their_scope() {
+fn feature_effects_name_supported_features_and_scope() {
     let (mut host, _) = Host::admin(&target());
     let page: [[u8; 4]; 256] = page(&mut host, LogId::FEATURE_EFFECTS);
     for (fid, entry) in (0..=u8::MAX).zip(page) {
@@ -299,7 +299,7 @@ fn smart_counts_hours_from_the_start() {
 }
 
 #[test]
-fn that_namespaces_are_read_only_is_no_critical_warning() {
+fn read_only_namespace_is_no_critical_warning() {
     let readonly = crate::NamespaceSpec {
         readonly: true,
         ..namespace(1)
@@ -310,7 +310,7 @@ fn that_namespaces_are_read_only_is_no_critical_warning() {
 }
 
 #[test]
-fn hosts_discover_what_they_may_connect_to() {
+fn discovery_log_has_only_permitted_subsystems() {
     let mut host = discovery(&target());
     let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
@@ -336,7 +336,7 @@ fn a_port_that_the_host_cannot_reach_is_left_out() {
 }
 
 #[test]
-fn whoever_came_within_the_host_is_told_of_that_way() {
+fn intra_host_port_is_reported_to_intra_host_connections() {
     let traddr = Traddr::Host("unix:/run/a.sock".into());
     let port = PortSpec::new(traddr, 0, vec![Fabric::Iwarp.into()]);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
@@ -357,9 +357,13 @@ fn whoever_came_within_the_host_is_told_of_that_way() {
     assert_eq!(entry.trsvcid.to_string(), "none");
 }
 
-/// What the log of a port says of each entry: provider type, address, port
-/// identifier.
-fn told(traddr: &str, carriers: Vec<Carrier>, local: &str) -> Vec<(RdmaProviderType, String, u16)> {
+/// Provider type, address and port identifier of each entry of the log of a
+/// port.
+fn reported(
+    traddr: &str,
+    carriers: Vec<Carrier>,
+    local: &str,
+) -> Vec<(RdmaProviderType, String, u16)> {
     let traddr: Traddr = traddr.parse().unwrap();
     let port = PortSpec::new(traddr, 4420, carriers);
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
@@ -368,13 +372,13 @@ fn told(traddr: &str, carriers: Vec<Carrier>, local: &str) -> Vec<(RdmaProviderT
     let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
     let page = DiscoveryPage::parse(&answer.data).unwrap();
     assert!(page.is_complete());
-    let told = page.entries.iter().map(|entry| {
+    let reported = page.entries.iter().map(|entry| {
         let tsas = entry.tsas;
         assert_eq!(tsas, RdmaTsas::connected(tsas.prtype));
         assert_eq!(entry.trsvcid.to_string(), "4420");
         (tsas.prtype, entry.traddr.to_string(), entry.portid.get())
     });
-    told.collect()
+    reported.collect()
 }
 
 #[test]
@@ -390,14 +394,14 @@ fn each_provider_of_a_port_has_an_entry_in_the_order_given() {
         let carriers = vec![fabric.into(), Fabric::Iwarp.into()];
         let at = "10.0.0.1".to_owned();
         assert_eq!(
-            told("10.0.0.1", carriers, "10.0.0.2"),
+            reported("10.0.0.1", carriers, "10.0.0.2"),
             [(expected, at.clone(), 1), (Type::IWARP, at, 1)]
         );
     }
 }
 
 #[test]
-fn a_port_on_all_addresses_tells_what_serves_the_one_that_was_reached() {
+fn wildcard_port_reports_providers_of_the_used_address() {
     use RdmaProviderType as Type;
     let only = |fabric, addr: &str| Carrier {
         fabric,
@@ -412,14 +416,17 @@ fn a_port_on_all_addresses_tells_what_serves_the_one_that_was_reached() {
         ("0.0.0.0", "10.0.0.1", vec![Type::ROCE_V2, Type::IWARP]),
         ("::", "fd00::1", vec![Type::IB, Type::IWARP]),
         ("0.0.0.0", "10.0.0.2", vec![Type::IWARP]),
-        // [::] has no address of IPv4, nor the other way round.
+        // [::] does not serve IPv4, nor 0.0.0.0 IPv6.
         ("::", "10.0.0.1", vec![]),
         ("0.0.0.0", "fd00::1", vec![]),
     ] {
-        let told = told(all, carriers.clone(), local);
-        let shown: Vec<_> = told.iter().map(|(kind, ..)| *kind).collect();
+        let reported = reported(all, carriers.clone(), local);
+        let shown: Vec<_> = reported.iter().map(|(kind, ..)| *kind).collect();
         assert_eq!(shown, types, "{local}");
-        assert!(told.iter().all(|(_, addr, _)| addr == local), "{told:?}");
+        assert!(
+            reported.iter().all(|(_, addr, _)| addr == local),
+            "{reported:?}"
+        );
     }
 }
 

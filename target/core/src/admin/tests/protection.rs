@@ -15,7 +15,7 @@ use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::admin::give_up;
+use crate::admin::cancel_requests;
 use crate::testing::{
     Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
@@ -64,7 +64,7 @@ fn a_protected_namespace_is_read_and_not_written() {
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.status(), Status::SUCCESS);
-    // What was written before is stable by then.
+    // Earlier writes are stable by then.
     let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
     assert_eq!(flushed, [(IoKind::Settle, 10)]);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
@@ -140,7 +140,7 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     admin.ops.clear();
     let answer = set(&mut admin, NSID_ALL, protected);
     assert_eq!(answer.status(), Status::SUCCESS);
-    // Of the second what was written before was stable already.
+    // Earlier writes to the second one are stable already.
     let settled: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
     assert_eq!(settled, [10, 40].map(|disk| (IoKind::Settle, disk)));
     assert_eq!(states(&mut admin), [protected; 3]);
@@ -155,7 +155,7 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     }
     assert_eq!(set(&mut admin, NSID_ALL, none).status(), Status::SUCCESS);
     assert_eq!(states(&mut admin), [none; 3]);
-    // Where one cannot be none is.
+    // If one cannot be protected, none is.
     let gone = NamespaceSpec {
         state: NamespaceState::Faulted,
         ..namespace(4)
@@ -173,21 +173,21 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
         assert_eq!(set(&mut admin, NSID_ALL, until).status().kind(), status);
         assert_eq!([1, 2].map(|nsid| state(&mut admin, nsid)), [none; 2]);
     }
-    // What a disk fails at leaves those before it as they are.
+    // A failure of a backing store leaves earlier namespaces protected.
     let _ = apply(&target, &[spec(namespace(4)), closed()]);
     admin.outcomes = vec![Executed::Ok, Executed::Failed];
     let answer = set(&mut admin, NSID_ALL, protected);
     assert_eq!(answer.status(), Status::WRITE_FAULT);
     assert_eq!(states(&mut admin), [protected, none, none]);
-    // One that cannot be another is as it is asked for.
+    // A fixed state may be requested again.
     for nsid in [4, NSID_ALL] {
         assert_eq!(set(&mut admin, nsid, until).status(), Status::SUCCESS);
     }
     assert_eq!(states(&mut admin), [until; 3]);
 }
 
-/// A reset on the way: the namespace in work is protected, since others may count on it,
-/// and no other one follows.
+/// A reset in between: the namespace in progress is protected, since other requests may
+/// depend on it, and no further one follows.
 #[test]
 fn a_reset_ends_the_protection_of_all() {
     let target = target();
@@ -212,7 +212,7 @@ fn both() -> crate::SubsystemSpec {
 }
 
 #[test]
-fn until_the_power_cycle_nothing_undoes_it() {
+fn protection_until_power_cycle_cannot_be_removed() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     let until = WriteProtection::UNTIL_POWER_CYCLE;
@@ -234,7 +234,7 @@ fn until_the_power_cycle_nothing_undoes_it() {
         write(&mut Host::io(&target, 1, cntlid)),
         Status::NAMESPACE_WRITE_PROTECTED
     );
-    // Another namespace of that number is another.
+    // Another namespace with the same NSID is not protected.
     let mut spec = subsystem();
     spec.namespaces[0].uuid = Some([9; 16]);
     let _ = apply(&target, &[spec, closed()]);
@@ -242,7 +242,7 @@ fn until_the_power_cycle_nothing_undoes_it() {
 }
 
 #[test]
-fn what_the_configuration_protects_stays_so() {
+fn configured_readonly_cannot_be_changed() {
     let (mut admin, _) = Host::admin(&target());
     assert_eq!(state(&mut admin, 3), WriteProtection::PROTECTED);
     let protected = WriteProtection::PROTECTED;
@@ -264,7 +264,7 @@ fn a_namespace_that_cannot_be_flushed_is_not_protected() {
 }
 
 #[test]
-fn every_host_of_the_subsystem_hears_of_it() {
+fn protection_change_notifies_every_host() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     let (mut other, _) = Host::admin(&target);
@@ -275,8 +275,8 @@ fn every_host_of_the_subsystem_hears_of_it() {
     for state in [WriteProtection::PROTECTED, WriteProtection::NONE] {
         let _ = admin.queue.take_follow_ups();
         set(&mut admin, 1, state);
-        // That it may be written again is known when it is kept, and whoever keeps it
-        // tells all.
+        // The removal takes effect with its save, and the keeper
+        // notifies all hosts.
         let at_once = state == WriteProtection::PROTECTED;
         assert_eq!(
             admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL),
@@ -293,7 +293,7 @@ fn every_host_of_the_subsystem_hears_of_it() {
             [1, 0, 0, 0, 0, 0, 0, 0]
         );
         other.run(request, &[], &[]);
-        // Nothing changes when it is that already, and nobody has to look.
+        // The same state again changes nothing, and no reactor has to poll.
         let _ = admin.queue.take_follow_ups();
         set(&mut admin, 1, state);
         assert!(
@@ -305,7 +305,7 @@ fn every_host_of_the_subsystem_hears_of_it() {
 }
 
 #[test]
-fn states_and_namespaces_that_are_not_there_are_refused() {
+fn unknown_states_and_namespaces_are_refused() {
     let (mut admin, _) = Host::admin(&target());
     for (nsid, status) in [
         (0, Status::INVALID_NAMESPACE),
@@ -335,9 +335,9 @@ fn states_and_namespaces_that_are_not_there_are_refused() {
     assert_eq!(answer.status(), Status::INVALID_FIELD);
 }
 
-/// For a host that does not see the namespace it is not there.
+/// The namespace does not exist for a host that cannot access it.
 #[test]
-fn who_does_not_see_a_namespace_neither_protects_it_nor_hears_of_it() {
+fn host_without_access_cannot_protect_and_is_not_notified() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     let mut data = connect_data(0xffff);
@@ -365,14 +365,14 @@ fn who_does_not_see_a_namespace_neither_protects_it_nor_hears_of_it() {
 }
 
 #[test]
-fn a_namespace_is_protected_by_one_controller_of_all() {
+fn protection_applies_to_all_controllers() {
     let target = target();
     let (mut admin, mut queue) = Host::ready(&target);
     let (mut other, _) = Host::admin(&target);
     set(&mut other, 1, WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
-    // It is the namespace's, also while that is not there.
+    // It belongs to the namespace, also while that is not served.
     let rest = NamespaceSpec {
         readonly: true,
         ..namespace(3)
@@ -385,7 +385,7 @@ fn a_namespace_is_protected_by_one_controller_of_all() {
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
 }
 
-/// A command that is on its way while others are.
+/// A command in flight beside others.
 fn begin_set(host: &mut Host, nsid: u32, state: WriteProtection) -> (Request, Action) {
     let command = SetFeatures {
         nsid,
@@ -403,9 +403,9 @@ fn end(host: &mut Host, mut request: Request, outcome: Executed) -> Status {
     host.end(request, action).cqe.status().without_more()
 }
 
-/// What one host wants does not depend on what becomes of another's request.
+/// The request of one host does not depend on that of another.
 #[test]
-fn a_request_that_fails_takes_nothing_from_another_host() {
+fn failed_request_keeps_protection_of_another_host() {
     let target = target();
     let (mut one, mut queue) = Host::ready(&target);
     let (mut two, _) = Host::admin(&target);
@@ -414,13 +414,13 @@ fn a_request_that_fails_takes_nothing_from_another_host() {
     assert!(matches!(action, Action::Execute(op) if op.kind == IoKind::Settle));
     let (second, action) = begin_set(&mut two, 1, protected);
     let settles = matches!(action, Action::Execute(op) if op.kind == IoKind::Settle);
-    assert!(settles, "the first may fail, or nobody hear of it");
+    assert!(settles, "the first may fail, or its host be gone");
     let status = end(&mut one, first, Executed::Failed);
     assert_eq!(status.kind(), Status::WRITE_FAULT);
     assert_eq!(state(&mut one, 1), protected);
     assert!(end(&mut two, second, Executed::Ok).is_success());
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
-    // In whichever order they are answered.
+    // In any order of completion.
     set(&mut one, 1, WriteProtection::NONE);
     let (first, _) = begin_set(&mut one, 1, protected);
     let (second, _) = begin_set(&mut two, 1, protected);
@@ -428,7 +428,7 @@ fn a_request_that_fails_takes_nothing_from_another_host() {
     assert_eq!(status.kind(), Status::WRITE_FAULT);
     assert!(end(&mut one, first, Executed::Ok).is_success());
     assert_eq!(state(&mut one, 1), protected);
-    // Nor does one that failed bring back what was before.
+    // A failed request does not restore the earlier state.
     assert_eq!(
         set(&mut one, 1, WriteProtection::NONE).status(),
         Status::SUCCESS
@@ -440,10 +440,10 @@ fn a_request_that_fails_takes_nothing_from_another_host() {
     assert_eq!(state(&mut one, 1), WriteProtection::UNTIL_POWER_CYCLE);
 }
 
-/// Hosts hear of it when it begins, and again when nothing comes of it, also because
-/// whoever asked is gone.
+/// Hosts are notified when it begins, and again when it fails or its queue is
+/// closed.
 #[test]
-fn of_what_a_queue_asked_for_that_goes_meanwhile_nothing_comes() {
+fn requests_of_a_closed_queue_are_cancelled() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     let (mut other, mut queue) = Host::ready(&target);
@@ -466,18 +466,18 @@ fn of_what_a_queue_asked_for_that_goes_meanwhile_nothing_comes() {
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert!(hears(&mut other));
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
-    assert!(admin.queue.close(), "others have to be told");
+    assert!(admin.queue.close(), "others have to be notified");
     assert!(hears(&mut other));
     assert_eq!(state(&mut other, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
-    // Whoever asks next makes sure that it is stable.
+    // The next request flushes again.
     let (_, action) = begin_set(&mut other, 1, WriteProtection::PROTECTED);
     assert!(matches!(action, Action::Execute(_)));
 }
 
-/// A request whose host is gone is no reason for what another one was told failed.
+/// A request of a departed host does not preserve a protection whose request failed.
 #[test]
-fn a_request_that_is_lost_does_not_outlive_one_that_fails() {
+fn lost_protection_request_ends_with_a_failed_one() {
     let target = target();
     let (mut one, mut queue) = Host::ready(&target);
     let (mut two, _) = Host::admin(&target);
@@ -492,9 +492,9 @@ fn a_request_that_is_lost_does_not_outlive_one_that_fails() {
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
-/// The disk has it when the keep-alive time-out is over, and answers later.
+/// The flush is in progress when the Keep Alive Timer expires, and completes later.
 #[test]
-fn what_becomes_stable_when_its_host_is_gone_counts_no_more() {
+fn flushed_writes_of_departed_host_are_forgotten() {
     let target = target();
     let (mut one, _) = Host::ready(&target);
     let (mut two, cntlid) = Host::admin(&target);
@@ -502,16 +502,16 @@ fn what_becomes_stable_when_its_host_is_gone_counts_no_more() {
     let (late, _) = begin_set(&mut two, 1, protected);
     let (request, _) = begin_set(&mut one, 1, protected);
     let controller = target.shared.registry.get(cntlid).unwrap();
-    assert!(!give_up(&target.shared, &controller, |_| true));
+    assert!(!cancel_requests(&target.shared, &controller, |_| true));
     end(&mut two, late, Executed::Ok);
     assert_eq!(state(&mut one, 1), protected, "it may be granted");
     end(&mut one, request, Executed::Failed);
     assert_eq!(state(&mut one, 1), WriteProtection::NONE);
 }
 
-/// It waited for its disk and never got there.
+/// It waited for a slot of its backing store.
 #[test]
-fn a_request_that_is_aborted_is_undone() {
+fn aborted_request_is_undone() {
     let target = target();
     let (mut admin, mut queue) = Host::ready(&target);
     let (mut request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
@@ -524,7 +524,7 @@ fn a_request_that_is_aborted_is_undone() {
 }
 
 #[test]
-fn a_request_that_ends_with_its_subsystem_is_not_there_with_the_next() {
+fn request_ends_with_its_subsystem() {
     let target = target();
     let (mut admin, _) = Host::ready(&target);
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
@@ -536,9 +536,9 @@ fn a_request_that_ends_with_its_subsystem_is_not_there_with_the_next() {
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
-/// Storage that failed may come back: the host may try again.
+/// The backing store may recover: the host may retry.
 #[test]
-fn a_namespace_that_is_not_ready_is_not_protected_now() {
+fn namespace_not_ready_cannot_be_protected() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     admin.outcomes = vec![Executed::Gone];

@@ -1,5 +1,5 @@
 //! Commands that are on their way when the host resets the controller (Base 2.1,
-//! 3.7.2): they are not answered, and do nothing more.
+//! 3.7.2): they get no response and have no further effect.
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::admin::{Cns, Identify, SetFeatures};
@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::testing::{Host, keyed, target};
 use crate::{Action, Event, Executed, Request};
 
-/// What is begun of a command before a reset.
+/// Begins a command before a reset.
 fn begin(host: &mut Host, sqe: Sqe) -> (Request, Action) {
     let mut request = Request::default();
     let action = host.queue.begin(host.now, &sqe.to_bytes(), &mut request);
@@ -25,7 +25,7 @@ fn goes_on(host: &mut Host, mut request: Request, event: Event<'_>) -> Action {
 }
 
 #[test]
-fn a_shutdown_that_a_reset_overtakes_shuts_nothing_down() {
+fn shutdown_interrupted_by_reset_has_no_effect() {
     let (mut host, _) = Host::admin(&target());
     let cc = PropertyValue::Dword(Cc::ENABLE.0 | 1 << 14);
     let shutdown = PropertyAccess::set(Property::CC, cc);
@@ -38,7 +38,7 @@ fn a_shutdown_that_a_reset_overtakes_shuts_nothing_down() {
 }
 
 #[test]
-fn a_page_that_waits_for_a_buffer_over_a_reset_is_not_given() {
+fn page_waiting_across_a_reset_is_not_returned() {
     let (mut host, _) = Host::admin(&target());
     let mut sqe = Identify::new(Cns::CONTROLLER, 0).to_sqe();
     sqe.dptr = keyed(4096).to_descriptor();
@@ -46,12 +46,12 @@ fn a_page_that_waits_for_a_buffer_over_a_reset_is_not_given() {
     assert!(matches!(action, Action::Produce { .. }), "{action:?}");
     let action = goes_on(&mut host, request, Event::Room(&mut [0; 4096]));
     assert!(matches!(action, Action::Hold), "{action:?}");
-    // One that came after it is.
+    // One after it is.
     assert_eq!(host.identify(Cns::CONTROLLER, 0).data.len(), 4096);
 }
 
 #[test]
-fn data_of_a_feature_that_come_after_a_reset_are_not_taken() {
+fn feature_data_after_a_reset_are_ignored() {
     let (mut host, _) = Host::admin(&target());
     let data = HostBehavior::zeroed();
     let mut sqe = SetFeatures::new(FeatureId::HOST_BEHAVIOR, 0).to_sqe();

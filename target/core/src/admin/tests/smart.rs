@@ -1,5 +1,5 @@
 //! SMART / Health Information (Base 2.1, 5.1.12.1.3) of one namespace, and which
-//! commands it counts.
+//! the commands that it counts.
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetLogPage, LogId, NSID_ALL};
@@ -38,7 +38,7 @@ fn counts(host: &mut Host, nsid: u32) -> [u128; 6] {
 }
 
 #[test]
-fn smart_of_a_namespace_is_what_all_reactors_did_in_it() {
+fn smart_of_a_namespace_sums_all_reactors() {
     let target = target();
     let metrics_registry = MetricsRegistry::default();
     let [first, second] = [0, 1].map(|reactor| metrics_registry.reactor_metrics(reactor));
@@ -65,7 +65,7 @@ fn smart_of_a_namespace_is_what_all_reactors_did_in_it() {
     for whole in [0, NSID_ALL] {
         assert_eq!(counts(&mut admin, whole), [2, 1, 502, 1, 2, 3]);
     }
-    // What is not of a namespace is said of the controller.
+    // Other fields are those of the controller.
     let (namespace, controller) = (smart(&mut admin, 1), smart(&mut admin, 0));
     assert_eq!(namespace.ctemp, controller.ctemp);
     assert_eq!(
@@ -123,7 +123,7 @@ fn smart_counts_the_commands_that_the_command_set_names() {
     queue.write(half.to_sqe(io::COMPARE), &data);
     queue.outcomes = vec![Executed::Failed];
     queue.plain(half.to_sqe(io::VERIFY));
-    // As much as would be seen whatever there was of the unit before.
+    // Enough for any rounding of the unit before.
     for _ in 0..2 {
         queue.plain(half.to_sqe(io::WRITE_ZEROES));
     }

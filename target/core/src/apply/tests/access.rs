@@ -1,4 +1,4 @@
-//! Namespaces that are reached otherwise, or are there for other hosts, from one
+//! Changes of ANA states and of the hosts of a namespace, from one
 //! model to the next.
 
 use nvmeof_wire::aer::AsyncEvent;
@@ -14,7 +14,7 @@ use crate::{AnaGroup, PortSpec};
 
 const OTHER: &str = "nqn.2026-11.org.example:other";
 
-/// Wants to hear of namespaces and of asymmetric access.
+/// Enables namespace and ANA notices.
 fn listen(host: &mut Host) {
     enable(host, AsyncEventConfig::NSAN | AsyncEventConfig::ANACN);
     for _ in 0..4 {
@@ -26,7 +26,7 @@ fn events(host: &mut Host) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| event(host)).collect()
 }
 
-/// Reads which namespaces changed, which lets go of the event.
+/// Reads the Changed Namespace List, which clears the event.
 fn changed_namespaces(host: &mut Host) -> Vec<u32> {
     let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
     changed(&host.read(page.to_sqe(), 4096).data)
@@ -37,7 +37,7 @@ fn two_ports(first: AnaState, second: AnaState) -> [PortSpec; 2] {
 }
 
 #[test]
-fn a_state_changes_for_those_who_came_by_that_port() {
+fn ana_state_changes_for_hosts_of_that_port() {
     let ports = two_ports(AnaState::OPTIMIZED, AnaState::NON_OPTIMIZED);
     let target = served(&ports, two_groups());
     let (mut first, mut first_io) = Host::ready_at(&target, &ports[0], HOST);
@@ -70,14 +70,14 @@ fn a_state_changes_for_those_who_came_by_that_port() {
     assert_eq!(events(&mut first), [AsyncEvent::ANA_CHANGED]);
     assert_eq!(read_of(&mut first_io, 2), Status::SUCCESS);
     assert_eq!(page(&mut first).0, 3);
-    // A Controller Level Reset begins to count anew.
+    // A Controller Level Reset restarts the counts.
     first.set_cc(0);
     first.set_cc(Cc::ENABLE.0);
     assert_eq!(page(&mut first).0, 0);
 }
 
 #[test]
-fn a_namespace_that_changes_its_group_is_told_twice() {
+fn ana_group_change_sends_two_notices() {
     let ports = two_ports(AnaState::OPTIMIZED, AnaState::INACCESSIBLE);
     let target = served(&ports, two_groups());
     let (mut host, mut io) = Host::ready_at(&target, &ports[1], HOST);
@@ -101,7 +101,7 @@ fn a_namespace_that_changes_its_group_is_told_twice() {
 }
 
 #[test]
-fn a_namespace_that_comes_is_no_change_of_access() {
+fn added_namespace_is_no_ana_change() {
     let ports = two_ports(AnaState::OPTIMIZED, AnaState::INACCESSIBLE);
     let target = served(&ports, two_groups());
     let (mut host, mut io) = Host::ready_at(&target, &ports[1], HOST);
@@ -114,12 +114,12 @@ fn a_namespace_that_comes_is_no_change_of_access() {
     let _ = apply_with(&target, &ports, &[more]);
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(read_of(&mut io, 5), Status::ANA_INACCESSIBLE);
-    // The page is another all the same.
+    // The page changed nevertheless.
     assert_eq!(page(&mut host).0, 1);
 }
 
 #[test]
-fn a_host_hears_of_namespaces_that_it_sees() {
+fn host_is_notified_of_accessible_namespaces_only() {
     let target = served(&[port()], two_groups());
     let (mut host, mut io) = Host::ready_at(&target, &port(), HOST);
     let (mut other, mut its_io) = Host::ready_at(&target, &port(), OTHER);
@@ -131,7 +131,7 @@ fn a_host_hears_of_namespaces_that_it_sees() {
         spec.namespaces[0].blocks = blocks;
         spec
     };
-    // It goes for one, and nothing changes for who has it still.
+    // One host loses access, and nothing changes for the others.
     let applied = apply_with(&target, &[port()], &[for_other(1000)]);
     assert_eq!(applied.disconnected, []);
     assert_eq!(
@@ -144,13 +144,13 @@ fn a_host_hears_of_namespaces_that_it_sees() {
     assert_eq!(read_of(&mut io, 1), Status::INVALID_FIELD);
     assert_eq!(events(&mut other), []);
     assert_eq!(read_of(&mut its_io, 1), Status::SUCCESS);
-    // Of its size only the other hears.
+    // Only the other host is notified of its size.
     let _ = apply_with(&target, &[port()], &[for_other(2000)]);
     assert_eq!(events(&mut host), []);
     assert_eq!(changed_namespaces(&mut host), []);
     assert_eq!(events(&mut other), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut other), [1]);
-    // It comes back, as large as it was for the other.
+    // It returns, with the size that the other host saw.
     let mut all = for_other(2000);
     all.namespaces[0].hosts = None;
     let _ = apply_with(&target, &[port()], &[all]);
@@ -160,7 +160,7 @@ fn a_host_hears_of_namespaces_that_it_sees() {
 }
 
 #[test]
-fn what_came_by_a_port_that_is_gone_reaches_nothing() {
+fn groups_of_a_removed_port_are_inaccessible() {
     let ports = two_ports(AnaState::OPTIMIZED, AnaState::OPTIMIZED);
     let target = served(&ports, two_groups());
     let (_admin, mut io) = Host::ready_at(&target, &ports[1], HOST);
@@ -170,7 +170,7 @@ fn what_came_by_a_port_that_is_gone_reaches_nothing() {
 }
 
 #[test]
-fn a_group_that_is_named_with_its_state_is_no_change() {
+fn explicit_default_ana_state_is_no_change() {
     let target = served(&[port()], two_groups());
     let (mut host, _io) = Host::ready_at(&target, &port(), HOST);
     listen(&mut host);

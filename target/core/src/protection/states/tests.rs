@@ -1,4 +1,4 @@
-//! Requests, and in whichever order they are settled and kept.
+//! Requests, settled and saved in any order.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,7 +12,7 @@ const NONE: WriteProtection = WriteProtection::NONE;
 const PROTECTED: WriteProtection = WriteProtection::PROTECTED;
 const UNTIL: WriteProtection = WriteProtection::UNTIL_POWER_CYCLE;
 
-/// The states over one namespace, and that.
+/// The states of one namespace, and the namespace.
 fn one() -> (Protections, Namespace) {
     let target = crate::testing::target();
     let model = target.model();
@@ -20,28 +20,28 @@ fn one() -> (Protections, Namespace) {
     (Protections::default(), namespace)
 }
 
-/// A request for which something has to be made stable.
-fn ask(all: &mut Protections, namespace: &Namespace, to: WriteProtection) -> Asked {
+/// A request that waits for earlier writes to become stable.
+fn ask(all: &mut Protections, namespace: &Namespace, to: WriteProtection) -> ProtectionRequest {
     match all.set(namespace, to) {
         Ok(Step::Settle(asked)) => asked,
         other => panic!("{other:?}"),
     }
 }
 
-/// It is settled and, if it is to be, kept. Says whether the state is another.
-fn grant(all: &mut Protections, asked: Asked) -> bool {
+/// Settles it and, if required, saves it. Returns whether the state changed.
+fn grant(all: &mut Protections, asked: ProtectionRequest) -> bool {
     let settled = all.settle(1, asked, true);
     settled.changed | (settled.keep && write(all, true).1)
 }
 
-/// What is to be kept is written or not. Says how many are in it, and whether a
-/// state is another.
+/// Runs a save, which succeeds or fails. Returns the number of states, and whether a
+/// state changed.
 fn write(all: &mut Protections, written: bool) -> (usize, bool) {
     let kept = all.begin_write().len();
     (kept, all.kept(written))
 }
 
-/// A namespace that is protected and kept so.
+/// A namespace whose protection is saved.
 fn protected() -> (Protections, Namespace) {
     let (mut all, namespace) = one();
     let asked = ask(&mut all, &namespace, PROTECTED);
@@ -49,17 +49,17 @@ fn protected() -> (Protections, Namespace) {
     (all, namespace)
 }
 
-fn fails(all: &mut Protections, asked: Asked) -> bool {
+fn fails(all: &mut Protections, asked: ProtectionRequest) -> bool {
     let settled = all.settle(1, asked, false);
     assert!(!settled.keep);
     settled.changed
 }
 
 #[test]
-fn a_request_that_fails_undoes_what_it_did_and_nothing_else() {
+fn failed_request_undoes_only_itself() {
     let (mut all, namespace) = one();
     let first = ask(&mut all, &namespace, PROTECTED);
-    // Another host wants the same meanwhile.
+    // Another host requests the same meanwhile.
     let second = ask(&mut all, &namespace, PROTECTED);
     assert!(!fails(&mut all, first));
     assert_eq!(all.of(&namespace), PROTECTED, "the second may be granted");
@@ -67,9 +67,9 @@ fn a_request_that_fails_undoes_what_it_did_and_nothing_else() {
     assert_eq!(all.of(&namespace), NONE);
 }
 
-/// In whichever order they end: what is answered is so.
+/// In any order of completion, an acknowledged state is in force.
 #[test]
-fn a_request_that_is_granted_is_in_force() {
+fn granted_request_is_in_force() {
     let (mut all, namespace) = one();
     let first = ask(&mut all, &namespace, PROTECTED);
     let second = ask(&mut all, &namespace, PROTECTED);
@@ -80,7 +80,7 @@ fn a_request_that_is_granted_is_in_force() {
 }
 
 #[test]
-fn what_was_granted_stays_when_more_than_that_is_not() {
+fn granted_state_remains_when_a_further_request_fails() {
     for first_ends_first in [true, false] {
         let (mut all, namespace) = one();
         let first = ask(&mut all, &namespace, PROTECTED);
@@ -104,7 +104,7 @@ fn what_was_granted_stays_when_more_than_that_is_not() {
         assert_eq!(all.of(&namespace), UNTIL);
         assert_eq!(write(&mut all, true), (0, false));
     }
-    // The later one was granted: the one before it has no say.
+    // The later one was granted: the earlier one does not matter.
     let (mut all, namespace) = one();
     let first = ask(&mut all, &namespace, PROTECTED);
     let second = ask(&mut all, &namespace, UNTIL);
@@ -149,14 +149,14 @@ fn another_namespace_of_the_same_number_is_not_protected() {
 }
 
 #[test]
-fn a_request_has_no_say_in_what_began_after_it() {
+fn late_settle_does_not_affect_a_newer_protection() {
     let (mut all, namespace) = one();
     let early = ask(&mut all, &namespace, PROTECTED);
     assert_eq!(all.set(&namespace, NONE), Ok(Step::Keep));
     assert_eq!(write(&mut all, true), (0, true));
     assert!(!grant(&mut all, early));
     assert_eq!(all.of(&namespace), NONE);
-    // In between there may have been writes.
+    // There may have been writes in between.
     let late = ask(&mut all, &namespace, PROTECTED);
     assert!(!grant(&mut all, early) && !fails(&mut all, early));
     assert_eq!(all.of(&namespace), PROTECTED);
@@ -166,9 +166,9 @@ fn a_request_has_no_say_in_what_began_after_it() {
     assert!(!all.settle(2, late, false).changed, "of another namespace");
 }
 
-/// Writes are permitted when it is kept that they are, and not before.
+/// Writes are permitted after the removal has been saved, and not before.
 #[test]
-fn it_is_protected_until_it_is_kept_that_it_is_not() {
+fn protection_lasts_until_its_removal_is_saved() {
     for written in [true, false] {
         let (mut all, namespace) = protected();
         assert_eq!(all.set(&namespace, NONE), Ok(Step::Keep));
@@ -181,38 +181,38 @@ fn it_is_protected_until_it_is_kept_that_it_is_not() {
     }
 }
 
-/// The last one counts, whether what came before is being written or not.
+/// The last one counts, whether the earlier one is being saved or not.
 #[test]
-fn who_protects_while_a_removal_waits_comes_after_it() {
-    for in_work in [true, false] {
+fn request_during_a_pending_removal_follows_it() {
+    for in_progress in [true, false] {
         for written in [[true, true], [true, false], [false, true], [false, false]] {
             let (mut all, namespace) = protected();
             assert_eq!(all.set(&namespace, NONE), Ok(Step::Keep));
-            if in_work {
+            if in_progress {
                 assert_eq!(all.begin_write(), []);
             }
-            // Nothing was written since it was protected.
+            // There were no writes since it was protected.
             assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Keep));
             let [first, second] = written;
-            if in_work {
+            if in_progress {
                 assert!(!all.kept(first));
                 assert_eq!(all.of(&namespace), PROTECTED);
             }
             assert_eq!(all.begin_write().len(), 1);
             all.kept(second);
-            // What both were told is so: the removal was granted, or it was not.
-            let expected = match (in_work && first, second) {
+            // Both responses are true: the removal was granted, or it was not.
+            let expected = match (in_progress && first, second) {
                 (true, false) => NONE,
                 _ => PROTECTED,
             };
-            assert_eq!(all.of(&namespace), expected, "{in_work} {written:?}");
+            assert_eq!(all.of(&namespace), expected, "{in_progress} {written:?}");
         }
     }
 }
 
-/// It was protected by one that is not granted yet, so that nothing is stable.
+/// Its protection is not granted yet, so earlier writes are not stable.
 #[test]
-fn a_removal_that_is_kept_takes_nothing_from_who_asked_after_it() {
+fn saved_removal_keeps_later_requests() {
     let (mut all, namespace) = one();
     let early = ask(&mut all, &namespace, PROTECTED);
     assert_eq!(all.set(&namespace, NONE), Ok(Step::Keep));
@@ -224,9 +224,9 @@ fn a_removal_that_is_kept_takes_nothing_from_who_asked_after_it() {
     assert_eq!(write(&mut all, true), (1, false));
 }
 
-/// It is granted if the removal is not, and otherwise it came before it.
+/// It is granted if the removal fails; otherwise it precedes the removal.
 #[test]
-fn a_request_that_is_stable_while_a_later_removal_is_written_depends_on_that() {
+fn request_settled_during_a_removal_depends_on_its_save() {
     for removed in [true, false] {
         let (mut all, namespace) = one();
         let early = ask(&mut all, &namespace, PROTECTED);
@@ -237,7 +237,7 @@ fn a_request_that_is_stable_while_a_later_removal_is_written_depends_on_that() {
         assert_eq!(write(&mut all, true).0, usize::from(!removed));
         assert_eq!(all.of(&namespace) == NONE, removed);
     }
-    // Not written yet, they share what becomes of it.
+    // Until the save ends, they share its outcome.
     for written in [true, false] {
         let (mut all, namespace) = one();
         let early = ask(&mut all, &namespace, PROTECTED);
@@ -255,7 +255,7 @@ fn a_request_that_is_stable_while_a_later_removal_is_written_depends_on_that() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_as_it_was_before() {
+fn state_is_unchanged_when_the_save_fails() {
     let (mut all, namespace) = one();
     let asked = ask(&mut all, &namespace, PROTECTED);
     assert!(all.settle(1, asked, true).keep);
@@ -266,15 +266,15 @@ fn what_cannot_be_kept_is_as_it_was_before() {
     assert_eq!(all.set(&namespace, NONE), Err(Fixed));
     assert_eq!(write(&mut all, false), (0, true));
     assert_eq!(all.of(&namespace), PROTECTED);
-    // Nor does an administrator's word count that is not kept.
+    // Nor does a removal by an administrator count that is not saved.
     assert!(all.forget(None));
     assert_eq!(write(&mut all, false), (0, false));
     assert_eq!(all.of(&namespace), PROTECTED);
 }
 
-/// However many come: there is one state of each namespace.
+/// There is one state per namespace, for any number of requests.
 #[test]
-fn requests_that_pile_up_take_no_room() {
+fn pending_requests_use_no_memory() {
     let (mut all, namespace) = protected();
     all.begin_write();
     for _ in 0..1000 {
@@ -287,10 +287,10 @@ fn requests_that_pile_up_take_no_room() {
     assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
 }
 
-/// What could not be written may be in the file all the same: what is answered next is
-/// written again, though it is what was kept before.
+/// After a failed save, the file may have either state: the next request is saved
+/// again, although its state was the last saved one.
 #[test]
-fn what_may_be_kept_no_more_is_kept_again() {
+fn uncertain_state_is_saved_again() {
     for other in [NONE, UNTIL] {
         let (mut all, namespace) = protected();
         assert_eq!(all.set(&namespace, other), Ok(Step::Keep));
@@ -300,7 +300,7 @@ fn what_may_be_kept_no_more_is_kept_again() {
         assert_eq!(write(&mut all, true), (1, false));
         assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
     }
-    // One of the same is in either file.
+    // A request for the same state is in either file.
     let (mut all, namespace) = protected();
     all.set(&namespace, NONE).unwrap();
     assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Keep));

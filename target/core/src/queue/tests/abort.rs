@@ -6,7 +6,7 @@ use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{admin, io};
 use nvmeof_wire::{Sqe, Status};
 
-use crate::controller::aborts::Asked;
+use crate::controller::aborts::AbortOutcome;
 use crate::testing::{Host, Outcome, connect_data, keyed, target};
 use crate::{Action, Order, Request};
 
@@ -23,7 +23,7 @@ fn held(host: &mut Host, sqe: Sqe) {
     assert!(matches!(outcome, Outcome::Held), "{outcome:?}");
 }
 
-/// The answer the queue orders: status and result.
+/// The response that the queue orders: status and result.
 fn ordered(host: &mut Host) -> Option<(Status, u64)> {
     match host.queue.poll(host.now)? {
         Order::Respond(response) => {
@@ -42,7 +42,7 @@ fn looked_for(host: &mut Host) -> Option<u16> {
 }
 
 #[test]
-fn what_has_not_started_is_aborted_and_both_are_answered() {
+fn command_not_started_is_aborted_and_both_complete() {
     let (mut first, mut host) = Host::ready(&target());
     let mut request = Request::default();
     let action = host
@@ -56,7 +56,7 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
             && !follow_ups.contains(crate::FollowUps::POLL_ALL)
     );
     assert_eq!(first.queue.take_calls(), [0]);
-    assert_eq!(ordered(&mut first), None, "nobody has looked yet");
+    assert_eq!(ordered(&mut first), None, "the queue has not looked yet");
     assert_eq!(looked_for(&mut host), Some(77));
     assert_eq!(looked_for(&mut host), None);
     let Action::Respond(response) = host.queue.abort(&mut request) else {
@@ -73,10 +73,10 @@ fn what_has_not_started_is_aborted_and_both_are_answered() {
     assert_eq!(ordered(&mut first), None);
 }
 
-/// Only the reactor that has the other queue is called, and for a command of the admin
-/// queue none is.
+/// Only the reactor of the other queue is woken, and for a command of the admin
+/// queue none.
 #[test]
-fn reactors_that_have_nothing_to_do_with_it_are_not_called() {
+fn uninvolved_reactors_are_not_woken() {
     let target = target();
     let mut first = Host::open(&target, 0, 32);
     first.queue.set_home(3);
@@ -98,7 +98,7 @@ fn reactors_that_have_nothing_to_do_with_it_are_not_called() {
 }
 
 #[test]
-fn what_is_not_found_is_not_aborted() {
+fn unknown_command_is_not_aborted() {
     let (mut first, mut host) = Host::ready(&target());
     held(&mut first, Abort { sqid: 1, cid: 5 }.to_sqe());
     assert_eq!(looked_for(&mut host), Some(5));
@@ -109,7 +109,7 @@ fn what_is_not_found_is_not_aborted() {
 }
 
 #[test]
-fn an_event_request_is_answered_before_its_abort() {
+fn event_request_completes_before_its_abort() {
     let (mut first, _) = Host::admin(&target());
     held(&mut first, bare(admin::ASYNC_EVENT_REQUEST));
     held(&mut first, Abort { sqid: 0, cid: 3 }.to_sqe());
@@ -130,20 +130,20 @@ fn there_are_at_most_four_aborts() {
 }
 
 #[test]
-fn a_queue_that_goes_takes_its_commands_along() {
+fn closing_queue_completes_aborts_of_its_commands() {
     let (mut first, host) = Host::ready(&target());
     held(&mut first, Abort { sqid: 1, cid: 1 }.to_sqe());
     assert!(host.queue.close());
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
 }
 
-/// The queue may leave while the Abort is on its way: who asks for it then hears
-/// at once that nothing is aborted, since nobody else would say so.
+/// The queue may leave while the Abort is in flight: the Abort then completes
+/// immediately without effect, since no queue would report an outcome.
 #[test]
-fn a_queue_that_has_just_gone_is_not_asked() {
+fn abort_for_a_closed_queue_completes_immediately() {
     let (first, host) = Host::ready(&target());
     let controller = std::sync::Arc::clone(first.queue.controller().unwrap());
     assert!(host.queue.close());
-    assert_eq!(controller.ask_abort(9, 1, 1), Asked::NoQueue);
+    assert_eq!(controller.ask_abort(9, 1, 1), AbortOutcome::NoQueue);
     assert_eq!(controller.known_abort(), None);
 }

@@ -1,4 +1,4 @@
-//! What every command must have: SQE, PSDT, SGL, flow control.
+//! Checks of every command: SQE, PSDT, SGL, flow control.
 
 use nvmeof_wire::admin::{Cns, Identify};
 use nvmeof_wire::nvm::Io;
@@ -51,7 +51,7 @@ fn half_of_a_fused_read_and_prps_are_refused() {
 }
 
 #[test]
-fn a_length_that_is_not_the_command_s_is_refused() {
+fn wrong_data_length_is_refused() {
     let (mut admin, mut host) = Host::ready(&target());
     for len in [0, 511, 513, 1024] {
         let answer = host.read(io_of(io::READ, 1), len);
@@ -94,7 +94,7 @@ fn descriptors_that_rdma_does_not_have_are_refused() {
 }
 
 #[test]
-fn in_capsule_data_lie_in_the_capsule() {
+fn in_capsule_data_are_used_in_place() {
     let (_admin, mut host) = Host::ready(&target());
     let rows = [
         (0, 512, Status::SUCCESS),
@@ -134,7 +134,7 @@ fn the_key_is_invalidated_whether_the_command_succeeds_or_not() {
 }
 
 #[test]
-fn the_head_moves_with_each_answer_and_wraps() {
+fn sq_head_advances_with_each_completion_and_wraps() {
     let (mut admin, _) = Host::admin(&target());
     // Connect and Property Set were the first two.
     for expected in (3..32).chain(0..40) {

@@ -1,4 +1,4 @@
-//! Which identifiers controllers get, where subsystems give some alone.
+//! Controller identifiers with ranges of subsystems.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ fn controllers_have_identifiers_of_their_subsystem() {
     let (_other, its) = controller_of(&target, OTHER);
     assert_eq!([one, two, its], [100, 101, 2]);
     let _io = Host::io(&target, 1, one);
-    // Not the one that is free again, as long as there are others.
+    // A freed identifier is not reused while others are free.
     drop(second);
     let (third, three) = controller_of(&target, DISK);
     assert_eq!(three, 102);
@@ -59,7 +59,7 @@ fn controllers_have_identifiers_of_their_subsystem() {
 }
 
 #[test]
-fn when_none_is_left_the_host_may_try_again() {
+fn connect_without_free_identifier_may_be_retried() {
     let target = served(&[giving(DISK, 7, 8)]);
     let (first, _) = controller_of(&target, DISK);
     let (_second, _) = controller_of(&target, DISK);
@@ -77,10 +77,10 @@ fn when_none_is_left_the_host_may_try_again() {
     assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 7));
 }
 
-/// Whoever may give all identifiers leaves alone those that are all another
-/// subsystem may give, and so do discovery controllers, which anybody may have.
+/// A subsystem without a range avoids the range of another subsystem,
+/// and so do discovery controllers.
 #[test]
-fn nobody_takes_the_few_of_another_subsystem() {
+fn identifiers_of_a_small_range_are_left_for_their_subsystem() {
     let plain = SubsystemSpec {
         nqn: PLAIN.into(),
         ..subsystem()
@@ -100,21 +100,24 @@ fn nobody_takes_the_few_of_another_subsystem() {
 }
 
 #[test]
-fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
+fn controller_keeps_its_identifier_when_the_range_changes() {
     let target = served(&[giving(DISK, 1, 3)]);
     let (mut admin, cntlid) = controller_of(&target, DISK);
     let applied = apply(&target, &[giving(DISK, 20, 29)]);
     assert!(applied.disconnected.is_empty(), "{applied:?}");
-    let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
+    let reported: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
     let another = |key| format!("subsystem {DISK} is changed: {key}");
-    assert_eq!(told, ["cntlid_min", "cntlid_max"].map(another));
-    // It goes on, gets queues, and its number stays taken.
+    assert_eq!(reported, ["cntlid_min", "cntlid_max"].map(another));
+    // It continues, gets queues, and its identifier stays taken.
     assert_eq!(admin.csts() & 1, 1);
     let _io = Host::io(&target, 1, cntlid);
     assert_eq!(controller_of(&target, DISK).1, 20);
     let applied = apply(&target, &[giving(DISK, 20, 21)]);
-    let told: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
-    assert_eq!(told, [format!("subsystem {DISK} is changed: cntlid_max")]);
+    let reported: Vec<_> = applied.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        reported,
+        [format!("subsystem {DISK} is changed: cntlid_max")]
+    );
     let _ = apply(&target, &[giving(DISK, 1, 3)]);
     let [_two, _three] = [2, 3].map(|expected| {
         let (host, cntlid) = controller_of(&target, DISK);
@@ -127,8 +130,8 @@ fn who_is_connected_keeps_the_identifier_when_the_range_changes() {
 }
 
 proptest! {
-    /// Whoever comes and goes: each controller has an identifier of its subsystem
-    /// that no other controller has, and is refused only when there is none.
+    /// Each controller has an identifier of its subsystem
+    /// that no other controller has, and Connect fails only if none is free.
     #[test]
     fn identifiers_are_unique_and_in_range(
         ranges in prop::collection::vec((1..12u32, 0..8u32), 3),

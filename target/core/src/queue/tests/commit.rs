@@ -1,4 +1,4 @@
-//! Force Unit Access: what is written through, and what is committed before it is
+//! Force Unit Access: writing through, and flushing before a
 //! read.
 
 use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
@@ -33,7 +33,7 @@ fn kinds(host: &mut Host) -> Vec<IoKind> {
     host.ops.drain(..).map(|op| op.kind).collect()
 }
 
-/// What each command that reads has its disk do.
+/// The operations of each command that reads.
 fn reading(pages: u8) -> [(Opcode, IoKind); 3] {
     [
         (io::READ, IoKind::Read),
@@ -43,7 +43,7 @@ fn reading(pages: u8) -> [(Opcode, IoKind); 3] {
 }
 
 #[test]
-fn what_is_read_with_fua_is_committed_first() {
+fn fua_read_commits_first() {
     let (_admin, mut host) = Host::ready(&target());
     let pages = target().limits().piece();
     for (opcode, kind) in reading(pages) {
@@ -67,9 +67,9 @@ fn what_is_read_with_fua_is_committed_first() {
 }
 
 /// Base 2.1, figure 106, Write Fault: "the write data could not be committed to the media"
-/// is what is the matter, although the command was none that writes.
+/// is the cause, although the command does not write.
 #[test]
-fn what_cannot_be_committed_is_not_read() {
+fn fua_read_fails_when_commit_fails() {
     let (_admin, mut host) = Host::ready(&target());
     let rows = [
         (Executed::Failed, Status::WRITE_FAULT),
@@ -81,12 +81,12 @@ fn what_cannot_be_committed_is_not_read() {
         for (outcome, status) in rows {
             host.outcomes = vec![outcome];
             let answer = send(&mut host, opcode, IoFlags::FUA);
-            let told = (answer.status(), answer.data.len());
-            assert_eq!(told, (status, 0), "{opcode:?}");
+            let reported = (answer.status(), answer.data.len());
+            assert_eq!(reported, (status, 0), "{opcode:?}");
             assert_eq!(kinds(&mut host), [IoKind::Flush], "{opcode:?}");
         }
     }
-    // What is read afterwards can fail as always.
+    // The read afterwards may fail as usual.
     for (opcode, _) in reading(0) {
         host.outcomes = vec![Executed::Ok, Executed::Failed];
         let answer = send(&mut host, opcode, IoFlags::FUA);
@@ -100,7 +100,7 @@ fn a_fused_compare_commits_under_the_lock_of_its_blocks() {
     let (mut first, action) = half(&mut host, 1, sqe(io::COMPARE, IoFlags::FUA), 2048);
     assert!(matches!(action, Action::Fuse));
     let (mut second, _) = half(&mut host, 2, sqe(io::WRITE, IoFlags::FUA), 2048);
-    // The lock is asked for with the first operation, by its bytes.
+    // The lock is requested with the first operation, for its bytes.
     let commit = turn(&mut host, &mut first);
     assert_eq!((commit.kind, commit.bytes()), (IoKind::Flush, 4096..6144));
     let outcome = Executed::Ok;

@@ -65,7 +65,7 @@ fn each_wrong_parameter_is_named() {
 }
 
 #[test]
-fn names_must_be_right_and_known() {
+fn connect_requires_valid_and_known_names() {
     let other = Nqn::new("nqn.2026-11.org.example:other").unwrap();
     assert_parameter(
         &admin(|_, data| data.subnqn = other.to_field()),
@@ -129,7 +129,7 @@ fn empty_hostnqn_connects_for_discovery() {
 }
 
 #[test]
-fn empty_hostnqn_is_refused_in_its_own_words_where_hosts_are_named() {
+fn empty_hostnqn_is_refused_where_hosts_are_listed() {
     let mut host = Host::open(&target(), 0, 32);
     let mut data = connect_data(0xffff);
     of_spdk(&mut data);
@@ -171,7 +171,7 @@ fn a_host_that_is_allowed_connects() {
 }
 
 #[test]
-fn when_all_controllers_are_in_use_the_host_may_try_again() {
+fn connect_without_free_controller_may_be_retried() {
     let target = target();
     let hosts: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
     let mut one_more = Host::open(&target, 0, 32);
@@ -196,7 +196,7 @@ fn io(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
 #[test]
 fn an_io_queue_joins_only_its_own_controller() {
     assert_eq!(io(|_, _| ()).status(), Status::SUCCESS);
-    // The controller may be gone by now: the host is to make another, not to
+    // The controller may be gone: the host is to create another one, not to
     // give up.
     for cntlid in [0, 2, 0xffff] {
         let answer = io(|_, data| data.cntlid = cntlid.into());
@@ -225,7 +225,7 @@ fn an_io_queue_joins_only_its_own_controller() {
 }
 
 #[test]
-fn a_queue_is_connected_once_and_again_when_it_is_gone() {
+fn queue_is_connected_once_until_it_is_gone() {
     let target = target();
     let (_admin, cntlid) = Host::admin(&target);
     let first = Host::io(&target, 1, cntlid);
@@ -238,7 +238,7 @@ fn a_queue_is_connected_once_and_again_when_it_is_gone() {
 }
 
 #[test]
-fn no_more_queues_than_were_granted() {
+fn queues_beyond_the_granted_number_are_refused() {
     let target = target();
     let (mut admin, cntlid) = Host::admin(&target);
     let two = admin::SetFeatures::new(nvmeof_wire::features::FeatureId::NUMBER_OF_QUEUES, 0x1_0001);
@@ -248,7 +248,7 @@ fn no_more_queues_than_were_granted() {
     assert_parameter(&answer, InvalidParameter::InCommand(42));
 }
 
-/// What a host was told stays when the port gets another number: it asks once.
+/// The reported depth remains when the port changes: a host reads it once.
 #[test]
 fn a_port_may_have_shorter_queues_than_others() {
     let served = |queue_depth| {
@@ -261,7 +261,7 @@ fn a_port_may_have_shorter_queues_than_others() {
         model.with_port_bounds([bounds]).unwrap()
     };
     let target = Target::new(served(Some(32)));
-    let told = |host: &mut Host| {
+    let reported = |host: &mut Host| {
         let cap = host
             .plain(PropertyAccess::get(Property::CAP, true))
             .result();
@@ -276,15 +276,15 @@ fn a_port_may_have_shorter_queues_than_others() {
         host.connect(&connect, &connect_data(cntlid))
     };
     let (mut admin, cntlid) = Host::admin_at(&target, &port(), &connect_data(0xffff));
-    assert_eq!(told(&mut admin), (31, 32));
+    assert_eq!(reported(&mut admin), (31, 32));
     let answer = entries(cntlid, 33);
     assert_parameter(&answer, InvalidParameter::InCommand(44));
     assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
     assert_eq!(target.apply(served(Some(16))).unwrap().disconnected, []);
     assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
-    assert_eq!(told(&mut admin), (31, 32));
+    assert_eq!(reported(&mut admin), (31, 32));
     let (mut next, cntlid) = Host::admin_at(&target, &port(), &connect_data(0xffff));
-    assert_eq!(told(&mut next), (15, 16));
+    assert_eq!(reported(&mut next), (15, 16));
     assert_parameter(&entries(cntlid, 17), InvalidParameter::InCommand(44));
 }
 
@@ -347,7 +347,7 @@ fn a_second_command_before_the_first_connect_is_done_closes_the_queue() {
 }
 
 #[test]
-fn without_room_the_host_may_try_again() {
+fn connect_without_buffers_may_be_retried() {
     let target = target();
     let mut host = Host::open(&target, 0, 32);
     let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
@@ -369,7 +369,7 @@ fn discovery() -> ConnectData {
 }
 
 #[test]
-fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
+fn discovery_controllers_replace_only_each_other() {
     let target = target();
     let most = target.limits().discovery_controllers;
     let mut all: Vec<_> = (0..most)
@@ -381,7 +381,7 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
         })
         .collect();
     for (at, host) in (0u32..).zip(&mut all) {
-        // Number 7 was silent longest.
+        // Number 7 was idle longest.
         host.now += Duration::from_secs(if at == 7 { 1 } else { 2 });
         host.csts();
     }
@@ -390,7 +390,7 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     newest.queue.set_home(5);
     let answer = newest.connect(&Connect::new(0, 32, 0), &discovery());
     assert_eq!(answer.status(), Status::SUCCESS);
-    // Only the reactor of the one that goes has something to do.
+    // Only the reactor of the replaced one is woken.
     let follow_ups = newest.queue.take_follow_ups();
     assert!(
         follow_ups.contains(crate::FollowUps::CALL)
@@ -405,7 +405,7 @@ fn discovery_controllers_give_way_to_each_other_and_take_no_others_place() {
     assert_eq!(target.controllers(), usize::from(most) + 3);
 }
 
-/// A host of that name by port `number`, which has a discovery controller now.
+/// A discovery controller of this host on port `number`.
 fn finder(target: &Target, number: u16, name: &str) -> Host {
     let mut data = discovery();
     data.hostnqn = Nqn::new(name).unwrap().to_field();
@@ -420,7 +420,7 @@ fn finder(target: &Target, number: u16, name: &str) -> Host {
 }
 
 #[test]
-fn a_host_with_many_discovery_controllers_loses_its_own() {
+fn host_with_most_discovery_controllers_loses_one() {
     let target = target();
     let mut patient = finder(&target, 1, "nqn.2026-11.org.example:patient");
     let mut kept = Vec::new();
@@ -428,9 +428,9 @@ fn a_host_with_many_discovery_controllers_loses_its_own() {
     for at in 0..200 {
         let mut chatty = finder(&target, 1, "nqn.2026-11.org.example:chatty");
         let remark = chatty.queue.take_remark().unwrap();
-        let gave_way = "of nqn.2026-11.org.example:chatty, 192.0.2.7:40001, gave way \
+        let replaced = "of nqn.2026-11.org.example:chatty, 192.0.2.7:40001 \
                         (limits.discovery_controllers = 64)";
-        assert_eq!(remark.contains(gave_way), at + 1 >= most, "{remark}");
+        assert_eq!(remark.contains(replaced), at + 1 >= most, "{remark}");
         kept.push(chatty);
     }
     assert_eq!(patient.close_cause(), None);
@@ -440,16 +440,16 @@ fn a_host_with_many_discovery_controllers_loses_its_own() {
         target.limit_counters().get(Limit::DiscoveryControllers),
         limit_counters
     );
-    // Another one that comes takes no patient one's place either.
+    // A further one does not replace a patient host either.
     let _late = finder(&target, 1, "nqn.2026-11.org.example:late");
     assert_eq!(patient.close_cause(), None);
 }
 
-/// Made-up names cannot be told from others, but the port that they come by can.
+/// Made-up names cannot be distinguished from others, but their port can.
 #[test]
-fn made_up_names_by_one_port_drive_out_nobody_of_another() {
+fn made_up_names_replace_no_host_of_another_port() {
     let target = target();
-    // One with a controller by each port is no more to blame than one with one.
+    // A controller on each port counts like one.
     let mut first = finder(&target, 1, "nqn.2026-11.org.example:patient");
     let mut second = finder(&target, 2, "nqn.2026-11.org.example:patient");
     let _kept: Vec<_> = (0..200)
@@ -459,9 +459,9 @@ fn made_up_names_by_one_port_drive_out_nobody_of_another() {
     assert!(first.close_cause().is_some(), "it was silent longest");
 }
 
-/// A host may have one that stays and one to look, and keeps both.
+/// A host may have a persistent controller and a temporary one, and keeps both.
 #[test]
-fn made_up_names_by_one_port_take_no_second_controller_of_another() {
+fn made_up_names_replace_no_second_controller_of_another_port() {
     let target = target();
     let mut patient = [1, 1].map(|port| finder(&target, port, "nqn.2026-11.org.example:patient"));
     let mut other = finder(&target, 1, "nqn.2026-11.org.example:other");
@@ -476,14 +476,14 @@ fn made_up_names_by_one_port_take_no_second_controller_of_another() {
         causes.filter(Option::is_none).count()
     };
     assert_eq!(open(&mut made_up), most - 3);
-    // Others of the port with few take their part from the one with many.
+    // Further ones of the port with few replace those of the port with many.
     let fewer = most / 2 - 8;
     let mut late: Vec<_> = (0..fewer)
         .map(|at| finder(&target, 1, &format!("nqn.2026-11.org.example:late-{at}")))
         .collect();
     assert_eq!((open(&mut late), open(&mut patient)), (fewer, 2));
     assert_eq!(open(&mut made_up), most - 3 - fewer);
-    // One with many gives way wherever it came from, also where its port has few.
+    // A host with many is replaced on any port, also on one with few.
     let mut chatty: Vec<_> = (0..most)
         .map(|_| finder(&target, 3, "nqn.2026-11.org.example:chatty"))
         .collect();
@@ -491,7 +491,7 @@ fn made_up_names_by_one_port_take_no_second_controller_of_another() {
 }
 
 #[test]
-fn leaving_twice_does_not_take_the_next_queue_along() {
+fn leaving_twice_does_not_remove_the_next_queue() {
     let target = target();
     let (_admin, cntlid) = Host::admin(&target);
     let mut first = Host::io(&target, 1, cntlid);
@@ -505,7 +505,7 @@ fn leaving_twice_does_not_take_the_next_queue_along() {
 }
 
 #[test]
-fn names_of_hosts_need_no_form_but_cannot_forge_log_lines() {
+fn host_names_cannot_forge_log_lines() {
     let named = |name: &[u8]| {
         admin(|_, data| {
             data.hostnqn = [0; 256];
@@ -517,7 +517,7 @@ fn names_of_hosts_need_no_form_but_cannot_forge_log_lines() {
 }
 
 #[test]
-fn the_data_may_be_in_the_capsule_and_must_be_whole() {
+fn connect_data_may_be_in_the_capsule_and_must_be_complete() {
     let mut host = Host::open(&target(), 0, 32);
     let sqe = Connect::new(0, 32, 0).to_sqe();
     let data = connect_data(0xffff);
@@ -546,7 +546,7 @@ fn a_queue_that_never_connects_is_closed() {
     );
 }
 
-/// Linux makes the queue pairs of all I/O queues before it connects the first.
+/// Linux creates the queue pairs of all I/O queues before it connects the first.
 #[test]
 fn io_queues_may_wait_longer_for_their_connect() {
     let mut host = Host::open(&target(), 1, 128);
@@ -560,7 +560,7 @@ fn io_queues_may_wait_longer_for_their_connect() {
 }
 
 #[test]
-fn a_host_without_flow_control_is_not_told_the_head() {
+fn host_without_flow_control_gets_no_sq_head() {
     let mut host = Host::open(&target(), 0, 32);
     let mut connect = Connect::new(0, 32, 0);
     connect.cattr = nvmeof_wire::fabrics::CATTR_NO_SQ_FLOW;

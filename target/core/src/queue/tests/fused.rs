@@ -1,5 +1,5 @@
-//! Fused Compare and Write: which commands make a pair, and what is left of
-//! those that make none.
+//! Fused Compare and Write: which commands form a pair, and what happens
+//! to others.
 
 use nvmeof_wire::fabrics::PropertyAccess;
 use nvmeof_wire::nvm::Io;
@@ -20,7 +20,7 @@ fn begin(host: &mut Host, fuse: u8, opcode: Opcode, slba: u64, blocks: u32) -> (
     half(host, fuse, range.to_sqe(opcode), blocks * 512)
 }
 
-/// The same of a command with `len` bytes.
+/// The same for a command with `len` bytes.
 pub(super) fn half(host: &mut Host, fuse: u8, mut sqe: Sqe, len: u32) -> (Request, Action) {
     sqe.flags = PSDT_SGL | fuse;
     let bytes = usize::try_from(len).unwrap();
@@ -55,7 +55,7 @@ pub(super) fn executed(host: &mut Host, request: &mut Request, outcome: Executed
 }
 
 #[test]
-fn compare_and_write_have_their_turn_one_after_the_other() {
+fn fused_compare_and_write_execute_in_order() {
     let (_admin, mut host) = Host::ready(&target());
     let (mut first, action) = begin(&mut host, FIRST, io::COMPARE, 8, 8);
     assert!(matches!(action, Action::Fuse) && first.is_fusing() && !first.is_second_half());
@@ -77,13 +77,13 @@ fn compare_and_write_have_their_turn_one_after_the_other() {
 }
 
 #[test]
-fn a_difference_is_told_and_the_second_half_fails() {
+fn fused_miscompare_fails_both_halves() {
     let (_admin, mut host) = Host::ready(&target());
     let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);
     let (mut second, _) = begin(&mut host, SECOND, io::WRITE, 0, 1);
     turn(&mut host, &mut first);
-    let told = executed(&mut host, &mut first, Executed::Miscompare);
-    assert_eq!(told, Status::COMPARE_FAILURE);
+    let reported = executed(&mut host, &mut first, Executed::Miscompare);
+    assert_eq!(reported, Status::COMPARE_FAILURE);
     let failed = host.queue.fail(&mut second, Status::ABORTED_FAILED_FUSED);
     assert_eq!(status(failed), Status::ABORTED_FAILED_FUSED);
     assert!(second.is_over());
@@ -91,7 +91,7 @@ fn a_difference_is_told_and_the_second_half_fails() {
 
 /// Base 2.1, 3.4.2.
 #[test]
-fn halves_without_a_partner_are_missing_one() {
+fn fused_half_without_a_partner_fails() {
     let (_admin, mut host) = Host::ready(&target());
     let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
     assert_eq!(status(action), Status::ABORTED_MISSING_FUSED);
@@ -104,13 +104,13 @@ fn halves_without_a_partner_are_missing_one() {
         let missing = Some(Status::ABORTED_MISSING_FUSED);
         assert_eq!(host.queue.take_unfused(), missing, "{next}");
     }
-    // The last one waits still.
+    // The last one still waits.
     let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
     assert!(matches!(action, Action::Fuse));
 }
 
 #[test]
-fn a_first_half_that_is_refused_takes_the_second_along() {
+fn refused_first_half_fails_the_second() {
     let (_admin, mut host) = Host::ready(&target());
     let rows = [
         (io::COMPARE, 1000, 1, Status::LBA_OUT_OF_RANGE),
@@ -127,7 +127,7 @@ fn a_first_half_that_is_refused_takes_the_second_along() {
 }
 
 #[test]
-fn a_second_half_that_is_refused_takes_the_first_along() {
+fn refused_second_half_fails_the_first() {
     let (_admin, mut host) = Host::ready(&target());
     let rows = [
         (io::WRITE, 1, 1, Status::INVALID_FIELD),
@@ -167,7 +167,7 @@ fn a_fabrics_command_breaks_a_pair() {
     let (_, action) = begin(&mut host, SECOND, io::WRITE, 0, 1);
     assert_eq!(status(action), Status::ABORTED_MISSING_FUSED);
     assert_eq!(host.queue.take_unfused(), None);
-    // One that says that it is a half is none.
+    // One with the fused bits is not a half.
     for fuse in [FIRST, SECOND] {
         let mut sqe = PropertyAccess::get(Property::CSTS, false);
         sqe.flags |= fuse;
@@ -176,7 +176,7 @@ fn a_fabrics_command_breaks_a_pair() {
     }
 }
 
-/// A shut down controller processes no command, also when it is a second half.
+/// A controller that is shut down processes no command, also no second half.
 #[test]
 fn a_second_half_after_a_shutdown_is_refused() {
     let (mut admin, mut host) = Host::ready(&target());
@@ -188,9 +188,9 @@ fn a_second_half_after_a_shutdown_is_refused() {
     assert_eq!(host.queue.take_unfused(), failed);
 }
 
-/// What was begun before a reset has no turn after it, neither half.
+/// After a reset, neither half of an earlier pair executes.
 #[test]
-fn no_half_has_its_turn_after_a_reset() {
+fn fused_half_does_not_execute_after_reset() {
     for first_done in [false, true] {
         let (mut admin, mut host) = Host::ready(&target());
         let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);

@@ -116,7 +116,7 @@ fn transfers_above_mdts_are_refused_but_write_zeroes_may_be_longer() {
 }
 
 #[test]
-fn nothing_changes_a_read_only_namespace() {
+fn read_only_namespace_rejects_writes() {
     let (_admin, mut host) = Host::ready(&target());
     let dsm = DatasetManagement {
         nsid: 3,
@@ -193,7 +193,7 @@ fn deallocate_does_each_range_that_is_not_empty() {
 }
 
 #[test]
-fn one_bad_range_and_nothing_is_deallocated() {
+fn bad_range_fails_the_whole_deallocation() {
     let (_admin, mut host) = Host::ready(&target());
     for bad in [
         DsmRange::new(999, 2),
@@ -214,7 +214,7 @@ fn one_bad_range_and_nothing_is_deallocated() {
 
 /// NVM 1.0, 3.2.3.1: no limits are reported, so that there are none.
 #[test]
-fn every_range_is_deallocated_however_many_and_long() {
+fn ranges_of_any_number_and_length_are_deallocated() {
     let large = crate::NamespaceSpec {
         blocks: 1 << 40,
         ..namespace(1)
@@ -244,7 +244,7 @@ fn ranges_may_come_in_the_capsule() {
 }
 
 #[test]
-fn each_failure_of_the_disk_has_its_status() {
+fn each_backend_failure_has_its_status() {
     let (_admin, mut host) = Host::ready(&target());
     let rows = [
         (io::READ, Executed::Failed, Status::UNRECOVERED_READ_ERROR),
@@ -301,7 +301,7 @@ fn without_the_volatile_cache_every_write_is_fua() {
 }
 
 proptest! {
-    /// Whatever a host sends, the operation lies inside the namespace.
+    /// For any command, the operation lies inside the namespace.
     #[test]
     fn operations_stay_inside_their_namespace(bytes: [u8; 64], opcode in 0u8..16, nsid in 0u32..4) {
         let (_admin, mut host) = Host::ready(&target());

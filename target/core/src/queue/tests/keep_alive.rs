@@ -1,5 +1,5 @@
 //! Keep Alive (Base 2.1, 3.9): by command, by traffic, and what happens when
-//! the host falls silent.
+//! the host is idle.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{CloseCause, FollowUps, Limits};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn silence_takes_the_controller_and_all_its_queues() {
+fn keep_alive_timeout_ends_controller_and_queues() {
     let target = target();
     let (mut admin, cntlid) = Host::admin_with(&target, 1500, &connect_data(0xffff));
     let mut io = Host::io(&target, 1, cntlid);
@@ -40,7 +40,7 @@ fn silence_takes_the_controller_and_all_its_queues() {
 }
 
 #[test]
-fn any_command_counts_with_traffic_based_keep_alive() {
+fn any_command_renews_traffic_based_keep_alive() {
     let target = target();
     let (mut admin, cntlid) = Host::admin_with(&target, 1000, &connect_data(0xffff));
     let mut io = Host::io(&target, 1, cntlid);
@@ -55,12 +55,12 @@ fn any_command_counts_with_traffic_based_keep_alive() {
 /// Base 2.1, 3.9.4: what counts is an interval, not the time since the last
 /// command.
 #[test]
-fn a_command_anywhere_in_an_interval_keeps_the_next_one() {
+fn command_in_an_interval_extends_keep_alive_to_the_next() {
     let target = target();
     let (mut admin, _) = Host::admin_with(&target, 2000, &connect_data(0xffff));
     admin.now += SECOND;
     admin.csts();
-    // A late timer of the host's, longer than its time-out after that.
+    // A late timer of the host, longer than its timeout after that.
     admin.now += 2 * SECOND;
     assert_eq!(admin.close_cause(), None);
     admin.csts();
@@ -72,7 +72,7 @@ fn a_command_anywhere_in_an_interval_keeps_the_next_one() {
 }
 
 #[test]
-fn enabling_setting_the_time_out_and_losing_a_queue_count() {
+fn enable_set_features_and_queue_loss_renew_keep_alive() {
     let target = target();
     let mut admin = Host::open(&target, 0, 32);
     let connect = Connect::new(0, 32, 2000);
@@ -96,7 +96,7 @@ fn enabling_setting_the_time_out_and_losing_a_queue_count() {
 }
 
 #[test]
-fn only_keep_alive_counts_without() {
+fn only_keep_alive_counts_without_tbkas() {
     let limits = Limits {
         traffic_keep_alive: false,
         ..Limits::default()
@@ -126,7 +126,7 @@ fn without_a_time_out_nothing_expires_and_keep_alive_is_refused() {
 }
 
 #[test]
-fn the_feature_changes_the_time_out() {
+fn set_features_changes_the_keep_alive_timeout() {
     let (mut admin, _) = Host::admin(&target());
     let _ = admin.queue.take_follow_ups();
     let set = SetFeatures::new(FeatureId::KEEP_ALIVE_TIMER, 2500);
@@ -140,7 +140,7 @@ fn the_feature_changes_the_time_out() {
 }
 
 #[test]
-fn a_silent_discovery_controller_does_not_stay() {
+fn silent_discovery_controller_expires() {
     let target = target();
     let mut data = connect_data(0xffff);
     data.subnqn = Nqn::discovery().to_field();

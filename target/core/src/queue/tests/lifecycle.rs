@@ -15,7 +15,7 @@ fn properties_are_read_with_their_own_size() {
     let cap = Cap(get(Property::CAP, true).result());
     let sets = Cap::CSS_NVM | Cap::CSS_IOCS;
     assert_eq!((cap.max_queue_entries(), cap.css()), (128, sets));
-    // As long as CAP.TO, which is in the same units.
+    // The same time as CAP.TO, in the same units.
     assert!(cap.is_ready_with_media());
     let crto = get(Property::CRTO, false).result();
     assert_eq!(crto * 500, u64::from(cap.ready_timeout_ms()));
@@ -70,7 +70,7 @@ fn before_enable_only_fabrics_commands_are_served() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_is_fatal() {
+fn invalid_cc_is_fatal() {
     let (mut admin, _) = Host::admin(&target());
     admin.set_cc(0);
     admin.set_cc(1);
@@ -83,7 +83,7 @@ fn a_configuration_that_cannot_be_is_fatal() {
 }
 
 #[test]
-fn a_reset_drops_io_queues_and_the_admin_queue_goes_on() {
+fn reset_closes_io_queues_and_keeps_the_admin_queue() {
     let target = target();
     let (mut admin, cntlid) = Host::admin(&target);
     let mut io = Host::io(&target, 1, cntlid);
@@ -96,7 +96,7 @@ fn a_reset_drops_io_queues_and_the_admin_queue_goes_on() {
     );
     admin.set_cc(Cc::ENABLE.0);
     let again = Host::io(&target, 1, cntlid);
-    // The old queue leaves late, and takes nothing from the new one.
+    // The old queue leaves late, and does not affect the new one.
     drop(io);
     let mut third = Host::open(&target, 1, 128);
     let connect = fabrics::Connect::new(1, 128, 0);
@@ -106,7 +106,7 @@ fn a_reset_drops_io_queues_and_the_admin_queue_goes_on() {
 }
 
 #[test]
-fn a_command_on_a_queue_of_before_the_reset_closes_it() {
+fn command_on_a_queue_from_before_a_reset_closes_it() {
     let target = target();
     let (mut admin, cntlid) = Host::admin(&target);
     let mut io = Host::io(&target, 1, cntlid);
@@ -119,8 +119,8 @@ fn a_command_on_a_queue_of_before_the_reset_closes_it() {
 
 #[test]
 fn normal_shutdown_first_flushes_what_the_host_wrote_in_every_namespace() {
-    // Whether it wrote anything there the edge knows. To flush everything, as it was
-    // before, made each shutdown wait for disks that hang and that the host never wrote to.
+    // The engine knows whether the host wrote there. Flushing everything would make
+    // each shutdown wait for stalled stores that the host never wrote to.
     let (mut admin, mut io) = Host::ready(&target());
     admin.outcomes = vec![Executed::Failed];
     admin.set_cc(Cc::ENABLE.with_normal_shutdown().0);
@@ -135,7 +135,7 @@ fn normal_shutdown_first_flushes_what_the_host_wrote_in_every_namespace() {
 }
 
 #[test]
-fn an_abrupt_shutdown_does_not() {
+fn abrupt_shutdown_does_not_flush() {
     let (mut admin, _) = Host::admin(&target());
     admin.set_cc(Cc::ENABLE.0 | 2 << 14);
     assert!(admin.ops.is_empty());
@@ -146,7 +146,7 @@ fn an_abrupt_shutdown_does_not() {
 }
 
 #[test]
-fn disconnect_answers_and_closes_an_io_queue() {
+fn disconnect_completes_and_closes_an_io_queue() {
     let (mut admin, mut io) = Host::ready(&target());
     assert_eq!(
         admin.plain(fabrics::disconnect()).status(),
@@ -162,7 +162,7 @@ fn disconnect_answers_and_closes_an_io_queue() {
 }
 
 #[test]
-fn properties_are_the_admin_queue_s() {
+fn io_queue_has_no_properties() {
     let (_admin, mut io) = Host::ready(&target());
     let get = PropertyAccess::get(Property::CSTS, false);
     assert_eq!(io.plain(get).status(), Status::INVALID_QUEUE_TYPE);

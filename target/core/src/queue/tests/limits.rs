@@ -1,4 +1,4 @@
-//! What Identify says is the most of something is done, and one more is refused.
+//! Limits in Identify: the maximum is accepted, and one more is refused.
 
 use nvmeof_wire::admin::Cns;
 use nvmeof_wire::identify::{IdentifyController, IdentifyControllerNvm, IdentifyNamespace, Oncs};
@@ -11,7 +11,7 @@ use super::fused::half;
 use crate::testing::{Host, Outcome, namespace, port, subsystem};
 use crate::{Action, Limits, Model, NamespaceSpec, SubsystemSpec, Target};
 
-/// A host of one namespace that is longer than any command, and what it is told.
+/// A host with one namespace that is longer than any command.
 struct Scene {
     admin: Host,
     host: Host,
@@ -65,7 +65,7 @@ impl Scene {
 
 /// MDTS, of commands that move data.
 #[test]
-fn the_longest_transfer_is_what_mdts_says() {
+fn longest_transfer_is_mdts() {
     for (block_size, max_transfer) in [(512, 8192), (4096, 8192), (512, 1 << 20), (4096, 1 << 20)] {
         let limits = Limits {
             max_transfer,
@@ -90,7 +90,7 @@ fn the_longest_transfer_is_what_mdts_says() {
 
 /// VSL and WZSL recommend, where NVMVFYS and NVMWZSV are set.
 #[test]
-fn what_is_longer_than_vsl_and_wzsl_recommend_is_done() {
+fn commands_longer_than_vsl_and_wzsl_are_executed() {
     let mut scene = Scene::new(4096, Limits::default());
     let id: IdentifyController = scene.identify(Cns::CONTROLLER);
     assert!(id.oncs().contains(Oncs::NVMVFYS | Oncs::NVMWZSV));
@@ -105,7 +105,7 @@ fn what_is_longer_than_vsl_and_wzsl_recommend_is_done() {
 
 /// MSRC (0's based), MSSRL and MCL. NVM 1.0, 3.2.2.
 #[test]
-fn the_longest_copy_is_what_the_namespace_says() {
+fn longest_copy_is_that_of_the_namespace() {
     let exceeded = Status::COMMAND_SIZE_LIMIT_EXCEEDED;
     for block_size in [512, 4096] {
         let mut scene = Scene::new(block_size, Limits::default());
@@ -132,7 +132,7 @@ fn the_longest_copy_is_what_the_namespace_says() {
 
 /// NACWU (0's based).
 #[test]
-fn the_longest_fused_operation_is_what_the_namespace_says() {
+fn longest_fused_operation_is_nacwu() {
     for block_size in [512, 4096] {
         let mut scene = Scene::new(block_size, Limits::default());
         let id: IdentifyNamespace = scene.identify(Cns::NAMESPACE);
@@ -157,7 +157,7 @@ fn the_longest_fused_operation_is_what_the_namespace_says() {
 
 /// IOCCSZ, in units of 16 bytes with the command.
 #[test]
-fn as_much_data_is_taken_from_a_capsule_as_ioccsz_says() {
+fn in_capsule_data_are_limited_by_ioccsz() {
     for in_capsule in [0, 512, 4096] {
         let limits = Limits {
             in_capsule,

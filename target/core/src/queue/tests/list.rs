@@ -48,7 +48,7 @@ fn places(pieces: &[Remote]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_write_pulls_what_its_list_names() {
+fn write_pulls_all_descriptors() {
     let (_admin, mut host) = Host::ready(&target());
     let list = [
         keyed(100, 1000, false),
@@ -66,7 +66,7 @@ fn a_write_pulls_what_its_list_names() {
 }
 
 #[test]
-fn a_read_pushes_to_what_its_list_names_and_invalidates_one_key() {
+fn read_pushes_all_descriptors_and_invalidates_one_key() {
     let (_admin, mut host) = Host::ready(&target());
     for invalidate in [false, true] {
         let list = [keyed(0, 2000, false), keyed(4096, 48, invalidate)];
@@ -84,10 +84,10 @@ fn a_read_pushes_to_what_its_list_names_and_invalidates_one_key() {
     }
 }
 
-/// What a command takes may be less than a list shows: Linux shows a page for
+/// A command may transfer less than its list describes: Linux describes a page for
 /// ranges.
 #[test]
-fn pieces_end_where_the_data_do() {
+fn list_segments_are_limited_to_the_data() {
     let (_admin, mut host) = Host::ready(&target());
     let list = [keyed(0, 8, false), keyed(4096, 4096, false)];
     let mut bytes = capsule(io::DATASET_MANAGEMENT, 0, 32, &list);
@@ -104,7 +104,7 @@ fn pieces_end_where_the_data_do() {
 }
 
 #[test]
-fn each_mistake_in_a_list_has_its_status() {
+fn each_sgl_list_error_has_its_status() {
     let (_admin, mut host) = Host::ready(&target());
     let whole = keyed(0, 2048, false);
     let many = [keyed(0, 120, false); 17];
@@ -148,7 +148,7 @@ fn each_mistake_in_a_list_has_its_status() {
 
 /// Identify Controller, IOCCSZ: 4 KiB behind the command.
 #[test]
-fn a_list_behind_the_end_of_a_capsule_is_not_taken() {
+fn sgl_list_beyond_the_capsule_is_refused() {
     let (_admin, mut host) = Host::ready(&target());
     let two = [keyed(1, 1024, false), keyed(2, 1024, false)];
     let rows = [
@@ -173,7 +173,7 @@ fn a_list_behind_the_end_of_a_capsule_is_not_taken() {
 
 /// Identify Controller, MSDBD.
 #[test]
-fn a_list_has_no_more_descriptors_than_were_promised() {
+fn sgl_list_is_limited_to_msdbd() {
     let limits = crate::Limits {
         max_descriptors: 2,
         ..crate::Limits::default()
@@ -191,9 +191,9 @@ fn a_list_has_no_more_descriptors_than_were_promised() {
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
 }
 
-/// Rare commands cost those that are frequent nothing but a look.
+/// Rare commands do not increase the size of a request.
 #[test]
-fn what_every_command_moves_stays_small() {
+fn request_size_is_bounded() {
     assert!(size_of::<Request>() <= 152, "{}", size_of::<Request>());
     assert!(size_of::<Action>() <= 64, "{}", size_of::<Action>());
 }

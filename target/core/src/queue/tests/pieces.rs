@@ -1,4 +1,4 @@
-//! Commands whose data stay here: done piece by piece.
+//! Commands without data transfer, executed in pieces.
 
 use nvmeof_wire::nvm::{Copy, CopyRange, Io, IoFlags};
 use nvmeof_wire::opcode::{Opcode, io};
@@ -15,7 +15,7 @@ fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
     Io::new(1, slba, blocks).to_sqe(opcode)
 }
 
-/// One namespace of so many blocks of 4096 bytes.
+/// One namespace of `blocks` blocks of 4096 bytes.
 fn large(blocks: u64) -> Target {
     target_of(NamespaceSpec {
         blocks,
@@ -25,7 +25,7 @@ fn large(blocks: u64) -> Target {
 }
 
 #[test]
-fn verify_reads_every_block_once_in_pieces_and_gives_none() {
+fn verify_reads_every_block_once_without_transfer() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let answer = host.plain(command(io::VERIFY, 3, 70));
     assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
@@ -40,7 +40,7 @@ fn verify_reads_every_block_once_in_pieces_and_gives_none() {
 }
 
 #[test]
-fn verify_ends_with_the_first_piece_that_cannot_be_read() {
+fn verify_ends_at_the_first_unreadable_piece() {
     let (_admin, mut host) = Host::ready(&large(1000));
     host.outcomes = vec![Executed::Ok, Executed::Failed];
     let answer = host.plain(command(io::VERIFY, 0, 1000));
@@ -49,7 +49,7 @@ fn verify_ends_with_the_first_piece_that_cannot_be_read() {
 }
 
 /// NVM 1.0, figure 9: what a command says of protection information "is ignored" where there
-/// is none, and of a Verify 3.2.5 has the action refused.
+/// is none; for Verify, 3.2.5 requires that PRACT is refused.
 #[test]
 fn protection_information_is_ignored_where_there_is_none() {
     let (_admin, mut host) = Host::ready(&large(1000));
@@ -80,7 +80,7 @@ fn protection_information_is_ignored_where_there_is_none() {
 
 /// VSL says 32 MiB. NVM 1.0, 3.2.5: with ONCS bit 7 set that is what is recommended.
 #[test]
-fn a_verify_that_is_longer_than_recommended_is_done() {
+fn verify_longer_than_vsl_is_executed() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
     for blocks in [8192, 8193, 65536] {
         host.ops.clear();
@@ -93,7 +93,7 @@ fn a_verify_that_is_longer_than_recommended_is_done() {
 
 /// WZSL says 32 MiB. NVM 1.0, 3.2.8: with ONCS bit 3 set that is what is recommended.
 #[test]
-fn write_zeroes_that_are_longer_than_recommended_are_done_in_pieces() {
+fn write_zeroes_longer_than_wzsl_is_split() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
     for blocks in [1, 8192, 8193, 65536] {
         host.ops.clear();
@@ -107,7 +107,7 @@ fn write_zeroes_that_are_longer_than_recommended_are_done_in_pieces() {
         }
         assert_eq!(next, (3 + u64::from(blocks)) * 4096);
     }
-    // Force Unit Access is of all of them.
+    // Force Unit Access applies to all of them.
     for flags in [IoFlags::empty(), IoFlags::FUA] {
         host.ops.clear();
         let whole = Io {
@@ -162,7 +162,7 @@ fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
 
 /// NVM 1.0, 3.2.2, and NVM 1.2, 3.3.2: of descriptor format 0h overlaps are not refused.
 #[test]
-fn a_range_that_moves_by_less_than_its_length_arrives_as_it_was() {
+fn overlapping_copy_preserves_its_source() {
     let rows = [
         (99, 170),
         (100, 170),
@@ -198,9 +198,9 @@ fn a_range_that_moves_by_less_than_its_length_arrives_as_it_was() {
     }
 }
 
-/// Blocks in both may come out as either range has them.
+/// Blocks in both may get the data of either range.
 #[test]
-fn ranges_that_overlap_others_destination_are_copied_in_order() {
+fn overlapping_ranges_are_copied_in_order() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let ranges = [CopyRange::new(0, 2), CopyRange::new(500, 2)];
     assert_eq!(copy(&mut host, 500, &ranges), (Status::SUCCESS, 0));
@@ -209,7 +209,7 @@ fn ranges_that_overlap_others_destination_are_copied_in_order() {
 }
 
 #[test]
-fn a_copy_whose_ranges_are_on_their_way_writes_nothing() {
+fn copy_awaiting_its_ranges_writes_nothing() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let command = Copy {
         nsid: 1,
@@ -231,7 +231,7 @@ fn a_copy_whose_ranges_are_on_their_way_writes_nothing() {
 
 /// NVM 1.0, 3.2.2: dword 0 says how far it came.
 #[test]
-fn a_copy_that_fails_tells_the_lowest_range_not_copied() {
+fn failed_copy_reports_the_lowest_uncopied_range() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let ranges = [0, 1, 2].map(|slba| CopyRange::new(slba, 1));
     let ok = Executed::Ok;
@@ -255,9 +255,9 @@ fn a_copy_that_fails_tells_the_lowest_range_not_copied() {
     }
 }
 
-/// What could not be written of a copy is told by where it would have gone.
+/// A failed write of a Copy is reported by its destination.
 #[test]
-fn a_piece_that_fails_is_named_by_its_own_blocks() {
+fn failed_piece_is_logged_with_its_own_blocks() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let command = Copy {
         nsid: 1,
@@ -280,7 +280,7 @@ fn a_piece_that_fails_is_named_by_its_own_blocks() {
         let event = Event::Executed { outcome, data };
         let _ = host.queue.step(host.now, request, event);
     };
-    // One was read and written, the other one read.
+    // One piece was read and written, another one read.
     for _ in 0..3 {
         done(&mut request);
     }
@@ -288,9 +288,9 @@ fn a_piece_that_fails_is_named_by_its_own_blocks() {
     assert_eq!(request.lba, 535);
 }
 
-/// Bytes of a disk are not blocks of another one, which may be of another size.
+/// Bytes of one backing store are not blocks of another, which may have another block size.
 #[test]
-fn a_block_that_failed_is_not_named_when_its_namespace_has_another_disk_by_then() {
+fn failed_block_is_not_logged_after_store_change() {
     let target = large(1000);
     let (_admin, mut host) = Host::ready(&target);
     let mut begin = |request: &mut Request| {
@@ -317,7 +317,7 @@ fn a_block_that_failed_is_not_named_when_its_namespace_has_another_disk_by_then(
 }
 
 #[test]
-fn one_bad_range_and_nothing_is_copied() {
+fn bad_range_fails_the_whole_copy() {
     let (_admin, mut host) = Host::ready(&large(100_000));
     let one = CopyRange::new(0, 1);
     let rows = [
@@ -354,7 +354,7 @@ fn one_bad_range_and_nothing_is_copied() {
 }
 
 #[test]
-fn copies_that_ask_for_what_is_not_there_are_refused() {
+fn copies_beyond_the_namespace_are_refused() {
     let (_admin, mut host) = Host::ready(&large(1000));
     let command = Copy {
         nsid: 1,

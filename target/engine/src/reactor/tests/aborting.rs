@@ -1,4 +1,5 @@
-//! Abort: what waits for something of ours is given up, what runs is not.
+//! Abort: commands that wait for a local resource are aborted, commands in execution are
+//! not.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use super::host::{Host, Sent, admin, connect, ready, run};
 use super::io::command;
 use crate::mailbox::Mail;
 
-/// Aborts `sent` of queue 1: whether it was.
+/// Aborts `sent` of queue 1; returns whether it was aborted.
 pub(super) fn abort(
     bench: &mut Bench,
     host: &mut Host,
@@ -30,9 +31,9 @@ pub(super) fn abort(
     cqe.dw0() & 1 == 0
 }
 
-/// Whose queues are all here: nobody else has to look for them.
+/// All queues of the host are on this reactor: no other one has to search.
 #[test]
-fn an_abort_calls_no_other_reactor() {
+fn abort_on_the_same_reactor_calls_no_other() {
     let mut bench = Bench::new(47);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
@@ -51,7 +52,7 @@ fn settle(bench: &mut Bench, host: &mut Host) {
 }
 
 #[test]
-fn a_command_that_waits_for_a_buffer_is_aborted_and_one_that_runs_is_not() {
+fn command_awaiting_a_buffer_is_aborted_and_executing_one_is_not() {
     let mut bench = Bench::new(40);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
@@ -83,7 +84,7 @@ fn a_command_that_waits_for_a_buffer_is_aborted_and_one_that_runs_is_not() {
 }
 
 #[test]
-fn a_write_that_waits_for_its_read_is_aborted_and_the_others_go_on() {
+fn write_awaiting_its_rdma_read_is_aborted() {
     let mut bench = Bench::new(41);
     let mut host = bench.host();
     // One RDMA Read at a time.
@@ -93,7 +94,7 @@ fn a_write_that_waits_for_its_read_is_aborted_and_the_others_go_on() {
     let data = vec![1; 4096];
     let write = |host: &mut Host, at: u64| host.send_with(qp, command(io::WRITE, at * 8, 8), &data);
     let writes: Vec<_> = (0..100).map(|at| write(&mut host, at)).collect();
-    // The admin queue is a connection of its own: only now have they come.
+    // The admin queue is another connection: the writes have arrived only now.
     let first = run(&mut bench, &mut host, writes[0]).0;
     let last = writes[99];
     let sqe = Abort {
@@ -124,7 +125,7 @@ fn a_write_that_waits_for_its_read_is_aborted_and_the_others_go_on() {
 }
 
 #[test]
-fn a_command_that_waits_for_room_on_the_disk_is_aborted() {
+fn command_awaiting_a_store_slot_is_aborted() {
     let mut bench = Bench::new(42);
     bench.reactor.storage_mut().room = 1;
     let mut host = bench.host();
@@ -156,9 +157,9 @@ fn a_command_that_waits_for_room_on_the_disk_is_aborted() {
     assert_eq!(bench.reactor.free_buffers(), free);
 }
 
-/// The answer to an Abort whose queue went is that nothing was aborted.
+/// The response to an Abort whose queue was closed says that nothing was aborted.
 #[test]
-fn an_abort_of_a_queue_that_goes_is_answered() {
+fn abort_on_a_closed_queue_completes() {
     let mut bench = Bench::new(43);
     let mut host = bench.host();
     let (first, cntlid) = admin(&mut bench, &mut host, 0);
@@ -168,18 +169,17 @@ fn an_abort_of_a_queue_that_goes_is_answered() {
     assert!(!abort(&mut bench, &mut host, first, gone));
 }
 
-/// Commands for which there is no place are aborted at once, and the host may send
-/// others. It does not get more answers owed by that than its queue has entries,
-/// however long it takes none.
+/// Commands without a slot are aborted at once, and the host may send others. A host that
+/// takes no responses gets no more pending responses than its queue has entries.
 #[test]
-fn answers_to_aborted_commands_do_not_pile_up() {
-    let (mut bench, keeps) = Bench::late(44);
+fn responses_to_aborted_commands_are_bounded() {
+    let (mut bench, withholds) = Bench::late(44);
     let mut host = bench.host();
     let (first, cntlid) = admin(&mut bench, &mut host, 0);
     let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
     let free = bench.reactor.free_buffers();
     let read = |host: &mut Host| host.send_with(qp, command(io::READ, 0, 1), &[0; 512]);
-    keeps.store(true, Ordering::Relaxed);
+    withholds.store(true, Ordering::Relaxed);
     for _ in 0..4 {
         let taken = read(&mut host);
         assert!(run(&mut bench, &mut host, taken).0.status().is_success());
@@ -196,7 +196,7 @@ fn answers_to_aborted_commands_do_not_pile_up() {
     for waits in &more {
         assert!(!abort(&mut bench, &mut host, first, *waits), "a fifth");
     }
-    keeps.store(false, Ordering::Relaxed);
+    withholds.store(false, Ordering::Relaxed);
     for sent in aborted {
         let status = run(&mut bench, &mut host, sent).0.status();
         assert_eq!(status, Status::ABORT_REQUESTED);

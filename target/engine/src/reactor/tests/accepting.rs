@@ -12,7 +12,7 @@ use super::host::{Host, Sent, ready, run};
 
 const ASKING: u8 = 8;
 
-/// Hosts that ask for a connection each, at once.
+/// Hosts that request one connection each, at the same time.
 fn asking(bench: &mut Bench) -> (Vec<Host>, Vec<QpId>) {
     let ask = |_| {
         let mut host = bench.host();
@@ -26,8 +26,8 @@ fn read(host: &mut Host, qp: QpId) -> Sent {
     host.send_with(qp, Io::new(1, 0, 1).to_sqe(io::READ), &[0; 512])
 }
 
-/// Runs until all that ask are accepted, while `busy` always has a command outstanding on
-/// `qp` if there is one. When each was accepted.
+/// Runs until all requests are accepted, while `busy` always has a command outstanding on
+/// `qp` if there is one. Returns when each was accepted.
 fn accepted(
     bench: &mut Bench,
     asking: &mut [Host],
@@ -76,7 +76,7 @@ fn connections_are_accepted_at_once_while_no_command_is_served() {
 }
 
 #[test]
-fn request_whose_peer_leaves_before_its_turn_is_forgotten() {
+fn request_of_disconnected_peer_is_dropped() {
     let mut bench = Bench::new(33);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);

@@ -1,4 +1,5 @@
-//! Hosts of one address share its turns with each other, not with hosts elsewhere.
+//! Hosts of one address share its position in the fair queue with each other, not with
+//! hosts of other addresses.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use super::fairness::{arrive, by_turns, command, served};
 use super::host::{Host, Sent, ready, ready_with, show};
 use super::{Bench, few_buffers};
 
-/// Several hosts of one address that ask for much, and after them one of another
-/// address, at a time when disks do nothing. Their commands in this order.
+/// Several hosts of one address with many commands, followed by one of another address,
+/// while backing stores are held. Their commands in this order.
 fn many_names_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2] {
     let [many, modest] = hosts;
     let names = (0..6).map(|name| {
@@ -32,7 +33,7 @@ fn many_names_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2
 }
 
 #[test]
-fn many_names_of_one_address_get_no_more_buffers_than_one_host_elsewhere() {
+fn many_hosts_of_one_address_get_buffers_of_one() {
     let mut bench = by_turns(12);
     let mut hosts = [bench.host(), bench.host()];
     let sent = many_names_and_one(&mut bench, &mut hosts);
@@ -43,7 +44,7 @@ fn many_names_of_one_address_get_no_more_buffers_than_one_host_elsewhere() {
 }
 
 #[test]
-fn many_names_of_one_address_get_no_more_of_a_full_disk_than_one_host_elsewhere() {
+fn many_hosts_of_one_address_get_store_slots_of_one() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(13, config);
@@ -55,9 +56,9 @@ fn many_names_of_one_address_get_no_more_of_a_full_disk_than_one_host_elsewhere(
     assert!((18..=22).contains(&modest), "{modest} of 40");
 }
 
-/// Nor of what a turn of the reactor begins.
+/// The same for commands that one iteration of the reactor starts.
 #[test]
-fn commands_of_many_names_of_one_address_are_begun_in_one_turn() {
+fn many_hosts_of_one_address_start_commands_as_one() {
     let mut config = few_buffers();
     (config.capsules, config.data[0].count) = (4096, 2048);
     let mut bench = Bench::with(14, config);
@@ -81,10 +82,10 @@ fn commands_of_many_names_of_one_address_are_begun_in_one_turn() {
     }
     arrive(&mut bench, &mut [&mut modest]);
     bench.reactor.turn(bench.net.now()).unwrap();
-    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
-    // 64 of the first as they came, then of each as many.
-    assert!((28..=36).contains(&begun[1]), "{begun:?}");
-    assert!((92..=100).contains(&begun[0]), "{begun:?}");
+    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    // 64 of the first as they arrived, then as many of each.
+    assert!((28..=36).contains(&started[1]), "{started:?}");
+    assert!((92..=100).contains(&started[0]), "{started:?}");
     bench.reactor.storage_mut().hold = false;
     bench.run_for(&mut [&mut many, &mut modest], Duration::from_secs(1));
     assert!(bench.reactor.resources.due.is_empty());

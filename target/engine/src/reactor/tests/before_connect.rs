@@ -1,4 +1,4 @@
-//! What somebody can cause who only reaches us: next to nothing.
+//! A peer without a Connect can take next to nothing.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn send_connect(host: &mut Host, qp: QpId, sqe: Sqe) -> super::host::Sent {
 }
 
 #[test]
-fn the_data_of_a_connect_take_no_buffer_of_others() {
+fn connect_data_need_no_data_buffer() {
     let mut bench = Bench::new(1);
     let mut host = bench.host();
     let free = bench.reactor.free_buffers().0;
@@ -40,7 +40,7 @@ fn the_data_of_a_connect_take_no_buffer_of_others() {
 }
 
 #[test]
-fn one_connect_at_a_time_and_nothing_else() {
+fn second_command_before_connect_response_closes_the_queue() {
     for second in [Connect::new(0, 32, 0).to_sqe(), bare(opcode::KEEP_ALIVE)] {
         let mut bench = Bench::new(2);
         let mut host = bench.host();
@@ -54,7 +54,7 @@ fn one_connect_at_a_time_and_nothing_else() {
 }
 
 #[test]
-fn another_command_is_answered_and_the_queue_closed() {
+fn command_before_connect_fails_and_closes_the_queue() {
     let mut bench = Bench::new(3);
     let mut host = bench.host();
     let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
@@ -67,7 +67,7 @@ fn another_command_is_answered_and_the_queue_closed() {
 }
 
 #[test]
-fn receives_are_taken_when_a_queue_is_connected() {
+fn receives_are_allocated_at_connect() {
     let mut bench = Bench::new(4);
     let all = bench.reactor.free_buffers().1;
     let mut host = bench.host();
@@ -78,7 +78,7 @@ fn receives_are_taken_when_a_queue_is_connected() {
 }
 
 #[test]
-fn without_capsules_for_its_depth_a_connect_may_be_tried_again() {
+fn connect_without_capsules_may_be_retried() {
     let config = ReactorConfig {
         capsules: 100,
         ..few_buffers()
@@ -130,7 +130,7 @@ fn io_queues_leave_capsules_to_admin_queues() {
 }
 
 #[test]
-fn the_oldest_connection_without_a_controller_gives_way() {
+fn oldest_connection_without_a_controller_is_replaced() {
     let limits = Limits {
         unconnected: 2,
         ..limits()
@@ -149,9 +149,9 @@ fn the_oldest_connection_without_a_controller_gives_way() {
     assert_eq!(bench.reactor.queue_pairs(), 3);
 }
 
-/// Whoever makes many drives out his own, not those of others.
+/// A peer with many connections displaces its own, not those of others.
 #[test]
-fn many_connections_of_one_peer_do_not_drive_out_another() {
+fn many_connections_of_one_peer_do_not_replace_another() {
     let limits = Limits {
         unconnected: 4,
         ..limits()
@@ -180,7 +180,7 @@ fn many_connections_of_one_peer_do_not_drive_out_another() {
 }
 
 #[test]
-fn a_host_that_answers_no_reads_is_told_so() {
+fn host_without_rdma_reads_is_rejected() {
     let mut bench = Bench::new(8);
     let mut host = bench.host();
     host.reads_in = 0;
@@ -191,7 +191,7 @@ fn a_host_that_answers_no_reads_is_told_so() {
 }
 
 #[test]
-fn a_reactor_in_which_a_compare_would_wait_for_ever_is_not_made() {
+fn reactor_with_too_few_long_buffers_is_refused() {
     let mut config = few_buffers();
     config.data[1].count = 1;
     let bench = Bench::new(9);

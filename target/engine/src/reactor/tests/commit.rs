@@ -1,4 +1,4 @@
-//! Force Unit Access of commands that read: the disk commits before it reads.
+//! Force Unit Access of commands that read: the backing store is flushed before it reads.
 
 use nix::errno::Errno;
 use nvmeof_rdma::QpId;
@@ -44,7 +44,7 @@ const READING: [(Opcode, bool); 4] = [
 ];
 
 #[test]
-fn what_is_read_with_fua_was_committed_before() {
+fn fua_read_returns_committed_data() {
     let mut bench = Bench::new(80);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -63,7 +63,7 @@ fn what_is_read_with_fua_was_committed_before() {
 }
 
 #[test]
-fn what_cannot_be_committed_is_not_sent() {
+fn fua_read_fails_if_the_flush_fails() {
     let mut bench = Bench::new(81);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -83,9 +83,9 @@ fn what_cannot_be_committed_is_not_sent() {
     assert_eq!(bench.reactor.free_buffers(), free);
 }
 
-/// The lock of a fused operation is there from its first operation on.
+/// A fused operation holds its lock from its first operation on.
 #[test]
-fn nobody_writes_between_the_commit_and_the_write_of_a_fused_operation() {
+fn fused_operation_excludes_writes_after_its_commit() {
     let mut bench = Bench::new(82);
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
@@ -108,15 +108,15 @@ fn nobody_writes_between_the_commit_and_the_write_of_a_fused_operation() {
     assert_eq!(bench.reactor.storage_mut().in_flight(), 2, "one waits");
     bench.reactor.storage_mut().hold = false;
     let mut left = vec![there, elsewhere];
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     bench.until(&mut [&mut host, &mut other], |_, hosts| {
         left.retain(|sent| hosts[1].take(*sent).is_none());
         for half in pair {
-            told.extend(hosts[0].take(half).map(|(cqe, _)| cqe.status()));
+            statuses.extend(hosts[0].take(half).map(|(cqe, _)| cqe.status()));
         }
-        left.is_empty() && told.len() == 2
+        left.is_empty() && statuses.len() == 2
     });
-    assert_eq!(told, [Status::SUCCESS; 2]);
+    assert_eq!(statuses, [Status::SUCCESS; 2]);
     let disks = bench.reactor.storage_mut();
     let expected = ["flush", "write", "read", "write", "write"];
     assert_eq!(disks.verbs, expected);

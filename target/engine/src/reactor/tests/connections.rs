@@ -1,4 +1,4 @@
-//! Connections that come, go, break and stall.
+//! Connections that are opened, closed, lost or stalled.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::host::{admin, connect, establish, ready, run};
 use crate::Mail;
 
 #[test]
-fn a_wrong_request_is_rejected_with_its_status() {
+fn invalid_request_is_rejected_with_its_status() {
     let mut bench = Bench::new(1);
     let mut host = bench.host();
     let mut request = Request::new(1, 128);
@@ -30,7 +30,7 @@ fn a_wrong_request_is_rejected_with_its_status() {
 }
 
 #[test]
-fn everything_is_free_again_when_a_host_vanishes_in_the_middle() {
+fn all_resources_are_released_after_host_vanishes() {
     let mut bench = Bench::new(3);
     let free = bench.reactor.free_buffers();
     let mut host = bench.host();
@@ -49,7 +49,7 @@ fn everything_is_free_again_when_a_host_vanishes_in_the_middle() {
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.queue_pairs() == 0
     });
-    // What the disk has still comes back, to a queue that is gone.
+    // Operations that the backing store still has complete for a queue that is closed.
     bench.reactor.storage_mut().hold = false;
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.free_buffers() == free
@@ -58,7 +58,7 @@ fn everything_is_free_again_when_a_host_vanishes_in_the_middle() {
 }
 
 #[test]
-fn a_silent_host_is_given_up_with_all_its_queues() {
+fn silent_host_is_disconnected_with_all_queues() {
     let mut bench = Bench::new(4);
     let mut host = bench.host();
     let (_, cntlid) = admin(&mut bench, &mut host, 3000);
@@ -72,7 +72,7 @@ fn a_silent_host_is_given_up_with_all_its_queues() {
 
 /// The reactor was busy elsewhere; the host was not silent.
 #[test]
-fn what_arrived_is_heard_before_silence_is_judged() {
+fn received_commands_are_processed_before_keep_alive_timeout() {
     let mut bench = Bench::new(12);
     let mut host = bench.host();
     let (qp, _) = admin(&mut bench, &mut host, 1000);
@@ -87,9 +87,9 @@ fn what_arrived_is_heard_before_silence_is_judged() {
     assert_eq!(bench.reactor.queue_pairs(), 1);
 }
 
-/// A disk operation carries the name of its queue: nobody else gets that.
+/// An operation carries the tag of its queue, which must not be reused.
 #[test]
-fn a_place_is_not_reused_while_a_disk_works_for_it() {
+fn slot_is_not_reused_while_a_store_has_its_operation() {
     let mut bench = Bench::new(13);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -98,7 +98,7 @@ fn a_place_is_not_reused_while_a_disk_works_for_it() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 1
     });
-    let of_io = bench.reactor.queues.places()[1].index;
+    let of_io = bench.reactor.queues.ids()[1].index;
     drop(host);
     let mut other = bench.host();
     bench.until(&mut [&mut other], |bench, _| {
@@ -108,8 +108,8 @@ fn a_place_is_not_reused_while_a_disk_works_for_it() {
         establish(&mut bench, &mut other, &Request::new(0, 32));
     }
     let taken = |bench: &Bench| {
-        let places = bench.reactor.queues.places();
-        places.iter().any(|place| place.index == of_io)
+        let ids = bench.reactor.queues.ids();
+        ids.iter().any(|id| id.index == of_io)
     };
     assert!(!taken(&bench), "{sent:?} is on the disk");
     bench.reactor.storage_mut().hold = false;
@@ -119,7 +119,7 @@ fn a_place_is_not_reused_while_a_disk_works_for_it() {
 }
 
 #[test]
-fn a_connection_without_connect_is_closed_in_time() {
+fn connection_without_connect_times_out() {
     let mut bench = Bench::new(5);
     let mut host = bench.host();
     establish(&mut bench, &mut host, &Request::new(0, 32));
@@ -130,7 +130,7 @@ fn a_connection_without_connect_is_closed_in_time() {
 }
 
 #[test]
-fn losing_the_admin_queue_closes_the_others() {
+fn loss_of_the_admin_queue_closes_io_queues() {
     let mut bench = Bench::new(6);
     let mut host = bench.host();
     let (admin, _io) = ready(&mut bench, &mut host);
@@ -141,7 +141,7 @@ fn losing_the_admin_queue_closes_the_others() {
 }
 
 #[test]
-fn disconnect_is_answered_before_the_queue_closes() {
+fn disconnect_completes_before_the_queue_closes() {
     let mut bench = Bench::new(7);
     let mut host = bench.host();
     let (_, io) = ready(&mut bench, &mut host);
@@ -154,7 +154,7 @@ fn disconnect_is_answered_before_the_queue_closes() {
 }
 
 #[test]
-fn event_requests_are_held_and_take_nothing() {
+fn held_event_requests_take_no_slot() {
     let mut bench = Bench::new(8);
     let mut host = bench.host();
     let (qp, _) = admin(&mut bench, &mut host, 0);
@@ -169,7 +169,7 @@ fn event_requests_are_held_and_take_nothing() {
 }
 
 #[test]
-fn a_capsule_that_is_too_short_ends_that_connection_alone() {
+fn short_capsule_closes_its_connection_only() {
     let mut bench = Bench::new(9);
     let (mut good, mut bad) = (bench.host(), bench.host());
     let (_, io) = ready(&mut bench, &mut good);
@@ -190,7 +190,7 @@ fn a_capsule_that_is_too_short_ends_that_connection_alone() {
 }
 
 #[test]
-fn draining_finishes_what_was_begun_and_flushes() {
+fn drain_completes_commands_and_flushes() {
     let mut bench = Bench::new(10);
     let mut host = bench.host();
     let (_, io) = ready(&mut bench, &mut host);
@@ -201,7 +201,7 @@ fn draining_finishes_what_was_begun_and_flushes() {
     });
     bench.reactor.mailbox().send(Mail::DRAIN);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
-    // The admin queue has nothing to do, but its I/O queue has.
+    // The admin queue is idle, but its I/O queue is not.
     assert_eq!(bench.reactor.queue_pairs(), 2);
     bench.reactor.storage_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
@@ -211,7 +211,7 @@ fn draining_finishes_what_was_begun_and_flushes() {
 }
 
 #[test]
-fn draining_does_not_wait_for_ever() {
+fn drain_is_bounded_in_time() {
     let mut bench = Bench::new(11);
     let mut host = bench.host();
     let (_, io) = ready(&mut bench, &mut host);
@@ -226,7 +226,7 @@ fn draining_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_admin_queue_counts_less_than_an_io_queue() {
+fn admin_queue_counts_less_than_an_io_queue() {
     let mut bench = Bench::new(13);
     let steering = Steering::new(2);
     bench.reactor.steer(steering.clone(), 1);

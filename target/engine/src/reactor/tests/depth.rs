@@ -1,4 +1,4 @@
-//! The longest queue there is, full.
+//! A full queue of the maximum length.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,8 +31,8 @@ fn bench(data: Vec<ClassSpec>) -> Bench {
     Bench::limited(90, config, limits)
 }
 
-/// As many commands as a queue of 1024 entries takes are with the disk at once, and each
-/// is answered once, round after round.
+/// The backing store has as many commands at once as a queue of 1024 entries takes, and
+/// each gets one response, round after round.
 fn full_queue(mut bench: Bench, on_disk: impl Fn(usize) -> bool) {
     let mut host = bench.host();
     host.depth = ENTRIES;
@@ -43,7 +43,7 @@ fn full_queue(mut bench: Bench, on_disk: impl Fn(usize) -> bool) {
         bench.reactor.storage_mut().hold = true;
         let sent: Vec<_> = (0..OUTSTANDING)
             .map(|at| {
-                // Blocks that are read are those of the round before.
+                // Blocks that are read are those of the previous round.
                 let write = at % 2 == u16::from(round % 2);
                 let opcode = if write { io::WRITE } else { io::READ };
                 let mut sqe = command(opcode, at.into(), 1);
@@ -77,7 +77,7 @@ fn full_queue(mut bench: Bench, on_disk: impl Fn(usize) -> bool) {
 }
 
 #[test]
-fn a_queue_of_1024_entries_has_1023_commands_with_the_disk() {
+fn queue_of_1024_entries_has_1023_commands_in_flight() {
     let (len, count) = (4096, 1024);
     let longest = ClassSpec {
         len: 256 << 10,
@@ -87,9 +87,9 @@ fn a_queue_of_1024_entries_has_1023_commands_with_the_disk() {
     full_queue(bench, |count| count == usize::from(OUTSTANDING));
 }
 
-/// With few buffers the others wait, none is lost.
+/// With few buffers the others wait, and none is lost.
 #[test]
-fn a_queue_of_1024_entries_makes_do_with_few_buffers() {
+fn queue_of_1024_entries_works_with_few_buffers() {
     let bench = bench(few_buffers().data);
     full_queue(bench, |count| count < usize::from(OUTSTANDING));
 }

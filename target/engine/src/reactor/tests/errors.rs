@@ -23,7 +23,7 @@ fn newest(bench: &mut Bench, host: &mut Host, admin: nvmeof_rdma::QpId) -> Error
 
 /// Base 2.1, 5.1.12.1.2.
 #[test]
-fn the_error_log_names_the_first_block_that_failed() {
+fn error_log_names_the_first_failed_block() {
     let mut bench = Bench::new(1);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
@@ -53,7 +53,7 @@ fn the_error_log_names_the_first_block_that_failed() {
         (copy.to_sqe(), copied.as_bytes(), 7 * 512, 107),
         (trim.to_sqe(), trimmed.as_bytes(), 0, 70),
         (flush(1), none, 0, 0),
-        // Not for want of a disk.
+        // Not for lack of a backing store.
         (command(io::COMPARE, 20, 16), &different, u64::MAX, 25),
         (
             command(io::READ, BLOCKS - 1, 2),

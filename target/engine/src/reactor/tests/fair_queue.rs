@@ -1,5 +1,5 @@
-//! Admin commands wait for their host's turn as others do, and a Keep Alive counts
-//! from when it came.
+//! Admin commands are subject to fair queueing as others are, and a Keep Alive counts
+//! from its arrival.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::fairness::{arrive, command};
 use super::host::{Host, Sent, admin, ready_with};
 use super::{Bench, few_buffers, limits};
 
-/// Commands that a reactor begins in one turn where there are several hosts: as they
-/// come, and in turns, of which the last may begin some more.
+/// Commands that a reactor starts in one iteration with several hosts: as they arrive,
+/// and from the fair queue, where the last queue may start some more.
 const IN_ONE_TURN: usize = 64 + 64 + 3;
 /// Commands that an admin queue has outstanding.
 const OUTSTANDING: usize = 31;
@@ -25,7 +25,7 @@ fn with_room(seed: u64, limits: Limits) -> Bench {
     Bench::limited(seed, config, limits)
 }
 
-/// So many commands over each of these admin queues.
+/// Sends so many commands over each of these admin queues.
 fn flood(host: &mut Host, queues: &[QpId], each: usize) -> Vec<Sent> {
     let get = GetFeatures {
         fid: FeatureId::NUMBER_OF_QUEUES,
@@ -45,7 +45,7 @@ fn answered(host: &mut Host, sent: &mut Vec<Sent>) -> usize {
 }
 
 #[test]
-fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
+fn admin_command_flood_does_not_starve_other_hosts() {
     let mut bench = with_room(90, limits());
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let queues: Vec<_> = (0..6)
@@ -59,8 +59,8 @@ fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
     arrive(&mut bench, &mut [&mut modest]);
     let turn = bench.reactor.turn(bench.net.now()).unwrap();
     assert!(turn.did_work, "there is more");
-    let begun = bench.reactor.storage_mut().in_flight_at(8 * 512);
-    assert_eq!(begun, 1, "it has its turn in this one");
+    let started = bench.reactor.storage_mut().in_flight_at(8 * 512);
+    assert_eq!(started, 1, "it is served in this iteration");
     arrive(&mut bench, &mut [&mut greedy]);
     let in_time = answered(&mut greedy, &mut much);
     assert!((64..=IN_ONE_TURN).contains(&in_time), "{in_time}");
@@ -72,10 +72,10 @@ fn a_flood_of_admin_commands_keeps_nobody_from_his_turn() {
     assert!(bench.reactor.resources.due.is_empty());
 }
 
-/// Others have what a turn begins, before it and after; a Keep Alive that nothing of its
-/// queue is before is begun with it all the same, one of them.
+/// Others use up what an iteration starts, before it and after. A Keep Alive that is
+/// first in its queue starts nevertheless, one of them.
 #[test]
-fn one_keep_alive_is_begun_when_it_comes() {
+fn keep_alive_first_in_its_queue_starts_at_once() {
     let mut bench = with_room(92, limits());
     let mut hosts: Vec<Host> = (0..20).map(|_| bench.host()).collect();
     let queues: Vec<_> = hosts
@@ -93,13 +93,14 @@ fn one_keep_alive_is_begun_when_it_comes() {
     let turn = bench.reactor.turn(bench.net.now()).unwrap();
     assert!(turn.did_work);
     arrive(&mut bench, &mut [&mut lively]);
-    let begun = alive.map(|alive| lively.take(alive).is_some());
-    assert_eq!(begun, [true, false]);
+    let started = alive.map(|alive| lively.take(alive).is_some());
+    assert_eq!(started, [true, false]);
 }
 
-/// Where it alone counts, and by its own queue's flood, while two others have theirs.
+/// With an admin queue alone, and behind a flood on its own queue, while two other hosts
+/// flood theirs.
 #[test]
-fn a_keep_alive_behind_a_flood_counts_from_when_it_came() {
+fn keep_alive_behind_a_flood_counts_from_arrival() {
     let limits = Limits {
         traffic_keep_alive: false,
         ..limits()

@@ -1,4 +1,4 @@
-//! What one host asks for does not keep another from being served.
+//! Requests of one host do not prevent another from being served.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::host::*;
 use super::{Bench, few_buffers};
 use crate::ReactorConfig;
 
-/// What the hosts of one port may have together is of no concern here.
+/// The limit of a port does not matter here.
 fn limits() -> Limits {
     Limits {
         port_memory: 100,
@@ -22,7 +22,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Where one host may hold every buffer: who waits has to have its turn.
+/// One host may hold every buffer, so that waiting hosts depend on the fair queue.
 pub(super) fn by_turns(seed: u64) -> Bench {
     let limits = Limits {
         host_memory: 100,
@@ -36,7 +36,7 @@ pub(super) fn command(opcode: Opcode, slba: u64, blocks: u32) -> Sqe {
 }
 
 #[test]
-fn data_that_never_come_hold_no_more_buffers_than_reads() {
+fn stalled_transfers_hold_no_more_buffers_than_reads() {
     let mut bench = Bench::new(1);
     let (mut slow, mut good) = (bench.host(), bench.host());
     slow.reads_in = 4;
@@ -47,7 +47,7 @@ fn data_that_never_come_hold_no_more_buffers_than_reads() {
     for _ in 0..100 {
         slow.send_with(stuck, command(io::WRITE, 0, 8), &[1; 4096]);
     }
-    // It sends them and then does nothing any more.
+    // It sends them, and then nothing any more.
     slow.provider.submit(bench.net.now());
     let mut least = all;
     for _ in 0..50 {
@@ -67,7 +67,7 @@ fn data_that_never_come_hold_no_more_buffers_than_reads() {
 }
 
 #[test]
-fn queues_that_wait_for_buffers_take_turns() {
+fn queues_awaiting_buffers_are_served_round_robin() {
     let mut bench = by_turns(2);
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, many) = ready(&mut bench, &mut greedy);
@@ -83,7 +83,7 @@ fn queues_that_wait_for_buffers_take_turns() {
     bench.run_for(&mut [&mut greedy], Duration::from_millis(10));
     let one = modest.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_millis(10));
-    // As many buffers as there are go to the disk at a time.
+    // The backing store gets as many buffers at a time as there are.
     for _ in 0..2 {
         bench.reactor.storage_mut().hold = false;
         bench.reactor.turn(bench.net.now()).unwrap();
@@ -98,8 +98,8 @@ fn queues_that_wait_for_buffers_take_turns() {
     );
 }
 
-/// A host with five queues that asks for much, and after it one with a single
-/// queue, at a time when disks do nothing. Their commands in this order.
+/// A host with five queues and many commands, followed by one with a single queue, while
+/// backing stores are held. Their commands in this order.
 fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2] {
     let [greedy, modest] = hosts;
     let (_, cntlid) = admin(bench, greedy, 0);
@@ -119,8 +119,8 @@ fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 
     [much, little]
 }
 
-/// Has the disks do what they have, so many times. How many commands of each
-/// host are answered after that.
+/// Completes all operations of the backing stores, so many times. Returns how many
+/// commands of each host have a response.
 pub(super) fn served(
     bench: &mut Bench,
     hosts: [Host; 2],
@@ -144,20 +144,20 @@ pub(super) fn served(
 }
 
 #[test]
-fn a_host_with_many_queues_gets_no_more_buffers_than_one_with_one() {
+fn buffers_do_not_grow_with_queues_of_a_host() {
     let mut bench = by_turns(4);
     let mut hosts = [bench.host(), bench.host()];
     let sent = many_queues_and_one(&mut bench, &mut hosts);
     assert_eq!(bench.reactor.free_buffers().0, 0, "they wait for buffers");
     let [greedy, modest] = served(&mut bench, hosts, sent, 4);
-    // There are 20 buffers, which the first host had when the other came. After
-    // that each gets every other one.
+    // There are 20 buffers, which the first host had when the other connected. After
+    // that, each gets every second one.
     assert_eq!(greedy + modest, 80);
     assert!((28..=32).contains(&modest), "{modest} of 60");
 }
 
 #[test]
-fn a_host_with_many_queues_gets_no_more_of_a_full_disk_than_one_with_one() {
+fn store_slots_do_not_grow_with_queues_of_a_host() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(5, config);
@@ -175,7 +175,7 @@ fn a_host_with_many_queues_gets_no_more_of_a_full_disk_than_one_with_one() {
 }
 
 #[test]
-fn queues_that_are_gone_have_no_turn() {
+fn closed_queues_leave_the_fair_queue() {
     let mut bench = Bench::new(3);
     bench.reactor.storage_mut().hold = true;
     for _ in 0..3 {
@@ -195,10 +195,10 @@ fn queues_that_are_gone_have_no_turn() {
     }
 }
 
-/// Whatever a host asks for, some buffers of each kind are left to others, and
-/// they are served at once.
+/// Whatever a host requests, some buffers of each kind are reserved for others, and they
+/// are served at once.
 #[test]
-fn a_host_holds_its_part_of_the_buffers_and_no_more() {
+fn buffers_per_host_are_limited() {
     let mut bench = Bench::new(6);
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, many) = ready(&mut bench, &mut greedy);
@@ -229,7 +229,7 @@ fn a_host_holds_its_part_of_the_buffers_and_no_more() {
     for sent in own {
         assert!(run(&mut bench, &mut modest, sent).0.status().is_success());
     }
-    // The last of its neighbours gone, a host may have everything.
+    // Without other hosts, a host may have everything.
     drop(modest);
     bench.run_for(&mut [&mut greedy], Duration::from_secs(1));
     bench.reactor.storage_mut().hold = true;
@@ -240,10 +240,10 @@ fn a_host_holds_its_part_of_the_buffers_and_no_more() {
     assert_eq!(bench.reactor.free_buffers().0, 0);
 }
 
-/// A host's part is its own under whatever identifiers it calls itself, and stays
-/// so when it goes and comes back while disks have its buffers.
+/// The limit of a host applies whatever identifiers it uses, and still applies when it
+/// reconnects while backing stores have its buffers.
 #[test]
-fn a_host_does_not_escape_its_account() {
+fn reconnected_host_keeps_its_charges() {
     let mut bench = Bench::new(60);
     let (mut greedy, mut modest) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut greedy);
@@ -271,7 +271,7 @@ fn a_host_does_not_escape_its_account() {
     let own = read(&mut modest, its);
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
     assert_eq!(bench.reactor.storage_mut().in_flight(), 13);
-    // The disk gives back what the first queue had: the second gets it.
+    // The backing store returns the buffers of the first queue: the second gets them.
     bench.reactor.storage_mut().hold = false;
     bench.reactor.turn(bench.net.now()).unwrap();
     bench.reactor.storage_mut().hold = true;
@@ -281,9 +281,9 @@ fn a_host_does_not_escape_its_account() {
     assert!(run(&mut bench, &mut modest, own).0.status().is_success());
 }
 
-/// A host that uses the identifier of another has its own part, not the other's.
+/// A host that uses the identifier of another is charged to its own account.
 #[test]
-fn a_host_does_not_get_into_the_account_of_another() {
+fn host_identifier_of_another_host_charges_its_own_account() {
     let mut bench = Bench::new(61);
     let (mut liar, mut honest) = (bench.host(), bench.host());
     liar.id = [honest.id[0]; 16];
@@ -304,11 +304,11 @@ fn a_host_does_not_get_into_the_account_of_another() {
         read(&mut honest, its);
     }
     bench.run_for(&mut [&mut liar, &mut honest], pause);
-    // With the short ones gone, the first gets its part of the longer ones as well.
+    // With the short ones used up, the first gets its share of the longer ones as well.
     assert_eq!(bench.reactor.storage_mut().in_flight(), 12 + 4 + 3);
 }
 
-/// A compare holds two buffers, and both count.
+/// A Compare holds two buffers, and both count.
 #[test]
 fn every_buffer_of_a_command_counts() {
     let mut config = few_buffers();
@@ -334,9 +334,9 @@ fn every_buffer_of_a_command_counts() {
     assert_eq!(bench.reactor.free_buffers().0, 31);
 }
 
-/// A command that takes more than its host's part of a kind is served all the same.
+/// A command that needs more than its host's share of a kind is served nevertheless.
 #[test]
-fn a_part_is_enough_for_any_one_command() {
+fn single_command_may_exceed_the_limit() {
     let mut config = few_buffers();
     config.data[1].count = 2;
     let mut bench = Bench::with(65, config);
@@ -347,9 +347,9 @@ fn a_part_is_enough_for_any_one_command() {
     assert!(run(&mut bench, &mut one, compare).0.status().is_success());
 }
 
-/// As many kinds as there may be are told apart.
+/// As many kinds as there may be are distinguished.
 #[test]
-fn each_kind_of_buffer_has_its_own_part() {
+fn each_kind_of_buffer_has_its_own_limit() {
     let mut config = few_buffers();
     config.data = (0..8)
         .map(|shift| ClassSpec {
@@ -394,9 +394,9 @@ fn each_kind_of_buffer_has_its_own_part() {
     );
 }
 
-/// What a lone host cannot have is one queue of the next, not a quarter of all.
+/// A single host leaves one queue for the next, not a quarter of everything.
 #[test]
-fn a_lone_host_gets_all_but_the_next_ones_queue() {
+fn lone_host_leaves_room_for_another_queue() {
     let limits = Limits {
         queue_depth: 32,
         host_memory: 50,
@@ -430,10 +430,10 @@ fn a_lone_host_gets_all_but_the_next_ones_queue() {
     assert!(run(&mut bench, &mut other, read).0.status().is_success());
 }
 
-/// What others hold does not keep a host from connecting, from being told that
-/// it is alive, and from its first command.
+/// Whatever others hold, a host can connect, its Keep Alive is served, and so is its
+/// first command.
 #[test]
-fn a_host_connects_and_is_kept_alive_while_others_have_everything() {
+fn host_connects_while_others_hold_all_resources() {
     let mut config = few_buffers();
     config.capsules = 256;
     let mut bench = Bench::limited(7, config, limits());
@@ -477,10 +477,10 @@ fn a_host_connects_and_is_kept_alive_while_others_have_everything() {
     assert!(run(&mut bench, &mut modest, read).0.status().is_success());
 }
 
-/// Commands whose data stay here let others have their buffer between two
-/// pieces: how long they are does not matter to anybody else.
+/// Commands whose data stay in the target release their buffer between two pieces: their
+/// length does not affect other hosts.
 #[test]
-fn long_commands_pause_for_others() {
+fn long_commands_release_buffers_between_pieces() {
     let mut bench = by_turns(8);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -508,7 +508,7 @@ fn long_commands_pause_for_others() {
     assert_eq!(bench.reactor.free_buffers().0, 20);
 }
 
-/// What hosts sent arrives, and the reactor does not look.
+/// Commands arrive while the reactor does not run.
 pub(super) fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
     let end = bench.net.now() + Duration::from_millis(10);
     while bench.net.now() < end {
@@ -521,10 +521,10 @@ pub(super) fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
     }
 }
 
-/// What a host sends while the reactor does not look is not all begun before another
-/// has its turn, though buffers and disks have room for it.
+/// Commands of a host that arrived while the reactor did not run do not all start before
+/// those of another, even if there are buffers and slots for them.
 #[test]
-fn commands_of_hosts_are_begun_in_turns() {
+fn commands_of_hosts_start_round_robin() {
     let mut config = few_buffers();
     (config.capsules, config.data[0].count) = (4096, 2048);
     let mut bench = Bench::with(9, config);
@@ -544,10 +544,10 @@ fn commands_of_hosts_are_begun_in_turns() {
     arrive(&mut bench, &mut [&mut greedy, &mut modest]);
     let turn = bench.reactor.turn(bench.net.now()).unwrap();
     assert!(turn.did_work, "there is more");
-    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
-    // 64 as they came, 64 in turns.
-    assert_eq!(begun[1], 30, "{begun:?}");
-    assert!((80..=110).contains(&begun[0]), "{begun:?}");
+    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    // 64 as they arrived, 64 from the fair queue.
+    assert_eq!(started[1], 30, "{started:?}");
+    assert!((80..=110).contains(&started[0]), "{started:?}");
     bench.reactor.storage_mut().hold = false;
     let mut left = [much, little];
     bench.until(&mut [&mut greedy, &mut modest], |_, hosts| {
@@ -560,10 +560,10 @@ fn commands_of_hosts_are_begun_in_turns() {
     assert!(bench.reactor.resources.due.is_empty());
 }
 
-/// Nor over its other queues: what a program does with one is not kept waiting by all
-/// that others of the same machine sent.
+/// The same for queues of one host: the program that uses one queue does not wait for all
+/// that others sent.
 #[test]
-fn commands_of_the_queues_of_one_host_are_begun_in_turns() {
+fn commands_of_queues_of_one_host_start_round_robin() {
     let mut config = few_buffers();
     config.capsules = 4096;
     let mut bench = Bench::with(11, config);
@@ -579,9 +579,9 @@ fn commands_of_the_queues_of_one_host_are_begun_in_turns() {
     sent.push(zero(shallow, 8));
     arrive(&mut bench, &mut [&mut host]);
     bench.reactor.turn(bench.net.now()).unwrap();
-    let begun = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
-    assert_eq!(begun[1], 1, "{begun:?}");
-    assert!((80..=130).contains(&begun[0]), "{begun:?}");
+    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    assert_eq!(started[1], 1, "{started:?}");
+    assert!((80..=130).contains(&started[0]), "{started:?}");
     bench.reactor.storage_mut().hold = false;
     bench.until(&mut [&mut host], |_, hosts| {
         sent.retain(|one| hosts[0].take(*one).is_none());
@@ -590,9 +590,9 @@ fn commands_of_the_queues_of_one_host_are_begun_in_turns() {
     assert!(bench.reactor.resources.due.is_empty());
 }
 
-/// Nobody waits for a queue that is alone.
+/// The only queue is not limited.
 #[test]
-fn all_commands_of_a_lone_queue_are_begun_at_once() {
+fn all_commands_of_a_lone_queue_start_at_once() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(10, config);
@@ -607,9 +607,9 @@ fn all_commands_of_a_lone_queue_are_begun_at_once() {
     assert_eq!(bench.reactor.storage_mut().in_flight(), 255);
 }
 
-/// Its data go out with the answer, in one work request where the provider can.
+/// Its data are sent with the response, in one work request if the provider can.
 #[test]
-fn host_that_only_reads_earns_buffers() {
+fn reading_host_widens_its_window() {
     let mut bench = Bench::new(66);
     let (mut reader, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut reader);

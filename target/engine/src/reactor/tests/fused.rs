@@ -1,4 +1,4 @@
-//! Fused Compare and Write: nobody's write comes between the halves.
+//! Fused Compare and Write: no other write comes between the halves.
 
 use std::sync::atomic::Ordering;
 
@@ -29,7 +29,7 @@ fn swap(host: &mut Host, qp: QpId, slba: u64, old: &[u8], new: &[u8], remote: bo
         if remote {
             return host.send_with(qp, sqe, data);
         }
-        // Not at the start of the capsule's data.
+        // Not at the start of the data in the capsule.
         let len = u32::try_from(data.len()).unwrap();
         sqe.dptr = Sgl::InCapsule { offset: 3, len }.to_descriptor();
         host.send(qp, sqe, &[&[1, 2, 3], data].concat())
@@ -45,7 +45,7 @@ fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
 }
 
 #[test]
-fn what_is_as_expected_is_replaced_and_what_is_not_stays() {
+fn fused_write_requires_equal_compare() {
     let mut bench = Bench::new(50);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -54,7 +54,7 @@ fn what_is_as_expected_is_replaced_and_what_is_not_stays() {
         let (old, new) = ([round - 1; 2048], [round; 2048]);
         let sent = swap(&mut host, qp, 4, &old, &new, remote);
         assert_eq!(statuses(&mut bench, &mut host, sent), [Status::SUCCESS; 2]);
-        // Once more: it is not as expected now.
+        // The second time the data differ.
         let sent = swap(&mut host, qp, 4, &old, &[9; 2048], remote);
         let expected = [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED];
         assert_eq!(statuses(&mut bench, &mut host, sent), expected);
@@ -66,10 +66,10 @@ fn what_is_as_expected_is_replaced_and_what_is_not_stays() {
     assert!(bench.reactor.target.locks().join().is_idle());
 }
 
-/// A write that began before is finished first, one that comes later waits, and
-/// one elsewhere does not.
+/// A write that began before completes first, a later one waits, and one to another range
+/// does not.
 #[test]
-fn writes_of_others_come_before_or_after_but_not_between() {
+fn fused_operation_excludes_writes_of_others() {
     let mut bench = Bench::new(51);
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
@@ -88,18 +88,18 @@ fn writes_of_others_come_before_or_after_but_not_between() {
     assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
     bench.reactor.storage_mut().hold = false;
     let mut left = vec![before, after, zeroes, elsewhere];
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     bench.until(&mut [&mut host, &mut other], |_, hosts| {
         left.retain(|sent| match hosts[1].take(*sent) {
             Some((cqe, _)) => !cqe.status().is_success(),
             None => true,
         });
         for half in pair {
-            told.extend(hosts[0].take(half).map(|(cqe, _)| cqe.status()));
+            statuses.extend(hosts[0].take(half).map(|(cqe, _)| cqe.status()));
         }
-        left.is_empty() && told.len() == 2
+        left.is_empty() && statuses.len() == 2
     });
-    assert_eq!(told, [Status::SUCCESS; 2]);
+    assert_eq!(statuses, [Status::SUCCESS; 2]);
     let disk = &bench.reactor.storage_mut().disks[0];
     assert_eq!((disk[3 * 512], disk[5 * 512]), (7, 8));
     assert_ne!(disk[4 * 512], 5, "those that waited came after it");
@@ -122,7 +122,7 @@ fn every_reactor_has_to_agree() {
 }
 
 #[test]
-fn a_host_that_goes_leaves_no_lock_behind() {
+fn departed_host_leaves_no_lock() {
     let mut bench = Bench::new(53);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -140,7 +140,7 @@ fn a_host_that_goes_leaves_no_lock_behind() {
 }
 
 #[test]
-fn a_first_half_without_a_second_is_answered_when_the_next_command_comes() {
+fn first_half_without_second_fails_at_next_command() {
     let mut bench = Bench::new(54);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -166,10 +166,10 @@ fn a_first_half_without_a_second_is_answered_when_the_next_command_comes() {
     assert_eq!(bench.reactor.free_buffers(), free);
 }
 
-/// The other half is the next command of the queue: when none comes at all, the
-/// first is answered all the same, and does not keep its disk.
+/// The second half is the next command of the queue. If no command arrives at all, the
+/// first half completes nevertheless, and releases its backing store.
 #[test]
-fn a_first_half_after_which_nothing_comes_is_answered() {
+fn first_half_without_next_command_times_out() {
     let mut bench = Bench::new(55);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -182,7 +182,7 @@ fn a_first_half_after_which_nothing_comes_is_answered() {
     let status = host.take(first).unwrap().0.status().kind();
     assert_eq!(status, Status::ABORTED_MISSING_FUSED);
     assert!(!bench.reactor.queues.use_disk(0));
-    // One that comes later is none.
+    // A later one is not its partner.
     let second = host.send_with(qp, half(true, 0, 1), &[1; 512]);
     let status = run(&mut bench, &mut host, second).0.status().kind();
     assert_eq!(status, Status::ABORTED_MISSING_FUSED);
@@ -190,10 +190,10 @@ fn a_first_half_after_which_nothing_comes_is_answered() {
     assert_eq!(bench.reactor.free_buffers(), free);
 }
 
-/// A file that has grown is another disk for whoever comes then. What was begun
-/// on the one before is a write to the same bytes.
+/// A file that has grown is another backing store for later commands. An earlier command
+/// on the old one writes to the same bytes.
 #[test]
-fn a_lock_is_on_what_is_behind_the_disk() {
+fn lock_applies_to_the_storage_identity() {
     let mut bench = Bench::new(56);
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
@@ -221,15 +221,15 @@ fn a_lock_is_on_what_is_behind_the_disk() {
     assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
 }
 
-/// What an Abort takes away between two commands does not make them neighbours.
+/// Aborting the command between two others does not make these a pair.
 #[test]
-fn a_command_between_the_halves_is_not_aborted() {
-    let (mut bench, keeps) = Bench::late(57);
+fn command_between_fused_halves_is_not_aborted() {
+    let (mut bench, withholds) = Bench::late(57);
     let mut host = bench.host();
     let (first, cntlid) = admin(&mut bench, &mut host, 0);
     let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
-    keeps.store(true, Ordering::Relaxed);
-    // As many as there are places, the first half being in one of them.
+    withholds.store(true, Ordering::Relaxed);
+    // As many as there are slots, one of which the first half uses.
     for _ in 0..3 {
         let read = host.send_with(qp, command(io::READ, 8, 1), &[0; 512]);
         assert!(run(&mut bench, &mut host, read).0.status().is_success());
@@ -246,16 +246,17 @@ fn a_command_between_the_halves_is_not_aborted() {
     let abort = host.send(first, abort.to_sqe(), &[]);
     let (cqe, _) = run(&mut bench, &mut host, abort);
     assert_eq!(cqe.dw0() & 1, 1, "it was not aborted");
-    keeps.store(false, Ordering::Relaxed);
+    withholds.store(false, Ordering::Relaxed);
     assert!(run(&mut bench, &mut host, between).0.status().is_success());
     let missing = [Status::ABORTED_MISSING_FUSED; 2];
     assert_eq!(statuses(&mut bench, &mut host, [compare, write]), missing);
     assert_eq!(bench.reactor.storage_mut().disks[0][0], 0);
 }
 
-/// Whatever changes blocks waits for the pair that has them, not only a write.
+/// Every command that changes the blocks waits for the pair that locked them, not only a
+/// write.
 #[test]
-fn every_command_that_changes_the_blocks_waits_for_the_pair() {
+fn changing_commands_wait_for_the_fused_pair() {
     let trim = DatasetManagement {
         nsid: 1,
         ranges: 1,
@@ -293,7 +294,7 @@ fn every_command_that_changes_the_blocks_waits_for_the_pair() {
             data => other.send_with(its, sqe, data),
         };
         settle(&mut bench, &mut [&mut host, &mut other]);
-        // The disk does what it has, again and again.
+        // Completes the operations of the backing store, again and again.
         for _ in 0..6 {
             bench.reactor.storage_mut().hold = false;
             bench.reactor.turn(bench.net.now()).unwrap();

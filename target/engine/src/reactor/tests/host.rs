@@ -1,4 +1,4 @@
-//! A host that speaks NVMe over RDMA, just enough for tests.
+//! A host with just enough of NVMe over RDMA for tests.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::{Bench, NQN};
 /// One host: any number of queue pairs.
 pub(in super::super) struct Host {
     pub(in super::super) provider: Sim,
-    /// Its identifier.
+    /// Its Host Identifier.
     pub(in super::super) id: [u8; 16],
-    /// The number in its name, if that is not the first of its identifier.
+    /// The number in its name, if it differs from the first byte of its identifier.
     pub(in super::super) name: Option<u8>,
     target: Address,
     pool: Pool,
@@ -37,7 +37,7 @@ pub(in super::super) struct Host {
     exposed: HashMap<(QpId, u16), RemoteKey>,
     /// Receives of each queue pair: entries of its longest queue.
     pub(in super::super) depth: u16,
-    /// RDMA Reads it answers at once.
+    /// RDMA Reads that it serves at once.
     pub(in super::super) reads_in: u32,
     pub(in super::super) wake_at: Option<Duration>,
 }
@@ -137,7 +137,7 @@ impl Host {
         qp
     }
 
-    /// Sends a command and whatever follows it in the capsule.
+    /// Sends a command, followed by in-capsule data.
     pub(in super::super) fn send(&mut self, qp: QpId, mut sqe: Sqe, in_capsule: &[u8]) -> Sent {
         self.next_cid += 1;
         let cid = self.next_cid;
@@ -158,7 +158,7 @@ impl Host {
         Sent { qp, cid }
     }
 
-    /// Opens memory of ours with `data` in it.
+    /// Registers memory of the host with `data` in it.
     pub(in super::super) fn expose(&mut self, qp: QpId, data: &[u8]) -> RemoteSlice {
         let mut buf = self.pool.take().unwrap();
         buf.set_len(data.len()).unwrap();
@@ -167,7 +167,7 @@ impl Host {
         self.provider.expose(qp, buf, rights).unwrap()
     }
 
-    /// Sends a command whose data are in memory of ours: `data` at first.
+    /// Sends a command whose data are in memory of the host, initially `data`.
     pub(in super::super) fn send_with(&mut self, qp: QpId, mut sqe: Sqe, data: &[u8]) -> Sent {
         let pool = if data.len() > 8192 {
             &self.long
@@ -191,7 +191,7 @@ impl Host {
         sent
     }
 
-    /// The answer to a command and what is in its memory now.
+    /// The response to a command, and the present content of its memory.
     pub(in super::super) fn take(&mut self, sent: Sent) -> Option<(Cqe, Vec<u8>)> {
         let key = (sent.qp, sent.cid);
         let cqe = self.answers.remove(&key)?;
@@ -201,7 +201,7 @@ impl Host {
     }
 }
 
-/// Runs one command to its end.
+/// Runs one command to completion.
 pub(in super::super) fn run(bench: &mut Bench, host: &mut Host, sent: Sent) -> (Cqe, Vec<u8>) {
     let mut answer = None;
     bench.until(&mut [host], |_, hosts| {
@@ -230,7 +230,7 @@ pub(in super::super) fn connect(
     (qp, u16::try_from(cqe.dw0() & 0xffff).unwrap())
 }
 
-/// The answer to a Connect.
+/// The response to a Connect.
 pub(in super::super) fn try_connect(
     bench: &mut Bench,
     host: &mut Host,
@@ -281,8 +281,8 @@ pub(in super::super) fn ready_with(
     )
 }
 
-/// Has a host that is not alone show that it moves data of every length: until then it
-/// has one buffer of each kind for that.
+/// Makes a host that is not alone move data of every length: until then it has one buffer
+/// of each kind for transfers.
 pub(in super::super) fn show(bench: &mut Bench, host: &mut Host, qp: QpId) {
     for blocks in [8, 512].repeat(6) {
         let data = vec![0; blocks as usize * 512];

@@ -1,5 +1,5 @@
-//! A backing store that answers nothing: what waits for it keeps nobody else waiting,
-//! and ends when its namespace is removed.
+//! A backing store that does not complete anything: commands that wait for it delay no
+//! others, and end when their namespace is removed.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
@@ -17,7 +17,7 @@ use super::orders::claim;
 use super::{BLOCKS, Bench, NQN, limits, namespace};
 use crate::mailbox::Order;
 
-/// Has the target serve these namespaces.
+/// Makes the target serve these namespaces.
 fn serve(bench: &Bench, nsids: &[u32]) {
     let ports = [[10u8, 0, 0, 1], [10, 0, 1, 1]];
     let ports = ports.map(|ip| PortSpec::new(IpAddr::from(ip), 4420, vec![Fabric::Iwarp.into()]));
@@ -31,15 +31,15 @@ fn serve(bench: &Bench, nsids: &[u32]) {
     let _ = bench.reactor.target.clone().apply(model).unwrap();
 }
 
-/// Namespaces 1 and 2. The backing store of the second takes four operations and
-/// answers none.
+/// Namespaces 1 and 2. The backing store of the second accepts four operations and
+/// completes none.
 fn bench(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     serve(&bench, &[1, 2]);
     let disks = bench.reactor.storage_mut();
     disks.disks.push(vec![0; disks.disks[0].len()]);
     disks.losses.push(Losses::of_its_own());
-    (disks.room, disks.hangs) = (4, Some(1));
+    (disks.room, disks.stalled_disk) = (4, Some(1));
     bench
 }
 
@@ -49,7 +49,7 @@ fn command(nsid: u32, opcode: Opcode, lba: u64) -> Sqe {
 }
 
 #[test]
-fn full_backing_store_keeps_no_other_waiting() {
+fn full_backing_store_does_not_block_others() {
     let mut bench = bench(90);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -62,13 +62,13 @@ fn full_backing_store_keeps_no_other_waiting() {
         let read = host.send_with(qp, command(1, io::READ, 0), &[0; 4096]);
         assert!(run(&mut bench, &mut host, read).0.status().is_success());
     }
-    bench.reactor.storage_mut().hangs = None;
+    bench.reactor.storage_mut().stalled_disk = None;
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
     assert!(bench.reactor.resources.backlog.is_empty());
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// Those that the backing store has end with its operations.
+/// Commands in the backing store end with its operations.
 #[test]
 fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
     let mut bench = bench(91);
@@ -105,7 +105,7 @@ fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
     assert_eq!(reads.len(), 3, "those that the backing store has");
     assert!(bench.reactor.resources.backlog.is_empty());
     assert!(closed.try_recv().is_err(), "it is in use");
-    bench.reactor.storage_mut().hangs = None;
+    bench.reactor.storage_mut().stalled_disk = None;
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert!(
         reads

@@ -39,7 +39,7 @@ fn identify_is_pushed_to_the_host() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_data_are_read_back() {
     let mut bench = Bench::new(2);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -56,7 +56,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn data_in_the_capsule_are_written_from_there() {
+fn in_capsule_data_are_written_without_copy() {
     let mut bench = Bench::new(3);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -71,7 +71,7 @@ fn data_in_the_capsule_are_written_from_there() {
 }
 
 #[test]
-fn data_in_the_middle_of_a_capsule_are_aligned_for_the_disk() {
+fn in_capsule_data_at_an_offset_are_aligned_for_the_store() {
     let mut bench = Bench::new(8);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -88,9 +88,9 @@ fn data_in_the_middle_of_a_capsule_are_aligned_for_the_disk() {
     }
 }
 
-/// The host's own mistake ends its connection, whatever the address.
+/// An error of the host ends its connection only, whatever the address.
 #[test]
-fn memory_that_is_not_there_ends_the_connection_alone() {
+fn invalid_memory_key_closes_its_connection_only() {
     for (seed, addr) in [(20, 0), (21, u64::MAX), (22, u64::MAX - 511), (23, 1 << 63)] {
         for opcode in [io::WRITE, io::READ] {
             let mut bench = Bench::new(seed);
@@ -117,7 +117,7 @@ fn memory_that_is_not_there_ends_the_connection_alone() {
 }
 
 #[test]
-fn compare_tells_same_from_different() {
+fn compare_distinguishes_equal_from_different() {
     let mut bench = Bench::new(4);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -133,7 +133,7 @@ fn compare_tells_same_from_different() {
 }
 
 #[test]
-fn zeroes_deallocation_and_flush_reach_the_disk() {
+fn zeroes_deallocate_and_flush_reach_the_store() {
     let mut bench = Bench::new(5);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -156,9 +156,9 @@ fn zeroes_deallocation_and_flush_reach_the_disk() {
     assert_eq!(zeroes, 9 * 512);
 }
 
-/// The whole disk through one buffer, which is free again afterwards.
+/// Reads the whole backing store through one buffer, which is free afterwards.
 #[test]
-fn verify_reads_a_disk_through_one_buffer() {
+fn verify_reads_a_store_through_one_buffer() {
     let mut bench = Bench::new(9);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -172,7 +172,7 @@ fn verify_reads_a_disk_through_one_buffer() {
     assert_eq!(disks.bytes_read, (2048 + 300) * 512);
 }
 
-/// Whether the ranges come by RDMA Read or in the capsule.
+/// The ranges come by RDMA Read or in the capsule.
 #[test]
 fn copy_copies_through_one_buffer() {
     let mut bench = Bench::new(10);
@@ -207,10 +207,10 @@ fn copy_copies_through_one_buffer() {
     }
 }
 
-/// Far more commands than buffers, disk places and slots: all are answered,
-/// and everything is free again.
+/// Far more commands than buffers and slots: all complete, and everything is free
+/// afterwards.
 #[test]
-fn scarce_buffers_make_commands_wait_not_fail() {
+fn commands_wait_when_buffers_are_scarce() {
     let mut bench = Bench::new(6);
     bench.reactor.storage_mut().room = 3;
     let free = bench.reactor.free_buffers();
@@ -237,9 +237,9 @@ fn scarce_buffers_make_commands_wait_not_fail() {
     assert_eq!(bench.reactor.free_buffers(), held);
 }
 
-/// A disk had no room for a command; when it has, it does it at once.
+/// A backing store had no free slot for a command, and completes it at submission later.
 #[test]
-fn nobody_sleeps_while_a_disk_has_answered() {
+fn reactor_does_not_sleep_with_pending_completions() {
     let mut bench = Bench::new(9);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);

@@ -1,5 +1,5 @@
-//! Write protection that is kept by somebody who takes his time, fails or never
-//! answers: nobody waits for him but the command.
+//! Storing of write protections that is slow, fails or never ends: only the command waits
+//! for it.
 
 use std::io;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::mailbox::Mail;
 const PROTECTED: WriteProtection = WriteProtection::PROTECTED;
 const NONE: WriteProtection = WriteProtection::NONE;
 
-/// A bench where nothing is kept by itself, and a host that asks for protection.
+/// A bench that stores nothing by itself, and a host that requests protection.
 fn waiting(seed: u64) -> (Bench, Host, [QpId; 2], Sent) {
     let mut bench = Bench::new(seed);
-    bench.keeps = false;
+    bench.saves_at_once = false;
     let mut host = bench.host();
     let (admin, queue) = ready(&mut bench, &mut host);
     let asked = set(&mut host, admin, PROTECTED);
@@ -53,10 +53,10 @@ fn write(bench: &mut Bench, host: &mut Host, queue: QpId) -> Status {
 }
 
 #[test]
-fn a_keeper_that_never_answers_holds_up_nobody_else() {
+fn stalled_keeper_does_not_block_other_commands() {
     let (mut bench, mut host, [own_admin, queue], asked) = waiting(80);
-    // What is taken is not what is waited for.
-    let hangs = bench.reactor.target.to_keep().unwrap();
+    // A request that was taken no longer waits.
+    let stalled = bench.reactor.target.to_keep().unwrap();
     let alive = host.send(own_admin, bare(opcode::ASYNC_EVENT_REQUEST), &[]);
     assert_eq!(state(&mut bench, &mut host, own_admin), PROTECTED);
     let read = host.send_with(queue, command(io_opcode::READ, 4, 1), &[0; 512]);
@@ -74,7 +74,7 @@ fn a_keeper_that_never_answers_holds_up_nobody_else() {
         let status = write(&mut bench, &mut other, other_queue);
         assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED);
     }
-    // Another one waits as well, and is given up.
+    // Another request waits as well, and is withdrawn.
     let later = set(&mut other, other_admin, NONE);
     let target = bench.reactor.target.clone();
     let _ = target
@@ -82,21 +82,21 @@ fn a_keeper_that_never_answers_holds_up_nobody_else() {
         .unwrap();
     settle(&mut bench, &mut [&mut host, &mut other]);
     assert!(host.take(asked).is_none() && other.take(later).is_none());
-    bench.keep_that(hangs, Ok(()));
+    bench.finish_save_of(stalled, Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
     assert!(other.take(later).is_none());
-    assert_eq!(bench.reactor_metrics.len(), 1);
-    bench.keep(Ok(()));
+    assert_eq!(bench.stored.len(), 1);
+    bench.finish_save(Ok(()));
     assert!(run(&mut bench, &mut other, later).0.status().is_success());
     assert_eq!(write(&mut bench, &mut host, queue), Status::SUCCESS);
-    assert!(bench.reactor_metrics.is_empty());
+    assert!(bench.stored.is_empty());
     let _ = alive;
 }
 
 #[test]
-fn what_cannot_be_kept_is_told_and_is_as_it_was() {
+fn failed_save_fails_the_command_and_restores_the_state() {
     let (mut bench, mut host, [admin, queue], asked) = waiting(81);
-    bench.keep(full());
+    bench.finish_save(full());
     let (cqe, _) = run(&mut bench, &mut host, asked);
     assert_eq!(
         cqe.status().without_more(),
@@ -106,7 +106,7 @@ fn what_cannot_be_kept_is_told_and_is_as_it_was() {
     assert_eq!(write(&mut bench, &mut host, queue), Status::SUCCESS);
     let again = set(&mut host, admin, PROTECTED);
     settle(&mut bench, &mut [&mut host]);
-    bench.keep(Ok(()));
+    bench.finish_save(Ok(()));
     assert!(run(&mut bench, &mut host, again).0.status().is_success());
     let back = set(&mut host, admin, NONE);
     settle(&mut bench, &mut [&mut host]);
@@ -116,19 +116,19 @@ fn what_cannot_be_kept_is_told_and_is_as_it_was() {
         Status::NAMESPACE_WRITE_PROTECTED,
         "until it is kept"
     );
-    bench.keep(full());
+    bench.finish_save(full());
     let (cqe, _) = run(&mut bench, &mut host, back);
     assert_eq!(cqe.status().without_more(), Status::INTERNAL_ERROR);
     let status = write(&mut bench, &mut host, queue);
     assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED);
 }
 
-/// A host that asks for ever: what it may have outstanding is all there is, and
-/// one write keeps all of it.
+/// A host that sends requests without end: their number is bounded by its outstanding
+/// commands, and one write stores all of them.
 #[test]
-fn hundreds_of_requests_are_kept_together() {
+fn concurrent_protection_requests_are_saved_together() {
     let (mut bench, mut host, [admin, _], asked) = waiting(82);
-    let hangs = bench.reactor.target.to_keep().unwrap();
+    let stalled = bench.reactor.target.to_keep().unwrap();
     let mut sent = Vec::new();
     let mut others: Vec<Host> = (0..8).map(|_| bench.host()).collect();
     for other in &mut others {
@@ -140,65 +140,66 @@ fn hundreds_of_requests_are_kept_together() {
         settle(&mut bench, &mut [other]);
     }
     assert_eq!(
-        bench.reactor.resources.locked.waiting.to_be_kept(),
+        bench.reactor.resources.locked.waiting.pending_saves(),
         1 + 8 * 30
     );
-    bench.keep_that(hangs, Ok(()));
+    bench.finish_save_of(stalled, Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
-    bench.keep(Ok(()));
+    bench.finish_save(Ok(()));
     let mut hosts: Vec<&mut Host> = others.iter_mut().collect();
     settle(&mut bench, &mut hosts);
     for (at, sent) in sent.into_iter().enumerate() {
         let (cqe, _) = others[at / 30].take(sent).unwrap();
         assert!(cqe.status().is_success(), "{:?}", cqe.status());
     }
-    assert_eq!(bench.kept, 2);
+    assert_eq!(bench.saves, 2);
     assert!(bench.reactor.target.to_keep().is_none());
-    assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
+    assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
 }
 
-/// Otherwise a host that comes, asks and goes fills the memory.
+/// Otherwise a host that connects, sends a request and disconnects again and again fills
+/// the memory.
 #[test]
-fn of_a_queue_that_goes_nothing_waits_and_what_it_asked_for_is_kept() {
+fn protection_of_closed_queue_is_saved_without_response() {
     let mut bench = Bench::new(83);
-    bench.keeps = false;
+    bench.saves_at_once = false;
     let free = bench.reactor.free_buffers();
     for _ in 0..20 {
         let mut host = bench.host();
         let (admin, _) = admin(&mut bench, &mut host, 0);
         let _ = set(&mut host, admin, PROTECTED);
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 1);
+        assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 1);
         host.provider.disconnect(admin);
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
+        assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
     }
     assert_eq!(bench.reactor.free_buffers(), free);
-    bench.keep(Ok(()));
+    bench.finish_save(Ok(()));
     let mut host = bench.host();
     let (admin, queue) = ready(&mut bench, &mut host);
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
     let status = write(&mut bench, &mut host, queue);
     assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED);
-    assert_eq!(bench.reactor_metrics.len(), 1);
+    assert_eq!(bench.stored.len(), 1);
 }
 
-/// Base 2.1, 3.7.2: what was outstanding is not answered after a reset.
+/// Base 2.1, 3.7.2: outstanding commands get no response after a reset.
 #[test]
-fn a_reset_ends_what_waits() {
+fn reset_ends_waiting_commands() {
     let (mut bench, mut host, [admin, _], asked) = waiting(84);
     for cc in [Cc(0), Cc::ENABLE] {
         let cc = PropertyValue::Dword(cc.0);
         let sent = host.send(admin, fabrics::PropertyAccess::set(Property::CC, cc), &[]);
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
-    bench.keep(Ok(()));
+    bench.finish_save(Ok(()));
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
-    assert_eq!(bench.reactor.resources.locked.waiting.to_be_kept(), 0);
-    // All that it may have outstanding it may have again.
-    bench.keeps = true;
+    assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
+    // All Asynchronous Event Requests are available again.
+    bench.saves_at_once = true;
     let sent: Vec<_> = (0..31).map(|_| set(&mut host, admin, NONE)).collect();
     settle(&mut bench, &mut [&mut host]);
     for sent in sent {
@@ -207,20 +208,20 @@ fn a_reset_ends_what_waits() {
 }
 
 #[test]
-fn a_target_that_stops_does_not_wait_for_it() {
+fn drain_does_not_wait_for_the_keeper() {
     let (mut bench, mut host, _, asked) = waiting(85);
     bench.reactor.mailbox().send(Mail::DRAIN);
     bench.run_for(&mut [&mut host], Duration::from_secs(60));
     assert!(bench.drained && host.take(asked).is_none());
 }
 
-/// In whatever order hosts ask and the keeper answers, and whatever that is: each
-/// is answered once, and in the end what is kept is what hosts see.
+/// For any order of requests and results: each request completes once, and in the end the
+/// stored state is the one that hosts see.
 #[test]
-fn what_is_kept_is_what_is_so_in_any_order() {
+fn saved_protection_matches_state_in_any_order() {
     for seed in 0..40 {
         let mut bench = Bench::new(seed);
-        bench.keeps = false;
+        bench.saves_at_once = false;
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = move |below: u64| {
             random ^= random << 13;
@@ -242,23 +243,23 @@ fn what_is_kept_is_what_is_so_in_any_order() {
             if next(3) == 0 {
                 let result = if next(3) == 0 { full() } else { Ok(()) };
                 match in_work.take() {
-                    Some(to_keep) => bench.keep_that(to_keep, result),
+                    Some(to_keep) => bench.finish_save_of(to_keep, result),
                     None => in_work = bench.reactor.target.to_keep(),
                 }
             }
             sent.retain(|(at, _, sent)| hosts[*at].take(*sent).is_none());
         }
         if let Some(to_keep) = in_work {
-            bench.keep_that(to_keep, Ok(()));
+            bench.finish_save_of(to_keep, Ok(()));
         }
         bench.reactor.storage_mut().fails = None;
-        bench.keeps = true;
+        bench.saves_at_once = true;
         let [a, b, c] = &mut hosts;
         bench.run_for(&mut [a, b, c], Duration::from_millis(200));
         for (at, to, sent) in sent {
             assert!(hosts[at].take(sent).is_some(), "{seed}: {to:?}");
         }
-        let kept = if bench.reactor_metrics.is_empty() {
+        let kept = if bench.stored.is_empty() {
             NONE
         } else {
             PROTECTED

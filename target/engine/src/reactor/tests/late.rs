@@ -1,5 +1,5 @@
-//! A provider that keeps what became of sends to itself for a while: as when a host
-//! does not acknowledge what it gets.
+//! A provider that withholds completions of sends for some time, as if the host did not
+//! acknowledge what it receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,17 +10,17 @@ use nvmeof_rdma_sim::Sim;
 
 pub(super) struct Late {
     inner: Sim,
-    /// Whether it keeps them now.
-    keeps: Arc<AtomicBool>,
-    kept: Vec<Event>,
+    /// Whether it withholds them now.
+    withholds: Arc<AtomicBool>,
+    withheld: Vec<Event>,
 }
 
 impl Late {
-    pub(super) fn new(inner: Sim, keeps: &Arc<AtomicBool>) -> Self {
+    pub(super) fn new(inner: Sim, withholds: &Arc<AtomicBool>) -> Self {
         Self {
             inner,
-            keeps: Arc::clone(keeps),
-            kept: Vec::new(),
+            withholds: Arc::clone(withholds),
+            withheld: Vec::new(),
         }
     }
 }
@@ -33,14 +33,15 @@ impl Provider for Late {
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
         let mut found = Vec::new();
         let busy = self.inner.poll(now, &mut found);
-        self.kept.append(&mut found);
-        let keeps = self.keeps.load(Ordering::Relaxed);
+        self.withheld.append(&mut found);
+        let withholds = self.withholds.load(Ordering::Relaxed);
         let is_send =
             |event: &Event| matches!(event, Event::Completion(one) if one.kind == WorkKind::Send);
-        let all = std::mem::take(&mut self.kept);
-        let (later, now): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|event| keeps && is_send(event));
-        self.kept = later;
+        let all = std::mem::take(&mut self.withheld);
+        let (later, now): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|event| withholds && is_send(event));
+        self.withheld = later;
         events.extend(now);
         busy
     }

@@ -1,5 +1,4 @@
-//! Writes that a disk still has for a queue that is lost: what is written later is not
-//! undone by them.
+//! Writes of a lost queue that a backing store still has must not overwrite later writes.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ fn in_flight(bench: &mut Bench) -> usize {
     bench.reactor.storage_mut().in_flight()
 }
 
-/// Waits until all of them are answered well.
+/// Waits until all of them complete with success.
 fn all_answered(bench: &mut Bench, hosts: &mut [&mut Host], mut left: Vec<(usize, Sent)>) {
     bench.until(hosts, |_, hosts| {
         left.retain(|(host, sent)| match hosts[*host].take(*sent) {
@@ -39,7 +38,7 @@ fn all_answered(bench: &mut Bench, hosts: &mut [&mut Host], mut left: Vec<(usize
 }
 
 #[test]
-fn newer_writes_wait_for_those_of_a_queue_that_is_gone() {
+fn newer_writes_wait_for_those_of_a_lost_queue() {
     let mut bench = Bench::new(80);
     let (mut gone, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut gone);
@@ -67,7 +66,7 @@ fn newer_writes_wait_for_those_of_a_queue_that_is_gone() {
     }
     bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
     assert_eq!(in_flight(&mut bench), 4, "they wait");
-    // Elsewhere, and where there is only a read, and who only reads: not.
+    // Other ranges, ranges that are only read, and commands that only read do not wait.
     wait.push((1, host.send_with(qp2, command(io::WRITE, 6, 1), &[8; 512])));
     wait.push((1, host.send_with(qp2, command(io::WRITE, 20, 1), &[9; 512])));
     wait.push((1, host.send_with(qp2, command(io::READ, 4, 1), &[0; 512])));
@@ -82,10 +81,10 @@ fn newer_writes_wait_for_those_of_a_queue_that_is_gone() {
     assert!(locks.is_idle(), "and none is left");
 }
 
-/// A host that is silent may know that its queue is lost before we do, or learn it from
-/// what we do.
+/// A silent host may know before the target that its queue is lost, or learn it from what
+/// the target does.
 #[test]
-fn a_queue_that_is_given_up_keeps_newer_writes_out_at_once() {
+fn ending_queue_blocks_newer_writes_immediately() {
     let mut bench = Bench::new(81);
     let (mut silent, mut host) = (bench.host(), bench.host());
     let (_, cntlid) = admin(&mut bench, &mut silent, 500);
@@ -96,7 +95,7 @@ fn a_queue_that_is_given_up_keeps_newer_writes_out_at_once() {
     silent.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut silent, &mut host], A_WHILE);
     assert!(in_flight(&mut bench) == 1 && locks.is_idle());
-    // Nobody looks at the host's side: the queue pair stays where it is.
+    // The provider of the host does not run: the queue pair stays in its state.
     bench.until(&mut [&mut host], |_, _| !locks.is_idle());
     let write = host.send_with(qp2, command(io::WRITE, 4, 1), &[7; 512]);
     bench.run_for(&mut [&mut host], A_WHILE);
@@ -107,9 +106,9 @@ fn a_queue_that_is_given_up_keeps_newer_writes_out_at_once() {
     assert!(locks.is_idle());
 }
 
-/// Its host knows, and the provider takes its time to take it down.
+/// Its host knows already, and the provider takes some time to close it.
 #[test]
-fn a_queue_whose_connection_ends_begins_nothing_more() {
+fn closing_queue_starts_no_commands() {
     let mut bench = Bench::new(84);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -119,8 +118,8 @@ fn a_queue_whose_connection_ends_begins_nothing_more() {
     bench.run_for(&mut [&mut host], A_WHILE);
     assert!(in_flight(&mut bench) == 1 && locks.is_idle());
     let now = bench.net.now();
-    for place in bench.reactor.queues.places() {
-        let queue_pair = bench.reactor.queues.get(place);
+    for id in bench.reactor.queues.ids() {
+        let queue_pair = bench.reactor.queues.get(id);
         let qp = queue_pair.map(|queue_pair| queue_pair.link.qp).unwrap();
         bench.reactor.handle(0, Event::Ending { qp }, now);
     }
@@ -134,10 +133,10 @@ fn a_queue_whose_connection_ends_begins_nothing_more() {
     assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
 }
 
-/// The host of an admin queue that ends gives up its I/O queues, however long the provider
-/// takes with it.
+/// The host of an admin queue that ends drops its I/O queues, however long the provider
+/// takes to close it.
 #[test]
-fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
+fn end_of_admin_queue_stops_its_io_queues() {
     let mut bench = Bench::new(85);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -147,8 +146,8 @@ fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
     bench.run_for(&mut [&mut host], A_WHILE);
     assert!(in_flight(&mut bench) == 1 && locks.is_idle());
     let now = bench.net.now();
-    for place in bench.reactor.queues.places() {
-        let queue_pair = bench.reactor.queues.get(place);
+    for id in bench.reactor.queues.ids() {
+        let queue_pair = bench.reactor.queues.get(id);
         if let Some(qp) = queue_pair
             .filter(|queue_pair| queue_pair.is_admin())
             .map(|queue_pair| queue_pair.link.qp)
@@ -166,9 +165,9 @@ fn when_an_admin_queue_ends_its_io_queues_begin_nothing_more() {
     assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
 }
 
-/// One whose host may have given it up: another queue is not told.
+/// The host may have given up on a slow write: it may use another queue meanwhile.
 #[test]
-fn newer_writes_wait_for_one_that_takes_long() {
+fn newer_writes_wait_for_a_slow_one() {
     let mut bench = Bench::new(82);
     let (mut slow, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut slow);
@@ -195,7 +194,7 @@ fn newer_writes_wait_for_one_that_takes_long() {
 }
 
 #[test]
-fn what_waits_for_room_on_its_disk_goes_with_its_queue() {
+fn backlog_of_a_closed_queue_is_dropped() {
     let mut bench = Bench::new(87);
     let (mut gone, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut gone);
@@ -224,9 +223,9 @@ fn what_waits_for_room_on_its_disk_goes_with_its_queue() {
     assert!(locks.is_idle());
 }
 
-/// It waited long for room on its disk, and does not get there.
+/// It waited long for a free slot of its backing store, and is not submitted.
 #[test]
-fn a_write_that_is_aborted_keeps_nobody_out() {
+fn aborted_write_blocks_no_other() {
     let mut bench = Bench::new(86);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);

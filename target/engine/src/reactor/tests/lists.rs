@@ -1,4 +1,4 @@
-//! Data at several places of the host's memory.
+//! Data in several ranges of host memory.
 
 use nvmeof_rdma::{Provider, QpId, RemoteSlice};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
@@ -23,7 +23,7 @@ fn send(host: &mut Host, qp: QpId, mut sqe: Sqe, slices: &[RemoteSlice]) -> Sent
     host.send(qp, sqe, &list)
 }
 
-/// Opens `data` cut into pieces of those lengths.
+/// Registers `data`, cut into pieces of those lengths.
 fn pieces(host: &mut Host, qp: QpId, data: &[u8], lens: &[usize]) -> Vec<RemoteSlice> {
     let mut rest = data;
     let mut slices = Vec::new();
@@ -48,7 +48,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn data_come_from_and_go_to_every_place_in_order() {
+fn data_of_a_list_are_moved_in_order() {
     let mut bench = Bench::new(60);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -68,7 +68,7 @@ fn data_come_from_and_go_to_every_place_in_order() {
         assert_eq!(disk[3 * 512..19 * 512], data, "{lens:?}");
         take_back(&mut host, &from);
         let to = pieces(&mut host, qp, &vec![0; data.len()], &lens);
-        // Others beside it, whose answers come in between.
+        // Other commands meanwhile, whose responses come in between.
         let others = [0; 3].map(|_| host.send_with(qp, command(io::READ, 3, 1), &[0; 512]));
         let sent = send(&mut host, qp, command(io::READ, 3, 16), &to);
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
@@ -84,7 +84,7 @@ fn data_come_from_and_go_to_every_place_in_order() {
 }
 
 #[test]
-fn compare_and_ranges_come_from_a_list_too() {
+fn compare_and_ranges_use_lists() {
     let mut bench = Bench::new(61);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -109,7 +109,7 @@ fn compare_and_ranges_come_from_a_list_too() {
     assert_eq!(disk.iter().filter(|byte| **byte == 0).count(), 5 * 512);
 }
 
-/// The list of a fused command lies where its data go: it is read first.
+/// The list of a fused command is where its data go: it is parsed first.
 #[test]
 fn fused_commands_may_have_lists() {
     let mut bench = Bench::new(62);

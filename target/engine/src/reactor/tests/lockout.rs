@@ -1,5 +1,5 @@
-//! A host that has all I/O queues it gets locks nobody out: neither other hosts nor
-//! those who look for subsystems.
+//! A host that has all the I/O queues it can get locks out no other host and no
+//! discovery.
 
 use nvmeof_rdma::Provider;
 use nvmeof_target_core::Limits;
@@ -27,7 +27,7 @@ fn bench(seed: u64) -> Bench {
     Bench::limited(seed, config, limits)
 }
 
-/// 16 controllers, and of each as many I/O queues of 256 entries, up to 14, as it gets.
+/// 16 controllers, each with as many I/O queues of 256 entries, up to 14, as it gets.
 fn greedy(bench: &mut Bench) -> Host {
     let mut host = bench.host();
     // Receives: it only connects.
@@ -66,7 +66,7 @@ fn host_with_all_its_queues_locks_out_no_other() {
 fn host_with_all_its_queues_does_not_stop_discovery() {
     let mut bench = bench(2);
     let _greedy = greedy(&mut bench);
-    // As many as there may be.
+    // The maximum number.
     for _ in 0..Limits::default().discovery_controllers {
         let mut host = bench.host();
         host.depth = 4;

@@ -1,4 +1,4 @@
-//! Lines of the log about peers name who they are.
+//! Log lines about peers name them.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once};
@@ -41,11 +41,11 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// What is logged meanwhile.
+/// What is logged during `act`.
 pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
     static FOR_ALL: Once = Once::new();
-    // A place in the code that logs asks once whether anybody wants its lines. Another
-    // test may do so at the moment when this one begins to listen: somebody always does.
+    // A log statement asks once whether there is a subscriber. Another test may do so at
+    // the moment when this one subscribes: one subscriber always exists.
     FOR_ALL.call_once(|| {
         let all = tracing_subscriber::fmt().with_writer(io::sink).finish();
         tracing::subscriber::set_global_default(all).unwrap();
@@ -65,7 +65,7 @@ pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
 
 const HOST: &str = "nqn.2026-11.org.example:host";
 
-/// The lines with `words`, each of which names everything.
+/// The lines with `words`, each of which has all fields.
 fn named(lines: &[String], words: &str, queue: u16) {
     let queue = format!("queue={queue}");
     let mut found = lines
@@ -106,9 +106,9 @@ fn lines_about_a_queue_name_host_address_subsystem_and_queue() {
     );
 }
 
-/// Nothing but the log may know of a host that was let go of.
+/// The log may be the only place that knows a host after its controller is lost.
 #[test]
-fn controller_that_is_lost_says_where_its_host_was() {
+fn lost_controller_names_the_address_of_its_host() {
     let mut bench = Bench::new(3);
     let mut host = bench.host();
     let _queues = ready(&mut bench, &mut host);
@@ -122,7 +122,7 @@ fn controller_that_is_lost_says_where_its_host_was() {
 }
 
 #[test]
-fn a_host_that_does_not_give_its_data_is_named() {
+fn stalled_transfer_names_the_host() {
     let lines = logged(|| {
         let mut bench = Bench::new(2);
         let mut host = bench.host();
@@ -130,7 +130,7 @@ fn a_host_that_does_not_give_its_data_is_named() {
         let (io, _) = connect(&mut bench, &mut host, &Connect::new(1, 128, 0), cntlid);
         host.send_with(io, Io::new(1, 0, 8).to_sqe(WRITE), &[7; 4096]);
         host.provider.submit(bench.net.now());
-        // It gives nothing any more, but it is there.
+        // It transfers nothing any more, but is still connected.
         bench.run_for(&mut [], Duration::from_secs(40));
         drop(host);
     });
@@ -138,7 +138,7 @@ fn a_host_that_does_not_give_its_data_is_named() {
 }
 
 #[test]
-fn a_connect_that_is_refused_names_who_asked() {
+fn refused_connect_names_the_host() {
     let lines = logged(|| {
         let mut bench = Bench::new(3);
         let mut host = bench.host();
@@ -150,13 +150,13 @@ fn a_connect_that_is_refused_names_who_asked() {
     assert!(
         lines
             .iter()
-            .any(|line| line.contains("no controller 77 here")),
+            .any(|line| line.contains("controller 77 does not exist")),
         "{lines:#?}"
     );
 }
 
 #[test]
-fn a_disk_that_fails_names_whose_command_that_was() {
+fn store_failure_names_the_host_of_the_command() {
     let lines = logged(|| {
         let mut bench = Bench::new(4);
         let mut host = bench.host();
@@ -165,11 +165,11 @@ fn a_disk_that_fails_names_whose_command_that_was() {
         let sent = host.send_with(io, Io::new(1, 0, 8).to_sqe(WRITE), &[7; 4096]);
         assert!(!run(&mut bench, &mut host, sent).0.status().is_success());
     });
-    named(&lines, "write at byte 0 of memory failed", 1);
+    named(&lines, "memory: write at byte 0 failed", 1);
 }
 
 #[test]
-fn whoever_is_turned_away_is_named_by_address() {
+fn rejected_connection_names_the_address() {
     let lines = logged(|| {
         let mut bench = Bench::new(5);
         let mut host = bench.host();
@@ -186,13 +186,13 @@ fn whoever_is_turned_away_is_named_by_address() {
     assert!(line.contains("queue=1"), "{line}");
 }
 
-/// A provider that keeps whose its queue pairs are.
-struct Told {
+/// A provider that records the owners of its queue pairs.
+struct Recorder {
     inner: Sim,
     whose: Arc<Mutex<Vec<Whose>>>,
 }
 
-impl Provider for Told {
+impl Provider for Recorder {
     nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect local_addr
         peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
@@ -206,16 +206,16 @@ impl Provider for Told {
     }
 }
 
-/// What providers say of a peer names what is known then: that is tested with the
-/// providers.
+/// The log lines of providers name a peer as far as it is known then: tests of the
+/// providers check that.
 #[test]
-fn providers_are_told_whose_a_queue_pair_is() {
+fn provider_knows_the_host_of_a_queue_pair() {
     let whose = Arc::default();
-    let told = |inner| -> Box<dyn Provider> {
+    let recorder = |inner| -> Box<dyn Provider> {
         let whose = Arc::clone(&whose);
-        Box::new(Told { inner, whose })
+        Box::new(Recorder { inner, whose })
     };
-    let mut bench = Bench::over(6, few_buffers(), limits(), told);
+    let mut bench = Bench::over(6, few_buffers(), limits(), recorder);
     let mut host = bench.host();
     let _queues = ready(&mut bench, &mut host);
     let whose = whose.lock().unwrap();
@@ -229,9 +229,9 @@ fn providers_are_told_whose_a_queue_pair_is() {
     assert_eq!(known, [stranger(0), known_as(0), stranger(1), known_as(1)]);
 }
 
-/// Whoever reaches a port can have a discovery controller, again and again.
+/// Any peer that reaches a port can have a discovery controller, again and again.
 #[test]
-fn flood_of_discovery_connects_writes_few_lines() {
+fn discovery_connect_flood_writes_few_lines() {
     const CONNECTS: u64 = 5_000;
     let name = |text: &str| Nqn::new(text).unwrap();
     let discovery = name(DISCOVERY);
@@ -256,7 +256,7 @@ fn flood_of_discovery_connects_writes_few_lines() {
         });
     });
     assert!((10..=200).contains(&lines.len()), "{}", lines.len());
-    // The first ones are there, and how many are not is said by those that follow.
+    // The first lines are written, and later ones say how many were left out.
     named_line(&lines, "connected by");
     let left_out: u64 = lines
         .iter()
@@ -268,7 +268,7 @@ fn flood_of_discovery_connects_writes_few_lines() {
         left_out + written >= 2 * CONNECTS - 10,
         "{left_out} and {written}"
     );
-    // An honest host is not kept out of the log.
+    // Lines about another host are not suppressed.
     named_line(&quiet, "connected, 128 entries");
 }
 

@@ -1,4 +1,4 @@
-//! What a disk loses is told to all hosts that wrote.
+//! Lost writes are reported to all hosts that wrote.
 
 use nix::errno::Errno;
 use nvmeof_backend::Storage as _;
@@ -30,7 +30,7 @@ fn write(bench: &mut Bench, host: &mut Host, qp: QpId) {
 }
 
 #[test]
-fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
+fn failed_flush_is_reported_once_to_every_writer() {
     let config = ReactorConfig {
         capsules: 1024,
         ..few_buffers()
@@ -45,36 +45,36 @@ fn every_host_that_wrote_is_told_once_that_a_flush_failed() {
     let sent = reader.send_with(readers, command(io::READ, 4, 1), &[0; 512]);
     assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
 
-    let told = Status::WRITE_FAULT;
+    let failure = Status::WRITE_FAULT;
     bench.reactor.storage_mut().fails = Some(Errno::EIO);
-    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
     bench.reactor.storage_mut().fails = None;
     assert!(
         flush(&mut bench, &mut host, qp, 1).is_success(),
-        "it was told"
+        "the loss was reported"
     );
     assert!(
         flush(&mut bench, &mut reader, readers, 1).is_success(),
         "it wrote nothing"
     );
-    // It left and is back, and asks for all namespaces.
+    // It disconnected and reconnected, and flushes all namespaces.
     other.provider.disconnect(its);
     bench.run_for(&mut [&mut other], std::time::Duration::from_millis(100));
     let (_, its) = ready(&mut bench, &mut other);
     let status = flush(&mut bench, &mut other, its, u32::MAX);
-    assert_eq!(status.kind(), told);
+    assert_eq!(status.kind(), failure);
     assert!(
         status.dnr(),
-        "or the host sends it again and is told that all is well"
+        "or the host sends it again and gets a success"
     );
     assert!(flush(&mut bench, &mut other, its, u32::MAX).is_success());
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
 }
 
-/// The answer may be lost, or come after that of another queue. So each queue is told until
-/// the host has sent so much more on one that was told that it must have had its answer.
+/// The response may be lost, or arrive after one of another queue. Each queue therefore
+/// reports the loss until the host has certainly received one of these responses.
 #[test]
-fn every_queue_is_told_until_the_host_must_have_heard() {
+fn write_loss_is_reported_on_every_queue_until_received() {
     let config = ReactorConfig {
         capsules: 1024,
         ..few_buffers()
@@ -89,27 +89,27 @@ fn every_queue_is_told_until_the_host_must_have_heard() {
     let [first, second] = [1, 2].map(|qid| queue(&mut bench, &mut host, qid));
     write(&mut bench, &mut host, first);
     bench.reactor.storage_mut().losses[0].add();
-    let told = Status::WRITE_FAULT;
-    assert_eq!(flush(&mut bench, &mut host, first, 1).kind(), told);
+    let failure = Status::WRITE_FAULT;
+    assert_eq!(flush(&mut bench, &mut host, first, 1).kind(), failure);
     assert!(flush(&mut bench, &mut host, first, 1).is_success());
-    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), told);
+    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), failure);
     assert!(flush(&mut bench, &mut host, second, 1).is_success());
-    // A queue that is lost may have lost the answer with it.
+    // A queue that is lost may have lost the response as well.
     host.provider.disconnect(second);
     bench.run_for(&mut [&mut host], std::time::Duration::from_millis(100));
     let second = queue(&mut bench, &mut host, 2);
-    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), told);
-    // What is sent before an answer comes is no more than a queue holds.
+    assert_eq!(flush(&mut bench, &mut host, second, 1).kind(), failure);
+    // Without a response, a host sends no more commands than a queue holds.
     for _ in 0..2 * entries {
         assert!(flush(&mut bench, &mut host, first, 1).is_success());
     }
     let third = queue(&mut bench, &mut host, 3);
     assert!(flush(&mut bench, &mut host, third, 1).is_success());
-    // The next loss is another.
+    // The next loss is another one.
     write(&mut bench, &mut host, first);
     bench.reactor.storage_mut().losses[0].add();
     for qp in [first, second, third] {
-        assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+        assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
         assert!(flush(&mut bench, &mut host, qp, 1).is_success());
     }
 }
@@ -125,9 +125,9 @@ fn deallocate(bench: &mut Bench, host: &mut Host, qp: QpId) {
     assert!(run(bench, host, sent).0.status().is_success());
 }
 
-/// What it gave up may be there again.
+/// Deallocated data may be back after a loss.
 #[test]
-fn a_host_that_deallocated_is_told_as_well() {
+fn write_loss_is_reported_after_deallocate() {
     let mut bench = Bench::new(86);
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
@@ -136,14 +136,14 @@ fn a_host_that_deallocated_is_told_as_well() {
     bench.reactor.storage_mut().fails = Some(Errno::EIO);
     assert!(!flush(&mut bench, &mut host, qp, 1).is_success());
     bench.reactor.storage_mut().fails = None;
-    let told = flush(&mut bench, &mut other, its, 1);
-    assert_eq!(told.kind(), Status::WRITE_FAULT);
+    let failure = flush(&mut bench, &mut other, its, 1);
+    assert_eq!(failure.kind(), Status::WRITE_FAULT);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
 }
 
-/// There are too many others, so it could not be told later.
+/// There are too many other hosts to remember this one.
 #[test]
-fn what_a_host_changes_that_cannot_be_remembered_is_stable_first() {
+fn untracked_writes_are_stable_before_completion() {
     let mut bench = Bench::new(87);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -161,9 +161,9 @@ fn what_a_host_changes_that_cannot_be_remembered_is_stable_first() {
     assert_eq!(*durable, ["write", "deallocate"]);
 }
 
-/// Nobody hears what becomes of a Flush whose queue is gone.
+/// The response to a Flush of a closed queue reaches no host.
 #[test]
-fn who_asked_is_told_as_well_if_it_was_not_answered() {
+fn loss_at_flush_of_closed_queue_is_reported_to_its_host() {
     let mut bench = Bench::new(84);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -186,9 +186,10 @@ fn who_asked_is_told_as_well_if_it_was_not_answered() {
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
 
-/// A disk that is gone for a while has the host send its Flush again, which is no answer.
+/// While a backing store is gone, its host has to send the Flush again, which does not
+/// report a loss.
 #[test]
-fn a_flush_that_is_to_be_sent_again_tells_nothing() {
+fn retried_flush_reports_no_loss() {
     let mut bench = Bench::new(85);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -204,9 +205,9 @@ fn a_flush_that_is_to_be_sent_again_tells_nothing() {
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
 
-/// What was flushed, by whomever, is not lost with what was written later.
+/// Flushed data, by whichever host, are not lost with later writes.
 #[test]
-fn who_had_everything_flushed_is_not_told() {
+fn write_loss_is_not_reported_to_host_with_flushed_data() {
     let config = ReactorConfig {
         capsules: 1024,
         ..few_buffers()
@@ -220,18 +221,18 @@ fn who_had_everything_flushed_is_not_told() {
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
     write(&mut bench, &mut other, its);
     bench.reactor.storage_mut().losses[0].add();
-    // It goes on before it asks: that changes nothing for either.
+    // It writes again before its Flush: that changes nothing for either.
     write(&mut bench, &mut host, qp);
     write(&mut bench, &mut other, its);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
-    let told = Status::WRITE_FAULT;
-    assert_eq!(flush(&mut bench, &mut other, its, 1).kind(), told);
+    let failure = Status::WRITE_FAULT;
+    assert_eq!(flush(&mut bench, &mut other, its, 1).kind(), failure);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
 }
 
-/// It may have been among what was lost, and is answered after that.
+/// It may be among the lost writes, and completes afterwards.
 #[test]
-fn a_write_during_which_something_is_lost_is_told() {
+fn write_loss_during_a_write_is_reported() {
     let mut bench = Bench::new(87);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -244,7 +245,7 @@ fn a_write_during_which_something_is_lost_is_told() {
     let storage = bench.reactor.storage_mut();
     assert_eq!(storage.in_flight_at(4 * 512), 1);
     storage.losses[0].add();
-    // With this one it is settled that what was answered before was stable.
+    // The success of this one proves that earlier completed writes were stable.
     let later = host.send_with(qp, command(io::WRITE, 5, 1), &[2; 512]);
     bench.run_for(&mut [&mut host], a_while);
     let storage = bench.reactor.storage_mut();
@@ -259,10 +260,10 @@ fn a_write_during_which_something_is_lost_is_told() {
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
 
-/// A Flush says nothing about a write that was answered while it ran: what the disk lost
-/// with the Flush is told with the next one.
+/// A Flush does not cover a write that completed while it ran: a loss with this Flush is
+/// reported by the next one.
 #[test]
-fn a_write_that_is_answered_during_a_flush_is_told_with_the_next() {
+fn write_completed_during_a_flush_is_reported_by_the_next() {
     let mut bench = Bench::new(88);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -272,23 +273,23 @@ fn a_write_that_is_answered_during_a_flush_is_told_with_the_next() {
     let a_while = std::time::Duration::from_millis(100);
     let asked = host.send(qp, command(io::FLUSH, 0, 1), &[]);
     bench.run_for(&mut [&mut host], a_while);
-    // The disk does the younger one first.
+    // The backing store completes the later one first.
     let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
     bench.run_for(&mut [&mut host], a_while);
     let storage = bench.reactor.storage_mut();
     storage.last_first();
-    storage.lets_go = 1;
+    storage.completes = 1;
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     let storage = bench.reactor.storage_mut();
     (storage.hold, storage.fails) = (false, Some(Errno::EIO));
-    let told = Status::WRITE_FAULT;
-    assert_eq!(run(&mut bench, &mut host, asked).0.status().kind(), told);
+    let failure = Status::WRITE_FAULT;
+    assert_eq!(run(&mut bench, &mut host, asked).0.status().kind(), failure);
     bench.reactor.storage_mut().fails = None;
-    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), told);
+    assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
 
-/// A disk that hangs holds up the shutdown of those that wrote to it, and of nobody else.
+/// A stalled backing store delays the shutdown only of hosts that wrote to it.
 #[test]
 fn normal_shutdown_flushes_only_what_the_host_wrote() {
     let config = ReactorConfig {
@@ -303,7 +304,7 @@ fn normal_shutdown_flushes_only_what_the_host_wrote() {
     bench.reactor.storage_mut().hold = true;
     let sent = shut_down(&mut reader, readers_admin);
     assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
-    // By which queue it was written, and whether that is there, does not matter.
+    // It does not matter which queue wrote the data, nor whether it still exists.
     let a_while = std::time::Duration::from_millis(100);
     host.provider.disconnect(qp);
     bench.run_for(&mut [&mut host], a_while);
@@ -312,7 +313,7 @@ fn normal_shutdown_flushes_only_what_the_host_wrote() {
     assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
     bench.reactor.storage_mut().hold = false;
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-    // What is stable is not flushed again.
+    // Stable data are not flushed again.
     let (admin, _) = ready(&mut bench, &mut host);
     bench.reactor.storage_mut().hold = true;
     let sent = shut_down(&mut host, admin);

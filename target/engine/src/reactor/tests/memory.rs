@@ -1,4 +1,4 @@
-//! Disks of memory: everything ends at the next poll, unless it is held.
+//! Backing stores in memory: all operations complete at the next poll, unless held.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use nvmeof_backend::{
 pub(in super::super) struct MemoryDisks {
     pub(in super::super) disks: Vec<Vec<u8>>,
     pub(in super::super) flushes: usize,
-    /// What was done, in order.
+    /// Executed operations, in order.
     pub(in super::super) verbs: Vec<&'static str>,
-    /// What of it was to be stable first.
+    /// Those of them that required stable data first.
     pub(in super::super) durable: Vec<&'static str>,
     pub(in super::super) bytes_read: usize,
-    /// Nothing ends while this is set.
+    /// Nothing completes while this is set.
     pub(in super::super) hold: bool,
-    /// But for so many, the oldest first.
-    pub(in super::super) lets_go: usize,
-    /// Room for requests on each.
+    /// Except so many, oldest first.
+    pub(in super::super) completes: usize,
+    /// Slots of each backing store.
     pub(in super::super) room: usize,
-    /// Answers nothing.
-    pub(in super::super) hangs: Option<u32>,
-    /// What there is room for is done at once.
+    /// Completes nothing.
+    pub(in super::super) stalled_disk: Option<u32>,
+    /// Completes operations at submission if there is a free slot.
     pub(in super::super) at_once: bool,
     waiting: Vec<(u32, Request)>,
-    /// What every operation fails with.
+    /// The error of every operation.
     pub(in super::super) fails: Option<Errno>,
-    /// After so many bytes of it.
+    /// Bytes of an operation before it fails.
     pub(in super::super) fails_after: u64,
     /// Whether all of them are the same storage.
     pub(in super::super) same: bool,
@@ -48,9 +48,9 @@ impl MemoryDisks {
             durable: Vec::new(),
             bytes_read: 0,
             hold: false,
-            lets_go: 0,
+            completes: 0,
             room: usize::MAX,
-            hangs: None,
+            stalled_disk: None,
             at_once: false,
             waiting: Vec::new(),
             fails: None,
@@ -65,12 +65,12 @@ impl MemoryDisks {
         self.waiting.len()
     }
 
-    /// What waits is done in the other order.
+    /// Reverses the order of outstanding operations.
     pub(in super::super) fn last_first(&mut self) {
         self.waiting.reverse();
     }
 
-    /// What was begun there and is not done.
+    /// Outstanding operations at `offset`.
     pub(in super::super) fn in_flight_at(&self, offset: u64) -> usize {
         let all = self.waiting.iter();
         let there = all.filter(|(_, request)| request.op.range().0 == offset);
@@ -159,14 +159,14 @@ impl Storage for MemoryDisks {
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
         let mut count = self.waiting.len();
         if self.hold {
-            count = count.min(std::mem::take(&mut self.lets_go));
+            count = count.min(std::mem::take(&mut self.completes));
         }
-        let hangs = self.hangs;
-        let hanging = |(disk, _): &mut (u32, Request)| Some(*disk) == hangs;
-        let hanging: Vec<_> = self.waiting.extract_if(.., hanging).collect();
+        let stalled_disk = self.stalled_disk;
+        let is_stalled = |(disk, _): &mut (u32, Request)| Some(*disk) == stalled_disk;
+        let stalled: Vec<_> = self.waiting.extract_if(.., is_stalled).collect();
         let count = count.min(self.waiting.len());
         let waiting: Vec<_> = self.waiting.drain(..count).collect();
-        self.waiting.extend(hanging);
+        self.waiting.extend(stalled);
         for (disk, request) in waiting {
             let tag = request.tag;
             self.verbs.push(request.op.verb());

@@ -1,4 +1,4 @@
-//! What a reactor counts, and what it says of itself when it is asked.
+//! Counters and snapshots of a reactor.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -33,11 +33,11 @@ fn of_namespace(bench: &Bench) -> Counted {
 }
 
 fn snapshot(bench: &mut Bench, host: &mut Host) -> ReactorSnapshot {
-    let (answer, hears) = channel();
+    let (answer, receiver) = channel();
     bench.reactor.mailbox().order(Order::Look { answer });
     let mut snapshot = None;
     bench.until(&mut [host], |_, _| {
-        snapshot = hears.try_recv().ok();
+        snapshot = receiver.try_recv().ok();
         snapshot.is_some()
     });
     snapshot.unwrap()
@@ -48,7 +48,7 @@ fn command(opcode: Opcode) -> nvmeof_wire::Sqe {
 }
 
 #[test]
-fn commands_are_counted_with_the_time_they_took() {
+fn commands_are_counted_with_their_latency() {
     let mut bench = Bench::new(1);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -78,7 +78,7 @@ fn commands_are_counted_with_the_time_they_took() {
 }
 
 #[test]
-fn commands_that_are_aborted_are_counted_once_as_failed() {
+fn aborted_commands_are_counted_once_as_failed() {
     let mut bench = Bench::new(2);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
@@ -114,13 +114,13 @@ fn commands_that_are_aborted_are_counted_once_as_failed() {
         .iter()
         .find(|one| matches!(one.of, Of::Host { .. }))
         .unwrap();
-    // The Abort command itself is answered later than it came, as an order.
+    // The response to the Abort command itself follows later, by an order.
     assert_eq!(host.totals.operations(Operation::Admin), 0);
     assert_eq!(host.totals.operations(Operation::Read), 5);
 }
 
 #[test]
-fn what_is_there_at_a_moment_is_told_when_asked() {
+fn snapshot_reports_the_present_state() {
     let mut bench = Bench::new(3);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -138,7 +138,7 @@ fn what_is_there_at_a_moment_is_told_when_asked() {
     );
     assert_eq!(
         (snapshot.free_buffers, snapshot.free_capsules),
-        // Of 512 capsules; those of admin queues are not among them.
+        // Of 512 capsules, without those of admin queues.
         (bench.reactor.free_buffers().0, 512 - 128)
     );
     let mut queues = snapshot.queues;
@@ -161,7 +161,7 @@ fn what_is_there_at_a_moment_is_told_when_asked() {
 }
 
 #[test]
-fn connections_are_counted_as_they_come_and_go() {
+fn connections_are_counted() {
     let mut bench = Bench::new(4);
     let mut host = bench.host();
     let mut wrong = Request::new(1, 128);

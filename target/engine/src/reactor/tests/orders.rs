@@ -1,4 +1,4 @@
-//! Disks are closed when the last command that was begun on them has ended.
+//! Closing of backing stores and listeners by orders.
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
@@ -20,19 +20,19 @@ pub(super) fn claim() -> Claim {
     Claim::take(&"null:1M".parse().unwrap(), None).unwrap()
 }
 
-/// Orders the only disk to be closed.
+/// Orders the only backing store to be closed.
 pub(super) fn close(bench: &Bench) -> Receiver<u32> {
-    let (answer, hears) = channel();
+    let (answer, receiver) = channel();
     let disks = vec![(0, claim())];
     bench
         .reactor
         .mailbox()
         .order(Order::Close { disks, answer });
-    hears
+    receiver
 }
 
 #[test]
-fn a_disk_is_closed_after_the_last_command_and_flushed_before() {
+fn store_is_flushed_and_closed_after_the_last_command() {
     let mut bench = Bench::new(61);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -41,25 +41,25 @@ fn a_disk_is_closed_after_the_last_command_and_flushed_before() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 1
     });
-    let hears = close(&bench);
+    let receiver = close(&bench);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
-    assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
     assert_eq!(bench.reactor.storage_mut().flushes, 0);
     bench.reactor.storage_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
     assert_eq!(cqe.status(), Status::SUCCESS);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
-    assert_eq!(hears.try_recv(), Ok(0));
+    assert_eq!(receiver.try_recv(), Ok(0));
     assert_eq!(bench.reactor.storage_mut().flushes, 1);
     assert_eq!(bench.reactor.storage_mut().closed, [0]);
 }
 
 #[test]
-fn a_command_that_waits_for_a_buffer_keeps_its_disk() {
+fn command_awaiting_a_buffer_keeps_its_store_open() {
     let mut bench = Bench::new(62);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    // Four long buffers: the fifth read waits, and the disk has only four.
+    // Four long buffers: the fifth read waits, and the backing store has only four.
     bench.reactor.storage_mut().hold = true;
     let sent: Vec<_> = (0..5)
         .map(|_| host.send_with(qp, command(io::READ, 0, 512), &vec![0; 512 * 512]))
@@ -67,33 +67,33 @@ fn a_command_that_waits_for_a_buffer_keeps_its_disk() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 4
     });
-    let hears = close(&bench);
+    let receiver = close(&bench);
     bench.reactor.storage_mut().hold = false;
     for sent in sent {
         let (cqe, _) = run(&mut bench, &mut host, sent);
         assert_eq!(cqe.status(), Status::SUCCESS);
     }
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
-    assert_eq!(hears.try_recv(), Ok(0));
+    assert_eq!(receiver.try_recv(), Ok(0));
 }
 
 #[test]
-fn what_is_not_open_is_closed() {
+fn close_of_unknown_store_is_confirmed() {
     let mut bench = Bench::new(63);
-    let (answer, hears) = channel();
+    let (answer, receiver) = channel();
     let disks = vec![(7, claim())];
     bench
         .reactor
         .mailbox()
         .order(Order::Close { disks, answer });
     bench.run_for(&mut [], Duration::from_millis(10));
-    assert_eq!(hears.try_recv(), Ok(7));
+    assert_eq!(receiver.try_recv(), Ok(7));
     assert_eq!(bench.reactor.storage_mut().flushes, 0);
 }
 
-/// Who waited too long gave up: what was done for it is undone.
+/// After a timeout of the requester, the listener is closed again.
 #[test]
-fn a_listener_that_comes_too_late_is_closed() {
+fn late_listener_is_closed() {
     let mut bench = Bench::new(64);
     let listeners = bench.reactor.listeners.len();
     let address = std::net::SocketAddr::new([10, 0, 0, 1].into(), 4421);
@@ -106,7 +106,7 @@ fn a_listener_that_comes_too_late_is_closed() {
         });
         let heard = heard(&mut bench, awaited, late);
         assert_eq!(bench.reactor.listeners.len(), expected);
-        // The second time it is free: nobody has it.
+        // The second time the address is free.
         assert_eq!(
             heard.map(|listened| listened.is_ok()),
             (!late).then_some(true)
@@ -114,7 +114,7 @@ fn a_listener_that_comes_too_late_is_closed() {
     }
 }
 
-/// What the reactor answers, if it is not too `late`.
+/// The response of the reactor, if it is not too `late`.
 fn heard<T>(bench: &mut Bench, awaited: Awaited<T>, late: bool) -> Option<T> {
     if late {
         assert!(awaited.within(Duration::ZERO).is_none());
@@ -125,9 +125,9 @@ fn heard<T>(bench: &mut Bench, awaited: Awaited<T>, late: bool) -> Option<T> {
     awaited.within(Duration::ZERO)
 }
 
-/// The same of a provider; and one that others do not have goes again.
+/// The same for a provider. One that other reactors do not have is removed again.
 #[test]
-fn a_provider_stays_only_if_every_reactor_has_it() {
+fn provider_is_removed_if_another_reactor_lacks_it() {
     let mut bench = Bench::new(67);
     let add = |bench: &mut Bench, late| {
         let endpoint = bench
@@ -151,33 +151,38 @@ fn a_provider_stays_only_if_every_reactor_has_it() {
     }
 }
 
-/// However far a connection is when its port goes: it is not let in after that.
+/// In whatever state a connection is when its port is removed, it is not accepted
+/// afterwards.
 #[test]
-fn a_connection_does_not_outlive_its_port() {
-    for fair_queue in 0..30 {
+fn connection_is_closed_with_its_port() {
+    for iterations in 0..30 {
         let mut bench = Bench::new(65);
         let mut host = bench.host();
         host.open(bench.net.now(), &CmRequest::new(0, 32));
-        let mut left = fair_queue;
+        let mut left = iterations;
         bench.until(&mut [&mut host], |_, _| {
             left -= 1;
             left < 0
         });
-        let (answer, hears) = channel();
+        let (answer, receiver) = channel();
         bench.reactor.mailbox().order(Order::Unlisten {
             provider: 0,
             address: bench.address,
             answer,
         });
         bench.run_for(&mut [&mut host], Duration::from_secs(1));
-        assert!(hears.try_recv().unwrap().is_empty());
-        assert_eq!(bench.reactor.queue_pairs(), 0, "after {fair_queue} turns");
+        assert!(receiver.try_recv().unwrap().is_empty());
+        assert_eq!(
+            bench.reactor.queue_pairs(),
+            0,
+            "after {iterations} iterations"
+        );
     }
 }
 
-/// What a disk says of itself reaches the host and whoever looks after disks.
+/// The failure of a backing store reaches the host and the monitor of backing stores.
 #[test]
-fn a_disk_that_is_gone_is_told_of() {
+fn gone_store_is_reported() {
     let mut bench = Bench::new(66);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -192,13 +197,13 @@ fn a_disk_that_is_gone_is_told_of() {
         let sent = host.send_with(qp, command(io::WRITE, 0, 8), &[0; 4096]);
         let (cqe, _) = run(&mut bench, &mut host, sent);
         assert_eq!(cqe.status().without_more(), status);
-        let told = failures.wait(Duration::ZERO).unwrap();
-        assert_eq!(told.get(&0).map(|error| error.errno), Some(errno));
+        let reported = failures.wait(Duration::ZERO).unwrap();
+        assert_eq!(reported.get(&0).map(|error| error.errno), Some(errno));
     }
 }
 
 #[test]
-fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
+fn detach_closes_after_commands_and_hosts_may_reconnect() {
     let mut bench = Bench::new(64);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -207,10 +212,10 @@ fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 1
     });
-    let (answer, hears) = channel();
+    let (answer, receiver) = channel();
     bench.reactor.mailbox().order(Order::Detach { answer });
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
-    assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
     bench.reactor.storage_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
     assert_eq!(cqe.status(), Status::SUCCESS);
@@ -218,12 +223,12 @@ fn all_hosts_are_let_go_when_their_commands_have_ended_and_may_come_back() {
         bench.reactor.queue_pairs() == 0
     });
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
-    assert_eq!(hears.try_recv(), Ok(()));
+    assert_eq!(receiver.try_recv(), Ok(()));
     assert!(bench.reactor.storage_mut().closed.is_empty(), "disks stay");
 }
 
 #[test]
-fn who_does_not_let_go_is_closed_when_the_time_is_up() {
+fn detach_closes_stalled_hosts_after_the_timeout() {
     let mut bench = Bench::new(65);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -232,10 +237,10 @@ fn who_does_not_let_go_is_closed_when_the_time_is_up() {
     bench.until(&mut [&mut host], |bench, _| {
         bench.reactor.storage_mut().in_flight() == 1
     });
-    let (answer, hears) = channel();
+    let (answer, receiver) = channel();
     bench.reactor.mailbox().order(Order::Detach { answer });
     bench.run_for(&mut [&mut host], Duration::from_secs(60));
     assert_eq!(bench.reactor.queue_pairs(), 0);
-    assert_eq!(hears.try_recv(), Ok(()));
+    assert_eq!(receiver.try_recv(), Ok(()));
     bench.reactor.storage_mut().hold = false;
 }

@@ -1,5 +1,4 @@
-//! What the hosts of one port ask for does not keep those of another from being
-//! served.
+//! Requests of the hosts of one port do not prevent those of another from being served.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ fn read(host: &mut Host, qp: QpId) -> Sent {
     host.send_with(qp, command(io::READ, 0, 8), &[0; 4096])
 }
 
-/// So many, of which nobody waits for the answers.
+/// Sends so many reads, whose responses are ignored.
 fn reads(host: &mut Host, qp: QpId, count: usize) {
     for _ in 0..count {
         read(host, qp);
@@ -41,10 +40,10 @@ fn limit_counters(bench: &Bench) -> [u64; 2] {
     [Limit::PortMemory, Limit::HostMemory].map(|limit| limit_counters.get(limit))
 }
 
-/// However many hosts come by one port: some buffers are left to those of others,
-/// and they are served at once. When nobody came by another they may have them all.
+/// However many hosts use one port, some buffers are reserved for hosts of other ports,
+/// and those are served at once. While no host uses another port, they may have all.
 #[test]
-fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
+fn buffers_per_port_are_limited() {
     let limits = Limits {
         host_memory: 50,
         port_memory: 75,
@@ -73,12 +72,12 @@ fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
     };
     all(&mut first);
     go_on(&mut bench, &mut first, &mut other);
-    // Three quarters of 16, of which each host has no more than a half.
+    // Three quarters of 16, of which each host has no more than one half.
     assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
     assert!(limit_counters(&bench)[0] > 0);
     let own: Vec<_> = (0..4).map(|_| read(&mut other, its)).collect();
     go_on(&mut bench, &mut first, &mut other);
-    // With the short ones gone, the port gets its part of the longer ones as well.
+    // With the short ones used up, the port gets its share of the longer ones as well.
     assert_eq!(bench.reactor.storage_mut().in_flight(), 12 + 4 + 3);
     bench.reactor.storage_mut().hold = false;
     for sent in own {
@@ -90,7 +89,7 @@ fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
         20,
         "what was counted came back"
     );
-    // The last of its neighbours gone, a port may have everything.
+    // Without hosts of other ports, a port may have everything.
     drop(other);
     let [a, b, c] = &mut first;
     bench.run_for(&mut [a, b, c], Duration::from_secs(1));
@@ -101,10 +100,10 @@ fn the_hosts_of_a_port_hold_its_part_of_the_buffers_and_no_more() {
     assert_eq!(bench.reactor.free_buffers().0, 0);
 }
 
-/// Who holds buffers when somebody comes by another port holds them still, and is
-/// not taken for somebody who has none.
+/// A host that holds buffers when hosts of another port connect still holds them: it does
+/// not count as one without buffers.
 #[test]
-fn what_a_port_held_before_there_was_another_counts() {
+fn buffers_held_before_a_port_was_added_count() {
     let limits = Limits {
         host_memory: 75,
         port_memory: 75,
@@ -136,8 +135,8 @@ fn what_a_port_held_before_there_was_another_counts() {
     assert!(run(&mut bench, &mut other, sent).0.status().is_success());
 }
 
-/// One more host of the first port, with as many I/O queues as it gets; whether it gets
-/// none.
+/// One more host of the first port, with as many I/O queues as it gets. Returns whether
+/// it gets none.
 fn one_more(bench: &mut Bench, all: &mut Vec<(Host, Vec<QpId>)>) -> bool {
     let mut host = bench.host();
     let queue = establish(bench, &mut host, &Request::new(0, 32));
@@ -147,7 +146,7 @@ fn one_more(bench: &mut Bench, all: &mut Vec<(Host, Vec<QpId>)>) -> bool {
     enable(bench, &mut host, queue);
     let cntlid = u16::try_from(cqe.dw0() & 0xffff).unwrap();
     let mut queues = Vec::new();
-    // As many as the memory of such a host is enough for.
+    // As many as the memory of such a host allows.
     for qid in 1..=8 {
         let queue = establish(bench, &mut host, &Request::new(qid, 32));
         let cqe = try_connect(bench, &mut host, queue, &Connect::new(qid, 32, 0), cntlid);
@@ -163,11 +162,10 @@ fn one_more(bench: &mut Bench, all: &mut Vec<(Host, Vec<QpId>)>) -> bool {
     none
 }
 
-/// The hosts of one port have all the queues that they get, and commands on all of
-/// them: somebody who comes by another connects, is told that he is alive, and is
-/// served.
+/// The hosts of one port have all queues that they can get, with commands on all of them.
+/// A host of another port connects, its Keep Alive is served, and so are its commands.
 #[test]
-fn a_host_of_another_port_connects_while_those_of_one_have_everything() {
+fn host_connects_while_another_port_holds_all_resources() {
     let limits = Limits {
         queue_depth: 32,
         ..limits()
@@ -206,14 +204,14 @@ fn a_host_of_another_port_connects_while_those_of_one_have_everything() {
     bench.run_for(&mut [&mut other], PAUSE);
     bench.reactor.storage_mut().hold = false;
     assert!(run(&mut bench, &mut other, sent).0.status().is_success());
-    // Every port has its own now: nothing is kept for those of another any more.
+    // Every port has its share now: nothing is reserved for others any more.
     let mut late = bench.host();
     admin(&mut bench, &mut late, 0);
 }
 
-/// A port that is alone leaves one queue of another, whatever hosts came by it.
+/// The only port with hosts leaves one queue to another, whichever hosts use it.
 #[test]
-fn the_hosts_of_a_lone_port_get_all_but_the_queue_of_another() {
+fn hosts_of_a_lone_port_leave_room_for_another_queue() {
     let limits = Limits {
         queue_depth: 32,
         host_memory: 100,
@@ -232,8 +230,7 @@ fn the_hosts_of_a_lone_port_get_all_but_the_queue_of_another() {
         let mut bench = Bench::limited(4, config.clone(), limits);
         let mut first = Vec::new();
         assert!(!one_more(&mut bench, &mut first));
-        // Of 230 capsules 64 are for another port, if there may be one; admin queues
-        // have their own.
+        // Of 230 capsules 64 are reserved for another port; admin queues have their own.
         let (_, queues) = &first[0];
         assert_eq!(queues.len(), expected);
     }

@@ -1,5 +1,4 @@
-//! Write protection of a namespace: what was begun before it is finished, what
-//! comes later is refused.
+//! Write protection of a namespace: earlier writes complete, later ones are rejected.
 
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ pub(super) fn settle(bench: &mut Bench, hosts: &mut [&mut Host]) {
     bench.run_for(hosts, Duration::from_millis(100));
 }
 
-/// Sends that, and while nothing ends asks for protection.
+/// Sends `sqe`, then requests protection while nothing completes.
 fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8]) -> [Sent; 2] {
     let [host, other] = hosts;
     let (admin, _) = ready(bench, host);
@@ -47,7 +46,7 @@ fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8
     [before, asked]
 }
 
-/// A bench with a host, and a reactor that says nothing by itself.
+/// A bench with a host, and a reactor that acknowledges nothing by itself.
 fn with_another_reactor(seed: u64) -> (Bench, Host, LockMember) {
     let mut bench = Bench::new(seed);
     let host = bench.host();
@@ -55,7 +54,7 @@ fn with_another_reactor(seed: u64) -> (Bench, Host, LockMember) {
     (bench, host, other)
 }
 
-/// Asks for protection, which is not granted while the other reactor is silent.
+/// Requests protection, which is not granted while the other reactor is silent.
 fn protect_alone(bench: &mut Bench, host: &mut Host) -> (QpId, Sent) {
     let (admin, _) = ready(bench, host);
     let asked = protect(host, admin);
@@ -65,7 +64,7 @@ fn protect_alone(bench: &mut Bench, host: &mut Host) -> (QpId, Sent) {
 }
 
 #[test]
-fn writes_that_were_begun_are_done_before_it_is_answered() {
+fn writes_in_flight_complete_before_protection() {
     let ranges: Vec<u8> = [(0u64, 8u32), (64, 8)]
         .iter()
         .flat_map(|(slba, blocks)| {
@@ -100,7 +99,7 @@ fn writes_that_were_begun_are_done_before_it_is_answered() {
         let [host, other] = &mut hosts;
         assert!(host.take(asked).is_none(), "{:?}", sqe.opcode);
         assert_eq!(bench.reactor.storage_mut().flushes, 0);
-        // From here on nothing is begun.
+        // Later writes do not start.
         let late = Sent {
             qp: before.qp,
             ..other.send_with(before.qp, command(io::WRITE, 4, 1), &[7; 512])
@@ -124,16 +123,16 @@ fn writes_that_were_begun_are_done_before_it_is_answered() {
     }
 }
 
-/// Its data may come late: then it is written late, and that is waited for.
+/// Its data may arrive late and are written late: the protection waits for that.
 #[test]
-fn a_write_whose_data_are_on_their_way_is_waited_for() {
+fn protection_waits_for_write_with_data_in_flight() {
     let mut bench = Bench::new(71);
     let (mut host, mut other) = (bench.host(), bench.host());
     let (admin, _) = ready(&mut bench, &mut host);
     let (_, qp) = ready(&mut bench, &mut other);
     let write = other.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
     other.provider.submit(bench.net.now());
-    // It sends that and answers no RDMA Read.
+    // It sends that and serves no RDMA Read.
     settle(&mut bench, &mut [&mut host]);
     let asked = protect(&mut host, admin);
     settle(&mut bench, &mut [&mut host]);
@@ -155,10 +154,10 @@ fn every_reactor_has_to_agree() {
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
 }
 
-/// Neither a host that goes with something on the disk nor one that goes before it
-/// is answered leaves anything behind that others wait for.
+/// Other commands do not wait for a host that disconnects with operations in a backing
+/// store, nor for one that disconnects before its response.
 #[test]
-fn hosts_that_go_meanwhile_keep_nobody_waiting() {
+fn departed_hosts_do_not_block_protection() {
     let mut bench = Bench::new(73);
     let mut hosts = [bench.host(), bench.host()];
     let write = command(io::WRITE, 4, 1);
@@ -178,16 +177,16 @@ fn hosts_that_go_meanwhile_keep_nobody_waiting() {
     assert_eq!(bench.reactor.storage_mut().flushes, 1);
 }
 
-/// A disk may hang. Who asks for another, or of the same when nothing is written to
-/// it, does not wait for queues that are gone.
+/// A backing store may stall. A request for another one, or for the same one without
+/// writes, does not wait for closed queues.
 #[test]
-fn what_a_queue_left_on_a_disk_counts_for_that_and_if_it_is_written() {
+fn only_writes_of_closed_queues_delay_protection() {
     for (opcode, writes) in [(io::READ, false), (io::WRITE, true)] {
         let mut bench = Bench::new(74);
         let mut host = bench.host();
         let (_, qp) = ready(&mut bench, &mut host);
         bench.reactor.storage_mut().hold = true;
-        // The first is done, in either case a read remains.
+        // The first is complete; in either case a read remains.
         host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
         host.send_with(qp, command(io::READ, 4, 1), &[0; 512]);
@@ -204,7 +203,7 @@ fn what_a_queue_left_on_a_disk_counts_for_that_and_if_it_is_written() {
         settle(&mut bench, &mut []);
         assert_eq!(barriers.each_ref().map(|one| one.is_quiet()), [false, true]);
         assert_eq!(locks.each_ref().map(|one| one.is_held()), [false, true]);
-        bench.reactor.storage_mut().lets_go = 1;
+        bench.reactor.storage_mut().completes = 1;
         settle(&mut bench, &mut []);
         assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
         assert_eq!(barriers[0].is_quiet(), !writes);
@@ -212,9 +211,9 @@ fn what_a_queue_left_on_a_disk_counts_for_that_and_if_it_is_written() {
     }
 }
 
-/// Another host may permit writes again at once, and never be without one.
+/// Another host may permit writes again at once, and write all the time.
 #[test]
-fn writes_that_were_begun_later_are_not_waited_for() {
+fn protection_does_not_wait_for_later_writes() {
     for leaves in [false, true] {
         let mut bench = Bench::new(75);
         let mut host = bench.host();
@@ -233,16 +232,17 @@ fn writes_that_were_begun_later_are_not_waited_for() {
             settle(&mut bench, &mut [&mut host]);
         }
         assert!(!barrier.is_quiet());
-        bench.reactor.storage_mut().lets_go = 1;
+        bench.reactor.storage_mut().completes = 1;
         settle(&mut bench, &mut [&mut host]);
         assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
         assert!(barrier.is_quiet());
     }
 }
 
-/// Otherwise a host that comes, asks and goes fills the memory.
+/// Otherwise a host that connects, sends a request and disconnects again and again fills
+/// the memory.
 #[test]
-fn of_a_queue_that_is_gone_nothing_waits() {
+fn closed_queue_leaves_no_waiting_request() {
     let (mut bench, mut host, other) = with_another_reactor(76);
     let (admin, _) = protect_alone(&mut bench, &mut host);
     let mut waits = Vec::new();

@@ -1,4 +1,4 @@
-//! Several providers on one reactor, and hosts of little means.
+//! Several providers on one reactor, and hosts with few resources.
 
 use nvmeof_wire::nvm::Io;
 use nvmeof_wire::opcode::{Opcode, io};
@@ -12,7 +12,7 @@ fn blocks(opcode: Opcode, slba: u64) -> Sqe {
 }
 
 #[test]
-fn hosts_of_different_providers_do_not_meet() {
+fn providers_are_independent() {
     let mut bench = Bench::new(1);
     let address = bench.listen_on_second();
     assert_eq!(address.port(), bench.address.port());
@@ -20,7 +20,7 @@ fn hosts_of_different_providers_do_not_meet() {
     let mut other = bench.host_by(address);
     let (_, a) = ready(&mut bench, &mut one);
     let (_, b) = ready(&mut bench, &mut other);
-    // Both providers number their queue pairs alike.
+    // Both providers use the same numbers for their queue pairs.
     let sent = one.send_with(a, blocks(io::WRITE, 0), &[1; 4096]);
     let also = other.send_with(b, blocks(io::WRITE, 8), &[2; 4096]);
     let mut answers = (None, None);
@@ -32,7 +32,7 @@ fn hosts_of_different_providers_do_not_meet() {
     let disk = &bench.reactor.storage_mut().disks[0];
     assert_eq!(disk[..4096], [1; 4096]);
     assert_eq!(disk[4096..8192], [2; 4096]);
-    // One that leaves takes nothing of the other's along.
+    // Closing one does not affect the other.
     drop(one);
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.queue_pairs() == 2
@@ -44,7 +44,7 @@ fn hosts_of_different_providers_do_not_meet() {
 }
 
 #[test]
-fn a_host_that_answers_one_read_at_a_time_is_asked_for_one() {
+fn rdma_reads_respect_the_limit_of_the_host() {
     let mut bench = Bench::new(2);
     let mut host = bench.host();
     host.reads_in = 1;

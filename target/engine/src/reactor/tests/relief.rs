@@ -27,12 +27,12 @@ fn given_up(bench: &Bench) -> u64 {
 }
 
 #[test]
-fn stalled_transfer_is_given_up_for_a_host_that_waits() {
+fn stalled_transfer_is_closed_for_a_waiting_host() {
     let mut bench = Bench::new(120);
     let (mut silent, mut good) = (bench.host(), bench.host());
     let (_, stuck) = ready(&mut bench, &mut silent);
     let (_, qp) = ready(&mut bench, &mut good);
-    // Of four buffers of this length one is for hosts that have shown nothing.
+    // Of four buffers of this length one is for hosts without a record.
     long_write(&mut silent, stuck);
     silent.provider.submit(bench.net.now());
     bench.run_for(&mut [&mut good], Duration::from_millis(20));
@@ -45,7 +45,7 @@ fn stalled_transfer_is_given_up_for_a_host_that_waits() {
 }
 
 #[test]
-fn stalled_transfer_is_kept_while_nobody_waits() {
+fn stalled_transfer_is_kept_without_waiting_hosts() {
     let mut bench = Bench::new(121);
     let (mut silent, mut good) = (bench.host(), bench.host());
     let (_, stuck) = ready(&mut bench, &mut silent);
@@ -62,9 +62,9 @@ fn stalled_transfer_is_kept_while_nobody_waits() {
     assert!(run(&mut bench, &mut silent, sent).0.status().is_success());
 }
 
-/// Whatever its queues wait for, it waits for itself.
+/// Whatever its queues wait for, they wait for their own host.
 #[test]
-fn transfers_of_a_lone_host_are_not_given_up() {
+fn transfers_of_a_lone_host_are_kept() {
     let config = ReactorConfig {
         capsules: 512,
         ..few_buffers()

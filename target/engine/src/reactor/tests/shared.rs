@@ -1,4 +1,4 @@
-//! Queues that draw from the receives of their device.
+//! Queues that use the shared receive queue of their device.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn bench(seed: u64, shared_receives: u32) -> Bench {
         shared_receives,
         ..few_buffers()
     };
-    // Nothing is kept for those who come by another port.
+    // Nothing is reserved for hosts of other ports.
     let limits = Limits {
         port_memory: 100,
         ..limits()
@@ -39,7 +39,7 @@ fn closed(bench: &mut Bench, host: &mut Host, queue_pairs: usize) {
     });
 }
 
-/// Reads that do not end as long as the disks are held.
+/// Reads that do not complete while the backing stores are held.
 fn held_reads(bench: &mut Bench, host: &mut Host, qp: QpId, count: u32) -> Vec<Sent> {
     bench.reactor.storage_mut().hold = true;
     (0..count)
@@ -63,7 +63,7 @@ fn receives_follow_the_queues_up_to_a_limit() {
 }
 
 #[test]
-fn the_limit_leaves_half_of_the_capsules() {
+fn shared_receives_leave_half_of_the_capsules() {
     let mut bench = bench(2, 4096);
     let all = free(&bench);
     let mut host = bench.host();
@@ -76,7 +76,7 @@ fn the_limit_leaves_half_of_the_capsules() {
 }
 
 #[test]
-fn receives_go_when_their_queues_do() {
+fn receives_are_freed_with_their_queues() {
     let mut bench = bench(3, 100);
     let all = free(&bench);
     let (mut small, mut large) = (bench.host(), bench.host());
@@ -88,7 +88,7 @@ fn receives_go_when_their_queues_do() {
         large.provider.disconnect(queue);
     }
     closed(&mut bench, &mut large, 2);
-    // What is posted comes back with commands, and is not posted again.
+    // Posted receives return with commands, and are not posted again.
     for _ in 0..100 {
         let sent = small.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
         run(&mut bench, &mut small, sent);
@@ -102,7 +102,7 @@ fn receives_go_when_their_queues_do() {
 }
 
 #[test]
-fn what_a_queue_took_with_it_is_replaced() {
+fn receives_of_closed_queues_are_replaced() {
     let mut bench = bench(4, 100);
     let all = free(&bench);
     let (mut good, mut bad) = (bench.host(), bench.host());
@@ -110,7 +110,7 @@ fn what_a_queue_took_with_it_is_replaced() {
     let (_, qp) = ready(&mut bench, &mut good);
     held_reads(&mut bench, &mut bad, io, 90);
     bench.until(&mut [&mut bad], |bench, _| {
-        // Those that wait for a buffer count as well.
+        // Commands that wait for a buffer count as well.
         bench.reactor.storage_mut().in_flight() > 0
     });
     bench.run_for(&mut [&mut bad], Duration::from_millis(100));
@@ -126,7 +126,7 @@ fn what_a_queue_took_with_it_is_replaced() {
 }
 
 #[test]
-fn hosts_wait_for_a_receive_and_get_one() {
+fn sends_wait_for_a_shared_receive() {
     let mut bench = bench(5, 64);
     let mut hosts = [bench.host(), bench.host()];
     let mut sent = Vec::new();
@@ -144,7 +144,7 @@ fn hosts_wait_for_a_receive_and_get_one() {
 }
 
 #[test]
-fn a_host_that_takes_more_than_its_part_is_closed() {
+fn host_over_its_share_is_disconnected() {
     let mut bench = bench(6, 512);
     let (mut good, mut bad) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut good);
@@ -164,7 +164,7 @@ fn a_host_that_takes_more_than_its_part_is_closed() {
 }
 
 #[test]
-fn a_connection_that_is_turned_away_leaves_nothing_behind() {
+fn rejected_connection_leaves_no_resources() {
     let config = ReactorConfig {
         shared_receives: 64,
         ..few_buffers()
@@ -194,7 +194,7 @@ fn a_connection_that_is_turned_away_leaves_nothing_behind() {
 }
 
 #[test]
-fn keep_alive_waits_for_nobody() {
+fn keep_alive_does_not_wait_for_shared_receives() {
     let mut bench = bench(8, 64);
     let mut hosts = [bench.host(), bench.host()];
     let queues = hosts.each_mut().map(|host| ready(&mut bench, host));
@@ -204,13 +204,13 @@ fn keep_alive_waits_for_nobody() {
     }
     for (host, (control, _)) in hosts.iter_mut().zip(queues) {
         let sent = host.send(control, bare(opcode::KEEP_ALIVE), &[]);
-        // They have none to be kept alive with, and are told so.
+        // They have no Keep Alive, and get an error.
         run(&mut bench, host, sent);
     }
 }
 
 #[test]
-fn one_queue_alone_waits_for_itself() {
+fn lone_queue_waits_for_its_own_receives() {
     let mut bench = bench(9, 512);
     let mut host = bench.host();
     let (_, cntlid) = admin(&mut bench, &mut host, 0);

@@ -1,4 +1,5 @@
-//! Commands that take one buffer after the other complete, whoever else is connected.
+//! Commands that need one buffer after the other complete, whichever other hosts are
+//! connected.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -19,8 +20,8 @@ use super::log::logged;
 use super::orders::close;
 use super::{Bench, NQN, few_buffers, limits};
 
-/// Commands of several pieces, more than there are buffers for, in flight before the
-/// first piece of any is done. Returns how many complete within ten seconds.
+/// More commands of several pieces than there are buffers, in flight before the first
+/// piece of any is complete. Returns how many complete within ten seconds.
 fn completed(bench: &mut Bench, send: impl Fn(&mut Host) -> Vec<Sent>, host: &mut Host) -> usize {
     bench.reactor.storage_mut().hold = true;
     let sent = send(host);
@@ -72,8 +73,8 @@ fn long_copies_beside_another_host_complete() {
     assert_eq!(bench.reactor.free_buffers().0, 64 + 4);
 }
 
-/// Copies between two pieces hold the short buffers with their lists: all that their host
-/// may have. A read that waits for a short one stands before them.
+/// Between two pieces, the Copy commands hold the short buffers with their lists, all
+/// that their host may have. A read that waits for a short one is queued before them.
 #[test]
 fn read_behind_copies_that_hold_all_short_buffers_completes() {
     let mut bench = Bench::new(75);
@@ -101,21 +102,21 @@ fn read_behind_copies_that_hold_all_short_buffers_completes() {
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// Has the disk do what it has, and nothing of what comes next.
-fn let_go_once(bench: &mut Bench, host: &mut Host) {
+/// Completes the operations of the backing store, and none of those that follow.
+fn complete_once(bench: &mut Bench, host: &mut Host) {
     bench.reactor.storage_mut().hold = false;
     bench.reactor.turn(bench.net.now()).unwrap();
     bench.reactor.storage_mut().hold = true;
     bench.run_for(&mut [host], Duration::from_millis(10));
 }
 
-/// Five Verify commands, of which one waits between two pieces: there are four buffers.
+/// Five Verify commands, one of which waits between two pieces: there are four buffers.
 fn one_between_pieces(bench: &mut Bench, host: &mut Host, qp: QpId) -> Vec<Sent> {
     bench.reactor.storage_mut().hold = true;
     let verify = |_| host.send(qp, command(io::VERIFY, 0, 2048), &[]);
     let verifies = (0..5).map(verify).collect();
     bench.run_for(&mut [host], Duration::from_millis(10));
-    let_go_once(bench, host);
+    complete_once(bench, host);
     assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
     verifies
 }
@@ -142,8 +143,8 @@ fn verify_that_waits_between_pieces_is_aborted() {
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// The namespace goes while one command waits for its first buffer and one between two
-/// pieces, and the disk answers nothing.
+/// The namespace is removed while one command waits for its first buffer and one between
+/// two pieces, and the backing store completes nothing.
 #[test]
 fn removed_namespace_ends_commands_that_wait_for_buffers() {
     let mut bench = Bench::new(73);
@@ -174,7 +175,7 @@ fn removed_namespace_ends_commands_that_wait_for_buffers() {
         None => true,
     });
     assert_eq!(verifies.len(), 4, "those that the disk has");
-    // These end when their piece is done.
+    // These end when their piece is complete.
     bench.reactor.storage_mut().hold = false;
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert!(verifies.iter().all(|sent| host.take(*sent).is_some()));
@@ -182,7 +183,7 @@ fn removed_namespace_ends_commands_that_wait_for_buffers() {
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// Once each, whatever it waits for: its disk, a buffer, or its host.
+/// Once each, whatever it waits for: its backing store, a buffer, or its host.
 #[test]
 fn commands_outstanding_for_ten_seconds_are_logged_once() {
     let mut bench = Bench::new(74);
@@ -213,9 +214,9 @@ fn commands_outstanding_for_ten_seconds_are_logged_once() {
     }
 }
 
-/// One buffer comes back at a time, and others take one each as long as they can.
+/// One buffer is returned at a time, and other hosts take one each as long as they can.
 #[test]
-fn compare_beside_reads_that_never_cease_completes() {
+fn compare_beside_continuous_reads_completes() {
     let mut bench = Bench::new(76);
     let mut hosts = [bench.host(), bench.host(), bench.host()];
     let qps = hosts.each_mut().map(|host| {
@@ -234,11 +235,11 @@ fn compare_beside_reads_that_never_cease_completes() {
     bench.run_for(&mut [host, one, other], Duration::from_millis(10));
     assert_eq!(bench.reactor.free_buffers().0, 16);
     let compare = host.send_with(qps[0], command(io::COMPARE, 0, 512), &data);
-    let mut fair_queue = 0;
+    let mut iterations = 0;
     let cqe = loop {
-        fair_queue += 1;
-        assert!(fair_queue < 32, "it waits for ever");
-        bench.reactor.storage_mut().lets_go = 1;
+        iterations += 1;
+        assert!(iterations < 32, "it waits for ever");
+        bench.reactor.storage_mut().completes = 1;
         bench.run_for(&mut [host, one, other], Duration::from_millis(10));
         if let Some((cqe, _)) = host.take(compare) {
             break cqe;
@@ -258,7 +259,7 @@ fn compare_beside_reads_that_never_cease_completes() {
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// Each has its first buffer, and there is no second one but the reserve.
+/// Each has its first buffer, and the only second one is the reserve.
 #[test]
 fn compares_that_hold_all_buffers_complete() {
     let mut bench = Bench::new(77);
@@ -275,14 +276,14 @@ fn compares_that_hold_all_buffers_complete() {
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }
 
-/// Its answers are not acknowledged, so that no slot is free for the next command.
+/// Its responses are not acknowledged, so that no slot is free for the next command.
 #[test]
-fn command_that_is_not_begun_for_ten_seconds_is_logged() {
-    let (mut bench, keeps) = Bench::late(78);
+fn command_not_started_for_ten_seconds_is_logged() {
+    let (mut bench, withholds) = Bench::late(78);
     let mut host = bench.host();
     let (_, cntlid) = admin(&mut bench, &mut host, 0);
     let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, 4, 0), cntlid);
-    keeps.store(true, Ordering::Relaxed);
+    withholds.store(true, Ordering::Relaxed);
     let lines = logged(|| {
         for _ in 0..2 {
             for _ in 0..4 {
@@ -292,7 +293,7 @@ fn command_that_is_not_begun_for_ten_seconds_is_logged() {
         }
         bench.run_for(&mut [&mut host], Duration::from_secs(12));
     });
-    let words = "waiting for commands of its queue or host that came before it";
+    let words = "waiting for commands of its queue or host that arrived before it";
     let its = lines.iter().filter(|line| line.contains(words));
     assert_eq!(its.count(), 4, "{lines:#?}");
 }

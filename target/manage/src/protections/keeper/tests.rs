@@ -1,4 +1,4 @@
-//! The thread, and one who writes when he is told to.
+//! The keeper thread, with a writer that the test controls.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,19 +8,19 @@ use nvmeof_target_core::{Keeping as Waiting, Limits, Model, NamespaceSpec, Subsy
 use super::*;
 
 const DISK: &str = "nqn.2026-11.org.example:disk";
-/// Longer than anything here takes that ends at all.
+/// Longer than any step of a test that succeeds.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Says what it is to write, and waits for what comes of it.
+/// Sends what it is to write, and waits for the result.
 struct Slow {
-    begun: Sender<Vec<usize>>,
+    started: Sender<Vec<usize>>,
     ends: Receiver<io::Result<()>>,
 }
 
 impl Write for Slow {
     fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
         let counts = changes.iter().map(|(_, all)| all.len()).collect();
-        self.begun.send(counts).unwrap();
+        self.started.send(counts).unwrap();
         let ended = self.ends.recv();
         ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")))
     }
@@ -29,7 +29,7 @@ impl Write for Slow {
 struct Scene {
     target: Target,
     mailbox: Mailbox,
-    begun: Receiver<Vec<usize>>,
+    started: Receiver<Vec<usize>>,
     end: Sender<io::Result<()>>,
     keeping: Keeping,
 }
@@ -53,9 +53,9 @@ fn scene() -> Scene {
         let uuid = [u8::try_from(nsid).unwrap(); 16];
         assert!(target.restore_protection(&nqn(), KeptProtection { nsid, uuid }));
     }
-    let ((begins, begun), (end, ends)) = (channel(), channel());
+    let ((starts, started), (end, ends)) = (channel(), channel());
     let slow = Slow {
-        begun: begins,
+        started: starts,
         ends,
     };
     let mailbox = Mailbox::new().unwrap();
@@ -64,7 +64,7 @@ fn scene() -> Scene {
     Scene {
         target,
         mailbox,
-        begun,
+        started,
         end,
         keeping,
     }
@@ -81,27 +81,27 @@ impl Scene {
 }
 
 #[test]
-fn what_comes_while_something_is_written_is_in_the_next_write() {
+fn request_during_a_save_is_in_the_next_save() {
     let scene = scene();
     let first = scene.forget(1);
-    assert_eq!(scene.begun.recv(), Ok(vec![1]));
-    // Nobody waits for the one who writes.
+    assert_eq!(scene.started.recv(), Ok(vec![1]));
+    // No thread waits for the writer.
     let later: Vec<_> = (0..500).map(|_| scene.forget(2)).collect();
     assert!(first.outcome().is_none());
     assert!(!scene.mailbox.holds(Mail::POLL));
     scene.end.send(Ok(())).unwrap();
     assert!(first.wait(LONG).unwrap().is_ok());
-    assert_eq!(scene.begun.recv(), Ok(vec![0]));
+    assert_eq!(scene.started.recv(), Ok(vec![0]));
     assert!(scene.mailbox.holds(Mail::POLL), "reactors go on");
     assert!(later.iter().all(|one| !one.is_over()));
     scene.end.send(Ok(())).unwrap();
     assert!(later.iter().all(|one| one.wait(LONG).unwrap().is_ok()));
     assert!(scene.target.forget_protection(&nqn(), None).is_none());
-    assert!(scene.begun.try_recv().is_err(), "one write of all");
+    assert!(scene.started.try_recv().is_err(), "one write of all");
 }
 
 #[test]
-fn who_waits_hears_why_it_is_not_kept() {
+fn failed_save_is_reported_to_waiting_command() {
     let scene = scene();
     let waits = scene.forget(1);
     scene.end.send(Err(io::Error::other("no room"))).unwrap();
@@ -115,14 +115,14 @@ fn who_waits_hears_why_it_is_not_kept() {
 }
 
 #[test]
-fn a_target_ends_while_its_file_hangs() {
+fn target_ends_while_its_file_is_unresponsive() {
     let scene = scene();
     let waits = scene.forget(1);
-    assert_eq!(scene.begun.recv(), Ok(vec![1]));
+    assert_eq!(scene.started.recv(), Ok(vec![1]));
     let Scene { keeping, end, .. } = scene;
     drop(keeping);
     assert!(waits.outcome().is_none());
-    // The thread that was left behind ends when the file does not hang any more.
+    // The abandoned thread ends when the file is responsive again.
     end.send(Ok(())).unwrap();
     assert!(waits.wait(LONG).unwrap().is_ok());
 }

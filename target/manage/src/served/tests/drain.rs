@@ -1,4 +1,4 @@
-//! Letting go of hosts with a reactor that takes its time, or hangs.
+//! Drains with a slow or unresponsive reactor.
 
 use std::sync::mpsc::channel;
 
@@ -6,26 +6,26 @@ use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
 use nvmeof_target_engine::Order;
 
-/// A configuration of which a drain takes as long as a reactor hangs.
+/// A configuration whose drain takes as long as the reactor is unresponsive.
 fn one() -> String {
     let good = text(&[(1, "ram:1M")]).replace("[reactor]", "[reactor]\ndrain_s = 0");
     with_one_reactor(&good)
 }
 
 #[test]
-fn a_drain_keeps_nobody_from_asking() {
+fn drain_does_not_block_queries() {
     let config = parse(&one());
     let (manager, mailbox) = manager(&one(), LONG);
-    let (told, ordered) = channel();
+    let (sender, ordered) = channel();
     let _puppet = Puppet::new(mailbox, move |order| {
         if let Order::Detach { answer } = order {
-            told.send(answer).unwrap();
+            sender.send(answer).unwrap();
         }
     });
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| manager.drain(&config));
         let answer = ordered.recv().unwrap();
-        // It waits for the reactor, and nobody waits for it.
+        // The drain waits for the reactor, and queries do not wait for the drain.
         let status = manager.status();
         assert!(status.ends_with(", being drained"), "{status}");
         for refused in [
@@ -45,7 +45,7 @@ fn a_drain_keeps_nobody_from_asking() {
 }
 
 #[test]
-fn a_drain_that_hangs_is_told_as_failed_and_can_be_tried_again() {
+fn stalled_drain_fails_and_can_be_retried() {
     let config = parse(&one());
     let (manager, mailbox) = manager(&one(), SHORT);
     let error = manager.drain(&config).unwrap_err().to_string();
@@ -56,7 +56,7 @@ fn a_drain_that_hangs_is_told_as_failed_and_can_be_tried_again() {
     ] {
         assert!(error.contains(word), "{word}: {error}");
     }
-    // It is not taken for done.
+    // The target does not count as drained.
     let status = manager.status();
     assert!(
         status.contains(", not drained (reactor 0 did not"),
@@ -65,7 +65,7 @@ fn a_drain_that_hangs_is_told_as_failed_and_can_be_tried_again() {
     assert!(manager.drained().failure().is_some());
     let error = manager.apply(&config).unwrap_err().to_string();
     assert!(error.contains("tries again"), "{error}");
-    // The reactor is back, and told of both.
+    // The reactor recovered, and gets both orders.
     let _puppet = Puppet::new(mailbox, |order| {
         if let Order::Detach { answer } = order {
             let _ = answer.send(());

@@ -1,4 +1,4 @@
-//! Files that are cut, grow, go and come back under a daemon that serves them.
+//! Served files that are truncated, extended, removed and restored.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,7 +16,7 @@ impl Daemon {
         file.set_len(len).unwrap();
     }
 
-    /// Looks after disks, of which that of namespace `nsid` failed.
+    /// Checks backing stores, of which that of namespace `nsid` failed.
     fn look_after(&self, nsid: u32, errno: Option<Errno>) -> bool {
         let model = self.manager.target.model();
         let subsystem = model.subsystems().first().unwrap();
@@ -40,7 +40,7 @@ impl Daemon {
         subsystem.namespace(nsid).unwrap().state
     }
 
-    /// Waits until no disk is being closed.
+    /// Waits until no backing store is being closed.
     fn settle(&self) {
         for _ in 0..12_000 {
             let mut state = self.manager.lock();
@@ -62,7 +62,7 @@ fn enable(daemon: &Daemon, nsid: u32) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn another_size_is_noticed() {
+fn changed_size_is_detected() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let both = [(1, path.to_str().unwrap()), (2, "ram:1M")];
@@ -75,11 +75,11 @@ fn another_size_is_noticed() {
         assert!(locked(&path) && !daemon.look_after(1, None));
         daemon.settle();
     }
-    // Somebody is appending to it.
+    // The file is being extended.
     Daemon::set_len(&path, (2 << 20) + 100);
     assert!(!daemon.look_after(1, None));
     assert_eq!(daemon.state(1), NamespaceState::Ready);
-    // Cut while it is read: that is another size, not the end.
+    // Truncated while it is read: the size changes, and the namespace is not faulted.
     Daemon::set_len(&path, 1 << 20);
     assert!(daemon.look_after(1, Some(Errno::ENXIO)));
     assert_eq!(daemon.served()[0], (1, 1 << 20));
@@ -89,7 +89,7 @@ fn another_size_is_noticed() {
 }
 
 #[test]
-fn what_is_gone_is_faulted_until_it_is_enabled() {
+fn lost_store_is_faulted_until_enabled() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = path.to_str().unwrap();
@@ -99,15 +99,15 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
     assert!(daemon.look_after(1, None));
     assert_eq!(daemon.state(1), NamespaceState::Faulted);
     assert_eq!(daemon.state(2), NamespaceState::Ready);
-    // It has its size as ever.
+    // It keeps its size.
     assert_eq!(daemon.served(), [(1, 1 << 20), (2, 1 << 20)]);
     let [fault] = &daemon.manager.faults()[..] else {
         panic!("{:?}", daemon.manager.faults());
     };
     assert_eq!((fault.nsid, fault.path.as_str()), (1, a));
-    let told = fault.to_string();
+    let message = fault.to_string();
     for word in ["0 bytes", "namespace enable", a, NQN] {
-        assert!(told.contains(word), "{word}: {told}");
+        assert!(message.contains(word), "{word}: {message}");
     }
     let status = daemon.manager.status();
     assert!(status.contains("2 namespaces (1 faulted)"), "{status}");
@@ -118,13 +118,13 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
         counted.collect::<Vec<_>>(),
         [("removed", 0), ("unreadable", 0), ("size", 1)]
     );
-    // It is not back, which keeps nothing else from being changed.
+    // It is still missing, which does not prevent other changes.
     assert!(enable(&daemon, 1).unwrap_err().contains("0 bytes"));
     let more = [(1, a), (2, "ram:1M"), (3, "ram:2M")];
     let report = daemon.manager.apply(&parse(&text(&more))).unwrap();
     assert_eq!(lines(&report.changes), ["namespace 3 is added"]);
     assert!(report.remarks[0].contains("0 bytes"), "{report:?}");
-    // Another file under its name, and larger.
+    // Another, larger file with its name.
     std::fs::remove_file(&path).unwrap();
     assert!(enable(&daemon, 1).unwrap_err().contains("no such file"));
     daemon.file("a.img", 2 << 20);
@@ -140,13 +140,13 @@ fn what_is_gone_is_faulted_until_it_is_enabled() {
     assert!(error.contains("no namespace 9"), "{error}");
 }
 
-/// Where we may make a block device.
+/// Requires permission to create a block device.
 #[test]
-fn a_block_device_without_a_size_was_removed() {
+fn block_device_of_size_zero_counts_as_removed() {
     let losetup = |arguments: &[&str]| {
         let run = Command::new("losetup").args(arguments).output().ok()?;
-        let told = String::from_utf8(run.stdout).ok()?;
-        run.status.success().then(|| told.trim().to_owned())
+        let message = String::from_utf8(run.stdout).ok()?;
+        run.status.success().then(|| message.trim().to_owned())
     };
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
@@ -167,12 +167,15 @@ fn a_block_device_without_a_size_was_removed() {
     losetup(&["--detach", &device]).unwrap();
     assert!(applied && emptied.is_some() && noticed);
     assert_eq!(counted, [("removed", 1), ("unreadable", 0), ("size", 0)]);
-    let told = faults[0].to_string();
-    assert!(told.contains(&device) && told.contains("is gone"), "{told}");
+    let message = faults[0].to_string();
+    assert!(
+        message.contains(&device) && message.contains("is gone"),
+        "{message}"
+    );
 }
 
 #[test]
-fn another_file_under_its_name_comes_only_when_that_is_said() {
+fn replaced_file_is_served_only_after_enable() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = [(1, path.to_str().unwrap())];
@@ -192,7 +195,7 @@ fn another_file_under_its_name_comes_only_when_that_is_said() {
 }
 
 #[test]
-fn applying_the_same_brings_it_back() {
+fn applying_the_same_document_recovers_faulted_namespace() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = [(1, path.to_str().unwrap())];
@@ -200,7 +203,7 @@ fn applying_the_same_brings_it_back() {
     for errno in [Errno::ENODEV, Errno::ENXIO, Errno::ESHUTDOWN] {
         assert!(daemon.look_after(1, Some(errno)));
         assert_eq!(daemon.state(1), NamespaceState::Faulted);
-        // At once: its own old lock is waited for.
+        // Immediately: it waits for the release of its own former lock.
         let changes = daemon.apply(&a).unwrap();
         assert_eq!(
             changes,
@@ -208,7 +211,7 @@ fn applying_the_same_brings_it_back() {
         );
         assert_eq!(daemon.state(1), NamespaceState::Ready);
     }
-    // What is faulted can be removed, and its number goes with it.
+    // A faulted namespace can be removed, with its NSID.
     assert!(daemon.look_after(1, Some(Errno::ENODEV)));
     assert_eq!(daemon.apply(&[]).unwrap(), ["namespace 1 is removed"]);
     daemon.settle();
@@ -216,7 +219,7 @@ fn applying_the_same_brings_it_back() {
 }
 
 #[test]
-fn a_bad_block_is_not_the_end_of_a_disk() {
+fn bad_block_does_not_fault_namespace() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     daemon.apply(&[(1, path.to_str().unwrap())]).unwrap();
@@ -227,7 +230,7 @@ fn a_bad_block_is_not_the_end_of_a_disk() {
 }
 
 #[test]
-fn a_namespace_is_switched_off_and_on() {
+fn namespace_is_disabled_and_enabled() {
     let daemon = Daemon::start(&[(2, "ram:1M")]);
     let path = daemon.file("a.img", 1 << 20);
     let good = text(&[(2, "ram:1M"), (1, path.to_str().unwrap())]);
@@ -247,7 +250,7 @@ fn a_namespace_is_switched_off_and_on() {
     assert_eq!(apply(&off), ["namespace 1 is disabled"]);
     daemon.settle();
     assert!(!locked(&path));
-    // Then it need not even be there.
+    // A disabled namespace does not need its file.
     std::fs::remove_file(&path).unwrap();
     assert_eq!(apply(&off), Vec::<String>::new());
     assert!(daemon.manager.apply(&parse(&good)).is_err());

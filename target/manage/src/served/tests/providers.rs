@@ -1,4 +1,4 @@
-//! Ports over providers that no port had when the target started.
+//! Ports with providers that no port had when the target started.
 
 use nvmeof_rdma::ListenerId;
 
@@ -8,7 +8,7 @@ use crate::ports::{Means, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 
-/// The usual configuration with one more port, over what `provider` says.
+/// The usual configuration with one more port over `provider`.
 fn with_port(folder: &Path, provider: &str) -> String {
     let head = format!("[shm]\nfolder = {folder:?}\n");
     let port = format!("[[port]]\ntraddr = \"127.0.0.2\"\ntrsvcid = 0\nprovider = {provider}\n");
@@ -20,14 +20,14 @@ fn without_port(folder: &Path) -> String {
     text[..text.rfind("[[port]]").unwrap()].to_owned()
 }
 
-/// What serves each port.
+/// The providers of each port.
 fn served(manager: &Manager) -> Vec<String> {
     let ports = manager.ports();
     ports.iter().map(Port::provider_names).collect()
 }
 
 #[test]
-fn a_port_may_bring_a_provider_that_no_port_had_yet() {
+fn added_port_may_use_a_new_provider() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = || std::fs::read_dir(folder.path()).unwrap().count();
     let before = parse(&without_port(folder.path()));
@@ -37,7 +37,7 @@ fn a_port_may_bring_a_provider_that_no_port_had_yet() {
     let next = parse(&with_port(folder.path(), "[\"iwarp\", \"shm\"]"));
     let plan = manager.plan(&next).unwrap();
     assert_eq!(plan.changes.len(), 1, "{:?}", plan.changes);
-    // A plan leaves nothing behind.
+    // A plan leaves nothing open.
     assert_eq!(providers(), [ProviderName::Iwarp]);
     assert_eq!(sockets(), 0);
     for _ in 0..2 {
@@ -45,7 +45,7 @@ fn a_port_may_bring_a_provider_that_no_port_had_yet() {
         assert_eq!(served(&manager), ["iwarp", "iwarp, shm"]);
         assert_eq!(providers(), [ProviderName::Iwarp, ProviderName::Shm]);
         assert!(sockets() > 0);
-        // It goes with its port, and is there for the next.
+        // It stays when its port is removed, and the next port uses it.
         let _ = manager.apply(&before).unwrap();
         assert_eq!(served(&manager), ["iwarp"]);
         assert_eq!(sockets(), 0);
@@ -54,10 +54,9 @@ fn a_port_may_bring_a_provider_that_no_port_had_yet() {
     server.join().unwrap();
 }
 
-/// A device that speaks iWARP takes the TCP port, which software is not to have
-/// by then.
+/// A device that supports iWARP needs the TCP port, so it must listen before software iWARP.
 #[test]
-fn one_that_came_later_listens_in_its_turn() {
+fn later_provider_listens_in_provider_order() {
     let names = vec![ProviderName::Iwarp, ProviderName::Shm, ProviderName::Verbs];
     let means = Means::new(0, 0);
     let reactors = Reactors::new([].into(), Providers::new(names), means, Vec::new());
@@ -69,9 +68,9 @@ fn one_that_came_later_listens_in_its_turn() {
     );
 }
 
-/// Nobody named it, and it would serve this port at the start of a target.
+/// `auto` does not name it, and would use it for this port at the start of a target.
 #[test]
-fn auto_means_the_same_later_as_at_the_start() {
+fn auto_selects_the_same_providers_at_run_time() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&parse(&without_port(folder.path()))).unwrap();
     let manager = Arc::clone(server.manager());
@@ -82,8 +81,7 @@ fn auto_means_the_same_later_as_at_the_start() {
     server.join().unwrap();
 }
 
-/// What does the orders of a manager of one reactor; `adds` says whether a
-/// provider is taken.
+/// Carries out the orders of a manager of one reactor; `adds`: whether it accepts a provider.
 fn puppet(mailbox: Mailbox, adds: bool) -> Puppet {
     let mut kept = Vec::new();
     Puppet::new(mailbox, move |order| match order {
@@ -101,12 +99,12 @@ fn puppet(mailbox: Mailbox, adds: bool) -> Puppet {
 }
 
 #[test]
-fn a_port_whose_provider_a_reactor_does_not_take_is_refused() {
+fn provider_not_accepted_by_a_reactor_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let before = with_one_reactor(&without_port(folder.path()));
     let next = with_one_reactor(&with_port(folder.path(), "\"shm\""));
     let (manager, mailbox) = manager(&before, SHORT);
-    let hangs = puppet(mailbox.clone(), false);
+    let unresponsive = puppet(mailbox.clone(), false);
     let error = manager.apply(&parse(&next)).unwrap_err().to_string();
     let line = next
         .lines()
@@ -117,18 +115,18 @@ fn a_port_whose_provider_a_reactor_does_not_take_is_refused() {
         error.starts_with(&format!("target.toml:{line}: provider: shm: ")),
         "{error}"
     );
-    assert!(error.contains("a reactor did not answer"), "{error}");
+    assert!(error.contains("a reactor did not respond"), "{error}");
     assert_eq!(manager.reactors.providers.names(), [ProviderName::Iwarp]);
     assert_eq!(served(&manager), ["iwarp"]);
-    drop(hangs);
-    // Its descriptors are there for the next try.
+    drop(unresponsive);
+    // Its descriptors are available for the next attempt.
     let _takes = puppet(mailbox, true);
     let _ = manager.apply(&parse(&next)).unwrap();
     assert_eq!(served(&manager), ["iwarp", "shm"]);
 }
 
 #[test]
-fn a_provider_for_which_no_descriptors_are_left_is_told() {
+fn provider_without_descriptors_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let one = |text: String| parse(&with_one_reactor(&text));
     let before = with_one_reactor(&without_port(folder.path()));
@@ -137,8 +135,11 @@ fn a_provider_for_which_no_descriptors_are_left_is_told() {
     manager.reactors.means.lock().unwrap().files = 1;
     let named = one(with_port(folder.path(), "\"shm\""));
     let error = manager.plan(&named).map(drop).unwrap_err().to_string();
-    assert!(error.contains("provider: shm: those that serve"), "{error}");
-    // Where nobody asked for it the port is served without.
+    assert!(
+        error.contains("provider: shm: the providers in use"),
+        "{error}"
+    );
+    // If it is optional, the port is served without it.
     let auto = one(with_port(folder.path(), "\"auto\""));
     let _ = manager.apply(&auto).unwrap();
     assert_eq!(served(&manager), ["iwarp", "iwarp"]);

@@ -1,4 +1,4 @@
-//! A manager over a reactor that does what a test says.
+//! A manager with a fake reactor that a test controls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,20 +10,20 @@ use crate::ports::{self, Means, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 
-/// For an answer that comes.
+/// Time limit for a reply that arrives.
 pub(super) const LONG: Duration = Duration::from_secs(120);
-/// For one that does not, where others come from a thread that may be slow.
+/// Time limit for a reply that does not arrive, while others come from a slow thread.
 pub(super) const SHORT: Duration = Duration::from_secs(5);
 
-/// What the reactor does with orders until it is dropped.
+/// The fake reactor, which carries out orders until it is dropped.
 pub(super) struct Puppet {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A manager of a target with that configuration, whose only reactor is the
-/// owner of the mailbox and hangs when it does not answer for so long.
-pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox) {
+/// A manager of a target with that configuration. Its only reactor owns the mailbox, and counts
+/// as unresponsive if it does not reply within `timeout`.
+pub(super) fn manager(text: &str, timeout: Duration) -> (Arc<Manager>, Mailbox) {
     let config = parse(text);
     let ports = ports::plan(&config).unwrap();
     let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
@@ -35,18 +35,18 @@ pub(super) fn manager(text: &str, patience: Duration) -> (Arc<Manager>, Mailbox)
     let means = Means::new(1, 64);
     let providers = Providers::new(vec![ProviderName::Iwarp]);
     let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
-    let reactors = reactors.with_patience(patience);
+    let reactors = reactors.with_timeout(timeout);
     let manager = Manager::new(target, reactors, &config, ports, pool, known);
     (Arc::new(manager), mailbox)
 }
 
 impl Puppet {
-    /// Has `act` do what the manager orders.
+    /// Calls `act` for each order of the manager.
     pub(super) fn new(mailbox: Mailbox, mut act: impl FnMut(Order) + Send + 'static) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
+        let has_ended = Arc::clone(&ended);
         let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Acquire) {
+            while !has_ended.load(Ordering::Acquire) {
                 mailbox.take_orders().into_iter().for_each(&mut act);
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -1,4 +1,4 @@
-//! A namespace whose file is made another size.
+//! Resizing a namespace with its file.
 
 use std::os::fd::AsRawFd;
 use std::sync::Mutex as Shared;
@@ -29,7 +29,7 @@ fn bytes(manager: &Manager) -> u64 {
     manager.model().subsystems()[0].namespaces()[0].bytes()
 }
 
-/// In which sizes it is written best, as hosts are told.
+/// The preferred write granularity that Identify reports.
 fn granularity(manager: &Manager) -> u64 {
     let preferred = manager.model().subsystems()[0].namespaces()[0].preferred;
     preferred.write.into()
@@ -46,12 +46,12 @@ fn scene() -> (TempDir, PathBuf, String) {
 }
 
 #[test]
-fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
+fn file_shrinks_after_the_last_command_and_grows_before_the_first() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, LONG);
     let block = statvfs(&path).unwrap().fragment_size();
     assert_eq!(granularity(&manager), block);
-    // What the reactor finds when it is told to open and to close disks.
+    // The sizes when the reactor gets orders to open and to close backing stores.
     let seen = Arc::new(Shared::new(Vec::new()));
     let (sees, its, at) = (Arc::clone(&seen), Arc::clone(&manager), path.clone());
     let puppet = Puppet::new(mailbox, move |order| {
@@ -82,17 +82,17 @@ fn a_file_is_cut_after_the_last_command_and_grows_before_the_first() {
     assert_eq!(granularity(&manager), block);
     drop(puppet);
     let seen = seen.lock().unwrap();
-    // Namespace and file: smaller is the namespace first, larger the file.
+    // Shrinking resizes the namespace first, extending resizes the file first.
     let small = [("open", 4, 4), ("close", 1, 4)];
     assert_eq!(seen[..2], small);
     assert_eq!(seen[2], ("open", 1, 2));
 }
 
 #[test]
-fn nothing_is_cut_while_a_command_may_want_it() {
+fn file_does_not_shrink_under_commands() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, SHORT);
-    // Commands in flight do not end.
+    // Commands in flight do not complete.
     let closing = Arc::new(Shared::new(Vec::new()));
     let waits = Arc::clone(&closing);
     let _puppet = Puppet::new(mailbox, move |order| match order {
@@ -102,17 +102,17 @@ fn nothing_is_cut_while_a_command_may_want_it() {
     });
     let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
     assert!(
-        error.contains("did not complete") && error.contains("nothing was cut"),
+        error.contains("did not complete") && error.contains("the file was not truncated"),
         "{error}"
     );
     assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
 }
 
 #[test]
-fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
+fn file_is_not_truncated_under_command_of_earlier_attempt() {
     let (_folder, path, text) = scene();
     let (manager, mailbox) = manager(&text, SHORT);
-    // Commands in flight on the first disk do not end, those on others do.
+    // Commands in flight on the first backing store do not complete, those on others do.
     let stalled = Arc::new(Shared::new(Vec::new()));
     let stalls = Arc::clone(&stalled);
     let _puppet = Puppet::new(mailbox, move |order| match order {
@@ -130,7 +130,7 @@ fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
     });
     for _ in 0..2 {
         let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
-        assert!(error.contains("nothing was cut"), "{error}");
+        assert!(error.contains("the file was not truncated"), "{error}");
         assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
     }
     for (answer, _) in stalled.lock().unwrap().drain(..) {
@@ -141,7 +141,7 @@ fn nothing_is_cut_while_a_command_of_an_earlier_try_may_want_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
+fn file_that_cannot_be_truncated_keeps_namespace_size() {
     let file = memfd_create("a", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let text = with_one_reactor(&text(&[(1, path.to_str().unwrap())]));
@@ -151,7 +151,7 @@ fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
     let _puppet = Puppet::new(mailbox, move |order| match order {
         Order::Open { answer, .. } => drop(answer.send(Ok(()))),
         Order::Close { disks, answer } => {
-            // Sealed a moment before, it cannot be cut any more.
+            // The file is sealed now, and cannot be truncated any more.
             let seals = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
             fcntl(&file, seals).unwrap();
             for (disk, _) in disks {
@@ -161,12 +161,12 @@ fn a_file_that_cannot_be_cut_leaves_the_namespace_as_it_was() {
         _ => {}
     });
     let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
-    assert!(error.contains("nothing was cut off"), "{error}");
+    assert!(error.contains("the file was not truncated"), "{error}");
     assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
 }
 
 #[test]
-fn another_file_with_the_name_is_not_touched() {
+fn replaced_file_is_not_resized() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = [(1, path.to_str().unwrap())];
@@ -183,14 +183,14 @@ fn another_file_with_the_name_is_not_touched() {
     }
     std::fs::remove_file(&path).unwrap();
     assert!(daemon.manager.resize_one(to(1, 4 << 20)).is_err());
-    // Its name back.
+    // The file gets its name again.
     std::fs::rename(&served, &path).unwrap();
     let _ = daemon.manager.resize_one(to(1, 4 << 20)).unwrap();
     assert_eq!((len(&path), daemon.served()), (4 << 20, vec![(1, 4 << 20)]));
 }
 
 #[test]
-fn what_is_read_only_disabled_faulted_or_memory_keeps_its_size() {
+fn readonly_disabled_faulted_or_ram_namespace_is_not_resized() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let other = daemon.file("b.img", 1 << 20);
@@ -205,12 +205,12 @@ fn what_is_read_only_disabled_faulted_or_memory_keeps_its_size() {
     let _ = apply(&good);
     assert!(error(1).contains("memory"));
     let _ = apply(&(good.clone() + "readonly = true\n"));
-    assert!(error(2).contains("read only"), "{}", error(2));
+    assert!(error(2).contains("read-only"), "{}", error(2));
     let _ = apply(&(good + "enabled = false\n"));
     assert!(error(2).contains("disabled"), "{}", error(2));
     let b = text(&[(2, other.to_str().unwrap())]) + "readonly = true\n";
     let _ = apply(&b);
-    assert!(error(2).contains("read only"), "{}", error(2));
+    assert!(error(2).contains("read-only"), "{}", error(2));
     let _ = apply(&text(&[]));
     let _ = apply(&text(&[(2, a)]));
     std::fs::OpenOptions::new()
@@ -233,7 +233,7 @@ fn what_is_read_only_disabled_faulted_or_memory_keeps_its_size() {
 }
 
 #[test]
-fn a_file_of_half_a_block_keeps_nothing_else_from_being_changed() {
+fn file_of_partial_blocks_does_not_prevent_other_changes() {
     let daemon = Daemon::start(&[]);
     let path = daemon.file("a.img", 1 << 20);
     let a = path.to_str().unwrap();
@@ -248,7 +248,7 @@ fn a_file_of_half_a_block_keeps_nothing_else_from_being_changed() {
             assert!(remark.contains(&size.to_string()), "{remark}");
             assert!(remark.contains("namespace 1"), "{remark}");
         }
-        // Who asks for just that one hears of it.
+        // A request for that namespace gets the error.
         let looked = daemon.manager.resize_one(NewSize {
             size: None,
             ..to(1, 0)

@@ -1,4 +1,4 @@
-//! A document is served as a whole or not at all, whatever fails, and when.
+//! A document is served completely or not at all, at whatever step it fails.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -24,13 +24,13 @@ fn own_address() -> Ipv4Addr {
     Ipv4Addr::from_bits(0x7F80_0000 | std::process::id() & 0x7F_FFFF)
 }
 
-/// A port of that address that nobody has at the moment.
+/// A port of that address that is free now.
 fn free_port() -> u16 {
     let taken = TcpListener::bind((own_address(), 0)).unwrap();
     taken.local_addr().unwrap().port()
 }
 
-/// Waits until reactors have closed what is not served.
+/// Waits until reactors have closed the file.
 fn unlocked(path: &Path) -> bool {
     let until = Instant::now() + LONG;
     while locked(path) && Instant::now() < until {
@@ -40,7 +40,7 @@ fn unlocked(path: &Path) -> bool {
 }
 
 #[test]
-fn a_port_that_cannot_be_leaves_no_disk_and_a_disk_no_port() {
+fn failed_port_or_store_leaves_neither() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
     let path = daemon.file("a.img", 1 << 20);
     let taken = TcpListener::bind((own_address(), 0)).unwrap();
@@ -56,15 +56,15 @@ fn a_port_that_cannot_be_leaves_no_disk_and_a_disk_no_port() {
 
     assert_eq!(daemon.served(), [(1, 1 << 20)]);
     assert_eq!(daemon.manager.ports().len(), 1);
-    // With both as they should be it is done.
+    // With both available, the change succeeds.
     let report = daemon.manager.apply(&parse(&with(&path, port))).unwrap();
     assert_eq!(report.changes.len(), 2, "{report:?}");
     assert!(locked(&path) && TcpStream::connect((own_address(), port)).is_ok());
 }
 
-/// The last thing that can fail: everything else is found out before.
+/// The last step that can fail: all other errors are found before.
 #[test]
-fn a_disk_that_a_reactor_cannot_open_is_blamed_and_nothing_changes() {
+fn store_that_fails_to_open_is_named_and_nothing_changes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.img");
     std::fs::File::create(&path)

@@ -1,4 +1,4 @@
-//! What outlives the namespace that is served, and the target.
+//! State that outlives the served namespace, and the target.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::{DISK, KeptBook, without_keeper};
 use crate::{Keeping, Limits, SubsystemSpec};
 
-/// A target, and where what hosts protect of its subsystem is kept.
+/// A target, and the saved protections of its subsystem.
 struct Scene {
     target: Target,
     reactor_metrics: Arc<KeptBook>,
@@ -43,20 +43,20 @@ impl Scene {
         self.reactor_metrics.full.store(full, Ordering::Relaxed);
     }
 
-    /// What was kept last.
+    /// The last saved state.
     fn kept(&self) -> Vec<KeptProtection> {
         let kept = self.reactor_metrics.kept.lock().unwrap();
         kept.1.get(&nqn()).cloned().unwrap_or_default()
     }
 
-    /// How often something was kept, and the namespaces of the last time.
+    /// Number of saves, and the namespaces of the last one.
     fn numbers(&self) -> (usize, Vec<u32>) {
         let times = self.reactor_metrics.kept.lock().unwrap().0;
         (times, self.kept().iter().map(|one| one.nsid).collect())
     }
 
-    /// An administrator removes namespaces. Says whether that is kept, if there is
-    /// anything to be kept.
+    /// An administrator removes namespaces. Returns whether that was saved, if there was
+    /// anything to save.
     fn forget(&self, nsid: Option<u32>) -> Option<bool> {
         let keeping = self.target.forget_protection(&nqn(), nsid)?;
         self.reactor_metrics.write(&self.target);
@@ -67,7 +67,7 @@ impl Scene {
 /// Base 2.1, 8.1.16.1, figure 621: of the states that there are, Write Protect is
 /// persistent across power cycles.
 #[test]
-fn what_is_protected_for_good_is_kept_before_it_is_answered() {
+fn permanent_protection_is_saved_before_completion() {
     let scene = scene();
     let mut admin = scene.admin();
     let numbers = || scene.numbers();
@@ -76,7 +76,7 @@ fn what_is_protected_for_good_is_kept_before_it_is_answered() {
     assert!(end(&mut admin, request, Executed::Ok).is_success());
     assert_eq!(numbers(), (1, vec![1]));
     let kept = scene.kept()[0];
-    // Started again.
+    // Restart.
     let again = target();
     assert!(again.restore_protection(&nqn(), kept));
     assert!(!again.restore_protection(&nqn(), KeptProtection { nsid: 2, ..kept }));
@@ -85,10 +85,10 @@ fn what_is_protected_for_good_is_kept_before_it_is_answered() {
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     set(&mut after, 1, WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
-    // The states that are not.
+    // The states that are not persistent.
     set(&mut admin, 1, WriteProtection::UNTIL_POWER_CYCLE);
     assert_eq!(numbers(), (2, vec![]));
-    // And what cannot be kept is not granted.
+    // A failed save is not granted.
     scene.full(true);
     let mut spec = subsystem();
     spec.namespaces[0].uuid = Some([9; 16]);
@@ -101,10 +101,10 @@ fn what_is_protected_for_good_is_kept_before_it_is_answered() {
     assert_eq!(numbers(), (3, vec![1]));
 }
 
-/// A document without it, a file that is missing: nobody said that hosts may write
-/// there again.
+/// A configuration without it, or a missing file, does not permit hosts to write
+/// again.
 #[test]
-fn what_is_protected_is_so_again_when_it_comes_back() {
+fn protection_returns_with_the_namespace() {
     let scene = scene();
     let target = &scene.target;
     let again = |without: &[SubsystemSpec]| {
@@ -123,7 +123,7 @@ fn what_is_protected_is_so_again_when_it_comes_back() {
     spec.namespaces.remove(0);
     assert_eq!(again(&[spec.clone(), closed()]), protected);
     assert_eq!(again(&[closed()]), protected);
-    // What hosts set of others meanwhile takes nothing from it.
+    // Requests for other namespaces meanwhile do not affect it.
     let _ = apply(target, &[closed()]);
     let mut other = spec.clone();
     other.namespaces[0].readonly = false;
@@ -134,13 +134,13 @@ fn what_is_protected_is_so_again_when_it_comes_back() {
     assert_eq!(scene.numbers().1, [1, nsid]);
     set(&mut admin, nsid, WriteProtection::NONE);
     assert_eq!(scene.numbers().1, [1]);
-    // Nor is another one protected that has its number.
+    // Another namespace with the same NSID is not protected.
     let mut another = subsystem();
     another.namespaces[0].uuid = Some([9; 16]);
     let _ = apply(target, &[another, closed()]);
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     assert_eq!(again(&[closed()]), protected);
-    // Unless an administrator says that it is no more.
+    // Unless an administrator removes it.
     for (without, nsid) in [([spec, closed()].to_vec(), Some(1)), (vec![closed()], None)] {
         let _ = apply(target, &without);
         assert_eq!(scene.forget(Some(2)), None);
@@ -158,9 +158,9 @@ fn what_is_protected_is_so_again_when_it_comes_back() {
     }
 }
 
-/// Put deferred at the start, for a file that is missing: it is protected when it comes.
+/// Deferred at start because its file is missing: it is protected when it is added.
 #[test]
-fn what_was_protected_before_the_start_waits_for_its_namespace() {
+fn saved_protection_waits_for_its_namespace() {
     let uuid = target().model().subsystems()[0].namespace(1).unwrap().uuid;
     let mut without = subsystem();
     without.namespaces.remove(0);
@@ -172,20 +172,20 @@ fn what_was_protected_before_the_start_waits_for_its_namespace() {
         let _ = apply(target, &[subsystem(), closed()]);
         let (mut admin, mut queue) = scene.ready();
         assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
-        // One that is there again when it is forgotten is as new.
+        // A namespace that returns after it was forgotten is not protected.
         let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
         admin.plain(enable.to_sqe());
         let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
         admin.run(request, &[], &[]);
         assert_eq!(scene.forget(Some(1)), Some(true));
-        assert!(admin.queue.poll(admin.now).is_some(), "hosts are told");
+        assert!(admin.queue.poll(admin.now).is_some(), "hosts are notified");
         assert_eq!(write(&mut queue), Status::SUCCESS);
     }
 }
 
-/// The host hears that nothing came of it.
+/// The command fails.
 #[test]
-fn what_cannot_be_kept_is_as_it_was() {
+fn protection_that_cannot_be_saved_is_unchanged() {
     let scene = scene();
     let (mut admin, mut queue) = scene.ready();
     let full = |full| scene.full(full);
@@ -209,7 +209,7 @@ fn what_cannot_be_kept_is_as_it_was() {
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
-/// A command that waits to be kept, and its place.
+/// A command that waits for a save, and the save.
 fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, Keeping) {
     let (mut request, mut action) = begin_set(host, 1, state);
     if let Action::Execute(_) = action {
@@ -223,7 +223,7 @@ fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, Keeping) {
     }
 }
 
-/// What becomes of it when it is known.
+/// The outcome, once it is known.
 fn after_keep(host: &mut Host, (mut request, keeping): (Request, Keeping)) -> Action {
     let kept = keeping.outcome().unwrap().is_ok();
     host.queue
@@ -234,14 +234,14 @@ fn is_answered(action: &Action, status: Status) -> bool {
     matches!(action, Action::Respond(response) if response.cqe.status().without_more() == status)
 }
 
-/// Whoever keeps it may hang for ever. Nothing else waits for that.
+/// The keeper may stall forever. Nothing else waits for it.
 #[test]
-fn only_the_command_waits_until_it_is_kept() {
+fn only_the_command_waits_for_its_save() {
     let scene = scene();
     let (mut admin, mut queue) = scene.ready();
     let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
-    // Taken, and not written.
-    let in_work = scene.target.to_keep().unwrap();
+    // Taken, and not saved.
+    let save = scene.target.to_keep().unwrap();
     let later = begin_keep(&mut admin, WriteProtection::NONE);
     assert!(scene.target.to_keep().is_none(), "one after the other");
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
@@ -256,7 +256,7 @@ fn only_the_command_waits_until_it_is_kept() {
         assert!(keeping.outcome().is_none());
     }
     assert!(forgotten.wait(std::time::Duration::ZERO).is_none());
-    in_work.end(Ok(()));
+    save.end(Ok(()));
     assert!(waits.1.outcome().unwrap().is_ok());
     assert!(later.1.outcome().is_none());
     scene.reactor_metrics.write(&scene.target);
@@ -264,20 +264,20 @@ fn only_the_command_waits_until_it_is_kept() {
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
-/// However many hosts ask: there is one write of them all.
+/// Any number of requests is saved at once.
 #[test]
-fn requests_that_wait_are_kept_together() {
+fn pending_requests_are_saved_together() {
     let scene = scene();
     let mut admins = [scene.admin(), scene.admin()];
     let first = begin_keep(&mut admins[0], WriteProtection::PROTECTED);
-    let in_work = scene.target.to_keep().unwrap();
+    let save = scene.target.to_keep().unwrap();
     let mut waiting = Vec::new();
     for _ in 0..100 {
         for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
             waiting.push(begin_keep(&mut admins[1], state));
         }
     }
-    in_work.end(Ok(()));
+    save.end(Ok(()));
     assert!(is_answered(
         &after_keep(&mut admins[0], first),
         Status::SUCCESS
@@ -292,9 +292,9 @@ fn requests_that_wait_are_kept_together() {
     assert!(scene.target.to_keep().is_none());
 }
 
-/// Whoever waits hears of it also when the keeper goes, and the queue may be gone.
+/// Requests get the outcome also if the keeper ends, and the queue may be closed.
 #[test]
-fn a_keeper_that_goes_has_not_kept_it() {
+fn dropped_save_is_a_failure() {
     let scene = scene();
     let (mut admin, mut queue) = scene.ready();
     let mut lost = scene.admin();
@@ -305,7 +305,7 @@ fn a_keeper_that_goes_has_not_kept_it() {
     let action = after_keep(&mut admin, waits);
     assert!(is_answered(&action, Status::INTERNAL_ERROR), "{action:?}");
     assert_eq!(write(&mut queue), Status::SUCCESS);
-    // Of a queue that went what it asked for is kept.
+    // The request of a closed queue is saved.
     let mut lost = scene.admin();
     let _ = begin_keep(&mut lost, WriteProtection::PROTECTED);
     drop(lost);
@@ -314,18 +314,18 @@ fn a_keeper_that_goes_has_not_kept_it() {
     assert_eq!(scene.numbers(), (1, vec![1]));
 }
 
-/// A change that comes while one is written is in the next one, also when the
-/// subsystem goes and comes meanwhile.
+/// A change during a save is in the next one, also if the subsystem is removed and
+/// added meanwhile.
 #[test]
-fn what_is_being_written_goes_along_with_the_subsystem() {
+fn save_in_progress_survives_removal_of_the_subsystem() {
     for written in [true, false] {
         let scene = scene();
         let mut admin = scene.admin();
         let _ = begin_keep(&mut admin, WriteProtection::PROTECTED);
-        let in_work = scene.target.to_keep().unwrap();
+        let save = scene.target.to_keep().unwrap();
         let _ = apply(&scene.target, &[closed()]);
         let result = written.then_some(());
-        in_work.end(result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
+        save.end(result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
         let _ = apply(&scene.target, &[subsystem(), closed()]);
         let expected = match written {
             true => WriteProtection::PROTECTED,
@@ -337,7 +337,7 @@ fn what_is_being_written_goes_along_with_the_subsystem() {
 
 /// Base 2.1, 3.7.2: commands that are outstanding are not answered after a reset.
 #[test]
-fn a_command_that_waits_over_a_reset_is_not_answered() {
+fn command_waiting_across_a_reset_gets_no_response() {
     let scene = scene();
     let mut admin = scene.admin();
     let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
@@ -353,7 +353,7 @@ fn a_command_that_waits_over_a_reset_is_not_answered() {
     assert!(matches!(action, Action::Hold), "{action:?}");
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED, "it is so");
     set(&mut admin, 1, WriteProtection::NONE);
-    // What was written is made stable meanwhile.
+    // Earlier writes become stable meanwhile.
     let (mut request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     admin.set_cc(0);
     admin.set_cc(Cc::ENABLE.0);
@@ -362,15 +362,15 @@ fn a_command_that_waits_over_a_reset_is_not_answered() {
     let action = admin.queue.step(admin.now, &mut request, event);
     assert!(matches!(action, Action::Hold), "{action:?}");
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
-    // One that comes later is.
+    // A later one is.
     let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(answer.status(), Status::SUCCESS);
 }
 
 /// Base 2.1, 8.1.16.1, figure 621: without a place where it is kept it would not be
-/// so after a restart.
+/// persistent across a restart.
 #[test]
-fn where_nothing_is_kept_hosts_are_not_told_that_it_is() {
+fn without_a_state_file_protection_is_not_advertised() {
     let (mut admin, _) = Host::admin(&without_keeper(Limits::default()));
     let id = admin.identify(Cns::CONTROLLER, 0);
     let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();

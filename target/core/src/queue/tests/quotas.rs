@@ -1,4 +1,4 @@
-//! What one host and one port may have, so that there is something left for others.
+//! Quotas of hosts and ports.
 
 use nvmeof_wire::fabrics::{Connect, ConnectData};
 use nvmeof_wire::log::ana::AnaState;
@@ -10,7 +10,7 @@ use crate::{Limit, Limits, Model, OfPort, PortAddress, Scarce, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
 
-/// What a host of another name sends.
+/// Connect data of a host with another NQN.
 fn of_other(cntlid: u16) -> ConnectData {
     let mut data = connect_data(cntlid);
     data.hostnqn = [0; 256];
@@ -48,14 +48,14 @@ fn queue(target: &Target, qid: u16, entries: u16, data: &ConnectData) -> (Host, 
 }
 
 #[test]
-fn one_host_does_not_get_every_controller() {
+fn controllers_per_host_are_limited() {
     let target = target_with(limits());
     let [first, _second] = [(); 2].map(|()| {
         let (host, status, _) = admin(&target, &connect_data(0xffff));
         assert_eq!(status, Status::SUCCESS);
         host
     });
-    // And may try again: without DNR.
+    // Without DNR: the host may retry.
     let (mut third, status, _) = admin(&target, &connect_data(0xffff));
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
     let remark = third.queue.take_remark().unwrap();
@@ -72,7 +72,7 @@ fn one_host_does_not_get_every_controller() {
     assert_eq!(status, Status::SUCCESS);
 }
 
-/// A host of that name that came by port `number` asks for a controller.
+/// A host with this NQN on port `number` connects an admin queue.
 fn one_by(target: &Target, number: u16, name: &str) -> (Host, Status) {
     let mut data = connect_data(0xffff);
     data.hostnqn = Nqn::new(name).unwrap().to_field();
@@ -85,8 +85,8 @@ fn one_by(target: &Target, number: u16, name: &str) -> (Host, Status) {
     (host, status)
 }
 
-/// Hosts of ports that are there, each of another name and by a port of `by`, as long
-/// as they get controllers. How many do.
+/// Connects hosts with different NQNs on the ports `by`, as long as they get controllers.
+/// Returns their number.
 fn come(target: &Target, by: &[u16], kept: &mut Vec<Host>) -> usize {
     let before = kept.len();
     for (at, number) in by.iter().cycle().enumerate() {
@@ -109,7 +109,7 @@ fn with_ports(limits: Limits, count: u16) -> Target {
 }
 
 #[test]
-fn hosts_of_one_port_do_not_get_every_controller() {
+fn controllers_per_port_are_limited() {
     let limits = Limits {
         controllers: 16,
         port_controllers: 12,
@@ -121,11 +121,11 @@ fn hosts_of_one_port_do_not_get_every_controller() {
     let limit_counters =
         || [Limit::PortControllers, Limit::Controllers].map(|one| target.limit_counters().get(one));
     assert_eq!(limit_counters(), [1, 0]);
-    // And may try again: without DNR.
+    // Without DNR: the host may retry.
     let (mut late, _) = one_by(&target, 1, "nqn.2026-11.org.example:late");
     let remark = late.queue.take_remark().unwrap();
     for words in [
-        "port 127.0.0.1:4420 has its part of the 16 controllers",
+        "port 127.0.0.1:4420 has its quota of the 16 controllers",
         "limits.port_controllers = 12",
         "raise limits.controllers",
     ] {
@@ -133,7 +133,7 @@ fn hosts_of_one_port_do_not_get_every_controller() {
     }
     assert_eq!(come(&target, &[2], &mut second), 4);
     assert_eq!(limit_counters(), [2, 1]);
-    // What becomes free is for whoever comes, but for the share of each.
+    // Freed controllers are for any port, except the reserved ones.
     first.truncate(10);
     assert_eq!(come(&target, &[2], &mut second), 2);
     second.truncate(1);
@@ -142,7 +142,7 @@ fn hosts_of_one_port_do_not_get_every_controller() {
 }
 
 #[test]
-fn a_port_that_is_alone_has_every_controller() {
+fn lone_port_may_have_every_controller() {
     let limits = Limits {
         controllers: 16,
         port_controllers: 12,
@@ -151,9 +151,9 @@ fn a_port_that_is_alone_has_every_controller() {
     assert_eq!(come(&with_ports(limits, 1), &[1], &mut Vec::new()), 16);
 }
 
-/// However hosts of some ports are divided among them, each other port has its share.
+/// Each port gets its reserved controllers, however the hosts of other ports are divided.
 #[test]
-fn each_port_has_its_share_of_what_others_leave() {
+fn remaining_controllers_are_reserved_per_port() {
     let limits = Limits {
         controllers: 16,
         port_controllers: 10,
@@ -164,7 +164,7 @@ fn each_port_has_its_share_of_what_others_leave() {
     assert_eq!(come(&target, &[1, 2], &mut kept), 12);
     assert_eq!(come(&target, &[3], &mut kept), 2);
     assert_eq!(come(&target, &[4], &mut kept), 2);
-    // Less is kept than there are ports: one of them has it.
+    // Fewer are reserved than there are ports: one of them gets it.
     let few = Limits {
         controllers: 4,
         port_controllers: 3,
@@ -177,7 +177,7 @@ fn each_port_has_its_share_of_what_others_leave() {
 }
 
 #[test]
-fn one_host_does_not_get_every_queue_and_command() {
+fn queues_and_commands_per_host_are_limited() {
     let target = target_with(limits());
     let (_first, _, one) = admin(&target, &connect_data(0xffff));
     let (_second, _, two) = admin(&target, &connect_data(0xffff));
@@ -186,12 +186,12 @@ fn one_host_does_not_get_every_queue_and_command() {
     assert_eq!(status, Status::SUCCESS);
     let (b, status) = queue(&target, 1, 128, &data(two));
     assert_eq!(status, Status::SUCCESS);
-    // 44 more commands, whatever controller they are of.
+    // 44 more commands, over all controllers.
     let (mut c, status) = queue(&target, 2, 45, &data(two));
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
     let remark = c.queue.take_remark().unwrap();
     assert!(remark.contains("raise limits.host_commands"), "{remark}");
-    // The same connection may ask for less, and the number was not kept.
+    // The same connection may request fewer, and its first request does not count.
     let fewer = Connect::new(2, 44, 0);
     assert_eq!(c.connect(&fewer, &data(two)).status(), Status::SUCCESS);
     let (_d, status) = queue(&target, 2, 2, &data(one));
@@ -199,7 +199,7 @@ fn one_host_does_not_get_every_queue_and_command() {
     let limit_counters =
         [Limit::HostQueues, Limit::HostCommands].map(|limit| target.limit_counters().get(limit));
     assert_eq!(limit_counters, [1, 1]);
-    // Another host is not concerned.
+    // Another host is not affected.
     let (_other, _, its) = admin(&target, &of_other(0xffff));
     let (_e, status) = queue(&target, 1, 128, &of_other(its));
     assert_eq!(status, Status::SUCCESS);
@@ -209,7 +209,7 @@ fn one_host_does_not_get_every_queue_and_command() {
 }
 
 #[test]
-fn a_port_has_so_many_connections() {
+fn connections_per_port_are_limited() {
     let limits = Limits {
         port_connections: OfPort::always(2),
         ..Limits::default()
@@ -225,7 +225,7 @@ fn a_port_has_so_many_connections() {
     assert!(target.port_quota("10.0.0.1:4420").is_ok());
 }
 
-/// A controller and an I/O queue of that many entries of a host that came by port
+/// A controller and an I/O queue with `entries` of a host on port
 /// `number`, which may be none.
 fn queue_at(
     target: &Target,
@@ -253,10 +253,10 @@ fn queue_at(
     ([admin, host], status.status())
 }
 
-/// However many hosts come by one port: what is outstanding by it has an end, and
-/// those of other ports are not concerned.
+/// The commands outstanding on one port are limited for any number of hosts, and
+/// other ports are not affected.
 #[test]
-fn a_port_has_so_many_commands() {
+fn commands_per_port_are_limited() {
     let target = target_with(Limits {
         controllers: 8,
         host_controllers: 8,
@@ -270,7 +270,7 @@ fn a_port_has_so_many_commands() {
     assert_eq!(status, Status::SUCCESS);
     let (_two, status) = queue_at(&target, Some(1), 128, &of_other, &none);
     assert_eq!(status, Status::SUCCESS);
-    // And may try again: without DNR.
+    // Without DNR: the host may retry.
     let ([_, mut third], status) = queue_at(&target, Some(1), 45, &of_other, &none);
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
     let remark = third.queue.take_remark().unwrap();
@@ -292,9 +292,9 @@ fn a_port_has_so_many_commands() {
     assert_eq!(limit_counters(), [1, 0]);
 }
 
-/// What is a port's part only while there are others.
+/// The quota of a port applies only while there are other ports.
 #[test]
-fn a_port_that_is_alone_has_every_command_and_connection() {
+fn lone_port_may_have_every_command_and_connection() {
     let of_port = OfPort {
         alone: 300,
         beside_others: 128,
@@ -323,10 +323,10 @@ fn a_port_that_is_alone_has_every_command_and_connection() {
     }
 }
 
-/// A queue that its port has no room for is refused, an admin queue too, and its
-/// host is not to blame.
+/// A queue beyond the quota of its port is refused, an admin queue too, and does not
+/// count against its host.
 #[test]
-fn what_is_left_is_kept_for_other_ports() {
+fn remaining_buffers_are_reserved_for_other_ports() {
     let target = target_with(Limits::default());
     let first = |cntlid| connect_data(cntlid);
     let scarce = Scarce {

@@ -1,5 +1,5 @@
-//! Sums over all reactors go up, or begin again from zero, whatever hosts come,
-//! go and are forgotten.
+//! Sums over all reactors increase, or restart from zero, while hosts connect,
+//! leave and are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::{Operation, ReactorMetrics, Totals};
 
 const REACTORS: usize = 3;
 const HOSTS: usize = 8;
-/// Hosts that left and are remembered.
+/// Hosts without queues that are kept.
 const FEW: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A host connects a queue on a reactor.
     Connect { host: usize, reactor: usize },
-    /// One of the queues that are there does so many commands.
+    /// One of the queues completes commands.
     Work { queue: usize, commands: u64 },
-    /// It goes.
+    /// It is closed.
     Leave { queue: usize },
-    /// So much later somebody looks.
+    /// Counters are read later.
     Look { seconds: u64 },
 }
 
@@ -61,24 +61,24 @@ fn hosts_of(queues: &[Queue]) -> BTreeSet<usize> {
     queues.iter().map(|queue| queue.host).collect()
 }
 
-/// What was done in truth.
+/// The actual counts.
 #[derive(Default)]
 struct Truth {
-    /// By each host so far.
+    /// By host.
     done: BTreeMap<usize, u64>,
-    /// What that was whenever it had no queue at all: it may count from there.
+    /// The counts whenever the host had no queue: it may restart from there.
     away: BTreeMap<usize, BTreeSet<u64>>,
-    /// By each reactor.
+    /// By reactor.
     reactors: [u64; REACTORS],
-    /// Hosts that were there at once, at most.
+    /// Maximum number of concurrent hosts.
     most: usize,
 }
 
 impl Truth {
-    fn may_be_told(&self, host: usize, told: u64) -> bool {
+    fn may_report(&self, host: usize, reported: u64) -> bool {
         let done = self.done.get(&host).copied().unwrap_or_default();
         let mut away = self.away.get(&host).into_iter().flatten();
-        told == done || away.any(|then| told == done - then)
+        reported == done || away.any(|then| reported == done - then)
     }
 }
 
@@ -93,10 +93,10 @@ fn look(metrics_registry: &MetricsRegistry, now: Duration, queues: &[Queue], tru
         }
     }
     assert_eq!(reactors, truth.reactors, "what a reactor did is never lost");
-    for (host, told) in &hosts {
+    for (host, reported) in &hosts {
         assert!(
-            truth.may_be_told(*host, *told),
-            "{told} of host {host}, a part of what it did"
+            truth.may_report(*host, *reported),
+            "{reported} of host {host}, a part of what it did"
         );
     }
     let there = hosts_of(queues);
@@ -106,7 +106,7 @@ fn look(metrics_registry: &MetricsRegistry, now: Duration, queues: &[Queue], tru
 
 proptest! {
     #[test]
-    fn sums_over_reactors_never_lose_a_part(steps in prop::collection::vec(step(), 1..120)) {
+    fn sums_over_reactors_never_decrease(steps in prop::collection::vec(step(), 1..120)) {
         let metrics_registry = MetricsRegistry::remembering(FEW);
         let of = |reactor| metrics_registry.reactor_metrics(reactor);
         let reactors: Vec<ReactorMetrics> = (0..REACTORS).map(of).collect();
@@ -149,7 +149,7 @@ proptest! {
 }
 
 #[test]
-fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
+fn host_with_a_queue_on_any_reactor_is_kept() {
     let metrics_registry = MetricsRegistry::remembering(FEW);
     let (one, other) = (
         metrics_registry.reactor_metrics(0),
@@ -160,7 +160,7 @@ fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
     let goes = other.host(nqn(1), nqn(0));
     goes.count(Operation::Admin, Status::SUCCESS, took);
     drop(goes);
-    let told = |seconds| {
+    let reported = |seconds| {
         let all = metrics_registry.read(Duration::from_secs(seconds), &|_, _| true);
         let its = all
             .iter()
@@ -168,18 +168,18 @@ fn a_host_that_is_still_somewhere_is_forgotten_nowhere() {
         its.map(|one| one.totals.operations(Operation::Admin))
             .sum::<u64>()
     };
-    assert_eq!((told(0), told(5000)), (1, 1));
-    // Nor because others come and go on the reactor where it was.
+    assert_eq!((reported(0), reported(5000)), (1, 1));
+    // Nor because others connect and leave on its former reactor.
     for n in 2..8 {
         drop(other.host(nqn(n), nqn(0)));
     }
-    assert_eq!(told(5000), 1);
+    assert_eq!(reported(5000), 1);
     drop(stays);
-    assert_eq!((told(6000), told(7000)), (1, 0));
+    assert_eq!((reported(6000), reported(7000)), (1, 0));
 }
 
 #[test]
-fn who_left_the_longest_ago_is_forgotten_first() {
+fn host_that_left_first_is_forgotten_first() {
     let metrics_registry = MetricsRegistry::remembering(FEW);
     let reactor_metrics = metrics_registry.reactor_metrics(0);
     let come = |host| reactor_metrics.host(nqn(host), nqn(0));
@@ -187,7 +187,7 @@ fn who_left_the_longest_ago_is_forgotten_first() {
         reactor_metrics.left(nqn(host), nqn(0));
         drop(tally);
     };
-    // It came first, and was there until a moment ago.
+    // It connected first, and left last.
     let first = come(1);
     (2..=FEW).for_each(|host| leave(host, come(host)));
     leave(1, first);

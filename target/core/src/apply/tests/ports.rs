@@ -1,4 +1,4 @@
-//! Ports that lead to some of the subsystems.
+//! Ports that offer some of the subsystems.
 
 use nvmeof_wire::fabrics::InvalidParameter;
 use nvmeof_wire::log::DiscoveryPage;
@@ -6,7 +6,7 @@ use nvmeof_wire::log::DiscoveryPage;
 use super::*;
 use crate::PortSpec;
 
-/// The port of that number, which leads to those subsystems.
+/// Port `number`, which offers these subsystems.
 fn port_to(number: u16, subsystems: &[&str]) -> PortSpec {
     let names = subsystems.iter().copied().map(str::to_owned);
     PortSpec {
@@ -30,8 +30,8 @@ fn served(ports: &[PortSpec]) -> Target {
     Target::new(Model::build(Limits::default(), ports, &both).unwrap())
 }
 
-/// What the discovery log tells: of each entry name and service.
-fn told(target: &Target) -> Vec<(String, String)> {
+/// NQN and service of each entry of the discovery log.
+fn reported(target: &Target) -> Vec<(String, String)> {
     let mut host = crate::admin::tests::discovery(target);
     let command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
     let answer = host.read(command.to_sqe(), 8192);
@@ -40,18 +40,18 @@ fn told(target: &Target) -> Vec<(String, String)> {
         let name = Nqn::from_field(&entry.subnqn).unwrap();
         (name.as_str().to_owned(), entry.trsvcid.to_string())
     });
-    let mut told: Vec<_> = entries.collect();
-    told.sort();
-    told
+    let mut reported: Vec<_> = entries.collect();
+    reported.sort();
+    reported
 }
 
 #[test]
-fn hosts_reach_by_a_port_what_it_leads_to() {
+fn port_offers_only_its_subsystems() {
     let ports = [port_to(1, &[DISK, CLOSED]), port_to(2, &[CLOSED])];
     let target = served(&ports);
     let at = |name: &str, service: &str| (name.to_owned(), service.to_owned());
     assert_eq!(
-        told(&target),
+        reported(&target),
         [at(CLOSED, "4420"), at(CLOSED, "4421"), at(DISK, "4420")]
     );
     let data = connect_data(0xffff);
@@ -66,13 +66,13 @@ fn hosts_reach_by_a_port_what_it_leads_to() {
     let named = InvalidParameter::from_result(answer.result());
     assert_eq!(named, InvalidParameter::InData(256));
     let remark = by_second.queue.take_remark().unwrap();
-    assert!(remark.contains("this port does not lead to"), "{remark}");
+    assert!(remark.contains("this port does not offer"), "{remark}");
 }
 
-/// An I/O queue belongs to a controller that was made by a port: it cannot come by
-/// one that leads elsewhere, or reaches groups otherwise.
+/// An I/O queue must use the port of its controller: another port may offer other
+/// subsystems, or have other ANA states.
 #[test]
-fn queues_of_a_controller_come_by_its_port() {
+fn io_queues_must_use_the_port_of_the_controller() {
     let ports = [port_to(1, &[DISK]), port_to(2, &[CLOSED])];
     let target = served(&ports);
     let (_admin, cntlid) = Host::admin_at(&target, &ports[0], &connect_data(0xffff));
@@ -92,7 +92,7 @@ fn queues_of_a_controller_come_by_its_port() {
 }
 
 #[test]
-fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
+fn host_is_disconnected_when_its_port_loses_the_subsystem() {
     let ports = [port(), port_to(2, &[DISK])];
     let target = served(&ports);
     let (mut by_first, _) = Host::ready_at(&target, &ports[0], HOST);
@@ -108,7 +108,7 @@ fn who_came_by_a_port_that_leads_elsewhere_now_is_disconnected() {
 }
 
 #[test]
-fn a_port_leads_to_subsystems_that_there_are() {
+fn port_with_unknown_subsystem_is_refused() {
     for names in [&[][..], &[DISK, "nqn.2026-11.org.example:other"], &["x"]] {
         let error = Model::build(Limits::default(), &[port_to(1, names)], &[subsystem()]);
         assert_eq!(error.unwrap_err().key, "subsystems", "{names:?}");

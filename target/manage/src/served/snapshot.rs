@@ -1,4 +1,4 @@
-//! What is known of the daemon without waiting for whoever changes it.
+//! A snapshot of the state for queries, which do not wait for a change in progress.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,28 +10,26 @@ use crate::ports::Port;
 
 /// The state as it was after the last change.
 #[derive(Clone, Default)]
-pub(super) struct Seen {
-    /// Those that are listened on.
+pub(super) struct Snapshot {
+    /// Ports that listen.
     pub(super) ports: Vec<Port>,
-    /// Those that are waited for.
+    /// Ports that wait.
     pub(super) awaited_ports: Vec<Port>,
     pub(super) disks: Vec<Disk>,
     pub(super) drained: Drained,
 }
 
-/// The state, and the right to change it. What came of it is seen when it is
-/// dropped.
+/// The locked state. Its drop updates the snapshot.
 pub(super) struct Changing<'a> {
     state: MutexGuard<'a, State>,
-    seen: &'a Mutex<Seen>,
+    snapshot: &'a Mutex<Snapshot>,
 }
 
 impl<'a> Changing<'a> {
-    pub(super) fn new(state: &'a Mutex<State>, seen: &'a Mutex<Seen>) -> Self {
-        // Whoever panicked was about to change the target; what is written
-        // here is what was before or what is now.
+    pub(super) fn new(state: &'a Mutex<State>, snapshot: &'a Mutex<Snapshot>) -> Self {
+        // After a panic during a change, the state is that before or after the change.
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        Self { state, seen }
+        Self { state, snapshot }
     }
 }
 
@@ -51,14 +49,14 @@ impl DerefMut for Changing<'_> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen = self.state.seen();
+        let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        *snapshot = self.state.snapshot();
     }
 }
 
 impl State {
-    pub(super) fn seen(&self) -> Seen {
-        Seen {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
             ports: self.served_ports.ports().cloned().collect(),
             awaited_ports: self
                 .served_ports

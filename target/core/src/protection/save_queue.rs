@@ -1,0 +1,103 @@
+//! The queue of changes of write protection that are to be saved.
+//!
+//! ```text
+//!  changes, each part of the next save ──► taken by the keeper, all at once
+//!    ▲ changes during a save: the next one            │
+//!    └─────────── all its requests get the outcome ◄──┘
+//! ```
+//! Nothing here blocks, except for a lock that is held briefly, however long the keeper
+//! takes. The states themselves are what is saved, so pending requests need no memory.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nvmeof_wire::Nqn;
+
+use crate::persist::Keeping;
+
+/// Saves which namespaces hosts have write protected, across restarts of the target.
+pub trait KeepProtections: fmt::Debug + Send + Sync {
+    /// There are changes to save: a thread that may block has to call
+    /// [`Target::to_keep`](crate::Target::to_keep) until it returns `None`, and save
+    /// what it returns. Reactors call this with a lock held: it must not block or call
+    /// the target.
+    fn wake(&self);
+}
+
+/// Changes that wait for the keeper, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct SaveQueue {
+    inner: Mutex<Inner>,
+    /// Separate, because callers may hold locks that rank after `inner`.
+    has_keeper: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    keeper: Option<Arc<dyn KeepProtections>>,
+    /// Subsystems with changes to save.
+    changed: BTreeSet<Nqn>,
+    /// The next save.
+    next: Keeping,
+    /// Whether an earlier save is in progress.
+    is_saving: bool,
+}
+
+/// The locked queue. A thread that changes a state holds it from before the change until
+/// the change is part of a save, so that it is in this save and in no earlier one. Lock
+/// order: this lock, then the one of `Shared::served`, then those of subsystems.
+pub(crate) struct SaveQueueGuard<'a>(MutexGuard<'a, Inner>);
+
+impl SaveQueue {
+    pub(crate) fn lock(&self) -> SaveQueueGuard<'_> {
+        // A panic leaves no change half done.
+        SaveQueueGuard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the keeper.
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn KeepProtections>) {
+        self.lock().0.keeper = Some(keeper);
+        self.has_keeper.store(true, Ordering::Release);
+    }
+
+    /// Whether there is a keeper.
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.has_keeper.load(Ordering::Acquire)
+    }
+}
+
+impl SaveQueueGuard<'_> {
+    /// Queues the states of `subsystem` for the next save. `None` without a keeper.
+    pub(crate) fn enqueue(&mut self, subsystem: &Nqn) -> Option<Keeping> {
+        let inner = &mut *self.0;
+        let keeper = inner.keeper.as_ref()?;
+        inner.changed.insert(*subsystem);
+        keeper.wake();
+        Some(inner.next.clone())
+    }
+
+    /// Begins a save: returns the changed subsystems, and what the requests hold. `None`
+    /// if nothing changed, or while a save is in progress.
+    pub(crate) fn begin_write(&mut self) -> Option<(BTreeSet<Nqn>, Keeping)> {
+        let inner = &mut *self.0;
+        if inner.is_saving || inner.changed.is_empty() {
+            return None;
+        }
+        inner.is_saving = true;
+        Some((
+            std::mem::take(&mut inner.changed),
+            std::mem::take(&mut inner.next),
+        ))
+    }
+
+    /// The save ended. Wakes the keeper again for changes that arrived meanwhile.
+    pub(crate) fn end_write(&mut self) {
+        let inner = &mut *self.0;
+        inner.is_saving = false;
+        if let Some(keeper) = inner.keeper.as_ref().filter(|_| !inner.changed.is_empty()) {
+            keeper.wake();
+        }
+    }
+}
