@@ -53,6 +53,12 @@ impl AsyncEvent {
     pub const FIRMWARE_ACTIVATION: Self = Self::new(EventType::NOTICE, 0x01, LogId::FIRMWARE);
     /// Notice: asymmetric namespace access changed.
     pub const ANA_CHANGED: Self = Self::new(EventType::NOTICE, 0x03, LogId::ANA);
+    /// Notice: a Cross-Controller Reset completed (NVMe Base 2.3).
+    pub const CROSS_CONTROLLER_RESET: Self =
+        Self::new(EventType::NOTICE, 0xf4, LogId::CROSS_CONTROLLER_RESET);
+    /// Notice: a controller lost communication with the host (NVMe Base 2.3).
+    pub const LOST_HOST_COMMUNICATION: Self =
+        Self::new(EventType::NOTICE, 0xf5, LogId::LOST_HOST_COMMUNICATION);
     /// Notice: the discovery log page changed.
     pub const DISCOVERY_CHANGED: Self = Self::new(EventType::NOTICE, 0xf0, LogId::DISCOVERY);
 
@@ -89,6 +95,8 @@ mod tests {
         assert_eq!(AsyncEvent::NAMESPACE_CHANGED.to_dword(), 0x0004_0002);
         assert_eq!(AsyncEvent::DISCOVERY_CHANGED.to_dword(), 0x0070_f002);
         assert_eq!(AsyncEvent::from_dword(0x000c_0302), AsyncEvent::ANA_CHANGED);
+        assert_eq!(AsyncEvent::CROSS_CONTROLLER_RESET.to_dword(), 0x001e_f402);
+        assert_eq!(AsyncEvent::LOST_HOST_COMMUNICATION.to_dword(), 0x001f_f502);
     }
 
     proptest! {

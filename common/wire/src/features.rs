@@ -87,6 +87,10 @@ bitflags! {
         const EGEALPCN = 1 << 14;
         /// Normal NVM subsystem shutdown.
         const NNSS = 1 << 15;
+        /// Cross-Controller Reset completed notices (NVMe Base 2.3).
+        const CCRCN = 1 << 20;
+        /// Lost host communication notices (NVMe Base 2.3).
+        const LHCN = 1 << 21;
         /// Zone descriptor changed notices.
         const ZDCN = 1 << 27;
         /// Discovery log page change notification.

@@ -90,6 +90,7 @@ opcodes! {
         GET_FEATURES = 0x0a, "Get Features";
         ASYNC_EVENT_REQUEST = 0x0c, "Asynchronous Event Request";
         KEEP_ALIVE = 0x18, "Keep Alive";
+        CROSS_CONTROLLER_RESET = 0x38, "Cross-Controller Reset";
     }
 }
 

@@ -192,6 +192,9 @@ statuses! {
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
     COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
     INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
+    CROSS_RESET_IN_PROGRESS = 0x13f, "Cross-Controller Reset in Progress";
+    CROSS_RESET_LOG_FULL = 0x140, "Cross-Controller Reset Log Page Full";
+    CROSS_RESET_LIMIT_EXCEEDED = 0x141, "Cross-Controller Reset Limit Exceeded";
     OVERLAPPING_RANGE = 0x187, "Overlapping I/O Range";
     CONFLICTING_ATTRIBUTES = 0x180, "Conflicting Attributes, or Connect Incompatible Format";
     CONNECT_CONTROLLER_BUSY = 0x181, "Connect Controller Busy";

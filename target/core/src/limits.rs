@@ -59,6 +59,10 @@ pub struct Limits {
     /// Whether any command proves that the host is alive (CTRATT.TBKAS), or only the
     /// Keep Alive command.
     pub traffic_keep_alive: bool,
+    /// How long, at most, something of a controller may be in flight after its host lost it
+    /// (CQT): a host without another path to reset it by waits that long. At most
+    /// [`Limits::MAX_QUIESCE`].
+    pub quiesce_time: Duration,
 }
 
 /// A limit of one port.
@@ -94,6 +98,8 @@ impl OfPort {
 impl Limits {
     /// Longest submission queue, in entries.
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
+    /// Longest time that CQT can say.
+    pub const MAX_QUIESCE: Duration = Duration::from_millis(65_535);
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
     /// Recommended length of a Write Zeroes command (WZSL) in bytes. Longer commands are
@@ -203,6 +209,12 @@ impl Limits {
         u8::try_from(pages).unwrap_or(u8::MAX)
     }
 
+    /// What CQT says, in milliseconds.
+    #[must_use]
+    pub(crate) fn quiesce_time_ms(&self) -> u16 {
+        u16::try_from(self.quiesce_time.as_millis()).unwrap_or(u16::MAX)
+    }
+
     /// How long queue `qid` may exist without a Connect command.
     #[must_use]
     pub fn connect_patience(&self, qid: u16) -> Duration {
@@ -234,6 +246,7 @@ impl Default for Limits {
             port_commands: OfPort::always(0),
             port_memory: 90,
             traffic_keep_alive: true,
+            quiesce_time: Duration::from_secs(30),
         }
         .shared_out(1, (None, None))
     }

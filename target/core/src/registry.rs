@@ -2,12 +2,15 @@
 //! when queues connect and go, never for a command.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
+use nvmeof_wire::admin::CrossControllerReset;
 
 use crate::controller::Controller;
+use crate::controller::in_flight::InFlightCount;
+use crate::controller::instance::Instance;
 use crate::model::{Choice, ControllerIds, Port, PortAddress};
 use crate::{Limit, Limits};
 
@@ -18,6 +21,10 @@ const RANGES: usize = 1024;
 /// Discovery controllers that a host usually has on one port: a persistent one, and one
 /// of a discovery command.
 const USUAL: usize = 2;
+
+/// Controllers that are gone and quiet of which it is known that they are: a host that
+/// comes later to reset one waits no longer than it must.
+const DEPARTED: usize = 256;
 
 /// Controllers by their identifier.
 #[derive(Debug)]
@@ -38,6 +45,28 @@ struct Inner {
     /// Start of the search for a free identifier in each range, so that an identifier is
     /// not reused soon.
     next: BTreeMap<ControllerIds, u16>,
+    /// Controllers that are gone, oldest first: all that have something in flight, and some
+    /// that have not.
+    departed: VecDeque<Departed>,
+}
+
+/// A controller that is gone.
+#[derive(Debug)]
+struct Departed {
+    cntlid: u16,
+    hostnqn: Nqn,
+    subnqn: Nqn,
+    instance: Instance,
+    in_flight: Arc<InFlightCount>,
+}
+
+/// What is left of an incarnation of a controller.
+#[derive(Debug)]
+pub(crate) enum Incarnation {
+    /// All.
+    Connected(Arc<Controller>),
+    /// What is in flight.
+    Departed(Arc<InFlightCount>),
 }
 
 /// The port that a host used.
@@ -60,6 +89,7 @@ impl Registry {
                 discovery: limits.discovery_controllers.into(),
                 controllers: BTreeMap::new(),
                 next: BTreeMap::new(),
+                departed: VecDeque::new(),
             }),
         }
     }
@@ -124,7 +154,36 @@ impl Registry {
         let there = inner.controllers.get(&controller.cntlid);
         if there.is_some_and(|there| Arc::ptr_eq(there, controller)) {
             inner.controllers.remove(&controller.cntlid);
+            inner.depart(controller);
         }
+    }
+
+    /// The incarnation of a controller that `named` names, of the same host and subsystem as
+    /// `sibling`. `None` when there is none such, or none that is known any more.
+    pub(crate) fn incarnation(
+        &self,
+        sibling: &Controller,
+        named: &CrossControllerReset,
+    ) -> Option<Incarnation> {
+        let instance = Instance {
+            ciu: named.ciu,
+            cirn: named.cirn,
+        };
+        let inner = self.lock();
+        let connected = inner.controllers.get(&named.icid).filter(|one| {
+            one.hostnqn == sibling.hostnqn
+                && one.subnqn() == sibling.subnqn()
+                && one.lock().instances.current() == Some(instance)
+        });
+        if let Some(connected) = connected {
+            return Some(Incarnation::Connected(Arc::clone(connected)));
+        }
+        let departed = inner.departed.iter().find(|one| {
+            (one.cntlid, one.instance) == (named.icid, instance)
+                && one.hostnqn == sibling.hostnqn
+                && one.subnqn == sibling.subnqn()
+        })?;
+        Some(Incarnation::Departed(Arc::clone(&departed.in_flight)))
     }
 
     /// All controllers.
@@ -139,6 +198,26 @@ impl Registry {
 }
 
 impl Inner {
+    /// That controller is gone; something of it may be in flight. Those that have something
+    /// in flight are as many as queues that backing stores still work for.
+    fn depart(&mut self, controller: &Controller) {
+        let Some(instance) = controller.lock().instances.current() else {
+            return;
+        };
+        while self.departed.len() >= DEPARTED
+            && let Some(quiet) = self.departed.iter().position(|one| one.in_flight.is_quiet())
+        {
+            self.departed.remove(quiet);
+        }
+        self.departed.push_back(Departed {
+            cntlid: controller.cntlid,
+            hostnqn: controller.hostnqn,
+            subnqn: controller.subnqn(),
+            instance,
+            in_flight: Arc::clone(&controller.in_flight),
+        });
+    }
+
     /// Whether one more controller on this port, with `all` in use, leaves the
     /// controllers that are reserved for other ports.
     fn leaves_reserved(&self, all: usize, route: &Route<'_>) -> bool {

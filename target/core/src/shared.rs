@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
+use crate::controller::Controller;
+use crate::controller::instance::Instance;
 use crate::generations::Generations;
 use crate::live::Live;
 use crate::namespace_view::Present;
@@ -95,6 +97,23 @@ impl Shared {
     /// Number of served ports, which share queues and commands.
     pub(crate) fn port_count(&self) -> usize {
         self.served().model.ports().len()
+    }
+
+    /// `lost` lost communication with its host: other controllers of that host and subsystem
+    /// report it.
+    pub(crate) fn host_lost(&self, lost: &Controller) {
+        let Some(Instance { ciu, .. }) = lost.lock().instances.current() else {
+            return;
+        };
+        let subnqn = lost.subnqn();
+        for controller in self.registry.all() {
+            if controller.hostnqn == lost.hostnqn
+                && controller.subnqn() == subnqn
+                && !controller.is_discovery()
+            {
+                controller.host_lost(lost.cntlid, ciu);
+            }
+        }
     }
 
     /// NSATTR of Identify Namespace changed: notifies the controllers of the subsystem.

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use zerocopy::little_endian::{U16, U32, U128};
+use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::IDENTIFY_LEN;
@@ -137,8 +137,12 @@ pub struct IdentifyController {
     pub crdt3: U16,
     /// Controller reachability capabilities (NVMe Base 2.1).
     pub crcap: u8,
+    /// Controller instance uniquifier (NVMe Base 2.3); 0 is not reported.
+    pub ciu: u8,
+    /// Controller instance random number (NVMe Base 2.3).
+    pub cirn: U64,
     #[doc(hidden)]
-    pub rsvd135: [u8; 118],
+    pub rsvd144: [u8; 109],
     /// NVM subsystem report (NVMe Management Interface).
     pub nvmsr: u8,
     /// VPD write cycle information (NVMe Management Interface).
@@ -319,8 +323,10 @@ pub struct IdentifyController {
     pub ofcs: U16,
     /// Discovery controller type: 0 not reported, 1 direct, 2 central.
     pub dctype: u8,
+    /// Cross-Controller Reset limit (NVMe Base 2.3): resets in progress at a time.
+    pub ccrl: u8,
     #[doc(hidden)]
-    pub rsvd1807: [u8; 241],
+    pub rsvd1808: [u8; 240],
     /// Power state descriptors.
     pub psd: [PowerState; 32],
     /// Vendor specific.
@@ -344,6 +350,8 @@ const _: () = {
     assert!(offset_of!(IdentifyController, cntrltype) == 111);
     assert!(offset_of!(IdentifyController, fguid) == 112);
     assert!(offset_of!(IdentifyController, crdt1) == 128);
+    assert!(offset_of!(IdentifyController, ciu) == 135);
+    assert!(offset_of!(IdentifyController, cirn) == 136);
     assert!(offset_of!(IdentifyController, nvmsr) == 253);
     assert!(offset_of!(IdentifyController, oacs) == 256);
     assert!(offset_of!(IdentifyController, aerl) == 259);
@@ -357,6 +365,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, anagrpmax) == 344);
     assert!(offset_of!(IdentifyController, pels) == 352);
     assert!(offset_of!(IdentifyController, megcap) == 368);
+    assert!(offset_of!(IdentifyController, cqt) == 386);
     assert!(offset_of!(IdentifyController, sqes) == 512);
     assert!(offset_of!(IdentifyController, maxcmd) == 514);
     assert!(offset_of!(IdentifyController, nn) == 516);
@@ -376,6 +385,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, fcattr) == 1802);
     assert!(offset_of!(IdentifyController, msdbd) == 1803);
     assert!(offset_of!(IdentifyController, ofcs) == 1804);
+    assert!(offset_of!(IdentifyController, ccrl) == 1807);
     assert!(offset_of!(IdentifyController, psd) == 2048);
     assert!(offset_of!(IdentifyController, vs) == 3072);
 };

@@ -3,6 +3,7 @@
 
 pub mod ana;
 pub mod changed;
+pub mod controllers;
 pub mod discovery;
 pub mod effects;
 pub mod error;
@@ -11,6 +12,7 @@ pub mod smart;
 pub mod supported;
 
 pub use changed::ChangedNamespaces;
+pub use controllers::{CrossResetEntry, CrossResetState, EntryCount, LostHostEntry};
 pub use discovery::{DiscoveryEntry, DiscoveryHeader, DiscoveryPage};
 pub use effects::CommandEffects;
 pub use error::ErrorEntry;

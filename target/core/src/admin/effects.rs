@@ -27,6 +27,7 @@ pub(super) fn commands(discovery: bool, csi: u8) -> CommandEffects {
         return page;
     }
     page.set_admin(admin::ABORT, Effects::empty());
+    page.set_admin(admin::CROSS_CONTROLLER_RESET, Effects::empty());
     if csi != CSI_NVM {
         return page;
     }

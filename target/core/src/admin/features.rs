@@ -333,6 +333,8 @@ impl Admin<'_> {
                 | Kinds::TEMPERATURE
                 | Kinds::RELIABILITY
                 | Kinds::OTHER_SMART
+                | Kinds::CROSS_CONTROLLER_RESET
+                | Kinds::LOST_HOST_COMMUNICATION
         };
         AsyncEventConfig::from_bits_truncate(kinds.bits())
     }

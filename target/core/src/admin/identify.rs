@@ -18,7 +18,7 @@ use zerocopy::little_endian::U64;
 use super::{Admin, CDW10, NSID, access};
 use crate::controller::notices::MAX_REQUESTS;
 use crate::controller::warnings::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
-use crate::controller::{aborts, errors};
+use crate::controller::{aborts, errors, resets};
 use crate::model::{FIRMWARE, NO_NGUID};
 use crate::namespace_view::{NamespaceView, VisibleNamespace};
 use crate::request::Failure;
@@ -233,6 +233,7 @@ impl Admin<'_> {
     fn io_controller(&self, namespace_view: &NamespaceView, limits: &Limits) -> IdentifyController {
         let subsystem = namespace_view.subsystem();
         let nn = namespace_view.highest();
+        let instance = self.controller.lock().instances.current();
         let mut id = IdentifyController {
             sn: subsystem.serial,
             mn: subsystem.model_number,
@@ -242,7 +243,11 @@ impl Admin<'_> {
             // this once.
             cmic: (Cmic::MPORTS | Cmic::MCTRS | Cmic::ANARS).bits(),
             cntrltype: ControllerType::IO,
-            oaes: (Oaes::NSAN | Oaes::ANACN).bits().into(),
+            oaes: (Oaes::NSAN | Oaes::ANACN | Oaes::CCRCN | Oaes::LHCN).bits().into(),
+            ciu: instance.map_or(0, |instance| instance.ciu),
+            cirn: instance.map_or(0, |instance| instance.cirn).into(),
+            ccrl: resets::LIMIT,
+            cqt: limits.quiesce_time_ms().into(),
             acl: zero_based(aborts::LIMIT),
             // One firmware slot, which is read only.
             frmw: Frmw::FFSRO.bits() | 1 << 1,

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use nvmeof_wire::admin::{GetLogPage, LogId, NSID_ALL};
+use nvmeof_wire::log::controllers::{CONTROLLER_ENTRY_LEN, REMOVE_COMPLETED};
 use nvmeof_wire::log::discovery::{DiscoveryLsp, TransportType};
 use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::data_units;
 use nvmeof_wire::log::supported::PageSupport;
-use nvmeof_wire::log::{ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
+use nvmeof_wire::log::{EntryCount, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
 use nvmeof_wire::{Ascii, Status};
+use zerocopy::{Immutable, IntoBytes};
 
 use super::{Admin, CDW10, CDW12, NSID, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
@@ -76,7 +78,11 @@ impl Admin<'_> {
             LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
             LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
             LogId::SMART | LogId::FIRMWARE => 512,
-            LogId::CHANGED_NAMESPACES | LogId::EFFECTS => 4096,
+            // As long as they can be: an offset that was right stays so.
+            LogId::CHANGED_NAMESPACES
+            | LogId::EFFECTS
+            | LogId::CROSS_CONTROLLER_RESET
+            | LogId::LOST_HOST_COMMUNICATION => 4096,
             _ => 0,
         };
         len as u64
@@ -114,7 +120,19 @@ impl Admin<'_> {
             LogId::DISCOVERY => {
                 self.write_discovery(command, window);
             }
+            LogId::CROSS_CONTROLLER_RESET => self.write_resets(command, window),
+            LogId::LOST_HOST_COMMUNICATION => {
+                write_entries(self.controller.lock().lost_hosts.entries(), window);
+            }
             _ => {}
+        }
+    }
+
+    fn write_resets(&self, command: &GetLogPage, window: &mut Window<'_>) {
+        let mut cold = self.controller.lock();
+        write_entries(cold.resets.entries(self.controller.cntlid), window);
+        if command.lsp & REMOVE_COMPLETED != 0 {
+            cold.resets.remove_completed();
         }
     }
 
@@ -184,6 +202,19 @@ fn discovery_support() -> PageSupport {
     let options = DiscoveryLsp::PLEO | DiscoveryLsp::EXTDLPE;
     let options = u32::from(options.bits()) << 16;
     PageSupport::LSUPP | PageSupport::from_bits_retain(options)
+}
+
+/// Writes a page that names controllers.
+fn write_entries<E: IntoBytes + Immutable>(
+    entries: impl ExactSizeIterator<Item = E>,
+    window: &mut Window<'_>,
+) {
+    window.put(0, &EntryCount::new(entries.len()));
+    let mut at = CONTROLLER_ENTRY_LEN as u64;
+    for entry in entries {
+        window.put(at, &entry);
+        at += CONTROLLER_ENTRY_LEN as u64;
+    }
 }
 
 fn write_errors(cold: &Cold, window: &mut Window<'_>) {

@@ -151,6 +151,8 @@ fn log_pages(discovery: bool) -> &'static [LogId] {
             LogId::EFFECTS,
             LogId::ANA,
             LogId::FEATURE_EFFECTS,
+            LogId::CROSS_CONTROLLER_RESET,
+            LogId::LOST_HOST_COMMUNICATION,
         ]
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Hot {
     event: AtomicBool,
     /// Whether an Abort command waits for its outcome.
     aborts: AtomicBool,
+    /// Whether a Cross-Controller Reset that it was asked for is in progress.
+    resets: AtomicBool,
 }
 
 impl Hot {
@@ -101,6 +103,14 @@ impl Hot {
 
     pub(crate) fn set_aborts(&self, aborts: bool) {
         self.aborts.store(aborts, Ordering::Release);
+    }
+
+    pub(crate) fn has_resets(&self) -> bool {
+        self.resets.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_resets(&self, resets: bool) {
+        self.resets.store(resets, Ordering::Release);
     }
 
     pub(crate) fn set_event(&self, event: bool) {

@@ -7,8 +7,12 @@ mod disconnected;
 pub(crate) mod errors;
 mod features;
 mod hot;
+pub(crate) mod in_flight;
+pub(crate) mod instance;
 pub(crate) mod lifecycle;
+pub(crate) mod lost_hosts;
 pub(crate) mod notices;
+pub(crate) mod resets;
 pub(crate) mod warnings;
 
 use std::collections::BTreeMap;
@@ -33,10 +37,15 @@ use crate::{Limits, Subsystem};
 use aborts::{AbortOutcome, Aborts};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
+use in_flight::InFlightCount;
+use instance::Instances;
 use lifecycle::Registers;
+use lost_hosts::LostHosts;
 use notices::{
-    ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, INTERNAL_ERROR, NAMESPACE_CHANGED, Notice, Notices,
+    ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, INTERNAL_ERROR, LOST_HOST_COMMUNICATION,
+    NAMESPACE_CHANGED, Notice, Notices,
 };
+use resets::CrossResets;
 
 /// One controller, shared by its queues, which may be on different reactors.
 #[derive(Debug)]
@@ -57,6 +66,8 @@ pub(crate) struct Controller {
     view: Option<Mutex<View>>,
     pub(crate) serves: Serves,
     pub(crate) hot: Hot,
+    /// What its queues have in flight.
+    pub(crate) in_flight: Arc<InFlightCount>,
     cold: Mutex<Cold>,
 }
 
@@ -84,6 +95,12 @@ pub(crate) struct Cold {
     /// Requests to write protect a namespace, by NSID, for which earlier writes are being
     /// made stable.
     pub(crate) protecting: Vec<(u32, ProtectionRequest)>,
+    /// Which incarnation of it this is.
+    pub(crate) instances: Instances,
+    /// Cross-Controller Resets of others that it was asked for.
+    pub(crate) resets: CrossResets,
+    /// Others of its host and subsystem that lost communication with the host.
+    pub(crate) lost_hosts: LostHosts,
     /// Connected I/O queues, and the reactor of each.
     pub(crate) queues: BTreeMap<u16, u16>,
 }
@@ -118,6 +135,7 @@ impl Controller {
             view,
             serves,
             hot: Hot::default(),
+            in_flight: Arc::default(),
             cold: Mutex::new(Cold {
                 registers: Registers::default(),
                 features,
@@ -127,6 +145,9 @@ impl Controller {
                 changed: ChangedList::default(),
                 access: AccessCounts::default(),
                 protecting: Vec::new(),
+                instances: Instances::default(),
+                resets: CrossResets::default(),
+                lost_hosts: LostHosts::default(),
                 queues: BTreeMap::new(),
             }),
         }
@@ -268,6 +289,13 @@ impl Controller {
         self.raise(&mut self.lock(), DISCOVERY_CHANGED);
     }
 
+    /// Another controller of the same host and subsystem lost communication with the host.
+    pub(crate) fn host_lost(&self, cntlid: u16, ciu: u8) {
+        let mut cold = self.lock();
+        cold.lost_hosts.add(cntlid, ciu);
+        self.raise(&mut cold, LOST_HOST_COMMUNICATION);
+    }
+
     /// Raises an event, if the host has enabled it. Returns whether it is a new one.
     pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) -> bool {
         let enabled = cold.features.async_events;
@@ -362,6 +390,7 @@ impl Controller {
     pub(crate) fn write_cc(&self, cc: u32) -> bool {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();
+        let was_serving = cold.registers.is_serving();
         cold.registers.write_cc(cc, self.is_discovery());
         let reset = was_enabled && !cold.registers.is_enabled();
         if reset {
@@ -373,12 +402,19 @@ impl Controller {
             cold.notices.clear();
             cold.aborts.clear();
             cold.access = AccessCounts::default();
+            cold.resets = CrossResets::default();
+            cold.lost_hosts = LostHosts::default();
             let kato_ms = cold.features.kato_ms;
             cold.features = Features::new(kato_ms);
             self.hot.set_write_through(false);
             self.hot.set_event(false);
             self.hot.set_aborts(false);
+            self.hot.set_resets(false);
             self.hot.next_epoch();
+        }
+        // NVMe Base 2.3, figure 328: CIU and CIRN change when CSTS.RDY is set.
+        if cold.registers.is_serving() && !was_serving {
+            cold.instances.begin();
         }
         self.hot.set_ready(cold.registers.is_serving());
         reset

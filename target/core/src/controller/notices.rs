@@ -26,6 +26,10 @@ bitflags! {
         const NAMESPACE = 1 << 8;
         /// The state or members of an ANA group changed.
         const ANA = 1 << 11;
+        /// A Cross-Controller Reset completed.
+        const CROSS_CONTROLLER_RESET = 1 << 20;
+        /// Another controller lost communication with the host.
+        const LOST_HOST_COMMUNICATION = 1 << 21;
         /// The discovery log page changed.
         const DISCOVERY = 1 << 31;
         /// SMART critical warnings that can be enabled and never occur.
@@ -55,6 +59,14 @@ pub(crate) const DISCOVERY_CHANGED: Notice = Notice {
     kind: Kinds::DISCOVERY,
     event: AsyncEvent::DISCOVERY_CHANGED,
 };
+pub(crate) const CROSS_CONTROLLER_RESET: Notice = Notice {
+    kind: Kinds::CROSS_CONTROLLER_RESET,
+    event: AsyncEvent::CROSS_CONTROLLER_RESET,
+};
+pub(crate) const LOST_HOST_COMMUNICATION: Notice = Notice {
+    kind: Kinds::LOST_HOST_COMMUNICATION,
+    event: AsyncEvent::LOST_HOST_COMMUNICATION,
+};
 pub(crate) const TEMPERATURE: Notice = Notice {
     kind: Kinds::TEMPERATURE,
     event: AsyncEvent::TEMPERATURE,
@@ -70,7 +82,9 @@ pub(crate) const INTERNAL_ERROR: Notice = Notice {
 };
 
 /// In the order of reporting.
-const ALL: [Notice; 6] = [
+const ALL: [Notice; 8] = [
+    CROSS_CONTROLLER_RESET,
+    LOST_HOST_COMMUNICATION,
     INTERNAL_ERROR,
     RELIABILITY,
     TEMPERATURE,

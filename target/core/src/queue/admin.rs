@@ -8,7 +8,7 @@ use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::{self, admin};
 use nvmeof_wire::{Sqe, Status};
 
-use super::{FollowUps, Queue, Role};
+use super::{FollowUps, Queue, Role, cross_reset};
 use crate::admin::{self as commands, Admin, Deferred};
 use crate::controller::Controller;
 use crate::controller::notices::MAX_REQUESTS;
@@ -43,10 +43,12 @@ impl Queue {
             // with this dynamic controller, so that no host could read it. The log of the
             // target has a line.
             controller.lock().registers.fatal();
+            self.lost_host = true;
             let _ = self.leave();
             self.follow_ups |= FollowUps::POLL_ALL;
             return self.ordered(CloseCause::KeepAlive { kato_ms });
         }
+        cross_reset::complete(controller);
         if let Some(order) = self.next_answer(controller) {
             return Some(order);
         }
@@ -129,6 +131,7 @@ impl Queue {
                 Ok(Next::Hold)
             }
             admin::ABORT if !controller.is_discovery() => self.begin_abort(request, sqe),
+            admin::CROSS_CONTROLLER_RESET if !controller.is_discovery() => self.cross_reset(sqe),
             admin::SET_FEATURES | admin::KEEP_ALIVE => {
                 self.follow_ups |= FollowUps::DEADLINE;
                 // A new timeout starts now.

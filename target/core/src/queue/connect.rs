@@ -20,7 +20,7 @@ use crate::quota::Taken;
 use crate::registry::Route;
 use crate::request::{Failure, Next, Request, Stage};
 use crate::shared::Served;
-use crate::{CloseCause, ControllerIds, Data, Limit, PortAddress};
+use crate::{CloseCause, ControllerIds, Data, InFlight, Limit, PortAddress};
 
 // Byte offsets of fields of the command and of its data, for error reports.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -134,12 +134,15 @@ impl Queue {
             let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
             return Err(Refused::new(failure, missing));
         }
-        let (role, replaced) = if self.qid == 0 {
+        let (role, in_flight, replaced) = if self.qid == 0 {
             let (controller, lost) = self.new_controller(now, connect, &who)?;
-            (Role::Admin(controller), lost)
+            let in_flight = controller.in_flight.join();
+            (Role::Admin(controller), in_flight, lost)
         } else {
-            (Role::Io(self.join(&who, entries)?), None)
+            let (joined, in_flight) = self.join(&who, entries)?;
+            (Role::Io(joined), in_flight, None)
         };
+        self.in_flight = Some(in_flight);
         self.role = role;
         self.scarce = Scarce::default();
         self.sq.entries = entries;
@@ -392,7 +395,7 @@ impl Queue {
         })
     }
 
-    fn join(&self, who: &HostIdentity, entries: u16) -> Result<Joined, Refused> {
+    fn join(&self, who: &HostIdentity, entries: u16) -> Result<(Joined, InFlight), Refused> {
         // Without DNR: the host lost its controller and will create another one.
         let no_such = || {
             let cause = format_args!("controller {} does not exist", who.cntlid);
@@ -437,6 +440,7 @@ impl Queue {
         let quota = self.quota(who, entries)?;
         let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, quota);
         let most = controller.most_io_queues();
+        let in_flight = controller.in_flight.join();
         let mut cold = controller.lock();
         if !controller.hot.is_ready() {
             let cause = "the controller is not enabled";
@@ -454,7 +458,7 @@ impl Queue {
         }
         cold.queues.insert(self.qid, self.home.reactor);
         drop(cold);
-        Ok(joined)
+        Ok((joined, in_flight))
     }
 
     pub(super) fn remark(&mut self, text: String) {

@@ -19,7 +19,8 @@ impl Queue {
 
     /// Counts, for the host, that the connection ended with an error of RDMA or of the
     /// network.
-    pub fn broke(&self) {
+    pub fn broke(&mut self) {
+        self.lost_host = true;
         self.meter.broke();
     }
 

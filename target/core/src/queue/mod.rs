@@ -14,6 +14,7 @@ mod commit;
 mod connect;
 mod copy;
 mod counting;
+mod cross_reset;
 mod ends;
 mod executed;
 mod fabrics;
@@ -35,7 +36,8 @@ use crate::model::PortAddress;
 use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
 use crate::shared::Shared;
 use crate::{
-    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, Keeping, Order, Remote,
+    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Keeping, Order,
+    Remote,
 };
 use abort::{HeldAnswer, Home};
 use ends::Ends;
@@ -73,6 +75,10 @@ pub struct Queue {
     role: Role,
     /// Whether it has left its controller.
     left: bool,
+    /// Counts at its controller while it has commands in flight.
+    in_flight: Option<InFlight>,
+    /// Whether the host did not end the connection: it broke, or the host was silent.
+    lost_host: bool,
     home: Home,
     ends: Ends,
     /// Bounds of command capsules.
@@ -165,6 +171,8 @@ impl Queue {
                 connecting: false,
             },
             left: false,
+            in_flight: None,
+            lost_host: false,
             home: Home::default(),
             ends: Ends::default(),
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
@@ -425,6 +433,13 @@ impl Queue {
         self.leave()
     }
 
+    /// What it may still have in flight at backing stores, which is to be kept until they have
+    /// nothing of it.
+    #[must_use]
+    pub fn take_in_flight(&mut self) -> Option<InFlight> {
+        self.in_flight.take()
+    }
+
     /// The data that the request waits for have arrived.
     fn pulled(
         &mut self,
@@ -494,6 +509,9 @@ impl Queue {
             Role::Io(joined) => joined.leave(self.qid),
             Role::Admin(controller) => {
                 self.shared.registry.remove(controller);
+                if self.lost_host {
+                    self.shared.host_lost(controller);
+                }
                 let notified = crate::admin::cancel_requests(&self.shared, controller, |_| true);
                 controller.hot.lose() | notified
             }

@@ -12,6 +12,7 @@ mod cm;
 mod cntlids;
 mod commit;
 mod connect;
+mod cross_reset;
 mod fused;
 mod io;
 mod keep_alive;

@@ -67,6 +67,15 @@ impl QueuePair {
             if self.core.ends() {
                 io.resources.follow_ups |= FollowUps::POLL_ALL;
             }
+            self.check_quiesced(io);
+        }
+    }
+
+    /// Of a connection that is over: whether backing stores have nothing of it any more.
+    pub(super) fn check_quiesced(&mut self, io: &mut Io<'_>) {
+        if self.on_disk == 0 {
+            self.core.quiesced();
+            io.resources.follow_ups |= self.core.take_follow_ups() & FollowUps::POLL_ALL;
         }
     }
 

@@ -305,7 +305,7 @@ impl QueuePair {
     }
 
     /// Its connection ended by an error.
-    pub(crate) fn broke(&self) {
+    pub(crate) fn broke(&mut self) {
         self.core.broke();
     }
 

@@ -387,6 +387,7 @@ impl QueuePair {
         if self.state == State::Closing {
             // The backing store no longer uses its buffers.
             self.free(slot);
+            self.check_quiesced(io);
             return;
         }
         if let Some(action) = self.step_executed(slot, outcome, done.buf, io) {

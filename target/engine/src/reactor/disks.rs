@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_backend::{Done, IoError, Refused, Storage, StorageError, Why};
+use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
 use crate::tag::{NO_SLOT, Tag};
@@ -34,7 +35,9 @@ impl<S: Storage> Reactor<S> {
             queue_pair.executed(tag.slot, done, io);
         });
         if there.is_none() {
-            self.queues.executed(tag.queue, tag.slot);
+            if self.queues.executed(tag.queue, tag.slot) {
+                self.resources.follow_ups |= FollowUps::POLL_ALL;
+            }
             self.resources.accounts.tidy(now);
         }
     }

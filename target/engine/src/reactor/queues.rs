@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_rdma::{Lightened, QpId};
-use nvmeof_target_core::RangeLock;
+use nvmeof_target_core::{InFlight, RangeLock};
 
 use crate::queue::{Leftover, Lingering, QueuePair};
 use crate::tag::SlotId;
@@ -34,6 +34,8 @@ struct Entry {
     /// Their buffers, in the account of the host, and the ranges that they may be
     /// changing.
     left: Option<Leftover>,
+    /// Counts at its controller until they are done.
+    in_flight: Option<InFlight>,
 }
 
 impl Entry {
@@ -97,6 +99,7 @@ impl Queues {
         if entry.on_disk > 0 {
             entry.locks = queue_pair.take_locks();
             entry.left = left;
+            entry.in_flight = queue_pair.take_in_flight();
         }
         if entry.on_disk == 0 {
             self.free.push_back(id.index);
@@ -104,8 +107,9 @@ impl Queues {
         Some(queue_pair)
     }
 
-    /// An operation for the command in `slot` of a closed queue completed.
-    pub(super) fn executed(&mut self, id: SlotId, slot: SlotId) {
+    /// An operation for the command in `slot` of a closed queue completed. Returns whether
+    /// every reactor must poll its queues.
+    pub(super) fn executed(&mut self, id: SlotId, slot: SlotId) -> bool {
         if let Some(entry) = self.entries.get_mut(usize::from(id.index))
             && entry.generation == id.generation.wrapping_add(1)
             && entry.on_disk > 0
@@ -118,8 +122,10 @@ impl Queues {
                 entry.locks.clear();
                 entry.left = None;
                 self.free.push_back(id.index);
+                return entry.in_flight.take().is_some_and(InFlight::release);
             }
         }
+        false
     }
 
     /// Whether a backing store that `is_it` accepts may be writing to `bytes` without a

@@ -13,6 +13,7 @@ mod addresses;
 mod before_connect;
 mod commit;
 mod connections;
+mod cross_reset;
 mod depth;
 mod errors;
 mod fair_queue;

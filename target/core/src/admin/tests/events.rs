@@ -420,5 +420,8 @@ fn impossible_events_are_refused_or_ignored() {
     let all = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, !groups);
     assert_eq!(host.plain(all.to_sqe()).status(), Status::SUCCESS);
     let enabled = host.plain(get.to_sqe()).result();
-    assert_eq!(enabled, 0x91f, "SMART, namespaces and asymmetric access");
+    assert_eq!(
+        enabled, 0x30_091f,
+        "SMART, namespaces, asymmetric access, resets and lost hosts"
+    );
 }

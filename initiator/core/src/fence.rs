@@ -1,0 +1,525 @@
+//! Fencing a lost controller: when commands that it may still have can be sent again.
+//!
+//! A host that loses the connection to a controller does not know which of its commands were
+//! executed, nor whether some still will be. If it sends a write again over another path and
+//! then newer data to the same blocks, the first write may end last and undo what was
+//! acknowledged. So it first makes sure that the controller is quiet (NVMe Base 2.1, 9.6):
+//!
+//! ```text
+//!              sibling, CIU and CIRN known             notice, or 1 s
+//!  Waiting ─────────────────────────────► Resetting ─────────────► Reading log page 1Eh
+//!   ▲  │  ◄──── refused, may be retried ────┘ │ immediate              │ successful
+//!   │  │ deadline                             ▼                        ▼
+//!   │  └───────────────────────────────────► Fenced ◄──────────────────┘
+//!   └── sibling lost, entry failed ─────────────────────────────────────┘
+//! ```
+//!
+//! [`Fence`] decides and does no I/O: [`poll`](Fence::poll) says what to do, the other methods
+//! report what happened.
+
+use std::time::Duration;
+
+use nvmeof_wire::Status;
+use nvmeof_wire::admin::CrossControllerReset;
+use nvmeof_wire::log::{CrossResetEntry, CrossResetState};
+
+/// What a host knew of a controller when it lost it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostController {
+    /// What names its incarnation to a sibling: CNTLID, CIU and CIRN. `None` when Identify
+    /// Controller reported no CIU (0), as of targets without Cross-Controller Reset.
+    pub instance: Option<CrossControllerReset>,
+    /// Keep Alive Timeout that the controller granted, rounded up to its granularity (KAS);
+    /// zero: none.
+    pub keep_alive: Duration,
+    /// Whether any command counts as a keep alive (CTRATT.TBKAS). It takes the controller up to
+    /// twice the timeout to notice a silent host then.
+    pub traffic_based: bool,
+    /// Command Quiesce Time (CQT); zero: not reported.
+    pub quiesce_time: Duration,
+    /// Whether the controller ended the connection, so that it knows that the host lost it.
+    pub ended_by_controller: bool,
+}
+
+/// How a controller was fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceMethod {
+    /// Another controller of the subsystem ended it.
+    CrossControllerReset,
+    /// The time passed that the controller reported.
+    QuiesceTime,
+    /// The time passed that was configured, since the controller reported none.
+    AssumedQuiesceTime,
+}
+
+/// What to do about a lost controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceStep {
+    /// Nothing before [`Fence::next_deadline`].
+    Wait,
+    /// Send this command to a sibling, a controller of the same host and subsystem. Call
+    /// [`Fence::sent`].
+    Reset(CrossControllerReset),
+    /// Read log page 1Eh of the sibling, with completed entries removed (RMC), and give it to
+    /// the fences of all controllers that the sibling resets. Call [`Fence::sent`].
+    ReadLog,
+    /// The controller is quiet: its commands may be sent again, or failed.
+    Fenced(FenceMethod),
+}
+
+/// Fences one lost controller.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    instance: Option<CrossControllerReset>,
+    state: State,
+    /// When the controller is quiet at the latest; `None`: nothing says so.
+    deadline: Option<Duration>,
+    by_time: FenceMethod,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A reset may be sent from then on.
+    Waiting {
+        from: Duration,
+    },
+    /// The command is outstanding.
+    Resetting,
+    /// The sibling resets the controller. The log page is read then.
+    InProgress {
+        read_at: Duration,
+    },
+    /// Completed entries must be removed before a reset can be sent.
+    LogFull,
+    /// The log page is being read.
+    Reading {
+        in_progress: bool,
+    },
+    Fenced(FenceMethod),
+}
+
+/// How long to wait before a refused reset is sent again, or the log page is read without a
+/// notice.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Multiple of the Keep Alive Timeout after which a controller that reports no Command Quiesce
+/// Time is taken for quiet. An assumption: such targets promise nothing.
+const ASSUMED_KEEP_ALIVES: u32 = 3;
+
+impl Fence {
+    /// The controller was lost at `now`. `assumed` is how long to wait for one that reports no
+    /// quiesce time; `None`: three keep-alive timeouts.
+    #[must_use]
+    pub fn new(lost: &LostController, assumed: Option<Duration>, now: Duration) -> Self {
+        // It last heard of the host at the moment of the loss, at the latest. Without a keep
+        // alive it never notices that the host is silent.
+        let detection = match lost.keep_alive {
+            _ if lost.ended_by_controller => Some(Duration::ZERO),
+            Duration::ZERO => None,
+            timeout if lost.traffic_based => Some(timeout * 2),
+            timeout => Some(timeout),
+        };
+        let (wait, by_time) = if lost.quiesce_time.is_zero() {
+            let keep_alives = lost.keep_alive * ASSUMED_KEEP_ALIVES;
+            let wait = assumed.or(Some(keep_alives).filter(|wait| !wait.is_zero()));
+            (wait, FenceMethod::AssumedQuiesceTime)
+        } else {
+            let wait = detection.map(|detection| detection + lost.quiesce_time);
+            (wait, FenceMethod::QuiesceTime)
+        };
+        Self {
+            instance: lost.instance,
+            state: State::Waiting { from: now },
+            deadline: wait.map(|wait| now + wait),
+            by_time,
+        }
+    }
+
+    /// What to do at `now`; `has_sibling` says whether another controller of the same host and
+    /// subsystem takes commands.
+    pub fn poll(&mut self, now: Duration, has_sibling: bool) -> FenceStep {
+        match self.state {
+            State::Fenced(method) => return FenceStep::Fenced(method),
+            State::Waiting { from } => {
+                if let Some(instance) = self.instance
+                    && has_sibling
+                    && now >= from
+                {
+                    return FenceStep::Reset(instance);
+                }
+            }
+            // While a sibling says that something is in flight, no deadline says otherwise.
+            State::InProgress { read_at } if now >= read_at => return FenceStep::ReadLog,
+            State::InProgress { .. } | State::Reading { in_progress: true } => {
+                return FenceStep::Wait;
+            }
+            State::LogFull => return FenceStep::ReadLog,
+            State::Resetting | State::Reading { in_progress: false } => {}
+        }
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.state = State::Fenced(self.by_time);
+            return FenceStep::Fenced(self.by_time);
+        }
+        FenceStep::Wait
+    }
+
+    /// When to [`poll`](Self::poll) next, if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let next = match self.state {
+            State::Waiting { from } if self.instance.is_some() => Some(from),
+            State::InProgress { read_at } => return Some(read_at),
+            State::Reading { in_progress: true } | State::Fenced(_) => return None,
+            _ => None,
+        };
+        next.into_iter().chain(self.deadline).min()
+    }
+
+    /// The command of the last step went out.
+    pub fn sent(&mut self) {
+        self.state = match self.state {
+            State::Waiting { .. } => State::Resetting,
+            State::InProgress { .. } => State::Reading { in_progress: true },
+            State::LogFull => State::Reading { in_progress: false },
+            other => other,
+        };
+    }
+
+    /// The reset completed with `status` and `result`, dword 0 of the completion.
+    pub fn reset_completed(&mut self, now: Duration, status: Status, result: u32) {
+        if self.state != State::Resetting {
+            return;
+        }
+        self.state = if status.is_success() && result & CrossControllerReset::IMMEDIATE != 0 {
+            State::Fenced(FenceMethod::CrossControllerReset)
+        } else if status.is_success() {
+            State::InProgress {
+                read_at: now + RETRY,
+            }
+        } else if status.is(Status::CROSS_RESET_LOG_FULL) {
+            State::LogFull
+        } else {
+            if status.dnr() {
+                // The target has no such command, or does not know the incarnation.
+                self.instance = None;
+            }
+            State::Waiting { from: now + RETRY }
+        };
+    }
+
+    /// The sibling reported that a reset completed: the log page is read now.
+    pub fn notified(&mut self, now: Duration) {
+        if let State::InProgress { read_at } = &mut self.state {
+            *read_at = now;
+        }
+    }
+
+    /// The log page was read, on behalf of this controller or of another one.
+    pub fn log_read<'a>(
+        &mut self,
+        now: Duration,
+        entries: impl IntoIterator<Item = &'a CrossResetEntry>,
+    ) {
+        let in_progress = match self.state {
+            State::InProgress { .. } | State::Reading { in_progress: true } => true,
+            State::Reading { in_progress: false } => false,
+            _ => return,
+        };
+        let its = |entry: &&CrossResetEntry| {
+            let named = self.instance.map(|instance| (instance.icid, instance.ciu));
+            named == Some((entry.icid.get(), entry.ciu))
+        };
+        // The newest: an older one may have failed.
+        let state = entries
+            .into_iter()
+            .filter(its)
+            .last()
+            .map(|entry| entry.ccrs);
+        self.state = match state {
+            Some(CrossResetState::SUCCESS) if in_progress => {
+                State::Fenced(FenceMethod::CrossControllerReset)
+            }
+            Some(CrossResetState::IN_PROGRESS) if in_progress => State::InProgress {
+                read_at: now + RETRY,
+            },
+            _ if in_progress => State::Waiting { from: now + RETRY },
+            _ => State::Waiting { from: now },
+        };
+    }
+
+    /// The sibling was lost, with what was asked of it.
+    pub fn sibling_lost(&mut self, now: Duration) {
+        if !matches!(self.state, State::Fenced(_)) {
+            self.state = State::Waiting { from: now };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+    const NAMED: CrossControllerReset = CrossControllerReset {
+        icid: 7,
+        ciu: 3,
+        cirn: 99,
+    };
+
+    fn lost() -> LostController {
+        LostController {
+            instance: Some(NAMED),
+            keep_alive: S(5),
+            traffic_based: false,
+            quiesce_time: S(20),
+            ended_by_controller: false,
+        }
+    }
+
+    fn entry(ccrs: CrossResetState) -> CrossResetEntry {
+        CrossResetEntry {
+            icid: NAMED.icid.into(),
+            ciu: NAMED.ciu,
+            rsvd3: 0,
+            acid: 1.into(),
+            ccrs,
+            ccrf: 0,
+        }
+    }
+
+    fn reset(fence: &mut Fence, now: Duration, status: Status, result: u32) {
+        assert_eq!(fence.poll(now, true), FenceStep::Reset(NAMED));
+        fence.sent();
+        assert_eq!(fence.poll(now, true), FenceStep::Wait);
+        fence.reset_completed(now, status, result);
+    }
+
+    const BY_RESET: FenceStep = FenceStep::Fenced(FenceMethod::CrossControllerReset);
+
+    #[test]
+    fn immediate_reset_fences_at_once() {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::SUCCESS, 1);
+        assert_eq!(fence.poll(S(100), true), BY_RESET);
+        fence.sibling_lost(S(101));
+        assert_eq!(fence.poll(S(101), false), BY_RESET);
+        assert_eq!(fence.next_deadline(), None);
+    }
+
+    #[test]
+    fn reset_in_progress_fences_when_the_log_page_says_so() {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::SUCCESS, 0);
+        assert_eq!(fence.poll(S(100), true), FenceStep::Wait);
+        fence.notified(S(100));
+        assert_eq!(fence.poll(S(100), true), FenceStep::ReadLog);
+        fence.sent();
+        fence.log_read(S(100), &[entry(CrossResetState::IN_PROGRESS)]);
+        // Without a notice it is read again, and no deadline counts meanwhile.
+        assert_eq!(fence.next_deadline(), Some(S(101)));
+        assert_eq!(fence.poll(S(500), true), FenceStep::ReadLog);
+        fence.sent();
+        assert_eq!(fence.poll(S(500), true), FenceStep::Wait);
+        let other = CrossResetEntry {
+            ciu: 4,
+            ..entry(CrossResetState::IN_PROGRESS)
+        };
+        fence.log_read(S(500), &[entry(CrossResetState::SUCCESS), other]);
+        assert_eq!(fence.poll(S(500), true), BY_RESET);
+    }
+
+    #[test]
+    fn failed_or_missing_reset_is_sent_again() {
+        for entries in [vec![], vec![entry(CrossResetState::FAILED)]] {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            reset(&mut fence, S(100), Status::SUCCESS, 0);
+            fence.log_read(S(100), &entries);
+            assert_eq!(fence.poll(S(100), true), FenceStep::Wait);
+            assert_eq!(fence.poll(S(101), true), FenceStep::Reset(NAMED));
+        }
+    }
+
+    #[test]
+    fn refusals_are_retried_or_leave_the_time() {
+        for status in [
+            Status::CROSS_RESET_IN_PROGRESS,
+            Status::CROSS_RESET_LIMIT_EXCEEDED,
+            Status::INTERNAL_ERROR,
+        ] {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            reset(&mut fence, S(100), status, 0);
+            assert_eq!(fence.next_deadline(), Some(S(101)));
+            assert_eq!(
+                fence.poll(S(101), true),
+                FenceStep::Reset(NAMED),
+                "{status}"
+            );
+        }
+        for status in [Status::INVALID_OPCODE, Status::INVALID_FIELD] {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            reset(&mut fence, S(100), status.with_dnr(), 0);
+            assert_eq!(fence.poll(S(124), true), FenceStep::Wait);
+            assert_eq!(fence.next_deadline(), Some(S(125)));
+            let by_time = FenceStep::Fenced(FenceMethod::QuiesceTime);
+            assert_eq!(fence.poll(S(125), true), by_time, "{status}");
+        }
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::CROSS_RESET_LOG_FULL, 0);
+        assert_eq!(fence.poll(S(100), true), FenceStep::ReadLog);
+        fence.sent();
+        fence.log_read(S(100), &[entry(CrossResetState::SUCCESS)]);
+        assert_eq!(fence.poll(S(100), true), FenceStep::Reset(NAMED));
+    }
+
+    #[test]
+    fn a_lost_sibling_is_replaced_by_the_next() {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::SUCCESS, 0);
+        fence.sibling_lost(S(102));
+        assert_eq!(fence.poll(S(102), false), FenceStep::Wait);
+        assert_eq!(fence.poll(S(103), true), FenceStep::Reset(NAMED));
+    }
+
+    #[test]
+    fn time_fences_without_a_sibling() {
+        let wait = |lost: LostController, assumed| {
+            let fence = Fence::new(&lost, assumed, S(100));
+            fence.deadline.map(|deadline| deadline - S(100))
+        };
+        let none = LostController {
+            instance: None,
+            ..lost()
+        };
+        assert_eq!(wait(none, None), Some(S(25)));
+        assert_eq!(
+            wait(
+                LostController {
+                    traffic_based: true,
+                    ..none
+                },
+                None
+            ),
+            Some(S(30))
+        );
+        assert_eq!(
+            wait(
+                LostController {
+                    ended_by_controller: true,
+                    ..none
+                },
+                None
+            ),
+            Some(S(20))
+        );
+        let silent = LostController {
+            keep_alive: S(0),
+            ..none
+        };
+        assert_eq!(wait(silent, Some(S(3))), None, "it never notices");
+        let unknown = LostController {
+            quiesce_time: S(0),
+            ..none
+        };
+        assert_eq!(wait(unknown, None), Some(S(15)));
+        assert_eq!(wait(unknown, Some(S(4))), Some(S(4)));
+        assert_eq!(
+            wait(
+                LostController {
+                    keep_alive: S(0),
+                    ..unknown
+                },
+                None
+            ),
+            None
+        );
+        let mut fence = Fence::new(&unknown, None, S(100));
+        assert_eq!(fence.poll(S(114), false), FenceStep::Wait);
+        let assumed = FenceStep::Fenced(FenceMethod::AssumedQuiesceTime);
+        assert_eq!(fence.poll(S(115), false), assumed);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Happens {
+        Time(u8),
+        Poll(bool),
+        Completed(u16, u32),
+        Notified,
+        Log(u8),
+        SiblingLost,
+    }
+
+    fn happens() -> impl Strategy<Value = Happens> {
+        let statuses = prop_oneof![
+            Just(0u16),
+            Just(0x13f),
+            Just(0x140),
+            Just(0x141),
+            Just(0x4001),
+            Just(0x6)
+        ];
+        prop_oneof![
+            (0u8..10).prop_map(Happens::Time),
+            any::<bool>().prop_map(Happens::Poll),
+            (statuses, 0u32..2).prop_map(|(status, result)| Happens::Completed(status, result)),
+            Just(Happens::Notified),
+            (0u8..4).prop_map(Happens::Log),
+            Just(Happens::SiblingLost),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens, the controller is fenced only by a reset that succeeded or by
+        /// time, and by time never while a sibling says that something is in flight.
+        #[test]
+        fn nothing_else_fences(all in prop::collection::vec(happens(), 0..60)) {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            let (mut now, mut proven, mut in_progress) = (S(100), false, false);
+            for one in all {
+                let was_resetting = fence.state == State::Resetting;
+                let was_in_progress = matches!(
+                    fence.state,
+                    State::InProgress { .. } | State::Reading { in_progress: true }
+                );
+                match one {
+                    Happens::Time(seconds) => now += S(seconds.into()),
+                    Happens::Poll(sibling) => match fence.poll(now, sibling) {
+                        FenceStep::Fenced(FenceMethod::CrossControllerReset) => {
+                            prop_assert!(proven);
+                        }
+                        FenceStep::Fenced(_) => {
+                            prop_assert!(now >= S(125) && (!in_progress || proven));
+                        }
+                        FenceStep::Reset(_) | FenceStep::ReadLog => fence.sent(),
+                        FenceStep::Wait => {
+                            prop_assert!(fence.next_deadline().is_none_or(|at| at > now)
+                                || !sibling);
+                        }
+                    },
+                    Happens::Completed(status, result) => {
+                        let status = Status::from_field(status);
+                        fence.reset_completed(now, status, result);
+                        if was_resetting && status.is_success() {
+                            proven |= result == 1;
+                            in_progress = true;
+                        }
+                    }
+                    Happens::Notified => fence.notified(now),
+                    Happens::Log(state) => {
+                        let state = CrossResetState(state);
+                        fence.log_read(now, &[entry(state)]);
+                        if was_in_progress {
+                            proven |= state == CrossResetState::SUCCESS;
+                            in_progress = state == CrossResetState::IN_PROGRESS;
+                        }
+                    }
+                    Happens::SiblingLost => {
+                        fence.sibling_lost(now);
+                        in_progress = false;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Cross-Controller Reset (NVMe Base 2.3, 5.4.3 and 8.3.3): a host that lost the path to one
+//! of its controllers has another one of the same subsystem end it, and learns when nothing of
+//! it can change media any more.
+
+use std::sync::Arc;
+
+use nvmeof_wire::admin::CrossControllerReset;
+use nvmeof_wire::{Sqe, Status};
+
+use super::{FollowUps, Queue, Role};
+use crate::admin::CDW10;
+use crate::controller::Controller;
+use crate::registry::Incarnation;
+use crate::request::{Failure, Next};
+
+/// First byte of CIU.
+const CIU: u16 = 42;
+
+impl Queue {
+    /// Ends the controller that the command names. The command completes at once: with
+    /// Immediate Reset Successful when nothing of that controller is in flight, else log page
+    /// 1Eh and an event report when that is so.
+    pub(super) fn cross_reset(&mut self, sqe: &Sqe) -> Result<Next, Failure> {
+        let Role::Admin(controller) = &self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        let named = CrossControllerReset::parse(sqe);
+        if named.icid == controller.cntlid {
+            return Err(Failure::field(CDW10));
+        }
+        // Only of the same host and subsystem. An incarnation that is not known any more is
+        // refused: the identifier may be another controller's by now.
+        let incarnation = self.shared.registry.incarnation(controller, &named);
+        let incarnation = incarnation.ok_or(Failure::field(CIU))?;
+        let in_flight = match &incarnation {
+            Incarnation::Connected(impacted) => Arc::clone(&impacted.in_flight),
+            Incarnation::Departed(in_flight) => Arc::clone(in_flight),
+        };
+        if let Incarnation::Departed(_) = incarnation
+            && in_flight.is_quiet()
+        {
+            return Ok(Next::Done(CrossControllerReset::IMMEDIATE.into()));
+        }
+        let mut cold = controller.lock();
+        let room = cold.resets.check_room();
+        room.map_err(Failure::transient)?;
+        if !in_flight.begin_reset() {
+            return Err(Failure::transient(Status::CROSS_RESET_IN_PROGRESS));
+        }
+        // From here on its queues begin nothing.
+        if let Incarnation::Connected(impacted) = &incarnation {
+            impacted.hot.lose();
+        }
+        cold.resets.begin(named.icid, named.ciu, in_flight);
+        controller.hot.set_resets(true);
+        drop(cold);
+        let (icid, cntlid) = (named.icid, controller.cntlid);
+        self.remark(format!(
+            "controller {icid} reset by controller {cntlid} of the same host (Cross-Controller \
+             Reset)"
+        ));
+        self.follow_ups |= FollowUps::POLL_ALL;
+        Ok(Next::Done(0))
+    }
+
+    /// It ends, and backing stores have nothing of it any more.
+    pub fn quiesced(&mut self) {
+        if let Some(in_flight) = self.in_flight.take()
+            && in_flight.release()
+        {
+            self.follow_ups |= FollowUps::POLL_ALL;
+        }
+    }
+}
+
+/// Completes resets of which nothing is in flight any more, and reports them.
+pub(super) fn complete(controller: &Controller) {
+    if !controller.hot.has_resets() {
+        return;
+    }
+    let mut cold = controller.lock();
+    if cold.resets.complete() {
+        controller.raise(&mut cold, crate::controller::notices::CROSS_CONTROLLER_RESET);
+    }
+    controller.hot.set_resets(cold.resets.is_pending());
+}
