@@ -13,7 +13,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+//! use nvmeof_polling::{NextStep, Polling, PollingConfig};
 //!
 //! let config = PollingConfig {
 //!     longest: Duration::from_micros(50),
@@ -21,9 +21,9 @@
 //! };
 //! let mut polling = Polling::new(config, Duration::ZERO);
 //! let us = Duration::from_micros;
-//! assert_eq!(polling.turned(true, us(0)), AfterTurn::Turn);
-//! assert_eq!(polling.turned(false, us(49)), AfterTurn::Turn);
-//! assert_eq!(polling.turned(false, us(50)), AfterTurn::Sleep);
+//! assert_eq!(polling.turned(true, us(0)), NextStep::Continue);
+//! assert_eq!(polling.turned(false, us(49)), NextStep::Continue);
+//! assert_eq!(polling.turned(false, us(50)), NextStep::Sleep);
 //! ```
 
 #![forbid(unsafe_code)]
@@ -57,10 +57,10 @@ pub struct PollCounts {
 
 /// What to do after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterTurn {
+pub enum NextStep {
     /// Run the next iteration.
-    Turn,
-    /// Yield the CPU ([`Polling::give_way`]), then run the next iteration.
+    Continue,
+    /// Yield the CPU ([`Polling::yield_cpu`]), then run the next iteration.
     Yield,
     /// Sleep, unless work is left that would not wake the thread, and report for how long
     /// ([`Polling::slept`]).
@@ -106,7 +106,7 @@ impl Polling {
     /// An iteration that began at `now` ended.
     #[inline]
     #[must_use]
-    pub fn turned(&mut self, did_work: bool, now: Duration) -> AfterTurn {
+    pub fn turned(&mut self, did_work: bool, now: Duration) -> NextStep {
         if did_work {
             self.counts.useful += 1;
             self.last_work = now;
@@ -115,19 +115,19 @@ impl Polling {
             self.counts.empty += 1;
             self.empty_in_a_row = self.empty_in_a_row.wrapping_add(1);
             if now.saturating_sub(self.last_work) >= self.poll_window(now) {
-                return AfterTurn::Sleep;
+                return NextStep::Sleep;
             }
         }
-        self.kept_awake(now)
+        self.without_sleep(now)
     }
 
     /// What to do instead of sleeping if work is left that would not wake the thread.
     #[must_use]
-    pub fn kept_awake(&self, now: Duration) -> AfterTurn {
+    pub fn without_sleep(&self, now: Duration) -> NextStep {
         if self.config.learns && self.others.yield_is_due(self.empty_in_a_row, now) {
-            AfterTurn::Yield
+            NextStep::Yield
         } else {
-            AfterTurn::Turn
+            NextStep::Continue
         }
     }
 
@@ -143,7 +143,7 @@ impl Polling {
 
     /// Yields the CPU, and learns whether another thread took it. `clock` has the same
     /// origin as the other times.
-    pub fn give_way(&mut self, clock: impl Fn() -> Duration) {
+    pub fn yield_cpu(&mut self, clock: impl Fn() -> Duration) {
         self.others.yield_cpu(clock);
     }
 
@@ -176,23 +176,23 @@ mod tests {
     #[test]
     fn idle_thread_polls_yields_and_sleeps() {
         let mut polling = polling(US(100), true);
-        assert_eq!(polling.turned(true, US(100)), AfterTurn::Turn);
-        let next: Vec<AfterTurn> = (1..=17)
+        assert_eq!(polling.turned(true, US(100)), NextStep::Continue);
+        let next: Vec<NextStep> = (1..=17)
             .map(|n| polling.turned(false, US(100 + n)))
             .collect();
         for (at, next) in (1..).zip(next) {
             let expected = if at % 8 == 0 {
-                AfterTurn::Yield
+                NextStep::Yield
             } else {
-                AfterTurn::Turn
+                NextStep::Continue
             };
             assert_eq!(next, expected, "empty iteration {at}");
         }
-        assert_eq!(polling.turned(false, US(200)), AfterTurn::Sleep);
-        assert_eq!(polling.turned(true, US(300)), AfterTurn::Turn);
+        assert_eq!(polling.turned(false, US(200)), NextStep::Sleep);
+        assert_eq!(polling.turned(true, US(300)), NextStep::Continue);
         assert_eq!(
             polling.turned(false, US(301)),
-            AfterTurn::Turn,
+            NextStep::Continue,
             "counts from 1 again"
         );
         let counts = PollCounts {
@@ -216,9 +216,9 @@ mod tests {
         ];
         let expected = expected.map(|us: f64| Duration::from_secs_f64(us / 1e6));
         assert_eq!(windows, expected);
-        assert_eq!(polling.turned(true, US(900)), AfterTurn::Turn);
-        assert_eq!(polling.turned(false, US(949)), AfterTurn::Turn);
-        assert_eq!(polling.turned(false, US(950)), AfterTurn::Sleep);
+        assert_eq!(polling.turned(true, US(900)), NextStep::Continue);
+        assert_eq!(polling.turned(false, US(949)), NextStep::Continue);
+        assert_eq!(polling.turned(false, US(950)), NextStep::Sleep);
         assert_eq!(polling.counts().sleeps, 12);
     }
 
@@ -226,8 +226,8 @@ mod tests {
     fn idle_thread_stops_polling() {
         let mut polling = polling(US(100), true);
         (0..5).for_each(|_| polling.slept(US(1_000_000)));
-        assert_eq!(polling.turned(true, US(10)), AfterTurn::Turn);
-        assert_eq!(polling.turned(false, US(10)), AfterTurn::Sleep);
+        assert_eq!(polling.turned(true, US(10)), NextStep::Continue);
+        assert_eq!(polling.turned(false, US(10)), NextStep::Sleep);
     }
 
     #[test]
@@ -238,11 +238,11 @@ mod tests {
             for time in [1, 1_000_000] {
                 polling.slept(US(time));
             }
-            assert_eq!(polling.turned(true, US(1)), AfterTurn::Turn);
+            assert_eq!(polling.turned(true, US(1)), NextStep::Continue);
         }
-        assert_eq!(latency.turned(false, US(9_999)), AfterTurn::Turn);
-        assert_eq!(latency.turned(false, US(10_001)), AfterTurn::Sleep);
-        assert_eq!(efficiency.turned(false, US(1)), AfterTurn::Sleep);
+        assert_eq!(latency.turned(false, US(9_999)), NextStep::Continue);
+        assert_eq!(latency.turned(false, US(10_001)), NextStep::Sleep);
+        assert_eq!(efficiency.turned(false, US(1)), NextStep::Sleep);
     }
 
     #[test]
@@ -256,25 +256,29 @@ mod tests {
     fn polling_is_short_while_others_keep_the_cpu() {
         let mut one = polling(US(100), true);
         (0..2).for_each(|_| one.others.record_yield(Some(US(3000)), US(0)));
-        assert_eq!(one.turned(true, US(10)), AfterTurn::Turn);
-        assert_eq!(one.turned(false, US(19)), AfterTurn::Turn);
-        assert_eq!(one.turned(false, US(20)), AfterTurn::Sleep);
-        assert_eq!(one.kept_awake(US(20)), AfterTurn::Turn, "keeps what it has");
+        assert_eq!(one.turned(true, US(10)), NextStep::Continue);
+        assert_eq!(one.turned(false, US(19)), NextStep::Continue);
+        assert_eq!(one.turned(false, US(20)), NextStep::Sleep);
+        assert_eq!(
+            one.without_sleep(US(20)),
+            NextStep::Continue,
+            "keeps what it has"
+        );
     }
 
     #[test]
     fn thread_that_cannot_sleep_yields() {
         let mut polling = polling(US(100), true);
         polling.others.record_yield(Some(US(3)), US(1));
-        assert_eq!(polling.turned(false, US(500)), AfterTurn::Sleep);
-        assert_eq!(polling.kept_awake(US(500)), AfterTurn::Yield);
+        assert_eq!(polling.turned(false, US(500)), NextStep::Sleep);
+        assert_eq!(polling.without_sleep(US(500)), NextStep::Yield);
     }
 
     #[test]
     fn fixed_polling_never_yields() {
         let mut latency = polling(US(10_000), false);
         latency.others.record_yield(Some(US(3)), US(0));
-        assert_eq!(latency.turned(true, US(3_000)), AfterTurn::Turn);
-        assert_eq!(latency.turned(false, US(3_001)), AfterTurn::Turn);
+        assert_eq!(latency.turned(true, US(3_000)), NextStep::Continue);
+        assert_eq!(latency.turned(false, US(3_001)), NextStep::Continue);
     }
 }

@@ -79,7 +79,7 @@ impl<P: Provider> Faulty<P> {
 }
 
 impl<P: Provider> Provider for Faulty<P> {
-    crate::forward!(inner: limits name listen unlisten set_whose local_addr peer_may_invalidate
+    crate::forward!(inner: limits name listen unlisten set_owner local_addr peer_may_invalidate
         peer_works_in_place prepare accept reject share_receives withdraw disconnect
         abort progress wait_fd rest);
 
@@ -137,13 +137,13 @@ impl<P: Provider> Provider for Faulty<P> {
         result
     }
 
-    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
         let fault = self.fault(self.faults.refuse_post, self.faults.disconnect);
         if fault == Some(Injected::Refuse) {
             let depth = self.inner.limits().max_sends;
             return Err(PostError::QueueFull { depth });
         }
-        let result = self.inner.post_answer(qp, tag, answer);
+        let result = self.inner.post_response(qp, tag, answer);
         self.then_disconnect(fault, qp);
         result
     }

@@ -1,7 +1,7 @@
 //! Forwarding of methods to the inner provider.
 
 /// Generates the named methods of an `impl` of [`Provider`](nvmeof_rdma::Provider), which
-/// call the provider in a field of `self`. `post` includes `post_answer`.
+/// call the provider in a field of `self`. `post` includes `post_response`.
 ///
 /// ```
 /// use nvmeof_rdma::{Event, Provider};
@@ -14,7 +14,7 @@
 /// }
 ///
 /// impl<P: Provider> Provider for Counting<P> {
-///     nvmeof_rdma_layers::forward!(below: limits name register listen unlisten connect set_whose
+///     nvmeof_rdma_layers::forward!(below: limits name register listen unlisten connect set_owner
 ///         local_addr peer_may_invalidate peer_works_in_place map_remote prepare accept reject
 ///         post_recv share_receives post_shared_recv post expose withdraw disconnect abort progress
 ///         submit wait_fd next_deadline rest);
@@ -74,9 +74,9 @@ macro_rules! forward {
             self.$inner.connect(addr, config, private_data, now)
         }
     };
-    (@set_whose $inner:ident) => {
-        fn set_whose(&mut self, qp: ::nvmeof_rdma::QpId, whose: ::nvmeof_rdma::Whose) {
-            self.$inner.set_whose(qp, whose);
+    (@set_owner $inner:ident) => {
+        fn set_owner(&mut self, qp: ::nvmeof_rdma::QpId, whose: ::nvmeof_rdma::QpOwner) {
+            self.$inner.set_owner(qp, whose);
         }
     };
     (@local_addr $inner:ident) => {
@@ -181,13 +181,13 @@ macro_rules! forward {
             self.$inner.post(qp, tag, work)
         }
 
-        fn post_answer(
+        fn post_response(
             &mut self,
             qp: ::nvmeof_rdma::QpId,
             tag: ::nvmeof_rdma::Tag,
             answer: ::nvmeof_rdma::Answer,
         ) -> Result<(), ::nvmeof_rdma::PostError> {
-            self.$inner.post_answer(qp, tag, answer)
+            self.$inner.post_response(qp, tag, answer)
         }
     };
     (@expose $inner:ident) => {

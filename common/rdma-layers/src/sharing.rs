@@ -187,7 +187,7 @@ impl<P: Provider> Sharing<P> {
 }
 
 impl<P: Provider> Provider for Sharing<P> {
-    crate::forward!(inner: limits name listen unlisten connect set_whose local_addr
+    crate::forward!(inner: limits name listen unlisten connect set_owner local_addr
         peer_may_invalidate peer_works_in_place map_remote accept reject post expose
         withdraw disconnect abort progress submit wait_fd rest);
 

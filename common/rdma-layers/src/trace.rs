@@ -91,7 +91,7 @@ impl<P: Provider> Trace<P> {
 }
 
 impl<P: Provider> Provider for Trace<P> {
-    crate::forward!(inner: limits name set_whose local_addr peer_may_invalidate
+    crate::forward!(inner: limits name set_owner local_addr peer_may_invalidate
         peer_works_in_place map_remote progress wait_fd next_deadline rest);
 
     fn register(&mut self, region: &Region) -> Result<(), std::io::Error> {
@@ -194,7 +194,7 @@ impl<P: Provider> Provider for Trace<P> {
         result
     }
 
-    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
         let Answer { local, remote, .. } = &answer;
         let text = format!(
             "Answer {}+{} to {:?}+{} invalidate {:?}",
@@ -204,7 +204,7 @@ impl<P: Provider> Provider for Trace<P> {
             remote.len,
             answer.invalidate
         );
-        let result = self.inner.post_answer(qp, tag, answer);
+        let result = self.inner.post_response(qp, tag, answer);
         self.result(
             format_args!("qp {:#x} tag {:#x} post {text}", qp.0, tag.0),
             &result,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::{
     CloseReason, Counted, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
-    Tag, Whose, Work, WorkKind,
+    QpOwner, Tag, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -69,7 +69,7 @@ impl Phase {
 pub(crate) struct Conn {
     pub(crate) id: QpId,
     /// For log lines.
-    pub(crate) whose: Whose,
+    pub(crate) whose: QpOwner,
     pub(crate) phase: Phase,
     /// `None` if the connection failed immediately, and at the end.
     pub(crate) link: Option<Link>,
@@ -108,19 +108,19 @@ pub(crate) struct Conn {
 }
 
 /// Logs a line about the peer of a connection, with its host, subsystem and queue.
-macro_rules! of_peer {
+macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = $conn.peer().map(tracing::field::display);
-        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
     }};
 }
-pub(crate) use of_peer;
+pub(crate) use log_peer;
 
 impl Conn {
     pub(crate) fn new(phase: Phase, listener: Option<(ListenerId, SocketAddr)>) -> Self {
         Self {
             id: QpId(0),
-            whose: Whose::default(),
+            whose: QpOwner::default(),
             phase,
             link: None,
             channel: None,
@@ -303,7 +303,7 @@ impl Conn {
         if let Some(link) = &self.link
             && let Err(error) = link.send(message, None)
         {
-            of_peer!(trace, self, %error, "cannot send a message to the peer");
+            log_peer!(trace, self, %error, "cannot send a message to the peer");
         }
     }
 }

@@ -50,5 +50,5 @@ mod ring;
 
 pub use borrowed::Borrowed;
 pub use config::{Give, SYSTEM_FOLDER, ShmConfig, own_folder};
-pub use probing::{Nobody, probe};
+pub use probing::{ProbeError, probe};
 pub use provider::Shm;

@@ -15,7 +15,7 @@ use crate::message::{Message, ROOM};
 
 /// Why no process serves an address over shared memory.
 #[derive(Debug, thiserror::Error)]
-pub enum Nobody {
+pub enum ProbeError {
     /// No process listens on the address.
     #[error("{0}")]
     Absent(io::Error),
@@ -36,24 +36,24 @@ pub enum Nobody {
 /// `patience` for the response.
 ///
 /// # Errors
-/// [`Nobody`] if not.
-pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), Nobody> {
-    let refused = |why: &str| Nobody::Refused(why.to_owned());
+/// [`ProbeError`] if not.
+pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), ProbeError> {
+    let refused = |why: &str| ProbeError::Refused(why.to_owned());
     let (link, _) = listening::connect(addr, config).map_err(|why| match why.kind() {
         io::ErrorKind::PermissionDenied => refused(&why.to_string()),
-        _ => Nobody::Absent(why),
+        _ => ProbeError::Absent(why),
     })?;
     // A listener that is gone is detected below.
     let _ = link.send(&Message::Probe.to_bytes(), None);
-    if !wait(&link, patience).map_err(Nobody::Absent)? {
+    if !wait(&link, patience).map_err(ProbeError::Absent)? {
         let waited = patience;
-        return Err(Nobody::Silent { addr, waited });
+        return Err(ProbeError::Silent { addr, waited });
     }
     let mut room = [0; ROOM];
-    let response = link.receive(&mut room).map_err(Nobody::Absent)?;
+    let response = link.receive(&mut room).map_err(ProbeError::Absent)?;
     match response.map(Message::parse) {
         Some(Ok(Message::Probe)) => Ok(()),
-        Some(Ok(Message::Fault(fault))) => Err(Nobody::Refused(fault.text)),
+        Some(Ok(Message::Fault(fault))) => Err(ProbeError::Refused(fault.text)),
         Some(_) => Err(refused(
             "the process that listens there uses another protocol",
         )),
@@ -102,7 +102,7 @@ mod tests {
         config: ShmConfig,
         addr: &str,
         asks: &ShmConfig,
-    ) -> Result<(), Nobody> {
+    ) -> Result<(), ProbeError> {
         let mut provider = Shm::new(config).unwrap();
         provider.listen(listens.parse().unwrap()).unwrap();
         let done = AtomicBool::new(false);
@@ -135,9 +135,9 @@ mod tests {
         }
         // As for TCP with IPV6_V6ONLY.
         let other = probed("[::]:1", config.clone(), "127.0.0.1:1", &config).unwrap_err();
-        assert!(matches!(other, Nobody::Absent(_)), "{other}");
+        assert!(matches!(other, ProbeError::Absent(_)), "{other}");
         let absent = probed("127.0.0.1:1", config.clone(), "127.0.0.1:2", &config).unwrap_err();
-        assert!(matches!(absent, Nobody::Absent(_)), "{absent}");
+        assert!(matches!(absent, ProbeError::Absent(_)), "{absent}");
         assert!(absent.to_string().contains("127.0.0.1:2"), "{absent}");
     }
 
@@ -150,7 +150,7 @@ mod tests {
         let refused = probed("127.0.0.1:1", theirs, "127.0.0.1:1", &ours).unwrap_err();
         let user = format!("user {}", nix::unistd::geteuid());
         assert!(refused.to_string().contains(&user), "{refused}");
-        assert!(matches!(refused, Nobody::Refused(_)), "{refused}");
+        assert!(matches!(refused, ProbeError::Refused(_)), "{refused}");
     }
 
     #[test]
@@ -161,6 +161,6 @@ mod tests {
         let addr: SocketAddr = "127.0.0.1:1".parse().unwrap();
         provider.listen(addr.into()).unwrap();
         let silent = probe(addr, &config, Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(silent, Nobody::Silent { .. }), "{silent}");
+        assert!(matches!(silent, ProbeError::Silent { .. }), "{silent}");
     }
 }

@@ -18,8 +18,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
-    Steering, Tag, Whose, Work,
+    PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
+    Rights, Steering, Tag, Work,
 };
 use nvmeof_rdma_soft::group::Acceptor;
 use nvmeof_rdma_soft::{KeyTable, Slots};
@@ -273,7 +273,7 @@ impl Provider for Shm {
         let _ = self.core.epoll.delete(shared.acceptor());
     }
 
-    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp.0) {
             conn.whose = whose;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::{
     Address, Answer, CloseReason, ExposeError, ListenerId, Peer, PostError, PrivateData, QpConfig,
-    QpId, Whose, Work, WorkKind,
+    QpId, QpOwner, Work, WorkKind,
 };
 
 use crate::StreamId;
@@ -81,7 +81,7 @@ pub(crate) struct Conn {
     pub(crate) stream: StreamId,
     pub(crate) remote: Remote,
     /// For log lines.
-    pub(crate) whose: Whose,
+    pub(crate) whose: QpOwner,
     pub(crate) phase: Phase,
     /// Whether it was reported to its owner, which gets its events.
     pub(crate) visible: bool,
@@ -122,13 +122,13 @@ pub(crate) struct Conn {
 }
 
 /// Logs a line about the peer of a connection, with its host, subsystem and queue.
-macro_rules! of_peer {
+macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.remote);
-        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
     }};
 }
-pub(crate) use of_peer;
+pub(crate) use log_peer;
 
 /// Limit on idle segments, after which less is received at a time. A new connection starts
 /// below it, so that its first messages arrive before that.
@@ -154,7 +154,7 @@ impl Conn {
             id: QpId(0),
             stream,
             remote,
-            whose: Whose::default(),
+            whose: QpOwner::default(),
             phase,
             visible: false,
             config: QpConfig::default(),

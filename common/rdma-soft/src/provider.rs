@@ -13,8 +13,8 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
     Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
-    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, RateLimiter, Refused,
-    RemoteKey, RemoteSlice, Rights, Tag, Whose, Work,
+    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, RateLimiter,
+    Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -193,7 +193,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         self.streams.name()
     }
 
-    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp) {
             conn.whose = whose;
         }
@@ -286,12 +286,12 @@ impl<S: Streams> Provider for SoftRdma<S> {
         Ok(())
     }
 
-    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
         let registered = self.is_registered(&answer.local);
         let max_message = self.config.limits.max_message as usize;
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
         let conn = conn.may_answer(&answer, registered, max_message)?;
-        conn.outbound.post_answer(tag, answer);
+        conn.outbound.post_response(tag, answer);
         conn.list_in(&mut self.listed);
         Ok(())
     }

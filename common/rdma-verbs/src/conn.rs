@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, Whose,
+    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, QpOwner,
 };
 
 use crate::adapter::AdapterId;
@@ -101,7 +101,7 @@ pub(crate) struct Conn {
     pub(crate) counted: Option<Counted>,
     pub(crate) peer: SocketAddr,
     /// For log lines.
-    pub(crate) whose: Whose,
+    pub(crate) whose: QpOwner,
     /// The call that connects it, if it may block.
     pub(crate) pending_call: Option<Arc<PendingCall<Retired>>>,
     /// The outcome of that call is pending in connection management: until it arrives,
@@ -147,13 +147,13 @@ pub(crate) struct Conn {
 }
 
 /// Logs a line about the peer of a connection, with its host, subsystem and queue.
-macro_rules! of_peer {
+macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.peer);
-        ::nvmeof_rdma::of_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
     }};
 }
-pub(crate) use of_peer;
+pub(crate) use log_peer;
 
 impl Conn {
     pub(crate) fn new(id: QpId, cm: CmId, peer: SocketAddr, phase: Phase) -> Self {
@@ -166,7 +166,7 @@ impl Conn {
             listener: None,
             counted: None,
             peer,
-            whose: Whose::default(),
+            whose: QpOwner::default(),
             pending_call: None,
             awaits_answer: false,
             private_data: PrivateData::empty(),

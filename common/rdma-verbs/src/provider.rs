@@ -19,8 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, RateLimiter, Refused, RemoteKey, RemoteSlice, Rights,
-    SharedReceives, SrqId, Steering, Tag, Whose, Work,
+    PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
+    Rights, SharedReceives, SrqId, Steering, Tag, Work,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -315,7 +315,7 @@ impl Provider for Verbs {
         });
     }
 
-    fn set_whose(&mut self, qp: QpId, whose: Whose) {
+    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp) {
             conn.whose = whose;
         }

@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Progress, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights,
-    SharedReceives, SrqId, Tag, Whose, Work,
+    PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice,
+    Rights, SharedReceives, SrqId, Tag, Work,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -70,8 +70,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).post(qp, tag, work)
     }
 
-    fn post_answer(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
-        (**self).post_answer(qp, tag, answer)
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+        (**self).post_response(qp, tag, answer)
     }
 
     fn expose(
@@ -119,8 +119,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).map_remote(qp, remote, rights)
     }
 
-    fn set_whose(&mut self, qp: QpId, whose: Whose) {
-        (**self).set_whose(qp, whose);
+    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
+        (**self).set_owner(qp, whose);
     }
 
     fn local_addr(&self, qp: QpId) -> Option<Address> {

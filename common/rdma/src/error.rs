@@ -164,7 +164,7 @@ impl ListenError {
     /// assigned yet, or another program uses it. A file where the socket should be and an
     /// invalid path are errors of the configuration.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn may_succeed_later(&self) -> bool {
         match self {
             Self::InUse { .. }
             | Self::NoSuchAddress { .. }

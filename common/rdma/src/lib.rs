@@ -58,5 +58,5 @@ pub use params::{Limits, QpConfig, SharedReceives};
 pub use provider::{ACCEPT_PACE, Progress, Provider};
 pub use rate_limiter::RateLimiter;
 pub use steering::{Counted, Lightened, Steering};
-pub use whose::Whose;
+pub use whose::QpOwner;
 pub use work::{Answer, Outcome, Work, WorkKind};

@@ -2,9 +2,9 @@
 
 /// The names of a queue pair's host, subsystem and queue, as far as they are known. A
 /// provider only repeats them in each log line about the peer, with
-/// [`of_conn!`](crate::of_conn). An empty value has the size of a pointer.
+/// [`log_conn!`](crate::log_conn). An empty value has the size of a pointer.
 #[derive(Clone, Debug, Default)]
-pub struct Whose(Option<Box<Names>>);
+pub struct QpOwner(Option<Box<Names>>);
 
 #[derive(Clone, Debug)]
 struct Names {
@@ -13,7 +13,7 @@ struct Names {
     queue: u16,
 }
 
-impl Whose {
+impl QpOwner {
     /// A queue of a host that did not send its name yet.
     #[must_use]
     pub fn of_queue(queue: u16) -> Self {
@@ -54,13 +54,13 @@ impl Whose {
 }
 
 /// Logs a line about a connection: its level, the peer's address as a value of `tracing`, its
-/// [`Whose`](crate::Whose), and the text. Unknown names are left out.
+/// [`QpOwner`](crate::QpOwner), and the text. Unknown names are left out.
 ///
 /// For crates that depend on `tracing`.
 #[macro_export]
-macro_rules! of_conn {
+macro_rules! log_conn {
     ($level:ident, $peer:expr, $whose:expr, $($text:tt)+) => {{
-        let whose: &$crate::Whose = $whose;
+        let whose: &$crate::QpOwner = $whose;
         ::tracing::$level!(
             peer = $peer,
             host = whose.host(),

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn remedies_name_options_of_this_program() {
-        let no_target = MachineError::NobodyHere("nobody".to_owned());
+        let no_target = MachineError::NoLocalTarget("nobody".to_owned());
         for (error, option) in [
             (refused("iwarp"), "(--traddr, --trsvcid)"),
             (refused("verbs"), "--provider iwarp"),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::Buf;
-use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+use nvmeof_polling::{NextStep, Polling, PollingConfig};
 use nvmeof_rdma::Refused;
 use slab::Slab;
 use tokio::io::unix::AsyncFd;
@@ -444,23 +444,23 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
             let waits = state.queue.in_flight() > 0;
             let next = match polling.turned(progress, now) {
                 // Nothing is in flight.
-                AfterTurn::Turn | AfterTurn::Yield if !progress && !waits => AfterTurn::Sleep,
+                NextStep::Continue | NextStep::Yield if !progress && !waits => NextStep::Sleep,
                 // A queue without calls is likely to get the next one soon: it stays awake while
                 // the provider polls by itself.
-                AfterTurn::Sleep if waits && !state.rests(now) => polling.kept_awake(now),
+                NextStep::Sleep if waits && !state.rests(now) => polling.without_sleep(now),
                 next => next,
             };
-            state.turned = (next != AfterTurn::Sleep).then_some(now);
+            state.turned = (next != NextStep::Sleep).then_some(now);
             (next, waits, state.queue.next_deadline())
         };
         match next {
-            AfterTurn::Turn => yield_to_ready_tasks().await,
-            AfterTurn::Yield => {
-                polling.give_way(|| shared.now());
+            NextStep::Continue => yield_to_ready_tasks().await,
+            NextStep::Yield => {
+                polling.yield_cpu(|| shared.now());
                 yield_to_ready_tasks().await;
             }
-            AfterTurn::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
-            AfterTurn::Sleep => {
+            NextStep::Sleep if has_more(fd.as_ref()) => tokio::task::yield_now().await,
+            NextStep::Sleep => {
                 sleep(shared, fd.as_ref(), deadline).await;
                 if waits {
                     polling.slept(shared.now().saturating_sub(now));

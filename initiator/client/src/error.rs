@@ -212,7 +212,7 @@ pub enum MachineError {
     },
     /// No target on this host shares memory with this process.
     #[error("cannot connect through shared memory: {0}")]
-    NobodyHere(String),
+    NoLocalTarget(String),
     /// A file that cannot be read.
     #[error("{path}: {text}")]
     File {
@@ -552,7 +552,7 @@ impl MachineError {
                 addr: Address::Ip(_),
                 ..
             } => Some("check address and port; `ip route get` shows the route"),
-            Self::NobodyHere(_) => Some(
+            Self::NoLocalTarget(_) => Some(
                 "check that the target runs on this host with provider \"shm\" or \"auto\", that \
                  its shm.users contains this user, and that its shm.folder is the folder given",
             ),
@@ -569,7 +569,7 @@ impl MachineError {
                 addr: Address::Ip(_),
                 ..
             } => &[Setting::Address],
-            Self::NobodyHere(_) => &[Setting::ShmFolder],
+            Self::NoLocalTarget(_) => &[Setting::ShmFolder],
             Self::NoHostNqn => &[Setting::HostNqn],
             _ => &[],
         }

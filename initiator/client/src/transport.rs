@@ -82,7 +82,7 @@ impl Transport {
             Address::Unix(_) => return self.route_to_socket(addr, options),
         };
         let found = match self {
-            Self::Shm => Some(shm::find(addr, options).map_err(MachineError::NobodyHere)?),
+            Self::Shm => Some(shm::find(addr, options).map_err(MachineError::NoLocalTarget)?),
             Self::Auto => shm::find(addr, options)
                 .inspect_err(|why| tracing::debug!(%addr, "no shared memory: {why}"))
                 .ok(),
@@ -194,7 +194,7 @@ mod shm {
     use std::time::Duration;
 
     use nvmeof_rdma::Provider;
-    use nvmeof_rdma_shm::{Give, Nobody, Shm, ShmConfig, probe};
+    use nvmeof_rdma_shm::{Give, ProbeError, Shm, ShmConfig, probe};
 
     use super::RouteOptions;
     use crate::error::{Error, MachineError};
@@ -220,7 +220,7 @@ mod shm {
             }
             match probe(addr, &config, PATIENCE) {
                 Ok(()) => return Ok(Place(config)),
-                Err(why @ Nobody::Absent(_)) => whys.push(why.to_string()),
+                Err(why @ ProbeError::Absent(_)) => whys.push(why.to_string()),
                 Err(why) => return Err(why.to_string()),
             }
         }

@@ -74,7 +74,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         },
         Error::Usage(_) => Errno::EINVAL,
         Error::Machine(error) => match **error {
-            MachineError::NobodyHere(_) => Errno::ECONNREFUSED,
+            MachineError::NoLocalTarget(_) => Errno::ECONNREFUSED,
             _ => Errno::ENOMEM,
         },
     }
@@ -169,7 +169,7 @@ mod tests {
         let timeout = LostCause::Timeout { what: "Read" };
         assert_eq!(errno(&lost(true, timeout)), Errno::ETIMEDOUT);
         assert_eq!(errno(&lost(true, LostCause::Local)), Errno::ENOTCONN);
-        let nobody = MachineError::NobodyHere("x".to_owned());
+        let nobody = MachineError::NoLocalTarget("x".to_owned());
         assert_eq!(errno(&nobody.into()), Errno::ECONNREFUSED);
         let usage = UsageError::Other("x".to_owned());
         assert_eq!(errno(&usage.into()), Errno::EINVAL);
@@ -188,7 +188,10 @@ mod tests {
         let name = "verbs";
         let text = "no device".to_owned();
         for (why, option) in [
-            (MachineError::NobodyHere("nobody".to_owned()), "shm_folder="),
+            (
+                MachineError::NoLocalTarget("nobody".to_owned()),
+                "shm_folder=",
+            ),
             (MachineError::Provider { name, text }, "provider=iwarp"),
         ] {
             let text = Failure::from(Error::from(why)).to_string();

@@ -9,7 +9,7 @@ use nvmeof_initiator::polled::{Call, Done, IoConfig, IoQueue, SubmitError, Work}
 use nvmeof_initiator::{Buf, Geometry, QueueShape};
 use nvmeof_initiator_core::blocks::{RANGE_LEN, put_ranges};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+use nvmeof_polling::{NextStep, Polling, PollingConfig};
 
 use crate::control::{self, Control};
 use crate::failure::{self, Failure};
@@ -201,21 +201,21 @@ impl Job {
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
         // A submission since the last call counts as progress.
-        let mut yield_is_due = self.polling.turned(true, begin) == AfterTurn::Yield;
+        let mut yield_is_due = self.polling.turned(true, begin) == NextStep::Yield;
         // By default, fio takes one result at a time. Results of one poll are passed on
         // before the next poll, so that the operations that follow are sent together.
         while self.ended.len() < least.max(1) {
             let now = self.start.elapsed();
             let progress = self.poll(now);
             if std::mem::take(&mut yield_is_due) {
-                self.poll_again(AfterTurn::Yield);
+                self.poll_again(NextStep::Yield);
             }
             let over = deadline.is_some_and(|deadline| now >= deadline);
             if self.ended.len() >= least || self.in_flight == 0 || over {
                 break;
             }
             match self.polling.turned(progress, now) {
-                AfterTurn::Sleep => self.sleep(deadline),
+                NextStep::Sleep => self.sleep(deadline),
                 next => self.poll_again(next),
             }
         }
@@ -286,9 +286,9 @@ impl Job {
     }
 
     /// Continues to poll, after other threads if `next` says so.
-    fn poll_again(&mut self, next: AfterTurn) {
-        if next == AfterTurn::Yield {
-            self.polling.give_way(|| self.start.elapsed());
+    fn poll_again(&mut self, next: NextStep) {
+        if next == NextStep::Yield {
+            self.polling.yield_cpu(|| self.start.elapsed());
         }
         std::hint::spin_loop();
     }
@@ -301,7 +301,7 @@ impl Job {
         let nearest = deadlines.chain(deadline).min();
         let time = nearest.map_or(TICK, |nearest| nearest.saturating_sub(now).min(TICK));
         if time.is_zero() {
-            return self.poll_again(self.polling.kept_awake(now));
+            return self.poll_again(self.polling.without_sleep(now));
         }
         blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
         self.polling.slept(self.start.elapsed().saturating_sub(now));

@@ -10,6 +10,6 @@ mod size;
 mod spec;
 
 pub use block_size::BlockSize;
-pub use questions::{ANSWERING, NoAnswer, Questions, within};
+pub use questions::{QUERY_TIMEOUT, Queries, QueryTimeout, within};
 pub use size::{SizeError, parse_size};
 pub use spec::{Spec, SpecError};

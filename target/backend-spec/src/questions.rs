@@ -6,33 +6,33 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Time limit for a query about a backing store that is open, or that is not opened.
-pub const ANSWERING: Duration = Duration::from_secs(1);
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The backing store did not respond in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no response within {} s from its device or the server of its file system", .0.as_secs())]
-pub struct NoAnswer(pub Duration);
+pub struct QueryTimeout(pub Duration);
 
 /// Queries about one backing store, one at a time. Each runs in a thread that is abandoned when
 /// the time is over.
 #[derive(Debug, Default)]
-pub struct Questions {
+pub struct Queries {
     waiting: Arc<AtomicBool>,
 }
 
-impl Questions {
+impl Queries {
     /// The result of `ask` about the backing store `name`. While an earlier query is pending, no
     /// other one is started.
     ///
     /// # Errors
-    /// [`NoAnswer`] if there is no result in that time, or an earlier query is pending.
+    /// [`QueryTimeout`] if there is no result in that time, or an earlier query is pending.
     pub fn ask<T: Send + 'static>(
         &self,
         name: &Arc<str>,
         timeout: Duration,
         ask: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
-        let none = NoAnswer(timeout);
+    ) -> Result<T, QueryTimeout> {
+        let none = QueryTimeout(timeout);
         if self.waiting.swap(true, Ordering::AcqRel) {
             return Err(none);
         }
@@ -87,15 +87,18 @@ mod tests {
 
     #[test]
     fn query_that_timed_out_is_not_repeated_while_pending() {
-        let (questions, name) = (Questions::default(), Arc::from("/mnt/a"));
+        let (questions, name) = (Queries::default(), Arc::from("/mnt/a"));
         let (answer, waits) = channel::<()>();
         let short = Duration::from_millis(10);
         let pending = move || waits.recv().unwrap_or_default();
-        assert_eq!(questions.ask(&name, short, pending), Err(NoAnswer(short)));
+        assert_eq!(
+            questions.ask(&name, short, pending),
+            Err(QueryTimeout(short))
+        );
         let never = || unreachable!("the first still waits");
         assert_eq!(
             questions.ask(&name, short, never),
-            Err::<(), _>(NoAnswer(short))
+            Err::<(), _>(QueryTimeout(short))
         );
         drop(answer);
         while questions.waiting.load(Ordering::Acquire) {

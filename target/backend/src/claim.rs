@@ -17,7 +17,7 @@ use crate::ram::{RamDisk, RamStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
 };
-use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions, within};
+use nvmeof_backend_spec::{QUERY_TIMEOUT, Queries, QueryTimeout, within};
 
 /// The right to serve a [`Spec`]: a file is open and locked, so that no second target or
 /// namespace can serve it; the memory of a RAM store exists. Clones are the same claim. It
@@ -47,7 +47,7 @@ struct Claimed {
     storage: Option<StorageId>,
     losses: Arc<Losses>,
     /// Queries to the file, shared by all sizes.
-    questions: Arc<Questions>,
+    questions: Arc<Queries>,
 }
 
 enum Source {
@@ -135,7 +135,7 @@ impl Claim {
             return self.resized_now();
         }
         let this = self.clone();
-        let answer = self.ask(ANSWERING, move || this.resized_now());
+        let answer = self.ask(QUERY_TIMEOUT, move || this.resized_now());
         answer.map_err(|why| self.silent(why))?
     }
 
@@ -155,14 +155,14 @@ impl Claim {
         &self,
         patience: Duration,
         ask: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NoAnswer> {
+    ) -> Result<T, QueryTimeout> {
         let Claimed {
             questions, name, ..
         } = &*self.inner;
         questions.ask(name, patience, ask)
     }
 
-    fn silent(&self, why: NoAnswer) -> OpenError {
+    fn silent(&self, why: QueryTimeout) -> OpenError {
         let path = self.name().into();
         OpenError::Unresponsive { path, why }
     }
@@ -226,7 +226,7 @@ impl Claim {
     #[must_use]
     pub fn answers(&self) -> bool {
         let this = self.clone();
-        let answer = self.ask(ANSWERING, move || match &this.inner.source {
+        let answer = self.ask(QUERY_TIMEOUT, move || match &this.inner.source {
             Source::File(file) => probe::answers(file, &this.inner.geometry),
             Source::Ram(_) | Source::Null => true,
         });
@@ -344,7 +344,7 @@ pub fn identity(path: &Path) -> Result<Option<(u64, u64)>, OpenError> {
 }
 
 fn unresponsive(path: &Path) -> OpenError {
-    let (path, why) = (path.to_owned(), NoAnswer(OPENING));
+    let (path, why) = (path.to_owned(), QueryTimeout(OPENING));
     OpenError::Unresponsive { path, why }
 }
 

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nvmeof_uring::{FileTableFull, PolledError, RingError};
 use nvmeof_wire::text;
 
-use crate::NoAnswer;
+use crate::QueryTimeout;
 
 /// A request failed. Names the backing store and the offset, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -260,7 +260,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
         /// How long the target waited.
-        why: NoAnswer,
+        why: QueryTimeout,
     },
     /// Anything else.
     #[error("{path}: {what} failed: {errno}", path = .path.display())]
@@ -295,7 +295,7 @@ impl OpenError {
     /// that exists and does not fit the configuration (a directory, a size that is not
     /// whole blocks, another block size) is a configuration error.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn may_succeed_later(&self) -> bool {
         match self {
             Self::Missing(_)
             | Self::Permission { .. }
@@ -321,7 +321,7 @@ impl OpenError {
     /// Whether its cause is a transient shortage of the process or the machine and not the
     /// file or device: a retry may succeed.
     #[must_use]
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::System { errno, .. } => Self::is_passing_errno(*errno),
             Self::Memory(_) | Self::Ring { .. } | Self::Unresponsive { .. } => true,
@@ -400,7 +400,7 @@ mod tests {
             system(Errno::ENXIO),
             system(Errno::ENODEV),
         ] {
-            assert!(gone.is_gone() && !gone.is_passing(), "{gone}");
+            assert!(gone.is_gone() && !gone.is_transient(), "{gone}");
         }
         for there in [OpenError::Empty(path.clone()), system(Errno::EMFILE)] {
             assert!(!there.is_gone(), "{there}");
@@ -431,14 +431,14 @@ mod tests {
             system(Errno::ESTALE),
             system(Errno::ENOSPC),
         ] {
-            assert!(passing.may_pass(), "{passing}");
+            assert!(passing.may_succeed_later(), "{passing}");
         }
         for wrong in [
             OpenError::Directory(path.clone()),
             OpenError::Empty(path.clone()),
             system(Errno::ENAMETOOLONG),
         ] {
-            assert!(!wrong.may_pass(), "{wrong}");
+            assert!(!wrong.may_succeed_later(), "{wrong}");
         }
     }
 }

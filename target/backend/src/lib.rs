@@ -39,4 +39,4 @@ pub use request::{Done, Op, Refused, Request, Why};
 pub use resize::ResizeError;
 pub use storage::{Storage, StorageError};
 // Of the interface above.
-pub use nvmeof_backend_spec::{BlockSize, NoAnswer, Spec};
+pub use nvmeof_backend_spec::{BlockSize, QueryTimeout, Spec};

@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::NoAnswer;
+use crate::QueryTimeout;
 use crate::blocking::OPENING;
 use crate::claim::Claim;
-use nvmeof_backend_spec::ANSWERING;
+use nvmeof_backend_spec::QUERY_TIMEOUT;
 
 /// A backing store cannot be resized.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum ResizeError {
     ReadOnly,
     /// The file system does not respond in time.
     #[error(transparent)]
-    Unresponsive(#[from] NoAnswer),
+    Unresponsive(#[from] QueryTimeout),
     /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -41,7 +41,7 @@ impl Claim {
             return self.file_len_now();
         }
         let this = self.clone();
-        self.ask(ANSWERING, move || this.file_len_now())?
+        self.ask(QUERY_TIMEOUT, move || this.file_len_now())?
     }
 
     fn file_len_now(&self) -> Result<u64, ResizeError> {
@@ -96,7 +96,7 @@ impl Claim {
             return self.is_at_now(path);
         }
         let (this, path) = (self.clone(), path.to_owned());
-        let answer = self.ask(ANSWERING, move || this.is_at_now(&path));
+        let answer = self.ask(QUERY_TIMEOUT, move || this.is_at_now(&path));
         answer.map_err(io::Error::other)?
     }
 

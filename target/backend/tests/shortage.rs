@@ -33,9 +33,9 @@ fn descriptor_shortage_is_transient_error() {
         matches!(&error, OpenError::System { errno, .. } if *errno == Errno::EMFILE),
         "{error}"
     );
-    assert!(error.is_passing());
+    assert!(error.is_transient());
     disks.open(0, &claim).unwrap();
     // An error of the file itself is not transient.
     file.set_len(0).unwrap();
-    assert!(!claim.resized().err().unwrap().is_passing());
+    assert!(!claim.resized().err().unwrap().is_transient());
 }

@@ -16,7 +16,7 @@ pub struct ConfigError {
     place: Location,
     key: Option<String>,
     what: String,
-    /// See [`ConfigError::may_pass`].
+    /// See [`ConfigError::may_succeed_later`].
     passing: bool,
     /// Further errors, whose own lists are empty.
     others: Vec<ConfigError>,
@@ -148,7 +148,7 @@ impl ConfigError {
     /// address that does not exist yet, or that another process uses. `serve` waits in this
     /// case, and refuses all other errors.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn may_succeed_later(&self) -> bool {
         self.passing
     }
 

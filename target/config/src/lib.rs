@@ -56,7 +56,7 @@ pub use shm::ShmSettings;
 pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
-pub use wanted::Wanted;
+pub use wanted::ConfiguredStore;
 
 /// A configuration with valid values. Files, devices and addresses that it names may not exist.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_target_core::{Limits, OfPort};
+use nvmeof_target_core::{Limits, PortLimit};
 use serde::Deserialize;
 
 use super::size::Size32;
@@ -97,6 +97,14 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `true`
     traffic_keep_alive: Option<bool>,
+    /// Seconds within which the operations of a lost controller have ended (CQT): 0 to 65. A host
+    /// that cannot reset the controller through another one waits that long before it sends
+    /// commands again. Set it to the longest time that an operation of the slowest backing store
+    /// can take; for block devices that is the request timeout, 30 seconds unless changed. 0: not
+    /// reported.
+    ///
+    /// Default: `30`
+    quiesce_time_s: Option<u32>,
 }
 
 impl RawLimits {
@@ -123,10 +131,11 @@ impl RawLimits {
             traffic_keep_alive: self
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),
+            quiesce_time_s: self.quiesce_time_s.unwrap_or(default.quiesce_time_s),
             ..default
         };
         let of_controllers = (self.host_controllers, self.port_controllers);
-        self.with_shares(&limits.shared_out(threads, of_controllers))
+        self.with_shares(&limits.with_quotas(threads, of_controllers))
     }
 
     /// The other limits of one host and one port: as configured, or the default of `part`.
@@ -136,10 +145,10 @@ impl RawLimits {
             host_commands: self.host_commands.unwrap_or(part.host_commands),
             port_connections: self
                 .port_connections
-                .map_or(part.port_connections, OfPort::always),
+                .map_or(part.port_connections, PortLimit::always),
             port_commands: self
                 .port_commands
-                .map_or(part.port_commands, OfPort::always),
+                .map_or(part.port_commands, PortLimit::always),
             ..part.clone()
         }
     }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use nvmeof_backend_spec::Spec;
-use nvmeof_target_core::OfPort;
+use nvmeof_target_core::PortLimit;
 
 use super::*;
 
@@ -93,11 +93,11 @@ fn host_and_port_limits_follow_target_limits() {
         (512, 384)
     );
     let many = limits("controllers = 4096\nio_queues = 1024\nqueue_depth = 1024").unwrap();
-    assert_eq!(many.host_commands, Limits::MOST_COMMANDS);
+    assert_eq!(many.host_commands, Limits::MAX_COMMANDS);
     let said = limits("controllers = 8\nhost_queues = 100\nport_commands = 256").unwrap();
     assert_eq!(
         (said.host_queues, said.port_commands),
-        (100, OfPort::always(256))
+        (100, PortLimit::always(256))
     );
     for key in ["host_controllers", "port_controllers"] {
         let error = limits(&format!("controllers = 8\n{key} = 9")).unwrap_err();
@@ -129,6 +129,7 @@ port_connections = 88
 port_commands = 999
 port_memory = 60
 traffic_keep_alive = false
+quiesce_time_s = 7
 [reactor]
 cores = [0, 1]
 polling = "latency"
@@ -185,13 +186,14 @@ enabled = false
         (limits.queue_depth, limits.traffic_keep_alive),
         (256, false)
     );
+    assert_eq!(limits.quiesce_time_s, 7);
     assert_eq!(limits.unconnected, 16);
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
     assert_eq!(limits.port_controllers, 7);
     assert_eq!(limits.discovery_controllers, 9);
     assert_eq!((limits.host_commands, limits.host_memory), (777, 50));
-    assert_eq!(limits.port_connections, OfPort::always(88));
-    assert_eq!(limits.port_commands, OfPort::always(999));
+    assert_eq!(limits.port_connections, PortLimit::always(88));
+    assert_eq!(limits.port_commands, PortLimit::always(999));
     assert_eq!(limits.port_memory, 60);
     let running = config.running();
     assert_eq!(running.cores, Cores::On(vec![0, 1]));

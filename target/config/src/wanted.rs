@@ -9,7 +9,7 @@ use super::{Config, ConfigError};
 
 /// The configured backing store of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ConfiguredStore {
     /// NQN of the subsystem.
     pub nqn: String,
     /// NSID of the namespace.
@@ -22,7 +22,7 @@ pub struct Wanted {
     pub polled: bool,
 }
 
-impl Wanted {
+impl ConfiguredStore {
     /// The same namespace on the backing store `spec`.
     #[must_use]
     pub fn with(&self, spec: Spec) -> Self {
@@ -54,20 +54,22 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub fn wanted(&self) -> Result<Vec<Wanted>, ConfigError> {
+    pub fn wanted(&self) -> Result<Vec<ConfiguredStore>, ConfigError> {
         self.each_wanted().map(|(_, wanted)| wanted).collect()
     }
 
     /// The same with NQN and NSID of each, including those with an error.
-    pub fn each_wanted(&self) -> impl Iterator<Item = ((&str, u32), Result<Wanted, ConfigError>)> {
+    pub fn each_wanted(
+        &self,
+    ) -> impl Iterator<Item = ((&str, u32), Result<ConfiguredStore, ConfigError>)> {
         self.namespaces().map(|(nqn, raw)| {
             let wanted = self.wanted_of(nqn, raw);
             ((nqn, *raw.nsid.get_ref()), wanted)
         })
     }
 
-    fn wanted_of(&self, nqn: &str, raw: &RawNamespace) -> Result<Wanted, ConfigError> {
-        Ok(Wanted {
+    fn wanted_of(&self, nqn: &str, raw: &RawNamespace) -> Result<ConfiguredStore, ConfigError> {
+        Ok(ConfiguredStore {
             nqn: nqn.to_owned(),
             nsid: *raw.nsid.get_ref(),
             spec: self.spec(raw)?,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nvmeof_wire::{Cqe, Status};
 
-use crate::Keeping;
+use crate::PendingSave;
 
 /// Memory of the host that a command describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +37,19 @@ pub enum Action {
         remote: Remote,
     },
     /// One half of a fused operation has its data. When both halves have theirs,
-    /// the first half gets [`Event::Turn`].
+    /// the first half gets [`Event::Execute`].
     Fuse,
     /// Run the operation of the backing store, then [`Event::Executed`]. Data of a
     /// write or compare are where [`Request::data`](crate::Request::data) says.
     Execute(IoOp),
-    /// Take a buffer of `len` bytes, then [`Event::Room`].
+    /// Take a buffer of `len` bytes, then [`Event::Buffer`].
     Produce {
         /// Bytes.
         len: u32,
     },
-    /// Wait until the save completes or fails, then [`Event::Kept`]. Do not block: a
+    /// Wait until the save completes or fails, then [`Event::Saved`]. Do not block: a
     /// stalled file delays it without bound.
-    Keep(Keeping),
+    AwaitSave(PendingSave),
     /// Send the response. This request is complete.
     Respond(Response),
     /// Nothing to do: the response follows as an [`Order`]. This request is complete.
@@ -86,13 +86,13 @@ pub enum Event<'a> {
     },
     /// This half of a fused operation may execute: the first one when both have
     /// their data, the second one when the first succeeded.
-    Turn,
+    Execute,
     /// A buffer of the requested length.
-    Room(&'a mut [u8]),
-    /// The save of [`Action::Keep`] completed or failed.
-    Kept {
+    Buffer(&'a mut [u8]),
+    /// The save of [`Action::AwaitSave`] completed or failed.
+    Saved {
         /// Whether it succeeded.
-        kept: bool,
+        saved: bool,
     },
 }
 

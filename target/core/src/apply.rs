@@ -128,8 +128,8 @@ fn lost(served: &Served, controller: &Controller) -> Option<DisconnectReason> {
     }
     let port = controller.viewer.port.as_ref();
     let port = port.and_then(|at| served.model.port(at));
-    if port.is_some_and(|port| !port.leads_to(&live.nqn)) {
-        return Some(DisconnectReason::PortLeadsElsewhere);
+    if port.is_some_and(|port| !port.offers(&live.nqn)) {
+        return Some(DisconnectReason::SubsystemNotOffered);
     }
     let allowed = live.current().subsystem.allows(&controller.hostnqn);
     (!allowed).then_some(DisconnectReason::HostDenied)

@@ -51,7 +51,7 @@ pub(crate) fn write(
             ..EntrySubject::new(SubsystemType::CURRENT_DISCOVERY, nqn)
         };
         routes(model, reader, None, |route| {
-            page.put(|| route.entry(&subject))
+            page.put(|| route.entry(&subject));
         });
     }
     for subsystem in model.subsystems() {
@@ -59,7 +59,7 @@ pub(crate) fn write(
             let subject = EntrySubject::new(SubsystemType::NVM, &subsystem.nqn);
             let nqn = Some(&subsystem.nqn);
             routes(model, reader, nqn, |route| {
-                page.put(|| route.entry(&subject))
+                page.put(|| route.entry(&subject));
             });
         }
     }
@@ -142,7 +142,7 @@ fn routes(
 ) {
     let LogReader { local, only, .. } = *reader;
     let wanted = |port: &&Port| {
-        only.is_none_or(|only| port.is_at(only)) && nqn.is_none_or(|nqn| port.leads_to(nqn))
+        only.is_none_or(|only| port.is_at(only)) && nqn.is_none_or(|nqn| port.offers(nqn))
     };
     for port in model.ports().iter().filter(wanted) {
         let Some(traddr) = reachable(&port.traddr, local) else {

@@ -88,7 +88,7 @@ impl<'a> Logs<'a> {
             named: BTreeMap::new(),
         };
         for (at, subsystem) in model.subsystems().iter().enumerate() {
-            let routes = routes(model, &subsystem.nqn, |port| port.leads_to(&subsystem.nqn));
+            let routes = routes(model, &subsystem.nqn, |port| port.offers(&subsystem.nqn));
             if !routes.is_empty() {
                 logs.add(subsystem, (at + 1, numbers.of(routes)));
             }

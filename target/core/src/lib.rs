@@ -62,7 +62,7 @@ pub use connected::Connected;
 pub use controller::in_flight::InFlight;
 pub use controller::{DisconnectReason, Disconnected};
 pub use limit_counters::{Limit, LimitCounters};
-pub use limits::{Limits, OfPort};
+pub use limits::{Limits, PortLimit};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,
@@ -70,9 +70,9 @@ pub use model::{
     NamespaceState, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec,
     Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
-pub use persist::{Keeping, NotKept};
-pub use protection::{KeepProtections, KeptProtection};
-pub use queue::{FollowUps, Queue, Scarce};
+pub use persist::{PendingSave, SaveError};
+pub use protection::{ProtectionKeeper, SavedProtection};
+pub use queue::{Exhausted, FollowUps, Queue};
 pub use request::Request;
-pub use target::{PortQuotaGuard, Refusal, Target, ToKeep};
+pub use target::{PortQuotaGuard, ProtectionSave, Refusal, Target};
 pub use writers::{WriteLoss, Writers};

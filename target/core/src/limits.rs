@@ -49,32 +49,32 @@ pub struct Limits {
     /// other hosts, 1 to 100.
     pub host_memory: u8,
     /// Connections that one port may have. Each queue is a connection.
-    pub port_connections: OfPort,
+    pub port_connections: PortLimit,
     /// Commands that may be outstanding on one port: the entries of all its I/O queues
     /// together.
-    pub port_commands: OfPort,
+    pub port_commands: PortLimit,
     /// Percentage of the buffers of each reactor that all hosts of one port may hold
     /// together while there are hosts of other ports, 1 to 100.
     pub port_memory: u8,
     /// Whether any command proves that the host is alive (CTRATT.TBKAS), or only the
     /// Keep Alive command.
     pub traffic_keep_alive: bool,
-    /// How long, at most, something of a controller may be in flight after its host lost it
-    /// (CQT): a host without another path to reset it by waits that long. At most
-    /// [`Limits::MAX_QUIESCE`].
-    pub quiesce_time: Duration,
+    /// Seconds within which the operations of a lost controller have ended (CQT), 0 to
+    /// [`Limits::MAX_QUIESCE_TIME_S`]. Hosts that cannot reset the controller wait that long
+    /// before they send its commands again. 0: not reported.
+    pub quiesce_time_s: u32,
 }
 
 /// A limit of one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OfPort {
+pub struct PortLimit {
     /// While it is the only port of the model.
     pub alone: u32,
     /// While there are other ports.
     pub beside_others: u32,
 }
 
-impl OfPort {
+impl PortLimit {
     /// The same in any case.
     #[must_use]
     pub const fn always(most: u32) -> Self {
@@ -98,8 +98,8 @@ impl OfPort {
 impl Limits {
     /// Longest submission queue, in entries.
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
-    /// Longest time that CQT can say.
-    pub const MAX_QUIESCE: Duration = Duration::from_millis(65_535);
+    /// Largest [`quiesce_time_s`](Self::quiesce_time_s): CQT counts milliseconds in 16 bits.
+    pub const MAX_QUIESCE_TIME_S: u32 = 65;
     /// Entries of an admin queue, at most.
     pub const ADMIN_DEPTH: u16 = 32;
     /// Recommended length of a Write Zeroes command (WZSL) in bytes. Longer commands are
@@ -122,9 +122,9 @@ impl Limits {
     /// (MSSRL) as far as the field can represent it.
     pub const MAX_COPY: u64 = 64 << 20;
     /// Highest configurable number of commands of one host or port.
-    pub const MOST_COMMANDS: u32 = 1 << 26;
+    pub const MAX_COMMANDS: u32 = 1 << 26;
     /// Highest configurable number of connections of one port.
-    pub const MOST_CONNECTIONS: u32 = 1 << 20;
+    pub const MAX_CONNECTIONS: u32 = 1 << 20;
     /// Bytes per operation of a command without data transfer.
     const PIECE: u32 = 128 << 10;
 
@@ -150,7 +150,7 @@ impl Limits {
     /// their queues, and three quarters of their commands. A lone port may have all.
     /// `None` in `(of_host, of_port)` stands for the default.
     #[must_use]
-    pub fn shared_out(self, threads: u32, (of_host, of_port): (Option<u16>, Option<u16>)) -> Self {
+    pub fn with_quotas(self, threads: u32, (of_host, of_port): (Option<u16>, Option<u16>)) -> Self {
         let all = u32::from(self.controllers);
         let least = all.min(Self::AT_LEAST);
         let host_controllers = of_host.unwrap_or(self.controllers - self.controllers / 4);
@@ -176,15 +176,14 @@ impl Limits {
             host_queues: u16::try_from(queues(by_host)).unwrap_or(u16::MAX),
             host_commands: half
                 .max(commands(by_host).min(Self::LONE_HOST))
-                .min(Self::MOST_COMMANDS),
-            port_connections: OfPort {
-                alone: connections(all).clamp(Self::LONE_PORT, Self::MOST_CONNECTIONS),
-                beside_others: connections(by_port).min(Self::MOST_CONNECTIONS),
+                .min(Self::MAX_COMMANDS),
+            port_connections: PortLimit {
+                alone: connections(all).clamp(Self::LONE_PORT, Self::MAX_CONNECTIONS),
+                beside_others: connections(by_port).min(Self::MAX_CONNECTIONS),
             },
-            port_commands: OfPort {
-                alone: commands(all).min(Self::MOST_COMMANDS),
-                beside_others: commands((by_port - by_port / 4).max(least))
-                    .min(Self::MOST_COMMANDS),
+            port_commands: PortLimit {
+                alone: commands(all).min(Self::MAX_COMMANDS),
+                beside_others: commands((by_port - by_port / 4).max(least)).min(Self::MAX_COMMANDS),
             },
             ..self
         }
@@ -209,10 +208,11 @@ impl Limits {
         u8::try_from(pages).unwrap_or(u8::MAX)
     }
 
-    /// What CQT says, in milliseconds.
+    /// CQT in milliseconds.
     #[must_use]
     pub(crate) fn quiesce_time_ms(&self) -> u16 {
-        u16::try_from(self.quiesce_time.as_millis()).unwrap_or(u16::MAX)
+        let milliseconds = self.quiesce_time_s.saturating_mul(1000);
+        u16::try_from(milliseconds).unwrap_or(u16::MAX)
     }
 
     /// How long queue `qid` may exist without a Connect command.
@@ -242,13 +242,13 @@ impl Default for Limits {
             host_queues: 0,
             host_commands: 0,
             host_memory: 75,
-            port_connections: OfPort::always(0),
-            port_commands: OfPort::always(0),
+            port_connections: PortLimit::always(0),
+            port_commands: PortLimit::always(0),
             port_memory: 90,
             traffic_keep_alive: true,
-            quiesce_time: Duration::from_secs(30),
+            quiesce_time_s: 30,
         }
-        .shared_out(1, (None, None))
+        .with_quotas(1, (None, None))
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
             queue_depth,
             ..Limits::default()
         };
-        limits.shared_out(1, (None, None))
+        limits.with_quotas(1, (None, None))
     }
 
     /// The quota of commands is lower than the queues can have; that of queues is what
@@ -275,12 +275,12 @@ mod tests {
         assert_eq!(limits.host_queues, 48 * 16);
         assert_eq!(limits.host_commands, 128 << 10);
         assert!(limits.host_commands < 48 * 16 * 256);
-        let port = OfPort {
+        let port = PortLimit {
             alone: 64 * 16 * 256,
             beside_others: 42 * 16 * 256,
         };
         assert_eq!(limits.port_commands, port);
-        let port = OfPort {
+        let port = PortLimit {
             alone: 8192,
             beside_others: 56 * 17 + 64 + 2 * 64,
         };
@@ -307,10 +307,10 @@ mod tests {
     /// More controllers of a host or port include their queues.
     #[test]
     fn quotas_follow_the_number_of_controllers() {
-        let limits = Limits::default().shared_out(1, (Some(64), Some(64)));
+        let limits = Limits::default().with_quotas(1, (Some(64), Some(64)));
         assert_eq!(limits.host_queues, 64 * 16);
         assert!(limits.port_connections.beside_others >= 64 * 17);
-        let few = Limits::default().shared_out(1, (Some(2), Some(3)));
+        let few = Limits::default().with_quotas(1, (Some(2), Some(3)));
         assert_eq!((few.host_controllers, few.port_controllers), (2, 3));
         assert_eq!(few.host_queues, 2 * 16);
     }
@@ -337,12 +337,12 @@ mod tests {
     /// Derived quotas do not exceed the configurable range.
     #[test]
     fn derived_quotas_are_in_the_configurable_range() {
-        let limits = with(4096, 1024, 1024).shared_out(256, (None, None));
+        let limits = with(4096, 1024, 1024).with_quotas(256, (None, None));
         assert_eq!(limits.host_queues, u16::MAX);
-        assert_eq!(limits.host_commands, Limits::MOST_COMMANDS);
-        let most = OfPort::always(Limits::MOST_COMMANDS);
+        assert_eq!(limits.host_commands, Limits::MAX_COMMANDS);
+        let most = PortLimit::always(Limits::MAX_COMMANDS);
         assert_eq!(limits.port_commands, most);
-        let most = OfPort::always(Limits::MOST_CONNECTIONS);
+        let most = PortLimit::always(Limits::MAX_CONNECTIONS);
         assert_eq!(limits.port_connections, most);
     }
 }

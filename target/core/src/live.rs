@@ -9,9 +9,9 @@ use nvmeof_wire::features::WriteProtection;
 
 use crate::health::Health;
 use crate::namespace_view::{NamespaceView, Present, Viewer};
-use crate::persist::Keeping;
+use crate::persist::PendingSave;
 use crate::protection::{
-    KeptProtection, ProtectionRequest, Protections, Refused, SaveQueue, SaveQueueGuard, Settled,
+    ProtectionRequest, Protections, Refused, SaveQueue, SaveQueueGuard, SavedProtection, Settled,
     Step,
 };
 
@@ -55,7 +55,7 @@ pub(crate) enum Granting {
     /// Make earlier writes stable.
     Settle(ProtectionRequest),
     /// Wait until it is saved.
-    Keep(Keeping),
+    Keep(PendingSave),
     /// The request failed.
     Refused,
 }
@@ -198,7 +198,7 @@ impl Live {
     }
 
     /// As [`Protections::begin_write`].
-    pub(crate) fn begin_write(&self) -> Vec<KeptProtection> {
+    pub(crate) fn begin_write(&self) -> Vec<SavedProtection> {
         self.lock().protections.begin_write()
     }
 
@@ -212,7 +212,7 @@ impl Live {
 
     /// Restores the write protection of a namespace. Returns whether the namespace
     /// exists.
-    pub(crate) fn restore_protection(&self, kept: KeptProtection) -> bool {
+    pub(crate) fn restore_protection(&self, kept: SavedProtection) -> bool {
         let mut state = self.lock();
         state.protections.restore(kept);
         self.renew(&mut state);

@@ -218,7 +218,7 @@ impl LockMember {
     /// its host has given up is still in flight there. It does not wait for earlier
     /// writes, so it is never [held](RangeLock::is_held).
     #[must_use]
-    pub fn keep_out(&self, storage: u64, bytes: Range<u64>, began: Duration) -> RangeLock {
+    pub fn block_writes(&self, storage: u64, bytes: Range<u64>, began: Duration) -> RangeLock {
         let mut table = self.inner.table();
         let lock = Lock {
             bytes,
@@ -463,7 +463,7 @@ mod tests {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let before = two.version();
-        let ghosts = [0..512, 512..1024].map(|bytes| one.keep_out(7, bytes, NOW));
+        let ghosts = [0..512, 512..1024].map(|bytes| one.block_writes(7, bytes, NOW));
         assert!(!two.is_idle() && two.version() == before);
         assert!(!two.settle(|_, _, _| true), "no report is needed");
         assert!(!ghosts[0].is_held());
@@ -479,17 +479,17 @@ mod tests {
         drop(first);
         assert_ne!(two.version(), before, "a write waits for it");
         // A write in flight whose lock is added only now.
-        let begun_later = one.keep_out(7, 0..512, NOW + Duration::from_secs(1));
+        let begun_later = one.block_writes(7, 0..512, NOW + Duration::from_secs(1));
         assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
         drop(begun_later);
-        let slow = one.keep_out(7, 0..512, NOW);
+        let slow = one.block_writes(7, 0..512, NOW);
         assert!(two.blocks(7, &(0..100), NOW, &mut turn));
         drop(slow);
         assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
         drop(second);
         assert!(lock.is_held());
         drop(lock);
-        let no_waiters = one.keep_out(7, 0..512, NOW);
+        let no_waiters = one.block_writes(7, 0..512, NOW);
         let before = two.version();
         drop(no_waiters);
         assert!(two.version() == before && two.is_idle());
@@ -500,7 +500,7 @@ mod tests {
     fn writes_to_other_stores_do_not_lock_the_table() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
-        let ghost = one.keep_out(7, 0..512, NOW);
+        let ghost = one.block_writes(7, 0..512, NOW);
         let inner = Arc::clone(&locks.inner);
         let table = inner.table();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -528,8 +528,8 @@ mod tests {
         let locks = Locks::default();
         let member = locks.join();
         let [first, second] = [5, 5 + GROUPS as u64];
-        let ghost = member.keep_out(first, 0..512, NOW);
-        let other = member.keep_out(second, 512..1024, NOW);
+        let ghost = member.block_writes(first, 0..512, NOW);
+        let other = member.block_writes(second, 512..1024, NOW);
         assert!(!member.blocks(second, &(0..512), NOW, &mut None));
         drop(ghost);
         assert!(member.blocks(second, &(512..600), NOW, &mut None));

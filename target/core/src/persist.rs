@@ -7,25 +7,25 @@ use std::time::Duration;
 /// A save failed. Displays as the cause.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NotKept(Arc<str>);
+pub struct SaveError(Arc<str>);
 
 /// A pending save, and its outcome. Clones are the same save.
 #[derive(Clone, Debug, Default)]
-pub struct Keeping {
+pub struct PendingSave {
     write: Arc<Write>,
 }
 
 #[derive(Debug, Default)]
 struct Write {
-    outcome: Mutex<Option<Result<(), NotKept>>>,
+    outcome: Mutex<Option<Result<(), SaveError>>>,
     over: Condvar,
 }
 
-impl Keeping {
+impl PendingSave {
     /// The outcome; `None` while it is pending. Once it is known, the namespaces are in
     /// the resulting states.
     #[must_use]
-    pub fn outcome(&self) -> Option<Result<(), NotKept>> {
+    pub fn outcome(&self) -> Option<Result<(), SaveError>> {
         self.write.lock().clone()
     }
 
@@ -37,7 +37,7 @@ impl Keeping {
 
     /// Waits for the outcome, for `most` at most. It blocks: not for reactors.
     #[must_use]
-    pub fn wait(&self, most: Duration) -> Option<Result<(), NotKept>> {
+    pub fn wait(&self, most: Duration) -> Option<Result<(), SaveError>> {
         let outcome = self.write.lock();
         let waited = self
             .write
@@ -49,14 +49,14 @@ impl Keeping {
 
     /// The save ended with this result.
     pub(crate) fn end(&self, result: io::Result<()>) {
-        let result = result.map_err(|error| NotKept(error.to_string().into()));
+        let result = result.map_err(|error| SaveError(error.to_string().into()));
         *self.write.lock() = Some(result);
         self.write.over.notify_all();
     }
 }
 
 impl Write {
-    fn lock(&self) -> MutexGuard<'_, Option<Result<(), NotKept>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<(), SaveError>>> {
         // It is replaced as a whole.
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }

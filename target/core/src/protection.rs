@@ -9,7 +9,7 @@
 //!       Until Power Cycle ──► No Write Protect, when the target restarts
 //! ```
 //! Base 2.1, 8.1.16.1, figure 621: Write Protect is persistent across power cycles. The
-//! caller therefore saves it ([`KeepProtections`]) and restores it at start
+//! caller therefore saves it ([`ProtectionKeeper`]) and restores it at start
 //! ([`Target::restore_protection`]). Without persistence the states are not offered.
 //!
 //! A namespace is protected from the request of a host until the removal of the
@@ -33,13 +33,13 @@
 mod save_queue;
 mod states;
 
-pub use save_queue::KeepProtections;
+pub use save_queue::ProtectionKeeper;
 pub(crate) use save_queue::{SaveQueue, SaveQueueGuard};
 pub(crate) use states::{Fixed, ProtectionRequest, Protections, Settled, Step};
 
 /// A namespace that a host write protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptProtection {
+pub struct SavedProtection {
     /// Its NSID.
     pub nsid: u32,
     /// Its UUID: another namespace with the same NSID is not protected.

@@ -205,7 +205,10 @@ impl Inner {
             return;
         };
         while self.departed.len() >= DEPARTED
-            && let Some(quiet) = self.departed.iter().position(|one| one.in_flight.is_quiet())
+            && let Some(quiet) = self
+                .departed
+                .iter()
+                .position(|one| one.in_flight.is_quiet())
         {
             self.departed.remove(quiet);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
-pub use protection::ToKeep;
+pub use protection::ProtectionSave;
 
 use crate::quota::{QuotaGuard, Taken};
 use crate::shared::Shared;

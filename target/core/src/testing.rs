@@ -22,8 +22,8 @@ use zerocopy::IntoBytes;
 
 use crate::metrics::ReactorMetrics;
 use crate::{
-    Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, KeepProtections, KeptProtection,
-    Limits, Model, NamespaceSpec, Order, PortAddress, PortSpec, Queue, Request, SubsystemSpec,
+    Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
+    PortAddress, PortSpec, ProtectionKeeper, Queue, Request, SavedProtection, SubsystemSpec,
     Target, Traddr,
 };
 
@@ -83,7 +83,7 @@ pub(crate) fn closed() -> SubsystemSpec {
 
 pub(crate) fn target_with(limits: Limits) -> Target {
     let target = without_keeper(limits);
-    target.keep_protections_in(Arc::new(KeptBook::default()));
+    target.set_protection_keeper(Arc::new(KeptBook::default()));
     target
 }
 
@@ -96,12 +96,12 @@ pub(crate) fn without_keeper(limits: Limits) -> Target {
 #[derive(Debug, Default)]
 pub(crate) struct KeptBook {
     /// The last saved state of each subsystem, and the number of saves.
-    pub(crate) kept: Mutex<(usize, BTreeMap<Nqn, Vec<KeptProtection>>)>,
+    pub(crate) kept: Mutex<(usize, BTreeMap<Nqn, Vec<SavedProtection>>)>,
     /// Whether saves fail.
     pub(crate) full: AtomicBool,
 }
 
-impl KeepProtections for KeptBook {
+impl ProtectionKeeper for KeptBook {
     // Tests call `write`.
     fn wake(&self) {}
 }
@@ -109,7 +109,7 @@ impl KeepProtections for KeptBook {
 impl KeptBook {
     /// Saves all pending changes.
     pub(crate) fn write(&self, target: &Target) {
-        while let Some(to_keep) = target.to_keep() {
+        while let Some(to_keep) = target.next_save() {
             if self.full.load(Ordering::Relaxed) {
                 to_keep.end(Err(std::io::ErrorKind::StorageFull.into()));
                 continue;
@@ -421,7 +421,7 @@ impl Host {
                 Action::Produce { len } => {
                     buffer = vec![0xee; usize::try_from(len).unwrap()];
                     self.queue
-                        .step(self.now, &mut request, Event::Room(&mut buffer))
+                        .step(self.now, &mut request, Event::Buffer(&mut buffer))
                 }
                 Action::Respond(response) => {
                     assert_eq!(response.cqe.cid.get(), cid);
@@ -436,12 +436,12 @@ impl Host {
                         invalidate: response.invalidate,
                     });
                 }
-                Action::Keep(keeping) => {
+                Action::AwaitSave(keeping) => {
                     assert!(keeping.outcome().is_none());
                     self.reactor_metrics.write(&self.target);
                     let kept = keeping.outcome().unwrap().is_ok();
                     self.queue
-                        .step(self.now, &mut request, Event::Kept { kept })
+                        .step(self.now, &mut request, Event::Saved { saved: kept })
                 }
                 Action::PullBehind { .. } | Action::Fuse => {
                     panic!("half of a fused operation")

@@ -28,7 +28,7 @@ use nvmeof_target_control::{Bound, ChangeQueue, Shared};
 use nvmeof_target_control::{Exporter, Watch};
 use nvmeof_target_control::{Standing, check_state};
 use nvmeof_target_manage::files;
-use nvmeof_target_manage::ports::{self, Means, Port};
+use nvmeof_target_manage::ports::{self, Port, ProviderFactory};
 use nvmeof_target_manage::processors::{self, ReactorCpu};
 use nvmeof_target_manage::retry::{self, Listener, later};
 use nvmeof_target_manage::{ServeError, Server, open_present};
@@ -280,7 +280,7 @@ fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, Config
     let mut pause = retry::FIRST;
     loop {
         match Standing::read(path) {
-            Err(error) if error.may_pass() => {
+            Err(error) if error.may_succeed_later() => {
                 if pause == retry::FIRST {
                     tracing::warn!("waiting: {error}");
                 }
@@ -298,7 +298,7 @@ fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, Config
 /// A resource that may become available later does not prevent the start.
 fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, ConfigError> {
     match tried {
-        Err(error) if !error.may_pass() => Err(error),
+        Err(error) if !error.may_succeed_later() => Err(error),
         tried => Ok(tried),
     }
 }
@@ -356,7 +356,7 @@ impl CheckConfig {
         // Held until the end, as in `serve`.
         let disks = open_present(&config)?;
         let files = files::share(&config, 1, disks.len(), &ports);
-        let mut means = Means::new(1, files);
+        let mut means = ProviderFactory::new(1, files);
         let listening = ports::listen(&config, ports.clone(), &mut means)?;
         let errors = disks.iter().filter_map(|disk| disk.as_ref().err());
         let mut waiting: Vec<_> = errors.map(ToString::to_string).collect();

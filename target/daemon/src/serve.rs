@@ -11,7 +11,7 @@ use nix::sys::signalfd::SignalFd;
 use nvmeof_rdma::explain;
 use nvmeof_target_engine::Patience;
 use nvmeof_target_manage::retry::{Listeners, Retry};
-use nvmeof_target_manage::{DiskWatch, ServeError, Server};
+use nvmeof_target_manage::{BackingStoreMonitor, ServeError, Server};
 
 use crate::service::{self, Watchdog};
 use nvmeof_target_control::Keeper;
@@ -35,7 +35,7 @@ pub(crate) fn run(
 ) -> Result<(), ServeError> {
     let (mut stopping, mut ending) = (None, false);
     let (manager, failures) = (server.manager(), server.failures().clone());
-    let _disks = DiskWatch::start(Arc::clone(manager), failures, service::status)
+    let _disks = BackingStoreMonitor::start(Arc::clone(manager), failures, service::status)
         .map_err(|error| not_started("thread", &error))?;
     let _retry = Retry::start(Arc::clone(manager), listeners, service::status)
         .map_err(|error| not_started("thread", &error))?;

@@ -124,8 +124,8 @@ impl Watchdog {
     fn all_responsive<'a>(&mut self, reactors: impl Iterator<Item = (usize, &'a Mailbox)>) -> bool {
         let mut all = true;
         for (at, mailbox) in reactors {
-            let is_stalled = mailbox.holds(Mail::ARE_YOU_THERE);
-            mailbox.send(Mail::ARE_YOU_THERE);
+            let is_stalled = mailbox.holds(Mail::LIVENESS_CHECK);
+            mailbox.send(Mail::LIVENESS_CHECK);
             all &= !is_stalled;
             if self.stalled.len() <= at {
                 self.stalled.resize(at + 1, false);
@@ -178,7 +178,7 @@ mod tests {
         let now = Instant::now();
         let mut watchdog = Watchdog::new(Duration::from_secs(1), now);
         let mailbox = Mailbox::new().unwrap();
-        let asked = |mailbox: &Mailbox| mailbox.take() == Mail::ARE_YOU_THERE;
+        let asked = |mailbox: &Mailbox| mailbox.take() == Mail::LIVENESS_CHECK;
         for (ms, is_due) in [(0, true), (999, false), (1500, true), (2400, false)] {
             watchdog.check(now + Duration::from_millis(ms), [(0, &mailbox)].into_iter());
             assert_eq!(asked(&mailbox), is_due, "{ms}");

@@ -36,5 +36,5 @@ pub use mailbox::{Mail, Mailbox, Order, Reply};
 pub use queue::SENDS_PER_COMMAND;
 pub use reactor::{LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, capsule_stride};
 pub use snapshot::{Member, QueueSnapshot, ReactorSnapshot};
-pub use stopping::{NotEnded, Patience, Stopping};
+pub use stopping::{Patience, ShutdownError, Stopping};
 pub use thread::{Clock, Then, poll_timeout, run, sleep, step};

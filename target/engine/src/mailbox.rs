@@ -23,7 +23,7 @@ bitflags::bitflags! {
         /// Accept no more connections, finish the commands in flight, close.
         const DRAIN = 1 << 1;
         /// A liveness check: taking the mail is the response.
-        const ARE_YOU_THERE = 1 << 2;
+        const LIVENESS_CHECK = 1 << 2;
         /// Range locks changed.
         const LOCKS = 1 << 3;
         /// [`Order`]s are pending.
@@ -338,7 +338,7 @@ mod tests {
         let sender = mailbox.clone();
         sender.send(Mail::POLL);
         sender.send(Mail::DRAIN);
-        assert!(sender.holds(Mail::POLL) && !sender.holds(Mail::ARE_YOU_THERE));
+        assert!(sender.holds(Mail::POLL) && !sender.holds(Mail::LIVENESS_CHECK));
         assert_eq!(mailbox.take(), Mail::POLL | Mail::DRAIN);
         assert_eq!(mailbox.take(), Mail::empty());
         assert!(!sender.holds(Mail::all()));

@@ -29,7 +29,7 @@ pub struct Stopping {
 
 /// Threads did not end: the kernel has operations of theirs, or they are stalled.
 #[derive(Debug, thiserror::Error)]
-pub enum NotEnded {
+pub enum ShutdownError {
     /// A backing store did not complete its operations.
     #[error(
         "stopped, but operations did not complete in time: {0}; the data that they write may or \
@@ -64,13 +64,17 @@ impl Stopping {
     }
 
     /// Why `reactors` did not end. Logs it as well.
-    pub fn not_ended(&self, reactors: impl Iterator<Item = usize>, longest: Duration) -> NotEnded {
+    pub fn not_ended(
+        &self,
+        reactors: impl Iterator<Item = usize>,
+        longest: Duration,
+    ) -> ShutdownError {
         let error = self.outstanding().map_or_else(
             || {
                 let names: Vec<_> = reactors.map(|at| format!("reactor {at}")).collect();
-                NotEnded::Stuck(names.join(" and "), longest.as_secs())
+                ShutdownError::Stuck(names.join(" and "), longest.as_secs())
             },
-            NotEnded::Outstanding,
+            ShutdownError::Outstanding,
         );
         tracing::error!("{error}");
         error

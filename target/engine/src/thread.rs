@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_backend::{Storage, StorageError};
-use nvmeof_polling::{AfterTurn, PollCounts, Polling, PollingConfig};
+use nvmeof_polling::{NextStep, PollCounts, Polling, PollingConfig};
 
 use crate::counters::{Counters, Spent};
 use crate::{Reactor, Turn};
@@ -52,7 +52,7 @@ pub fn run<S: Storage>(
         spending.classify(did_work);
         match then {
             Then::Turn => std::hint::spin_loop(),
-            Then::Yield => polling.give_way(|| clock.now()),
+            Then::Yield => polling.yield_cpu(|| clock.now()),
             Then::Sleep { until } => {
                 if now.saturating_sub(last_log) >= LOG_INTERVAL {
                     last_log = now;
@@ -108,13 +108,13 @@ pub fn step<S: Storage>(
         return Ok((did_work, Then::End));
     }
     let next = match polling.turned(did_work, now) {
-        AfterTurn::Sleep if !reactor.rest(now)? => polling.kept_awake(now),
+        NextStep::Sleep if !reactor.rest(now)? => polling.without_sleep(now),
         next => next,
     };
     let then = match next {
-        AfterTurn::Turn => Then::Turn,
-        AfterTurn::Yield => Then::Yield,
-        AfterTurn::Sleep => Then::Sleep {
+        NextStep::Continue => Then::Turn,
+        NextStep::Yield => Then::Yield,
+        NextStep::Sleep => Then::Sleep {
             until: reactor.next_deadline(),
         },
     };

@@ -7,8 +7,8 @@
 //! crates: this one has no HTTP, no command line and no service manager.
 #![forbid(unsafe_code)]
 
+mod backing_store_monitor;
 mod buffers;
-mod disk_watch;
 mod fault_counts;
 pub mod files;
 mod open;
@@ -21,13 +21,13 @@ mod served;
 mod server;
 mod waits;
 
+pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
-pub use disk_watch::DiskWatch;
 pub use fault_counts::FaultCounts;
 pub use open::{Unopenable, open_present, unopenable};
 pub use served::{
-    ApplyError, Awaits, Drained, FORGET, Faulted, Fixed, Manager, NewSize, NotForgotten,
-    NotResized, Plan, Report, Waiting,
+    ApplyError, Awaits, Drained, FORGET, Faulted, Fixed, ForgetError, Manager, NewSize, NotResized,
+    Plan, Report, Waiting,
 };
 pub use server::{Counted, ServeError, Server};
 pub use waits::Waits;

@@ -2,7 +2,7 @@
 
 use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
 use nvmeof_backend_spec::Spec;
-use nvmeof_target_config::{Config, ConfigError, Wanted};
+use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
 
 /// The backing store of one namespace.
@@ -28,7 +28,7 @@ pub struct Unopenable {
 }
 
 /// Opens and locks a backing store.
-pub(crate) fn take(wanted: &Wanted) -> Result<Claim, OpenError> {
+pub(crate) fn take(wanted: &ConfiguredStore) -> Result<Claim, OpenError> {
     if wanted.polled {
         Claim::take_polled(&wanted.spec, wanted.block_size)
     } else {
@@ -47,7 +47,7 @@ pub fn unopenable(config: &Config) -> Vec<Unopenable> {
         let taken = wanted.and_then(|wanted| take_alone(config, at, &wanted, &mut files));
         match taken {
             Ok(_) => {}
-            Err(error) if error.may_pass() => {}
+            Err(error) if error.may_succeed_later() => {}
             Err(error) => unopenable.push(Unopenable {
                 nqn: nqn.to_owned(),
                 nsid,
@@ -69,7 +69,7 @@ pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, 
     wanted
         .map(
             |(at, wanted)| match take_alone(config, at, &wanted, &mut files) {
-                Err(error) if !error.may_pass() => Err(error),
+                Err(error) if !error.may_succeed_later() => Err(error),
                 taken => Ok(taken),
             },
         )
@@ -81,7 +81,7 @@ pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, 
 fn take_alone(
     config: &Config,
     at: usize,
-    wanted: &Wanted,
+    wanted: &ConfiguredStore,
     files: &mut Files,
 ) -> Result<Claim, ConfigError> {
     let is_free = files.add(&wanted.spec);
@@ -104,7 +104,7 @@ pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> Confi
         OpenError::CannotPoll { .. } => config.polled_error(at, &what),
         _ => config.path_error(at, &what),
     };
-    refused.passing(error.may_pass())
+    refused.passing(error.may_succeed_later())
 }
 
 /// The model with these backing stores, in the order of the enabled namespaces.
@@ -239,7 +239,7 @@ block_size = 512
         let same = format!("{}/./disk.img", dir.path().display());
         let twice = format!("{text}[[subsystem.namespace]]\nnsid = 2\npath = \"{same}\"\n");
         let error = open_present(&parse(&twice).unwrap()).map(drop).unwrap_err();
-        assert!(!error.may_pass());
+        assert!(!error.may_succeed_later());
         assert_names(
             &error.to_string(),
             15,

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nvmeof_rdma::explain;
-use nvmeof_target_core::{KeptProtection, Target};
+use nvmeof_target_core::{SavedProtection, Target};
 use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
@@ -102,16 +102,16 @@ fn read(path: &Path) -> Result<Contents, ConfigError> {
 }
 
 impl Entry {
-    fn of(kept: &KeptProtection) -> Self {
+    fn of(kept: &SavedProtection) -> Self {
         Self {
             nsid: kept.nsid,
             uuid: format!("{:032x}", u128::from_be_bytes(kept.uuid)),
         }
     }
 
-    fn kept(&self) -> Option<KeptProtection> {
+    fn kept(&self) -> Option<SavedProtection> {
         let uuid = u128::from_str_radix(&self.uuid, 16).ok()?;
-        Some(KeptProtection {
+        Some(SavedProtection {
             nsid: self.nsid,
             uuid: uuid.to_be_bytes(),
         })
@@ -136,7 +136,7 @@ impl File {
 }
 
 impl Write for File {
-    fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
+    fn write(&mut self, changes: &[(Nqn, Vec<SavedProtection>)]) -> io::Result<()> {
         let mut new = self.contents.clone();
         for (subsystem, namespaces) in changes {
             let entries: Vec<Entry> = namespaces.iter().map(Entry::of).collect();
@@ -197,7 +197,7 @@ mod tests {
         assert!(!file.exists(), "nothing to store");
         let mut written = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
-        let kept = |nsid| KeptProtection {
+        let kept = |nsid| SavedProtection {
             nsid,
             uuid: [1; 16],
         };
@@ -224,7 +224,7 @@ mod tests {
         let file = path_beside(&inner.join("state.json"));
         let mut written = File::new(file.clone(), read(&file).unwrap());
         let nqn = Nqn::new(DISK).unwrap();
-        let kept = KeptProtection {
+        let kept = SavedProtection {
             nsid: 1,
             uuid: [1; 16],
         };

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_backend_spec::{ANSWERING, NoAnswer, Questions};
+use nvmeof_backend_spec::{QUERY_TIMEOUT, Queries, QueryTimeout};
 
 use crate::ports;
 use crate::served::{Awaits, Manager, Waiting};
@@ -44,7 +44,7 @@ struct Schedule {
     pause: Duration,
     observed: Option<Observed>,
     /// Queries of `observed`: an unresponsive file system blocks nothing else.
-    questions: Questions,
+    questions: Queries,
 }
 
 /// What can be observed without a retry: if it changes, a retry may succeed.
@@ -151,7 +151,7 @@ fn due(
                 next: now + FIRST,
                 pause: FIRST,
                 observed: None,
-                questions: Questions::default(),
+                questions: Queries::default(),
             });
         // A retry would get no response either, and abandon one more thread.
         let Ok(observed) = Observed::of(one, &addresses, &schedule.questions) else {
@@ -176,13 +176,13 @@ impl Observed {
     fn of(
         waiting: &Waiting,
         addresses: &[IpAddr],
-        questions: &Questions,
-    ) -> Result<Self, NoAnswer> {
+        questions: &Queries,
+    ) -> Result<Self, QueryTimeout> {
         let Some(path) = waiting.path.clone() else {
             return Ok(Self::Addresses(addresses.to_vec()));
         };
         let name = Arc::from(path.display().to_string());
-        let metadata = questions.ask(&name, ANSWERING, move || fs::metadata(path).ok())?;
+        let metadata = questions.ask(&name, QUERY_TIMEOUT, move || fs::metadata(path).ok())?;
         let metadata = metadata.map(|it| (it.dev(), it.ino(), it.mode(), it.ctime()));
         Ok(Self::File(metadata))
     }

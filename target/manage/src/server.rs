@@ -16,14 +16,14 @@ use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusua
 use nvmeof_target_core::metrics::MetricsRegistry;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_target_engine::{
-    Clock, Counters, Failures, Mail, Mailbox, NotEnded, Reactor, ReactorConfig, Stopping,
+    Clock, Counters, Failures, Mail, Mailbox, Reactor, ReactorConfig, ShutdownError, Stopping,
 };
 use nvmeof_uring::RingConfig;
 
 use crate::buffers::buffers;
 use crate::files;
 use crate::open::{model_of, open_present};
-use crate::ports::{self, Listening, Means, Port, Providers, ReactorProvider};
+use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
 use crate::processors::{self, ReactorCpu};
 use crate::protections;
 use crate::ring::ring_config;
@@ -48,7 +48,7 @@ pub enum ServeError {
     Storage(#[from] StorageError),
     /// Reactors did not stop.
     #[error(transparent)]
-    NotEnded(#[from] NotEnded),
+    ShutdownError(#[from] ShutdownError),
     /// A bug.
     #[error("a reactor ended unexpectedly; please report this with the log")]
     Panicked,
@@ -163,7 +163,7 @@ struct Opened {
     cpus: Vec<ReactorCpu>,
     remembered: Remembered,
     pool: Pool,
-    means: Means,
+    means: ProviderFactory,
     /// The listening providers of each reactor.
     ready: Vec<Vec<ReactorProvider>>,
     ports: Vec<Port>,
@@ -185,7 +185,7 @@ impl Opened {
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
         // Includes backing stores that wait: each needs a descriptor later.
         let files = files::share(config, count, pool.served().count(), &ports);
-        let mut means = Means::new(count, files);
+        let mut means = ProviderFactory::new(count, files);
         let Listening { reactors, ports } = ports::listen(config, ports, &mut means)?;
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
 use nvmeof_target_core::{
-    AnaGroup, Fabric, KeepProtections, Limits, Model, NamespaceSpec, NamespaceState,
+    AnaGroup, Fabric, ProtectionKeeper, Limits, Model, NamespaceSpec, NamespaceState,
 };
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;
@@ -125,7 +125,7 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
 #[must_use]
 pub fn served() -> Target {
     let target = Target::new(MODEL.clone());
-    target.keep_protections_in(Arc::new(NobodyWakes));
+    target.set_protection_keeper(Arc::new(NobodyWakes));
     target
 }
 
@@ -133,7 +133,7 @@ pub fn served() -> Target {
 #[derive(Debug)]
 struct NobodyWakes;
 
-impl KeepProtections for NobodyWakes {
+impl ProtectionKeeper for NobodyWakes {
     fn wake(&self) {}
 }
 

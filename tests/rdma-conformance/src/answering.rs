@@ -1,4 +1,4 @@
-//! Cases: an RDMA Write and its message, posted together (`post_answer`).
+//! Cases: an RDMA Write and its message, posted together (`post_response`).
 
 use crate::End::{A, B};
 use crate::pattern::{check, fill};

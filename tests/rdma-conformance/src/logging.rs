@@ -10,7 +10,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::End::{A, B};
 use crate::rig::{Link, Rig};
-use nvmeof_rdma::{CloseReason, Rights, Whose};
+use nvmeof_rdma::{CloseReason, QpOwner, Rights};
 
 /// A log line: its fields; `message` is the text.
 type Line = BTreeMap<&'static str, String>;
@@ -52,8 +52,8 @@ impl Subscriber for Lines {
 }
 
 /// The host, subsystem and queue of each queue pair.
-fn whose() -> Whose {
-    Whose::of_host(
+fn whose() -> QpOwner {
+    QpOwner::of_host(
         "nqn.2026-11.org.example:host",
         "nqn.2026-11.org.example:disk",
         3,
@@ -64,9 +64,9 @@ fn whose() -> Whose {
 fn link(rig: &mut Rig<'_>) -> Link {
     let config = rig.config();
     let a = rig.call();
-    rig[A].provider().set_whose(a, whose());
+    rig[A].provider().set_owner(a, whose());
     let b = rig.request(B).qp;
-    rig[B].provider().set_whose(b, whose());
+    rig[B].provider().set_owner(b, whose());
     rig.accept(B, b, &config, "");
     rig.established(A, a);
     rig.established(B, b);
@@ -100,9 +100,9 @@ pub fn log_lines_about_peer_name_its_host(rig: &mut Rig<'_>) {
         // The peer dies, of an established connection and of a pending request.
         let standing = link(rig);
         let waiting = rig.call();
-        rig[A].provider().set_whose(waiting, whose());
+        rig[A].provider().set_owner(waiting, whose());
         let asked = rig.request(B).qp;
-        rig[B].provider().set_whose(asked, whose());
+        rig[B].provider().set_owner(asked, whose());
         rig[B].vanish();
         rig.closed(A, standing.a);
         rig.closed(A, waiting);

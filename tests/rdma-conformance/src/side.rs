@@ -232,7 +232,7 @@ impl Side {
     /// `outstanding` counts it as refused: nothing of it may be outstanding.
     pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
         let sign = WorkSign::of_answer(&answer);
-        let result = self.provider().post_answer(qp, Tag(tag), answer);
+        let result = self.provider().post_response(qp, Tag(tag), answer);
         if result.is_ok() {
             self.outstanding.posted_answer(qp, Tag(tag), &sign);
         }

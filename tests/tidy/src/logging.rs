@@ -76,7 +76,7 @@ fn walk(tokens: TokenStream, levels: &[&str], with_macros: bool, found: &mut Vec
         let level = level.map(str::to_owned).or_else(|| {
             let first = group.stream().into_iter().next();
             first
-                .filter(|_| with_macros && before.ends_with("of_peer!"))
+                .filter(|_| with_macros && before.ends_with("log_peer!"))
                 .map(|it| it.to_string())
         });
         if level.is_some_and(|level| levels.contains(&&*level)) {
@@ -120,7 +120,7 @@ mod tests {
                 tracing::warn!(peer = %conn.peer, "it failed");
                 tracing::warn!(device = adapter.name, "port is down");
                 tracing::debug!("only for developers");
-                of_peer!(warn, self, "all of them");
+                log_peer!(warn, self, "all of them");
             }
         "#;
         let found = without_subject(source).unwrap();
@@ -134,9 +134,9 @@ mod tests {
             fn f() {
                 tracing::warn!(%peer, "it failed");
                 tracing::warn!(%peer, left_out, "it failed again");
-                of_peer!(warn, self, "it is gone");
-                of_peer!(info, self, disk = op.disk, left_out, "it came");
-                of_peer!(debug, self, "only for developers");
+                log_peer!(warn, self, "it is gone");
+                log_peer!(info, self, disk = op.disk, left_out, "it came");
+                log_peer!(debug, self, "only for developers");
                 limited!(info, self, log, now, "it came: {why}");
             }
         "#;
@@ -151,7 +151,7 @@ mod tests {
                 tracing::warn!("it is gone");
                 tracing::debug!(peer = %conn.peer, "it failed");
                 tracing::warn!(%peer, %host, queue = 0, "it left");
-                of_conn!(warn, peer, &conn.whose, "it failed");
+                log_conn!(warn, peer, &conn.whose, "it failed");
             }
         "#;
         assert_eq!(about_a_peer_alone(source).unwrap(), ["\"it failed\""]);

@@ -138,8 +138,8 @@ mod tests {
             wrong("key: must be 1 to 2");
             wrong(&format!("must be {low} to {high}, {{really}}"));
             tracing::warn!(device = "x", "it is slow: {why}");
-            of_peer!(warn, self, "it is gone: {why}");
-            of_peer!(info, self, "it is back as it was");
+            log_peer!(warn, self, "it is gone: {why}");
+            log_peer!(info, self, "it is back as it was");
             list.get(0).expect("a list is never empty here");
         }
         #[command(after_help = "how to use it well")]

@@ -258,7 +258,7 @@ fn every_log_line_about_a_peer_names_it() {
     are(
         &alone,
         OF_STRANGERS,
-        "name host, subsystem and queue (of_conn!)",
+        "name host, subsystem and queue (log_conn!)",
     );
 }
 

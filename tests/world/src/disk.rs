@@ -87,7 +87,7 @@ struct Ready {
 }
 
 struct Job {
-    /// Whose it is.
+    /// QpOwner it is.
     reactor: usize,
     disk: usize,
     tag: u64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_rdma::{CloseReason, Event, Fault, Peer, PrivateData};
 
 use super::{Core, Shm};
-use crate::conn::{Conn, Phase, of_peer};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::message::Message;
 
 impl Shm {
@@ -194,7 +194,7 @@ fn log_memory_in_use(conn: &Conn) {
         Some(Peer::Process { pid, .. }) => pid,
         _ => 0,
     };
-    of_peer!(
+    log_peer!(
         warn,
         conn,
         process,

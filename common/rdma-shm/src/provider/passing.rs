@@ -6,7 +6,7 @@ use nvmeof_rdma::Fault;
 
 use super::Core;
 use crate::ShmConfig;
-use crate::conn::{Conn, of_peer};
+use crate::conn::{Conn, log_peer};
 use crate::fault::{codes, fault};
 use crate::grant::REGIONS;
 use crate::message::Message;
@@ -24,7 +24,7 @@ impl Core {
             "payload is copied through rings"
         };
         if let Some(left_out) = self.data_paths.ask(self.now) {
-            of_peer!(info, conn, in_place, left_out, "shared memory: {way}");
+            log_peer!(info, conn, in_place, left_out, "shared memory: {way}");
         }
     }
 
@@ -56,7 +56,7 @@ impl Core {
                 && let Err(error) = link.send(&message.to_bytes(), region.file())
             {
                 // The regions before it can be used; the ring carries data of the others.
-                of_peer!(debug, conn, %error, "cannot pass a region to the peer");
+                log_peer!(debug, conn, %error, "cannot pass a region to the peer");
                 conn.peer_takes = conn.passed;
                 return;
             }
@@ -86,7 +86,7 @@ impl Core {
         if !taken.map(number, len, fd, channel, map)? {
             let most = self.config.mapped;
             if let Some(left_out) = self.log.ask(self.now) {
-                of_peer!(
+                log_peer!(
                     warn,
                     conn,
                     left_out,

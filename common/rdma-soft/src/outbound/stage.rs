@@ -32,7 +32,7 @@ impl Outbound {
     }
 
     /// Queues a Write and its Send, which become one entry if both can be framed immediately.
-    pub(crate) fn post_answer(&mut self, tag: Tag, answer: Answer) {
+    pub(crate) fn post_response(&mut self, tag: Tag, answer: Answer) {
         if answer.local.len() > self.limit.tagged || !self.is_free() {
             return self.wait(answer.into_works().map(|work| (tag, work)));
         }

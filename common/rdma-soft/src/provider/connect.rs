@@ -8,7 +8,7 @@ use nvmeof_rdma::{
 };
 
 use super::{Owner, SoftRdma};
-use crate::conn::{Conn, Phase, Remote, of_peer};
+use crate::conn::{Conn, Phase, Remote, log_peer};
 use crate::iwarp::mpa::{
     FRAME_LEN, Frame, FrameError, FrameKind, READS_UNSAID, REVISION_1, REVISION_2, Reads,
 };
@@ -218,7 +218,7 @@ impl<S: Streams> SoftRdma<S> {
         let Remote::Called(addr) = conn.remote else {
             return;
         };
-        of_peer!(
+        log_peer!(
             debug,
             conn,
             "the peer does not support MPA revision 2, trying revision 1"

@@ -6,7 +6,7 @@ use nvmeof_rdma::{CloseReason, Event};
 
 use super::SoftRdma;
 use crate::Streams;
-use crate::conn::{Conn, Phase, of_peer};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::inbound::Receiver;
 use crate::iwarp::{Rx, Sink, WireFault, codes};
 
@@ -198,7 +198,7 @@ impl<S: Streams> SoftRdma<S> {
     fn want_send(&mut self, conn: &mut Conn, want: bool) {
         conn.wants_send = want;
         if let Err(error) = self.streams.want_send(conn.stream, want) {
-            of_peer!(error, conn, %error, "cannot modify an epoll registration");
+            log_peer!(error, conn, %error, "cannot modify an epoll registration");
         }
     }
 

@@ -9,7 +9,7 @@ use nvmeof_rdma::{CloseReason, Completion, Event, Outcome, PrivateData, QpId, Re
 use super::{LINGERING, Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::blocking_calls::PendingCall;
-use crate::conn::{Conn, Phase, Stopped, of_peer};
+use crate::conn::{Conn, Phase, Stopped, log_peer};
 use crate::link::{Link, Room};
 use crate::outstanding::{RecvItem, SendItem};
 use crate::retired::Retired;
@@ -39,7 +39,7 @@ impl Verbs {
             && let Some(left_out) = self.log.ask(self.now)
         {
             let (device, qp) = self.device_of(conn).unzip();
-            of_peer!(warn, conn, device, qp, left_out, "{reason}");
+            log_peer!(warn, conn, device, qp, left_out, "{reason}");
         }
         self.end(qp, reason);
     }
@@ -204,7 +204,7 @@ impl Verbs {
             None => reason,
         };
         let waits = said_good_bye && reason != CloseReason::Peer;
-        of_peer!(debug, conn, "queue pair closed: {reason}");
+        log_peer!(debug, conn, "queue pair closed: {reason}");
         events.push(Event::Closed { qp, reason });
         let Conn {
             mut cm,
@@ -455,7 +455,7 @@ impl Conn {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => return true,
             Err(error) => {
                 let error = explain(error);
-                of_peer!(error, self, "a queue pair cannot be stopped: {error}");
+                log_peer!(error, self, "a queue pair cannot be stopped: {error}");
             }
         }
         while self

@@ -15,7 +15,7 @@ use super::{ANCHOR, LINGERING, Verbs};
 use crate::VerbsError;
 use crate::adapter::{Adapter, AdapterId};
 use crate::blocking_calls::{CallOutcome, PendingCall};
-use crate::conn::{Conn, Phase, of_peer};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::heads::Heads;
 use crate::link::{Link, Room};
 use crate::mailbox::{Message, Request};
@@ -199,7 +199,7 @@ impl Verbs {
             && let Err(error) = conn.cm.set_ack_timeout(value)
         {
             // iWARP has no such time-out: its transport is TCP.
-            of_peer!(
+            log_peer!(
                 debug,
                 conn,
                 "cannot set the acknowledgement time-out: {error}"
@@ -533,7 +533,7 @@ impl Verbs {
         Self::set_deadline(&mut self.deadlines, conn, None);
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         if !iwarp && let Err(error) = conn.cm.shorten_rnr_timer() {
-            of_peer!(
+            log_peer!(
                 debug,
                 conn,
                 "cannot shorten the RNR timer, the peer waits longer for receives: {error}"

@@ -15,7 +15,7 @@ use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights
 use super::Verbs;
 use super::queueing::{chain, domain_of};
 use crate::adapter::AdapterId;
-use crate::conn::{Phase, of_peer};
+use crate::conn::{Phase, log_peer};
 use crate::domain::Domain;
 use crate::outstanding::SendItem;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
@@ -141,13 +141,13 @@ impl Verbs {
             Some(Ok(region)) => region,
             Some(Err(error)) => {
                 let error = explain(&error);
-                of_peer!(warn, conn, "memory cannot be exposed: {error}");
+                log_peer!(warn, conn, "memory cannot be exposed: {error}");
                 return Err(full);
             }
         };
         let window = adapter.windows.take(domain.pd()).unwrap_or_else(|error| {
             let (device, error) = (&adapter.name, explain(&error));
-            of_peer!(warn, conn, device, "no memory window: {error}");
+            log_peer!(warn, conn, device, "no memory window: {error}");
             None
         });
         let window = window.ok_or(full)?;
@@ -226,7 +226,7 @@ impl Verbs {
                 Ok(region) => region,
                 Err(error) => {
                     let error = explain(&error);
-                    of_peer!(warn, conn, "memory cannot be exposed: {error}");
+                    log_peer!(warn, conn, "memory cannot be exposed: {error}");
                     return Err(ExposeError::Full {
                         max: self.config.limits.max_exposed,
                     });

@@ -10,7 +10,7 @@ use nvmeof_rdma::QpId;
 
 use super::Verbs;
 use super::queueing::chain;
-use crate::conn::{Phase, of_peer};
+use crate::conn::{Phase, log_peer};
 use crate::outstanding::SendItem;
 use crate::siw;
 use crate::sys::{Payload, Segment, SendOp};
@@ -62,7 +62,7 @@ impl Verbs {
             let payload = Payload::Inline(&[]);
             SendOp::Write { payload, addr, key }
         };
-        of_peer!(
+        log_peer!(
             debug,
             conn,
             "the peer has been silent since the connection was established, sending a nudge"

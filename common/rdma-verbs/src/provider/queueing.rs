@@ -9,7 +9,7 @@ use nvmeof_rdma::{
 
 use super::Verbs;
 use crate::adapter::Adapter;
-use crate::conn::{Conn, Phase, WorkId, of_peer};
+use crate::conn::{Conn, Phase, WorkId, log_peer};
 use crate::domain::Domain;
 use crate::link::Link;
 use crate::outstanding::{RecvItem, SendItem};
@@ -301,7 +301,7 @@ fn chain_read(
         Ok(sink) => sink,
         Err(error) => {
             let error = explain(&error);
-            of_peer!(
+            log_peer!(
                 warn,
                 conn,
                 "memory for an RDMA Read cannot be registered: {error}"

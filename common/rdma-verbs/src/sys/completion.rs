@@ -139,7 +139,7 @@ impl CompletionQueue {
         if unacknowledged > 0 {
             // SAFETY: as many events as were taken.
             unsafe {
-                (self.channel.context.functions().ibv_ack_cq_events)(self.raw(), unacknowledged)
+                (self.channel.context.functions().ibv_ack_cq_events)(self.raw(), unacknowledged);
             };
         }
     }

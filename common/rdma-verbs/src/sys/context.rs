@@ -96,7 +96,8 @@ impl Context {
             let Some(raw) = NonNull::new(raw) else { break };
             all.push(Arc::new(Self { raw, functions }));
         }
-        // The references stay: each context releases its own.
+        // SAFETY: librdmacm allocated the list with malloc, and nothing uses it any more. The
+        // references in it stay: each context releases its own.
         unsafe { libc::free(list.cast()) };
         Ok(all)
     }

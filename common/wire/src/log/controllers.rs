@@ -126,6 +126,9 @@ mod tests {
             ccrf: (CrossResetFlags::VALIDATED | CrossResetFlags::INITIATED).bits(),
         };
         assert_eq!(entry.as_bytes(), [2, 1, 3, 0, 5, 4, 1, 3]);
-        assert_eq!(EntryCount::new(9999).as_bytes(), [0xff, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            EntryCount::new(9999).as_bytes(),
+            [0xff, 1, 0, 0, 0, 0, 0, 0]
+        );
     }
 }

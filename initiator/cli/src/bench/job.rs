@@ -9,7 +9,7 @@ use nvmeof_initiator::blocking;
 use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
 use nvmeof_initiator::{Blocks, Buf, Error, Geometry, Operation, UsageError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
-use nvmeof_polling::{AfterTurn, Polling, PollingConfig};
+use nvmeof_polling::{NextStep, Polling, PollingConfig};
 
 use super::Shared;
 use super::pattern::Pattern;
@@ -218,11 +218,11 @@ impl Job {
     }
 
     /// Between two polls: another process may need the CPU.
-    fn pause(&mut self, next: AfterTurn, polling: &mut Polling) {
+    fn pause(&mut self, next: NextStep, polling: &mut Polling) {
         match next {
-            AfterTurn::Turn => std::hint::spin_loop(),
-            AfterTurn::Yield => polling.give_way(|| self.start.elapsed()),
-            AfterTurn::Sleep => self.nap(polling),
+            NextStep::Continue => std::hint::spin_loop(),
+            NextStep::Yield => polling.yield_cpu(|| self.start.elapsed()),
+            NextStep::Sleep => self.nap(polling),
         }
     }
 
@@ -231,7 +231,7 @@ impl Job {
         let now = self.start.elapsed();
         let nap = nap(self.queue.next_deadline(), now);
         let Some((fd, nap)) = self.queue.wait_fd().zip(nap) else {
-            return self.pause(polling.kept_awake(now), polling);
+            return self.pause(polling.without_sleep(now), polling);
         };
         // EINTR only shortens the sleep.
         let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];

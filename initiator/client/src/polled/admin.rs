@@ -9,7 +9,7 @@ use nvmeof_initiator_core::{
     Setup, SetupConfig, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_rdma::{Address, Provider, Refused, Whose};
+use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 
@@ -98,7 +98,7 @@ impl AdminQueue {
             cntlid: 0,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            whose: Whose::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
+            whose: QpOwner::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;

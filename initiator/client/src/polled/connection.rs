@@ -7,7 +7,7 @@ use nvmeof_initiator_core::{Cid, Queue, Response, cm};
 use nvmeof_memory::{Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{
     Address, CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId,
-    Received, Tag, Whose,
+    QpOwner, Received, Tag,
 };
 
 use super::association::Association;
@@ -33,7 +33,7 @@ pub struct ConnectionConfig {
     /// Time-out of connecting.
     pub connect_timeout: Duration,
     /// Host, subsystem and queue, for the log.
-    pub whose: Whose,
+    pub whose: QpOwner,
 }
 
 /// A queue pair to a controller: sends commands, receives responses, exposes memory and
@@ -128,7 +128,7 @@ impl Connection {
         let qp = provider
             .connect(addr, &qp_config, &private_data, now)
             .map_err(|error| Error::cannot_connect(addr, &error))?;
-        provider.set_whose(qp, config.whose.clone());
+        provider.set_owner(qp, config.whose.clone());
         for number in 0..u64::from(size) {
             let Some(buf) = replies.take() else { break };
             provider

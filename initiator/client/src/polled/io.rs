@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{Answer, ControllerInfo, IoLimits, Names, QueueShape};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
-use nvmeof_rdma::{Address, Provider, Refused, Whose};
+use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
 use nvmeof_wire::Status;
 
 use super::association::Association;
@@ -76,7 +76,7 @@ impl IoQueue {
             cntlid: info.cntlid,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            whose: Whose::of_host(
+            whose: QpOwner::of_host(
                 &config.names.hostnqn.to_string(),
                 &config.names.subnqn.to_string(),
                 shape.qid,

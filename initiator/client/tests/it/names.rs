@@ -8,7 +8,7 @@ use nvmeof_initiator::polled::{
     IoConfig, IoQueue, SubmitError, Work,
 };
 use nvmeof_initiator::protocol::{BadSlotCount, Refusal, SetupError};
-use nvmeof_initiator::rdma::{CloseReason, ExposeError, PostError, Refused, Whose};
+use nvmeof_initiator::rdma::{CloseReason, ExposeError, PostError, QpOwner, Refused};
 use nvmeof_initiator::wire::cm::RejectStatus;
 use nvmeof_initiator::wire::fabrics::InvalidParameter;
 use nvmeof_initiator::wire::identify::{IdentifyController, IdentifyNamespace};
@@ -73,7 +73,14 @@ type Others = (
         ExposeError,
         PostError,
     ),
-    (Whose, RejectStatus, InvalidParameter, Region, Buf, Command),
+    (
+        QpOwner,
+        RejectStatus,
+        InvalidParameter,
+        Region,
+        Buf,
+        Command,
+    ),
 );
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use nvmeof_backend_spec::{ANSWERING, Questions};
+use nvmeof_backend_spec::{QUERY_TIMEOUT, Queries};
 
 use super::report::{Report, quoted};
 
@@ -29,7 +29,7 @@ pub(super) struct Disks<'a>(pub(super) &'a dyn Fn(&Path) -> Kind);
 pub(super) fn kind(path: &Path) -> Kind {
     let (name, path) = (path.display().to_string().into(), path.to_owned());
     // A file system that does not respond within the time limit counts as unknown.
-    let metadata = Questions::default().ask(&name, ANSWERING, move || fs::metadata(path).ok());
+    let metadata = Queries::default().ask(&name, QUERY_TIMEOUT, move || fs::metadata(path).ok());
     match metadata.ok().flatten() {
         Some(about) if about.file_type().is_block_device() => Kind::BlockDevice,
         Some(about) if about.is_file() => Kind::File {

@@ -32,7 +32,7 @@ pub(super) fn find(config: &Config) -> Vec<Broken> {
     let ports = config.addresses().into_iter().enumerate();
     let ports = ports.filter_map(|(at, address)| {
         let error = ports::plan_one(config, at).err()?;
-        let never = !error.may_pass();
+        let never = !error.may_succeed_later();
         never.then_some(Broken {
             object: Object::Port(address),
             error,

@@ -17,7 +17,7 @@ use super::{ChangeError, Outcome, compact};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
-use nvmeof_target_manage::{FORGET, NotForgotten, Report};
+use nvmeof_target_manage::{FORGET, ForgetError, Report};
 
 /// The state with more edits.
 pub(super) struct Edited {
@@ -56,7 +56,7 @@ struct Made {
 /// The file of write protections could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("a namespace that hosts write protected may be protected again when it is added: {0}")]
-struct StillProtected(NotForgotten);
+struct StillProtected(ForgetError);
 
 impl<'a> Draft<'a> {
     fn new(kept: &'a Kept) -> Result<Self, ConfigError> {

@@ -50,7 +50,7 @@ impl Answering {
                             _ = stopped => {}
                         },
                         Err(error) => {
-                            tracing::error!("{name} socket: cannot be served: {}", explain(&error))
+                            tracing::error!("{name} socket: cannot be served: {}", explain(&error));
                         }
                     }
                 });

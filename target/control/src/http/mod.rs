@@ -54,7 +54,7 @@ pub(crate) fn unfinished() -> Fault {
 
 /// Whether listening may succeed later after this error: the address, interface or folder does
 /// not exist yet or is in use.
-pub(crate) fn may_pass(error: &io::Error) -> bool {
+pub(crate) fn may_succeed_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AddrInUse

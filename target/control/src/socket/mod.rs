@@ -24,7 +24,7 @@ pub use openapi::text as openapi;
 pub use queue::ChangeQueue;
 
 use crate::changes::{ChangeError, Keeper};
-use crate::http::{Answering, Bounds, Fault, may_pass};
+use crate::http::{Answering, Bounds, Fault, may_succeed_later};
 use crate::watch::Watch;
 use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 
@@ -82,7 +82,7 @@ impl Bound {
             };
             config
                 .table_error("control", "socket", &what)
-                .passing(may_pass(&error))
+                .passing(may_succeed_later(&error))
         })
     }
 

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
-use crate::http::{Answering, Bounds, finished, may_pass};
+use crate::http::{Answering, Bounds, finished, may_succeed_later};
 use nvmeof_target_address::{self as zone, port_address};
 use nvmeof_target_config::{Config, ConfigError};
 
@@ -34,7 +34,7 @@ impl Exporter {
         match listener {
             Ok(listener) => Ok(Some(Self { listener })),
             Err(error) => {
-                let passing = may_pass(&error);
+                let passing = may_succeed_later(&error);
                 let what = match error.kind() {
                     io::ErrorKind::AddrInUse => {
                         format!("{shown} is in use; choose another port")

@@ -243,7 +243,9 @@ impl Admin<'_> {
             // this once.
             cmic: (Cmic::MPORTS | Cmic::MCTRS | Cmic::ANARS).bits(),
             cntrltype: ControllerType::IO,
-            oaes: (Oaes::NSAN | Oaes::ANACN | Oaes::CCRCN | Oaes::LHCN).bits().into(),
+            oaes: (Oaes::NSAN | Oaes::ANACN | Oaes::CCRCN | Oaes::LHCN)
+                .bits()
+                .into(),
             ciu: instance.map_or(0, |instance| instance.ciu),
             cirn: instance.map_or(0, |instance| instance.cirn).into(),
             ccrl: resets::LIMIT,

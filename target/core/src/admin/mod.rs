@@ -18,7 +18,7 @@ use nvmeof_wire::{Sqe, Status};
 
 pub(crate) use protection::{cancel_requests, kept};
 
-use crate::Keeping;
+use crate::PendingSave;
 use crate::controller::Controller;
 use crate::metrics::MetricsRegistry;
 use crate::model::Local;
@@ -45,7 +45,7 @@ pub(crate) struct Admin<'a> {
 #[derive(Default)]
 pub(crate) struct Deferred {
     /// The save that the command waits for, if any.
-    pub(crate) keeping: Cell<Option<Keeping>>,
+    pub(crate) keeping: Cell<Option<PendingSave>>,
     /// Whether controllers have new events, which their queues send to hosts.
     pub(crate) notified: Cell<bool>,
 }

@@ -32,7 +32,7 @@ pub enum DisconnectReason {
     /// The port that the host used was removed. The engine detects this.
     PortRemoved,
     /// The port that the host used no longer offers the subsystem.
-    PortLeadsElsewhere,
+    SubsystemNotOffered,
     /// An administrator disconnected the host.
     Asked,
     /// The target disconnects all hosts. The engine detects this.
@@ -74,7 +74,7 @@ impl fmt::Display for DisconnectReason {
             Self::SubsystemRemoved => "the subsystem was removed",
             Self::HostDenied => "the host is no longer allowed to connect",
             Self::PortRemoved => "the port was removed",
-            Self::PortLeadsElsewhere => "the port no longer offers the subsystem",
+            Self::SubsystemNotOffered => "the port no longer offers the subsystem",
             Self::Asked => "an administrator disconnected the host",
             Self::Drained => "the target was drained",
         })

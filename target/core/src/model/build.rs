@@ -194,17 +194,19 @@ fn check_counts(limits: &Limits) -> Result<(), ModelError> {
     between("port_controllers", port_controllers, 1, 4096)?;
     between("host_queues", limits.host_queues.into(), 1, u16::MAX.into())?;
     // At least one queue of the maximum depth.
-    let commands = |key, most| between(key, most, depth, Limits::MOST_COMMANDS);
+    let commands = |key, most| between(key, most, depth, Limits::MAX_COMMANDS);
     commands("host_commands", limits.host_commands)?;
     between("host_memory", limits.host_memory.into(), 1, 100)?;
     let (connections, of_port) = (limits.port_connections, limits.port_commands);
     for most in [connections.alone, connections.beside_others] {
-        between("port_connections", most, 2, Limits::MOST_CONNECTIONS)?;
+        between("port_connections", most, 2, Limits::MAX_CONNECTIONS)?;
     }
     for most in [of_port.alone, of_port.beside_others] {
         commands("port_commands", most)?;
     }
-    between("port_memory", limits.port_memory.into(), 1, 100)
+    between("port_memory", limits.port_memory.into(), 1, 100)?;
+    let quiesce = limits.quiesce_time_s;
+    between("quiesce_time_s", quiesce, 0, Limits::MAX_QUIESCE_TIME_S)
 }
 
 /// Checks limits of data and descriptors.

@@ -221,7 +221,7 @@ impl Model {
 impl Port {
     /// Whether it offers the subsystem with this NQN.
     #[must_use]
-    pub fn leads_to(&self, nqn: &Nqn) -> bool {
+    pub fn offers(&self, nqn: &Nqn) -> bool {
         let all = self.subsystems.as_ref();
         all.is_none_or(|names| names.contains(nqn))
     }

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
-use crate::persist::Keeping;
+use crate::persist::PendingSave;
 
 /// Saves which namespaces hosts have write protected, across restarts of the target.
-pub trait KeepProtections: fmt::Debug + Send + Sync {
+pub trait ProtectionKeeper: fmt::Debug + Send + Sync {
     /// There are changes to save: a thread that may block has to call
-    /// [`Target::to_keep`](crate::Target::to_keep) until it returns `None`, and save
+    /// [`Target::next_save`](crate::Target::next_save) until it returns `None`, and save
     /// what it returns. Reactors call this with a lock held: it must not block or call
     /// the target.
     fn wake(&self);
@@ -36,11 +36,11 @@ pub(crate) struct SaveQueue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    keeper: Option<Arc<dyn KeepProtections>>,
+    keeper: Option<Arc<dyn ProtectionKeeper>>,
     /// Subsystems with changes to save.
     changed: BTreeSet<Nqn>,
     /// The next save.
-    next: Keeping,
+    next: PendingSave,
     /// Whether an earlier save is in progress.
     is_saving: bool,
 }
@@ -57,7 +57,7 @@ impl SaveQueue {
     }
 
     /// Sets the keeper.
-    pub(crate) fn set_keeper(&self, keeper: Arc<dyn KeepProtections>) {
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn ProtectionKeeper>) {
         self.lock().0.keeper = Some(keeper);
         self.has_keeper.store(true, Ordering::Release);
     }
@@ -70,7 +70,7 @@ impl SaveQueue {
 
 impl SaveQueueGuard<'_> {
     /// Queues the states of `subsystem` for the next save. `None` without a keeper.
-    pub(crate) fn enqueue(&mut self, subsystem: &Nqn) -> Option<Keeping> {
+    pub(crate) fn enqueue(&mut self, subsystem: &Nqn) -> Option<PendingSave> {
         let inner = &mut *self.0;
         let keeper = inner.keeper.as_ref()?;
         inner.changed.insert(*subsystem);
@@ -80,7 +80,7 @@ impl SaveQueueGuard<'_> {
 
     /// Begins a save: returns the changed subsystems, and what the requests hold. `None`
     /// if nothing changed, or while a save is in progress.
-    pub(crate) fn begin_write(&mut self) -> Option<(BTreeSet<Nqn>, Keeping)> {
+    pub(crate) fn begin_write(&mut self) -> Option<(BTreeSet<Nqn>, PendingSave)> {
         let inner = &mut *self.0;
         if inner.is_saving || inner.changed.is_empty() {
             return None;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::features::WriteProtection;
 
-use super::KeptProtection;
+use super::SavedProtection;
 use crate::Namespace;
 use crate::namespace_view::Present;
 
@@ -186,12 +186,12 @@ impl Protections {
     }
 
     /// Returns the states to be saved now. Call [`kept`](Self::kept) afterwards.
-    pub(crate) fn begin_write(&mut self) -> Vec<KeptProtection> {
+    pub(crate) fn begin_write(&mut self) -> Vec<SavedProtection> {
         let kept = self.states.iter_mut().filter_map(|((nsid, uuid), set)| {
             set.in_progress = set.next.take();
             let asked = set.in_progress.or(set.kept)?;
             // Another pending request may not be granted.
-            (asked.to == WriteProtection::PROTECTED).then_some(KeptProtection {
+            (asked.to == WriteProtection::PROTECTED).then_some(SavedProtection {
                 nsid: *nsid,
                 uuid: *uuid,
             })
@@ -228,7 +228,7 @@ impl Protections {
     }
 
     /// Restores a saved state.
-    pub(crate) fn restore(&mut self, kept: KeptProtection) {
+    pub(crate) fn restore(&mut self, kept: SavedProtection) {
         self.asked += 1;
         let (own, to) = (self.asked, WriteProtection::PROTECTED);
         let mut set = Protected::new(own, to);

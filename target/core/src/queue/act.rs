@@ -45,7 +45,7 @@ impl Queue {
     #[cold]
     fn keep(&mut self, request: &mut Request) -> Action {
         match self.keeping.take() {
-            Some(keeping) => Action::Keep(keeping),
+            Some(keeping) => Action::AwaitSave(keeping),
             None => self.unexpected_event(request),
         }
     }

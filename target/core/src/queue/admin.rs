@@ -166,15 +166,15 @@ impl Queue {
             (Event::Executed { outcome, .. }, Stage::Protect { nsid, asked, .. }) => {
                 self.protected(now, request, (nsid, asked), outcome)
             }
-            (Event::Executed { .. } | Event::Kept { .. } | Event::Room(_), _) if outlived => {
+            (Event::Executed { .. } | Event::Saved { .. } | Event::Buffer(_), _) if outlived => {
                 Ok(Next::Hold)
             }
             (Event::Executed { .. }, Stage::FlushAll { .. }) => self.shutdown_flushed(request),
-            (Event::Kept { kept }, Stage::Keep { nsid, to, .. }) => {
-                let kept = commands::kept(kept);
-                kept.and_then(|next| self.protect_rest(now, request, next, (nsid, to)))
+            (Event::Saved { saved }, Stage::Keep { nsid, to, .. }) => {
+                let next = commands::kept(saved);
+                next.and_then(|next| self.protect_rest(now, request, next, (nsid, to)))
             }
-            (Event::Room(out), Stage::Produce { page, .. }) => {
+            (Event::Buffer(out), Stage::Produce { page, .. }) => {
                 self.produce(now, &page, out).map(|()| Next::Done(0))
             }
             _ => return None,

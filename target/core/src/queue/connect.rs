@@ -14,7 +14,7 @@ use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
 use super::io::{Joined, Quota};
-use super::{FollowUps, Queue, Role, Scarce, common_checks};
+use super::{Exhausted, FollowUps, Queue, Role, common_checks};
 use crate::controller::{Controller, Features, Serves};
 use crate::quota::Taken;
 use crate::registry::Route;
@@ -144,7 +144,7 @@ impl Queue {
         };
         self.in_flight = Some(in_flight);
         self.role = role;
-        self.scarce = Scarce::default();
+        self.exhausted = Exhausted::default();
         self.sq.entries = entries;
         self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
         let Some(controller) = self.controller() else {
@@ -212,14 +212,14 @@ impl Queue {
             let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
-        if self.scarce.port {
+        if self.exhausted.port {
             return Err(self.refused_by(Limit::PortMemory, who));
         }
         // Held until the controller is registered, where a model change looks for it.
         let served = self.shared.served();
         let serves = serves(&served, who, self.port.as_ref())?;
         let finds = matches!(serves, Serves::Discovery);
-        if !finds && self.scarce.hosts.contains(&who.hostnqn) {
+        if !finds && self.exhausted.hosts.contains(&who.hostnqn) {
             return Err(self.refused_by(Limit::HostMemory, who));
         }
         let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
@@ -363,7 +363,7 @@ impl Queue {
                 Err(Limit::HostQueues)
             } else if taken.weight > limits.host_commands {
                 Err(Limit::HostCommands)
-            } else if self.scarce.hosts.contains(&who.hostnqn) {
+            } else if self.exhausted.hosts.contains(&who.hostnqn) {
                 Err(Limit::HostMemory)
             } else {
                 Ok(())
@@ -373,7 +373,7 @@ impl Queue {
         let port = |taken: Taken| {
             if taken.weight > limits.port_commands.with_ports(ports) {
                 Err(Limit::PortCommands)
-            } else if self.scarce.port {
+            } else if self.exhausted.port {
                 Err(Limit::PortMemory)
             } else {
                 Ok(())
@@ -498,7 +498,7 @@ fn serves(
         Refused::parameter(SUBNQN, cause)
     })?;
     let port = port.and_then(|at| served.model.port(at));
-    if port.is_some_and(|port| !port.leads_to(&who.subnqn)) {
+    if port.is_some_and(|port| !port.offers(&who.subnqn)) {
         let cause = format_args!("this port does not offer subsystem {}", who.subnqn);
         return Err(Refused::parameter(SUBNQN, cause));
     }

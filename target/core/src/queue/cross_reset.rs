@@ -80,7 +80,10 @@ pub(super) fn complete(controller: &Controller) {
     }
     let mut cold = controller.lock();
     if cold.resets.complete() {
-        controller.raise(&mut cold, crate::controller::notices::CROSS_CONTROLLER_RESET);
+        controller.raise(
+            &mut cold,
+            crate::controller::notices::CROSS_CONTROLLER_RESET,
+        );
     }
     controller.hot.set_resets(cold.resets.is_pending());
 }

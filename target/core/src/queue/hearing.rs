@@ -22,7 +22,7 @@ impl Queue {
     /// command counts (TBKAS), or if it is a Keep Alive. Returns whether it is a Keep Alive.
     /// Delays of the target therefore do not expire the Keep Alive Timer.
     #[must_use]
-    pub fn hear_command(&self, now: Duration, capsule: &[u8]) -> bool {
+    pub fn note_command(&self, now: Duration, capsule: &[u8]) -> bool {
         match &self.role {
             Role::Unconnected { .. } => false,
             Role::Io(joined) => {

@@ -36,7 +36,7 @@ use crate::model::PortAddress;
 use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
 use crate::shared::Shared;
 use crate::{
-    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Keeping, Order,
+    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Order, PendingSave,
     Remote,
 };
 use abort::{HeldAnswer, Home};
@@ -88,7 +88,7 @@ pub struct Queue {
     /// Why the engine has no buffers for the queue, if it has none.
     no_room: Option<String>,
     /// Hosts and ports for which the engine has no buffers.
-    scarce: Scarce,
+    exhausted: Exhausted,
     sq: SubmissionQueue,
     meter: Meter,
     /// Pending Asynchronous Event Requests, oldest first.
@@ -103,13 +103,13 @@ pub struct Queue {
     follow_ups: FollowUps,
     remark: Option<String>,
     /// The save that the present command waits for, until the engine has it.
-    keeping: Option<Keeping>,
+    keeping: Option<PendingSave>,
 }
 
 /// Hosts and port that have exhausted their quota of buffers, or would use what is
 /// reserved for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scarce {
+pub struct Exhausted {
     /// These hosts.
     pub hosts: Vec<Nqn>,
     /// Whether the port of the queue has.
@@ -178,7 +178,7 @@ impl Queue {
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
-            scarce: Scarce::default(),
+            exhausted: Exhausted::default(),
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -249,8 +249,8 @@ impl Queue {
     }
 
     /// Sets which hosts get no further I/O queue, and whether the port gets no queue.
-    pub fn set_scarce(&mut self, scarce: Scarce) {
-        self.scarce = scarce;
+    pub fn set_exhausted(&mut self, exhausted: Exhausted) {
+        self.exhausted = exhausted;
     }
 
     /// Sets the port of the host, which determines the ANA states and the in-capsule data
@@ -364,7 +364,7 @@ impl Queue {
                 joined.executed(request, outcome, data, &mut self.meter)
             }
             (_, Event::Pulled(data)) => self.pulled(now, request, data),
-            (_, Event::Turn) => return self.turn(request),
+            (_, Event::Execute) => return self.turn(request),
             (_, event) => match self.step_admin(now, request, event) {
                 Some(next) => next,
                 None => return self.unexpected_event(request),

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use nvmeof_wire::Nqn;
 
 use super::Target;
-use crate::persist::Keeping;
-use crate::protection::{KeepProtections, KeptProtection, Protections};
+use crate::persist::PendingSave;
+use crate::protection::{ProtectionKeeper, Protections, SavedProtection};
 use crate::shared::Shared;
 
 impl Target {
     /// Saves write protection with `keeper` from now on. Call it before hosts connect,
     /// because Identify Controller reports whether it is supported (NWPC).
-    pub fn keep_protections_in(&self, keeper: Arc<dyn KeepProtections>) {
+    pub fn set_protection_keeper(&self, keeper: Arc<dyn ProtectionKeeper>) {
         self.shared.save_queue.set_keeper(keeper);
     }
 
     /// All changes that are to be saved; `None` if there are none, or while a save is in
-    /// progress. For the keeper; see [`KeepProtections::wake`].
+    /// progress. For the keeper; see [`ProtectionKeeper::wake`].
     #[must_use]
-    pub fn to_keep(&self) -> Option<ToKeep> {
-        ToKeep::take(&self.shared)
+    pub fn next_save(&self) -> Option<ProtectionSave> {
+        ProtectionSave::take(&self.shared)
     }
 
     /// Restores a saved protection. Call it before hosts connect. Returns false if there is
     /// no such namespace at present: it is protected when it is added.
     #[must_use]
-    pub fn restore_protection(&self, subsystem: &Nqn, kept: KeptProtection) -> bool {
+    pub fn restore_protection(&self, subsystem: &Nqn, kept: SavedProtection) -> bool {
         let mut served = self.shared.served();
         if let Some(live) = served.live(subsystem) {
             return live.restore_protection(kept);
@@ -41,7 +41,7 @@ impl Target {
     /// effect when it has been saved; if the save fails, nothing changes. `None` if there
     /// is nothing to forget.
     #[must_use]
-    pub fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> Option<Keeping> {
+    pub fn forget_protection(&self, subsystem: &Nqn, nsid: Option<u32>) -> Option<PendingSave> {
         let mut save_queue = self.shared.save_queue.lock();
         let mut served = self.shared.served();
         let any = match served.live(subsystem) {
@@ -59,14 +59,14 @@ impl Target {
 /// Changes to be saved at once. Dropping it without [`end`](Self::end) is a failure.
 #[derive(Debug)]
 #[must_use]
-pub struct ToKeep {
+pub struct ProtectionSave {
     shared: Arc<Shared>,
-    changes: Vec<(Nqn, Vec<KeptProtection>)>,
+    changes: Vec<(Nqn, Vec<SavedProtection>)>,
     /// The pending save, until it ends.
-    keeping: Option<Keeping>,
+    keeping: Option<PendingSave>,
 }
 
-impl ToKeep {
+impl ProtectionSave {
     fn take(shared: &Arc<Shared>) -> Option<Self> {
         let mut save_queue = shared.save_queue.lock();
         let (changed, keeping) = save_queue.begin_write()?;
@@ -92,7 +92,7 @@ impl ToKeep {
 
     /// The changed subsystems, each with all its namespaces in the state Write Protect.
     #[must_use]
-    pub fn changes(&self) -> &[(Nqn, Vec<KeptProtection>)] {
+    pub fn changes(&self) -> &[(Nqn, Vec<SavedProtection>)] {
         &self.changes
     }
 
@@ -123,7 +123,7 @@ impl ToKeep {
     }
 }
 
-impl Drop for ToKeep {
+impl Drop for ProtectionSave {
     fn drop(&mut self) {
         self.ended(Err(io::Error::other(
             "the thread that saves write protection has ended",

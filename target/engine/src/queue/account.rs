@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Limit, Port, PortAddress, Scarce, Target};
+use nvmeof_target_core::{Exhausted, Limit, Port, PortAddress, Target};
 use nvmeof_wire::Nqn;
 
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
@@ -231,7 +231,7 @@ impl Accounts {
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
-    ) -> Scarce {
+    ) -> Exhausted {
         // Capsules reserved for other ports are not available to hosts of a port that has
         // some already.
         let its = port.and_then(|at| self.holding_of(at));
@@ -246,19 +246,19 @@ impl Accounts {
             !parts.allow(host.capsules(), several, needed, free)
         });
         let hosts = full.map(|((name, _), _)| *name).collect();
-        Scarce { hosts, port }
+        Exhausted { hosts, port }
     }
 
     /// The hosts that get no other admin queue; `count` is the number of capsules of all
     /// admin queues. If there are fewer than for all controllers, a quarter is reserved
     /// for hosts without a queue.
-    pub(super) fn without_admin_room(&self, needed: usize, free: usize, count: usize) -> Scarce {
-        let mut scarce = Scarce::default();
+    pub(super) fn without_admin_room(&self, needed: usize, free: usize, count: usize) -> Exhausted {
+        let mut exhausted = Exhausted::default();
         let for_all = all_admin_capsules(self.target.limits()) <= count;
         if !for_all && free < needed.saturating_add(count / 4) {
-            scarce.hosts = self.hosts.keys().map(|(name, _)| *name).collect();
+            exhausted.hosts = self.hosts.keys().map(|(name, _)| *name).collect();
         }
-        scarce
+        exhausted
     }
 
     /// Whether these buffers may be held in addition: no more of a kind than the limits

@@ -39,7 +39,7 @@ impl QueuePair {
     pub(super) fn defer(&mut self, capsule: Capsule, io: &mut Io<'_>) {
         let bytes = capsule.buf.get(..capsule.len).unwrap_or_default();
         let is_next = self.state == State::Open && self.is_next_to_start();
-        if self.core.hear_command(io.now, bytes)
+        if self.core.note_command(io.now, bytes)
             && is_next
             && self.arrivals.kept_alive != Some(io.now)
         {

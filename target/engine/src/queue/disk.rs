@@ -5,7 +5,7 @@ use nvmeof_memory::Buf;
 use nvmeof_target_core::{Data, Executed, IoKind, IoOp};
 
 use super::slots::{Command, Lent};
-use super::{Io, QueuePair, of_peer};
+use super::{Io, QueuePair, log_peer};
 use crate::tag::SlotId;
 
 /// An internal error: backing stores are closed after the last command.
@@ -17,7 +17,7 @@ impl QueuePair {
     #[cold]
     pub(super) fn report_not_open(&self, disk: u32, io: &mut Io<'_>) {
         if let Some(left_out) = io.resources.disk_log.ask(io.now) {
-            of_peer!(error, self, disk, left_out, "{NotOpen}");
+            log_peer!(error, self, disk, left_out, "{NotOpen}");
         }
     }
 }
@@ -141,7 +141,7 @@ impl QueuePair {
         }
         if let Some(left_out) = io.resources.disk_log.ask(io.now) {
             let (path, offset) = (&error.path, error.offset);
-            of_peer!(error, self, %path, offset, left_out, "{error}");
+            log_peer!(error, self, %path, offset, left_out, "{error}");
         }
         match error.kind {
             IoErrorKind::NoSpace => Executed::NoSpace,

@@ -139,7 +139,7 @@ impl QueuePair {
 
     fn start_half(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         let command = self.slots.get(slot)?;
-        Some(self.core.step(io.now, &mut command.request, Event::Turn))
+        Some(self.core.step(io.now, &mut command.request, Event::Execute))
     }
 
     /// Moves data from the middle of a capsule to the offset from which backing stores

@@ -105,7 +105,7 @@ impl QueuePair {
                 .0
                 .entry(slot)
                 .or_insert_with(|| LingeringWrite {
-                    _lock: io.resources.locked.member.keep_out(
+                    _lock: io.resources.locked.member.block_writes(
                         io.storage.identity(changing.disk),
                         changing.bytes.clone(),
                         changing.began,

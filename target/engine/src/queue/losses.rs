@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_backend::{Losses, Lost, flush_begins, stamp};
 use nvmeof_target_core::{Executed, IoOp, WriteLoss};
 
-use super::{Io, QueuePair, of_peer};
+use super::{Io, QueuePair, log_peer};
 use crate::tag::SlotId;
 
 /// The backing stores to which the host of a queue is known to write.
@@ -263,7 +263,7 @@ impl QueuePair {
         if outcome != Executed::Ok {
             return outcome;
         }
-        of_peer!(
+        log_peer!(
             warn,
             self,
             disk,

@@ -210,14 +210,14 @@ pub const SENDS_PER_COMMAND: u32 = 2;
 
 /// A log line about a connected queue, with the address and the name of the host, and its
 /// subsystem.
-macro_rules! of_peer {
+macro_rules! log_peer {
     ($level:ident, $queue_pair:expr, $($text:tt)+) => {{
         let (host, subsystem, cntlid) = $queue_pair.core.association().unwrap_or_default();
         let (peer, queue) = ($queue_pair.link.peer, $queue_pair.core.qid());
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }
-use of_peer;
+use log_peer;
 use telling::limited;
 
 impl QueuePair {

@@ -139,9 +139,9 @@ impl QueuePair {
                         return self.bug("no buffer to produce into", io);
                     };
                     self.core
-                        .step(io.now, &mut command.request, Event::Room(data))
+                        .step(io.now, &mut command.request, Event::Buffer(data))
                 }
-                Action::Keep(keeping) => return self.await_save(slot, keeping, io),
+                Action::AwaitSave(keeping) => return self.await_save(slot, keeping, io),
                 Action::Hold => return self.hold(slot, io),
                 Action::Close(cause) => return self.close(&cause, io),
             };
@@ -497,7 +497,7 @@ impl QueuePair {
                     invalidate: response.invalidate.map(RemoteKey),
                 };
                 let tag = self.tag(slot);
-                let posted = io.provider.post_answer(self.link.qp, tag, answer);
+                let posted = io.provider.post_response(self.link.qp, tag, answer);
                 self.sent(slot, response, posted, io);
             }
             (_, data) => {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, Keeping, LockMember};
+use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, LockMember, PendingSave};
 
 use super::waits::WaitsFor;
 use super::{Io, QueuePair, State};
@@ -22,7 +22,7 @@ pub(crate) struct Waiting {
     /// Commands that wait for a lock: queue and slot.
     pub(crate) locked_out: VecDeque<(SlotId, SlotId)>,
     settling: Vec<Settling>,
-    saves: Vec<PendingSave>,
+    saves: Vec<AwaitingSave>,
 }
 
 /// A command that waits for commands that started before it.
@@ -36,15 +36,15 @@ pub(crate) struct Settling {
 
 /// A command that waits until its request is stored.
 #[derive(Debug)]
-pub(crate) struct PendingSave {
+pub(crate) struct AwaitingSave {
     pub(crate) queue: SlotId,
     slot: SlotId,
-    save: Keeping,
+    save: PendingSave,
 }
 
 impl Waiting {
     /// Commands whose requests were stored or failed.
-    pub(crate) fn take_saved(&mut self) -> Vec<PendingSave> {
+    pub(crate) fn take_saved(&mut self) -> Vec<AwaitingSave> {
         let saved = self.saves.extract_if(.., |one| one.save.is_over());
         saved.collect()
     }
@@ -57,7 +57,7 @@ impl Waiting {
 
     /// Why the command in `slot` of `queue` waits here, if it does.
     pub(super) fn reason(&self, queue: SlotId, slot: SlotId) -> Option<WaitsFor> {
-        let is_it = |one: &PendingSave| (one.queue, one.slot) == (queue, slot);
+        let is_it = |one: &AwaitingSave| (one.queue, one.slot) == (queue, slot);
         if self.locked_out.contains(&(queue, slot)) {
             Some(WaitsFor::Lock)
         } else if self.for_earlier_writes(queue, slot) {
@@ -130,8 +130,8 @@ impl QueuePair {
     /// Makes the command in `slot` wait until it is stored. Another thread does that and
     /// may stall: nothing else on the reactor waits.
     #[cold]
-    pub(super) fn await_save(&mut self, slot: SlotId, save: Keeping, io: &mut Io<'_>) {
-        io.resources.locked.waiting.saves.push(PendingSave {
+    pub(super) fn await_save(&mut self, slot: SlotId, save: PendingSave, io: &mut Io<'_>) {
+        io.resources.locked.waiting.saves.push(AwaitingSave {
             queue: self.id,
             slot,
             save,
@@ -139,15 +139,15 @@ impl QueuePair {
     }
 
     /// The request was stored, or failed.
-    pub(crate) fn saved(&mut self, pending: &PendingSave, io: &mut Io<'_>) {
-        let (PendingSave { slot, save, .. }, false) = (pending, self.is_closing()) else {
+    pub(crate) fn saved(&mut self, pending: &AwaitingSave, io: &mut Io<'_>) {
+        let (AwaitingSave { slot, save, .. }, false) = (pending, self.is_closing()) else {
             return;
         };
         let saved = matches!(save.outcome(), Some(Ok(())));
         let Some(command) = self.slots.get(*slot) else {
             return;
         };
-        let event = Event::Kept { kept: saved };
+        let event = Event::Saved { saved };
         let action = self.core.step(io.now, &mut command.request, event);
         self.perform(*slot, action, io);
         self.settle(io);

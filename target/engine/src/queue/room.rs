@@ -2,7 +2,7 @@
 //! without a Connect holds next to nothing.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{PostError, Whose, Work};
+use nvmeof_rdma::{PostError, QpOwner, Work};
 use nvmeof_target_core::{Limits, Remote};
 
 use super::path::slice;
@@ -48,14 +48,14 @@ impl QueuePair {
             room.extend((0..needed).map_while(|_| pool.take()));
         }
         let port = self.core.port();
-        let scarce = match self.core.qid() {
+        let exhausted = match self.core.qid() {
             0 => io
                 .resources
                 .accounts
                 .without_admin_room(needed, free, pool.count()),
             _ => io.resources.accounts.without_room(port, needed, free),
         };
-        self.core.set_scarce(scarce);
+        self.core.set_exhausted(exhausted);
         self.core.set_room(if room.len() == needed {
             Ok(())
         } else {
@@ -82,8 +82,8 @@ impl QueuePair {
             return;
         }
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
-        let whose = Whose::of_host(host, subsystem, self.core.qid());
-        io.provider.set_whose(self.link.qp, whose);
+        let whose = QpOwner::of_host(host, subsystem, self.core.qid());
+        io.provider.set_owner(self.link.qp, whose);
         // Capsules of admin queues are not charged to a host.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);

@@ -431,7 +431,7 @@ impl Command {
             Action::Produce { len } => (Some(*len), None),
             Action::PullBehind { .. }
             | Action::Fuse
-            | Action::Keep(_)
+            | Action::AwaitSave(_)
             | Action::Respond(_)
             | Action::Hold
             | Action::Close(_) => (None, None),

@@ -8,7 +8,7 @@ use nvmeof_rdma::Progress;
 use super::account::{Account, Provided};
 use super::slots::Lacks;
 use super::trust::{Standing, Withheld};
-use super::{Io, QueuePair, of_peer};
+use super::{Io, QueuePair, log_peer};
 use crate::fair_queue::HostId;
 
 /// Bytes that count as progress of a connection within the time after which it is
@@ -196,7 +196,7 @@ impl QueuePair {
         }
         if let Some(left_out) = left_out {
             let ms = stalled.time.as_millis();
-            of_peer!(
+            log_peer!(
                 warn,
                 self,
                 left_out,

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use nvmeof_target_core::FollowUps;
 
-use super::{Io, QueuePair, of_peer};
+use super::{Io, QueuePair, log_peer};
 use crate::peer_log::PeerLog;
 
-/// A log line about a connection, as [`of_peer!`], with a rate limit by peer: a host can
+/// A log line about a connection, as [`log_peer!`], with a rate limit by peer: a host can
 /// provoke any number of them.
 macro_rules! limited {
     ($level:ident, $queue_pair:expr, $log:expr, $now:expr, $($text:tt)+) => {
         if let Some(left_out) = $log.ask($queue_pair.link.peer, $now) {
-            of_peer!($level, $queue_pair, left_out, $($text)+);
+            log_peer!($level, $queue_pair, left_out, $($text)+);
         }
     };
 }

@@ -12,7 +12,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::opcode::{admin, io as nvm};
 
 use super::slots::Lent;
-use super::{Capsule, Io, QueuePair, of_peer};
+use super::{Capsule, Io, QueuePair, log_peer};
 use crate::tag::SlotId;
 
 /// A command that takes longer is reported.
@@ -91,7 +91,7 @@ impl QueuePair {
             let waits_for = slot.map(|slot| self.waits_for(slot, io));
             let waits_for = waits_for.unwrap_or(WaitsFor::CommandsBefore);
             let seconds = LONGEST.as_secs();
-            of_peer!(
+            log_peer!(
                 warn,
                 self,
                 cid,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_backend::Storage;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, Whose,
+    ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, QpOwner,
 };
 use nvmeof_target_core::{Limit, PortQuotaGuard, Queue as Core, Refusal, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
@@ -232,7 +232,7 @@ impl<S: Storage> Reactor<S> {
         let Some(at) = self.providers.get_mut(provider) else {
             return;
         };
-        at.set_whose(request.qp, Whose::of_queue(queue));
+        at.set_owner(request.qp, QpOwner::of_queue(queue));
         set_addresses(&mut core, &**at, request);
         let config = sizes_of(entries, request, at.limits().max_reads);
         let (qp, peer) = (request.qp, request.peer);

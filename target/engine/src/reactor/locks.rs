@@ -74,7 +74,7 @@ impl<S: Storage> Reactor<S> {
     pub(super) fn resume_saved(&mut self, now: Duration) {
         for pending in self.resources.locked.waiting.take_saved() {
             self.with_queue(pending.queue, now, |queue_pair, io| {
-                queue_pair.saved(&pending, io)
+                queue_pair.saved(&pending, io);
             });
         }
     }

@@ -50,8 +50,8 @@ use nvmeof_rdma_layers::Sharing;
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{
-    Fabric, KeepProtections, KeptProtection, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec,
-    Target, ToKeep,
+    Fabric, Limits, Model, NamespaceSpec, PortSpec, ProtectionKeeper, ProtectionSave,
+    SavedProtection, SubsystemSpec, Target,
 };
 
 use super::{Reactor, ReactorConfig};
@@ -74,7 +74,7 @@ pub(super) struct Bench {
     /// Whether write protections are stored at once; if not, by [`finish_save`](Self::finish_save).
     pub(super) saves_at_once: bool,
     /// The state that was stored last.
-    pub(super) stored: Vec<KeptProtection>,
+    pub(super) stored: Vec<SavedProtection>,
     /// How often a state was stored.
     pub(super) saves: usize,
 }
@@ -83,7 +83,7 @@ pub(super) struct Bench {
 #[derive(Debug)]
 struct NoWaker;
 
-impl KeepProtections for NoWaker {
+impl ProtectionKeeper for NoWaker {
     fn wake(&self) {}
 }
 
@@ -167,7 +167,7 @@ impl Bench {
         let peers = Arc::from([other.clone(), mailbox.clone()]);
         let disks = MemoryDisks::new(1, BLOCKS * 512);
         let target = Target::new(model);
-        target.keep_protections_in(Arc::new(NoWaker));
+        target.set_protection_keeper(Arc::new(NoWaker));
         let mut reactor = Reactor::new(config, target, disks, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
@@ -206,12 +206,12 @@ impl Bench {
 
     /// Completes the pending store of write protections with `result`.
     pub(super) fn finish_save(&mut self, result: std::io::Result<()>) {
-        if let Some(to_keep) = self.reactor.target.to_keep() {
+        if let Some(to_keep) = self.reactor.target.next_save() {
             self.finish_save_of(to_keep, result);
         }
     }
 
-    pub(super) fn finish_save_of(&mut self, to_keep: ToKeep, result: std::io::Result<()>) {
+    pub(super) fn finish_save_of(&mut self, to_keep: ProtectionSave, result: std::io::Result<()>) {
         if result.is_ok() {
             self.saves += 1;
             let (_, all) = to_keep.changes().last().unwrap();

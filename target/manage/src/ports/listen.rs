@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
-use super::making::{Means, ProviderGroup};
+use super::making::{ProviderFactory, ProviderGroup};
 use super::plan::provider_message;
 use super::{Part, Port};
 use crate::waits::Waits;
@@ -65,7 +65,7 @@ impl Listens for ReactorProvider {
 pub fn listen(
     config: &Config,
     mut ports: Vec<Port>,
-    means: &mut Means,
+    means: &mut ProviderFactory,
 ) -> Result<Listening, ConfigError> {
     let members = loop {
         let serves = |name: &ProviderName| ports.iter().any(|port| port.is_over(*name));
@@ -101,7 +101,7 @@ fn omit_provider(
             continue;
         }
         let error = of_provider(config, number, name, why);
-        if !error.may_pass() {
+        if !error.may_succeed_later() {
             return Err(error);
         }
         port.waits = Some(Waits::of(&error));
@@ -122,7 +122,7 @@ pub(super) fn listen_with(
         let Some(port) = port else { continue };
         let others = others.get(..number).unwrap_or_default();
         match listen_at(config, number, port, others, &mut members) {
-            Err(error) if error.may_pass() => port.waits = Some(Waits::of(&error)),
+            Err(error) if error.may_succeed_later() => port.waits = Some(Waits::of(&error)),
             listened => listened?,
         }
     }
@@ -330,18 +330,20 @@ fn refused(
         }
         (Some(name @ (ProviderName::Verbs | ProviderName::Shm)), ListenError::Io { .. }, _) => {
             let refused = of_provider(config, number, name, &error.to_string());
-            refused.passing(error.may_pass())
+            refused.passing(error.may_succeed_later())
         }
         (_, ListenError::NoSuchInterface { .. }, _) => {
             let what = format!(
                 "the interface of {} does not exist; `ip link` lists interfaces",
                 config.traddr(number)
             );
-            config.port_error(number, &what).passing(error.may_pass())
+            config
+                .port_error(number, &what)
+                .passing(error.may_succeed_later())
         }
         _ => {
             let refused = config.port_error(number, &error.to_string());
-            refused.passing(error.may_pass())
+            refused.passing(error.may_succeed_later())
         }
     }
 }

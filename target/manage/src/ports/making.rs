@@ -22,7 +22,7 @@ pub(crate) struct ProviderGroup<L = ReactorProvider> {
 
 /// What is needed to create providers for all reactors.
 #[derive(Debug)]
-pub struct Means {
+pub struct ProviderFactory {
     /// Distributes connections over the reactors, each of which has its own provider.
     pub(crate) steering: Steering,
     /// File descriptors for connections of each reactor that no provider has reserved yet.
@@ -34,7 +34,7 @@ pub struct Means {
 /// A host has at least an admin queue and an I/O queue.
 const QUEUES_OF_A_HOST: u32 = 2;
 
-impl Means {
+impl ProviderFactory {
     /// For `reactors` reactors, each with `files` descriptors for connections.
     #[must_use]
     pub fn new(reactors: usize, files: u32) -> Self {
@@ -95,7 +95,12 @@ impl Means {
 
 impl ProviderGroup {
     /// With at most `files` descriptors for connections of each reactor.
-    fn new(name: ProviderName, means: &Means, files: u32, config: &Config) -> Result<Self, String> {
+    fn new(
+        name: ProviderName,
+        means: &ProviderFactory,
+        files: u32,
+        config: &Config,
+    ) -> Result<Self, String> {
         let steering = &means.steering;
         let lacks = |error: io::Error| format!("epoll: {}", explain(&error));
         let providers = match name {

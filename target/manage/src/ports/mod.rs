@@ -19,7 +19,7 @@ use crate::waits::Waits;
 pub(crate) use devices::addresses;
 pub use listen::{Listening, listen};
 pub(crate) use listen::{Listens, ReactorProvider, broken, listen_at, of_provider};
-pub use making::Means;
+pub use making::ProviderFactory;
 pub(crate) use making::{ProviderGroup, shm_config};
 use nvmeof_target_address::port_address;
 use nvmeof_target_config::{ProviderName, port_spec};

@@ -23,7 +23,7 @@ pub fn plan(config: &Config) -> Result<Vec<Port>, ConfigError> {
 pub fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
     let all = plan_some(config, &Machine, |_| true).zip(config.addresses());
     let all = all.map(|(planned, address)| match planned {
-        Err(error) if error.may_pass() => Ok(Port {
+        Err(error) if error.may_succeed_later() => Ok(Port {
             address,
             parts: Vec::new(),
             waits: Some(Waits::of(&error)),

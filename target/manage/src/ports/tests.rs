@@ -320,8 +320,8 @@ fn listened_here(provider: &str, folder: &Path, reactors: usize) -> Result<Liste
     listen(&config, ports, &mut means(reactors))
 }
 
-fn means(reactors: usize) -> Means {
-    Means::new(reactors, 100)
+fn means(reactors: usize) -> ProviderFactory {
+    ProviderFactory::new(reactors, 100)
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn later_provider_gets_remaining_descriptors() {
     let mut one = means(2);
     let made = one.make_all(&names[..1], &config).unwrap();
     assert_eq!((most(&made), one.files), (vec![100], 0));
-    let refused = |means: &Means| means.make(ProviderName::Shm, &[], &config).map(drop);
+    let refused = |means: &ProviderFactory| means.make(ProviderName::Shm, &[], &config).map(drop);
     assert!(refused(&one).unwrap_err().contains("file descriptors"));
     // More than it can have.
     one.files = 10_000;

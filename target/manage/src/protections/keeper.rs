@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{KeepProtections, KeptProtection, Target};
+use nvmeof_target_core::{ProtectionKeeper, SavedProtection, Target};
 use nvmeof_wire::Nqn;
 
 use nvmeof_target_engine::{Mail, Mailbox};
@@ -23,7 +23,7 @@ pub(crate) trait Write: Send + 'static {
     ///
     /// # Errors
     /// If it cannot be written: then the old or the new state may be stored.
-    fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()>;
+    fn write(&mut self, changes: &[(Nqn, Vec<SavedProtection>)]) -> io::Result<()>;
 }
 
 /// A keeper whose thread was not started yet.
@@ -56,7 +56,7 @@ impl<W: Write> Keeper<W> {
     /// A keeper that stores the protections of `target`.
     pub(super) fn of(to: W, target: &Target) -> Self {
         let wakeup = Arc::<Wakeup>::default();
-        target.keep_protections_in(Arc::clone(&wakeup) as Arc<dyn KeepProtections>);
+        target.set_protection_keeper(Arc::clone(&wakeup) as Arc<dyn ProtectionKeeper>);
         let target = target.clone();
         Self { to, target, wakeup }
     }
@@ -71,7 +71,7 @@ impl<W: Write> Keeper<W> {
             .name("protections".to_owned())
             .spawn(move || {
                 while self.wakeup.wait() {
-                    while let Some(to_keep) = self.target.to_keep() {
+                    while let Some(to_keep) = self.target.next_save() {
                         let written = self.to.write(to_keep.changes());
                         to_keep.end(written);
                         Mailbox::send_all(&reactors, Mail::POLL);
@@ -98,7 +98,7 @@ impl Wakeup {
     }
 }
 
-impl KeepProtections for Wakeup {
+impl ProtectionKeeper for Wakeup {
     fn wake(&self) {
         self.state().is_pending = true;
         self.changed.notify_one();

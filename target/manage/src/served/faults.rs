@@ -160,7 +160,7 @@ impl Manager {
             // The file is still being extended; its final size may be whole blocks.
             Err(OpenError::NotWholeBlocks { size, .. }) if size > claim.geometry().size => {}
             // The check failed, or it could not be reopened: the backing store is unchanged.
-            Err(error) if error.is_passing() => {
+            Err(error) if error.is_transient() => {
                 tracing::warn!("{error}; checking the size of this backing store again");
             }
             Err(error) => {

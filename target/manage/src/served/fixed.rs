@@ -78,7 +78,7 @@ impl Fixed {
     fn followed(&self, new: &Self) -> Limits {
         let parts = |fixed: &Self, of_controllers| {
             let limits = fixed.limits.clone();
-            limits.shared_out(fixed.running.cores.count(), of_controllers)
+            limits.with_quotas(fixed.running.cores.count(), of_controllers)
         };
         let old = &self.limits;
         // The others follow from these two.
@@ -138,6 +138,7 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         port_commands,
         port_memory,
         traffic_keep_alive,
+        quiesce_time_s,
     } = old;
     differing([
         ("queue_depth", *queue_depth != new.queue_depth),
@@ -173,6 +174,7 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
             "traffic_keep_alive",
             *traffic_keep_alive != new.traffic_keep_alive,
         ),
+        ("quiesce_time_s", *quiesce_time_s != new.quiesce_time_s),
     ])
 }
 

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{Applied, Model, NotKept, Target};
+use nvmeof_target_core::{Applied, Model, SaveError, Target};
 use nvmeof_wire::Nqn;
 
 pub use drain::Drained;
@@ -81,10 +81,10 @@ pub const FORGET: Duration = Duration::from_secs(10);
 
 /// Why write protections of hosts may still exist.
 #[derive(Debug, thiserror::Error)]
-pub enum NotForgotten {
+pub enum ForgetError {
     /// The file cannot be written.
     #[error(transparent)]
-    NotKept(#[from] NotKept),
+    SaveError(#[from] SaveError),
     /// The file is not written yet.
     #[error(
         "the file of write protections, beside `control.state`, was not written within {} s; it \
@@ -215,11 +215,11 @@ impl Manager {
         subsystem: &Nqn,
         nsid: Option<u32>,
         most: Duration,
-    ) -> Result<(), NotForgotten> {
+    ) -> Result<(), ForgetError> {
         let Some(keeping) = self.target.forget_protection(subsystem, nsid) else {
             return Ok(());
         };
-        let kept = keeping.wait(most).ok_or(NotForgotten::NotYet)?;
+        let kept = keeping.wait(most).ok_or(ForgetError::NotYet)?;
         Ok(kept?)
     }
 

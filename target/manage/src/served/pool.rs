@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use nvmeof_backend::{Claim, Geometry, Numbers, Spec, StorageId, WeakClaim};
-use nvmeof_target_config::{Config, ConfigError, Wanted};
+use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::NamespaceState;
 
 use super::reactors::Closing;
@@ -26,7 +26,7 @@ pub(crate) struct Disk {
     pub(super) number: u32,
     pub(super) held: Held,
     /// The configured backing store and its namespace.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ConfiguredStore,
 }
 
 /// State of a backing store.
@@ -69,7 +69,7 @@ struct Leaving {
     claim: WeakClaim,
     /// Identity of the claim, which is known even after the claim was dropped.
     identity: u64,
-    wanted: Wanted,
+    wanted: ConfiguredStore,
     closing: Closing,
     /// Whether it failed: then it must not be used again.
     lost: bool,
@@ -300,7 +300,7 @@ impl Pool {
         &mut self,
         config: &Config,
         at: usize,
-        wanted: &Wanted,
+        wanted: &ConfiguredStore,
         kept: Option<Disk>,
         prepared: &mut Prepared,
     ) -> Result<Disk, ConfigError> {
@@ -314,7 +314,7 @@ impl Pool {
                 Ok(Some(resized)) => (resized, was.spec),
                 same => {
                     prepared.remarks.extend(same.err().map(|error| {
-                        let Wanted { nqn, nsid, .. } = wanted;
+                        let ConfiguredStore { nqn, nsid, .. } = wanted;
                         format!("{nqn}: namespace {nsid} keeps its size: {error}")
                     }));
                     return Ok(Disk {
@@ -332,7 +332,7 @@ impl Pool {
                 (Ok(taken), Some(lost)) if lost.was(&taken.0) => taken,
                 // A backing store that is faulted already does not prevent other changes.
                 (broken, Some(lost)) => {
-                    let Wanted { nqn, nsid, .. } = wanted;
+                    let ConfiguredStore { nqn, nsid, .. } = wanted;
                     let why = match (broken, lost.awaited()) {
                         (Err(error), _) => error.to_string(),
                         (Ok((claim, _)), Some(awaited)) => {
@@ -365,14 +365,14 @@ impl Pool {
     }
 
     /// The backing store of that namespace, if its path is the same and it is not available.
-    fn lost(&self, wanted: &Wanted) -> Option<&Disk> {
+    fn lost(&self, wanted: &ConfiguredStore) -> Option<&Disk> {
         let mut lost = self.disks.iter().filter(|disk| disk.claim().is_none());
         lost.find(|disk| disk.is_of(&wanted.nqn, wanted.nsid) && disk.wanted.names(wanted))
     }
 
     /// The backing store of each namespace that is open already. First those that a namespace
     /// has, then files that change their namespace.
-    fn kept(&self, wanted: &[Wanted]) -> Vec<Option<Disk>> {
+    fn kept(&self, wanted: &[ConfiguredStore]) -> Vec<Option<Disk>> {
         let open = self.disks.iter().filter(|disk| disk.claim().is_some());
         let mut there: Vec<_> = open.map(Some).collect();
         let mut kept = vec![None; wanted.len()];
@@ -398,7 +398,7 @@ impl Pool {
         &self,
         config: &Config,
         at: usize,
-        wanted: &Wanted,
+        wanted: &ConfiguredStore,
         others: &[Disk],
     ) -> Result<(Claim, Spec), ConfigError> {
         let spec = &wanted.spec;

@@ -12,7 +12,7 @@ use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
 use crate::open::open_error;
-use crate::ports::{self, Listens, Means, Port, ProviderGroup, Providers, listen_at};
+use crate::ports::{self, Listens, Port, ProviderFactory, ProviderGroup, Providers, listen_at};
 use nvmeof_target_config::{Config, ConfigError, ProviderName};
 use nvmeof_target_engine::{Mail, Mailbox, Order, Reply};
 
@@ -21,7 +21,7 @@ pub(crate) struct Reactors {
     mailboxes: Arc<[Mailbox]>,
     pub(super) providers: Providers,
     /// What is needed to create more providers.
-    pub(super) means: Mutex<Means>,
+    pub(super) means: Mutex<ProviderFactory>,
     /// The memory of each reactor, which its providers use.
     memory: Vec<Vec<Region>>,
     /// Time limit for a reply; a reactor without one is unresponsive.
@@ -64,7 +64,7 @@ impl Reactors {
     pub(crate) fn new(
         mailboxes: Arc<[Mailbox]>,
         providers: Providers,
-        means: Means,
+        means: ProviderFactory,
         memory: Vec<Vec<Region>>,
     ) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Reactors {
         Ok(())
     }
 
-    fn means(&self) -> MutexGuard<'_, Means> {
+    fn means(&self) -> MutexGuard<'_, ProviderFactory> {
         // A panic of a holder leaves nothing inconsistent.
         self.means.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,7 +14,7 @@ use super::Manager;
 use super::pool::{Awaited, Disk};
 use crate::waits::Waits;
 use nvmeof_atomic_file::{Readers, replace, with_ending};
-use nvmeof_target_config::Wanted;
+use nvmeof_target_config::ConfiguredStore;
 
 /// The format of the file.
 const VERSION: u32 = 1;
@@ -69,7 +69,7 @@ impl Remembered {
     }
 
     /// The missing backing store of a namespace, as hosts know it.
-    pub(super) fn awaited(&self, wanted: &Wanted, waits: Waits) -> Awaited {
+    pub(super) fn awaited(&self, wanted: &ConfiguredStore, waits: Waits) -> Awaited {
         let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         let known = contents
             .as_ref()
@@ -168,7 +168,7 @@ impl Contents {
     }
 
     /// Size and block size of a namespace, if they can be and are of the same path.
-    fn entry(&self, wanted: &Wanted) -> Option<(u64, BlockSize)> {
+    fn entry(&self, wanted: &ConfiguredStore) -> Option<(u64, BlockSize)> {
         let entry = self.namespaces.get(&wanted.nqn)?.get(&wanted.nsid)?;
         let block_size = BlockSize::from_bytes(entry.block_size)?;
         let is_possible = entry.bytes > 0
@@ -180,7 +180,7 @@ impl Contents {
     }
 }
 
-fn path_of(wanted: &Wanted) -> String {
+fn path_of(wanted: &ConfiguredStore) -> String {
     wanted.spec.to_string()
 }
 
@@ -188,8 +188,8 @@ fn path_of(wanted: &Wanted) -> String {
 mod tests {
     use super::*;
 
-    fn wanted(path: &str, block_size: Option<BlockSize>) -> Wanted {
-        Wanted {
+    fn wanted(path: &str, block_size: Option<BlockSize>) -> ConfiguredStore {
+        ConfiguredStore {
             nqn: "nqn.2026-11.org.example:disk".into(),
             nsid: 1,
             spec: path.parse().unwrap(),
@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn namespace_is_known_by_path_and_valid_size() {
-        let known = |contents: &Contents, wanted: &Wanted| contents.entry(wanted).is_some();
+        let known =
+            |contents: &Contents, wanted: &ConfiguredStore| contents.entry(wanted).is_some();
         let disk = wanted("/srv/disk", None);
         assert!(known(&contents("/srv/disk", 4096, 512), &disk));
         assert!(!known(&contents("/srv/other", 4096, 512), &disk));

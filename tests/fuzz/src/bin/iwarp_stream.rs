@@ -265,7 +265,7 @@ impl Side {
                     head: Inline::of([7; 16]),
                     invalidate: (script.byte() & 1 == 1).then_some(key),
                 };
-                if self.rdma.post_answer(qp, tag, answer).is_ok() {
+                if self.rdma.post_response(qp, tag, answer).is_ok() {
                     self.answers.insert(tag.0);
                     self.out.insert(tag.0);
                 }

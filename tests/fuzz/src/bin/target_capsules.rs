@@ -9,7 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
-    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target, ToKeep,
+    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target, ProtectionSave,
 };
 use nvmeof_wire::cm;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
@@ -53,7 +53,7 @@ struct Host {
     /// Whether the administrator's change is in effect.
     changed: Option<bool>,
     /// Write protection by hosts that is being saved.
-    in_work: Option<ToKeep>,
+    in_work: Option<ProtectionSave>,
 }
 
 /// One queue and its commands in flight.
@@ -156,7 +156,7 @@ impl Host {
         match self.in_work.take() {
             Some(to_keep) if how.is_multiple_of(4) => to_keep.end(full()),
             Some(to_keep) => to_keep.end(Ok(())),
-            None => self.in_work = self.target.to_keep(),
+            None => self.in_work = self.target.next_save(),
         }
         (0..self.lanes.len()).for_each(|at| self.poll(at));
     }
@@ -187,13 +187,13 @@ impl Host {
         let (mut request, action) = lane.pending.swap_remove(which);
         let mut buffer;
         let event = match &action {
-            Action::Keep(keeping) => match keeping.outcome() {
-                Some(outcome) => Event::Kept {
-                    kept: outcome.is_ok(),
+            Action::AwaitSave(keeping) => match keeping.outcome() {
+                Some(outcome) => Event::Saved {
+                    saved: outcome.is_ok(),
                 },
                 None => return lane.pending.push((request, action)),
             },
-            Action::Fuse => Event::Turn,
+            Action::Fuse => Event::Execute,
             Action::Pull { remote, .. } | Action::PullBehind { remote } => {
                 buffer = script.filled(remote.len as usize);
                 Event::Pulled(&buffer)
@@ -217,7 +217,7 @@ impl Host {
             }
             Action::Produce { len } => {
                 buffer = vec![0; *len as usize];
-                Event::Room(&mut buffer)
+                Event::Buffer(&mut buffer)
             }
             other => unreachable!("{other:?} is waiting"),
         };
@@ -229,7 +229,7 @@ impl Host {
         let max_transfer = self.target.limits().max_transfer;
         let lane = &mut self.lanes[at];
         match action {
-            Action::Fuse | Action::Keep(_) => lane.pending.push((request, action)),
+            Action::Fuse | Action::AwaitSave(_) => lane.pending.push((request, action)),
             Action::PullBehind { remote } => {
                 assert!(remote.len <= 4096, "{remote:?}");
                 lane.pending.push((request, action));

@@ -351,7 +351,7 @@ fn notice_is_sent_after_the_previous_page_is_read() {
     assert!(matches!(action, Action::Produce { .. }), "{action:?}");
     assert_eq!(event(&mut host), None, "it is not read yet");
     let _ = host.queue.take_follow_ups();
-    let room = Event::Room(&mut [0; 4096]);
+    let room = Event::Buffer(&mut [0; 4096]);
     let _ = host.queue.step(host.now, &mut request, room);
     assert!(host.queue.take_follow_ups().contains(FollowUps::POLL));
     assert_eq!(event(&mut host), Some(AsyncEvent::ANA_CHANGED));

@@ -44,7 +44,7 @@ fn page_waiting_across_a_reset_is_not_returned() {
     sqe.dptr = keyed(4096).to_descriptor();
     let (request, action) = begin(&mut host, sqe);
     assert!(matches!(action, Action::Produce { .. }), "{action:?}");
-    let action = goes_on(&mut host, request, Event::Room(&mut [0; 4096]));
+    let action = goes_on(&mut host, request, Event::Buffer(&mut [0; 4096]));
     assert!(matches!(action, Action::Hold), "{action:?}");
     // One after it is.
     assert_eq!(host.identify(Cns::CONTROLLER, 0).data.len(), 4096);

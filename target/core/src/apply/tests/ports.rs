@@ -100,7 +100,7 @@ fn host_is_disconnected_when_its_port_loses_the_subsystem() {
     let next = [port(), port_to(2, &[CLOSED])];
     let applied = apply_with(&target, &next, &[subsystem(), open()]);
     let reasons: Vec<_> = applied.disconnected.iter().map(|one| one.reason).collect();
-    assert_eq!(reasons, [DisconnectReason::PortLeadsElsewhere]);
+    assert_eq!(reasons, [DisconnectReason::SubsystemNotOffered]);
     assert_eq!(by_first.close_cause(), None);
     assert!(by_second.close_cause().is_some());
     let change = applied.changes[0].to_string();

@@ -43,7 +43,7 @@ fn status(action: Action) -> Status {
 }
 
 pub(super) fn turn(host: &mut Host, request: &mut Request) -> IoOp {
-    match host.queue.step(host.now, request, Event::Turn) {
+    match host.queue.step(host.now, request, Event::Execute) {
         Action::Execute(op) => op,
         other => panic!("{other:?}"),
     }
@@ -201,7 +201,7 @@ fn fused_half_does_not_execute_after_reset() {
         }
         admin.set_cc(0);
         let half = if first_done { &mut second } else { &mut first };
-        let action = host.queue.step(host.now, half, Event::Turn);
+        let action = host.queue.step(host.now, half, Event::Execute);
         assert!(matches!(action, Action::Close(_)), "{action:?}");
     }
 }

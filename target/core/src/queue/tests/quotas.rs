@@ -6,7 +6,7 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, port, port_in, subsystem, target_with};
-use crate::{Limit, Limits, Model, OfPort, PortAddress, Scarce, Target};
+use crate::{Exhausted, Limit, Limits, Model, PortAddress, PortLimit, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
 
@@ -211,7 +211,7 @@ fn queues_and_commands_per_host_are_limited() {
 #[test]
 fn connections_per_port_are_limited() {
     let limits = Limits {
-        port_connections: OfPort::always(2),
+        port_connections: PortLimit::always(2),
         ..Limits::default()
     };
     let model = Model::build(limits, &[], &[]).unwrap();
@@ -232,7 +232,7 @@ fn queue_at(
     number: Option<u16>,
     entries: u16,
     data: &dyn Fn(u16) -> ConnectData,
-    scarce: &Scarce,
+    exhausted: &Exhausted,
 ) -> ([Host; 2], Status) {
     let at = |host: &mut Host| {
         if let Some(number) = number {
@@ -248,7 +248,7 @@ fn queue_at(
     assert_eq!(admin.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
     let mut host = Host::open(target, 1, entries);
     at(&mut host);
-    host.queue.set_scarce(scarce.clone());
+    host.queue.set_exhausted(exhausted.clone());
     let status = host.connect(&Connect::new(1, entries, 0), &data(cntlid));
     ([admin, host], status.status())
 }
@@ -260,11 +260,11 @@ fn commands_per_port_are_limited() {
     let target = target_with(Limits {
         controllers: 8,
         host_controllers: 8,
-        port_commands: OfPort::always(300),
+        port_commands: PortLimit::always(300),
         queue_depth: 128,
         ..Limits::default()
     });
-    let none = Scarce::default();
+    let none = Exhausted::default();
     let first = |cntlid| connect_data(cntlid);
     let (one, status) = queue_at(&target, Some(1), 128, &first, &none);
     assert_eq!(status, Status::SUCCESS);
@@ -295,7 +295,7 @@ fn commands_per_port_are_limited() {
 /// The quota of a port applies only while there are other ports.
 #[test]
 fn lone_port_may_have_every_command_and_connection() {
-    let of_port = OfPort {
+    let of_port = PortLimit {
         alone: 300,
         beside_others: 128,
     };
@@ -307,7 +307,7 @@ fn lone_port_may_have_every_command_and_connection() {
     };
     for (ports, queues) in [(1, 2), (2, 1)] {
         let target = with_ports(limits.clone(), ports);
-        let none = Scarce::default();
+        let none = Exhausted::default();
         let all: Vec<_> = (0..queues)
             .map(|_| queue_at(&target, Some(1), 128, &of_other, &none))
             .collect();
@@ -329,11 +329,11 @@ fn lone_port_may_have_every_command_and_connection() {
 fn remaining_buffers_are_reserved_for_other_ports() {
     let target = target_with(Limits::default());
     let first = |cntlid| connect_data(cntlid);
-    let scarce = Scarce {
+    let exhausted = Exhausted {
         hosts: Vec::new(),
         port: true,
     };
-    let ([_admin, mut host], status) = queue_at(&target, Some(1), 32, &first, &scarce);
+    let ([_admin, mut host], status) = queue_at(&target, Some(1), 32, &first, &exhausted);
     assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
     let remark = host.queue.take_remark().unwrap();
     for words in [
@@ -345,10 +345,10 @@ fn remaining_buffers_are_reserved_for_other_ports() {
         assert!(remark.contains(words), "{remark}");
     }
     let mut other = Host::open(&target, 0, 32);
-    other.queue.set_scarce(scarce);
+    other.queue.set_exhausted(exhausted);
     let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
     assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
-    other.queue.set_scarce(Scarce::default());
+    other.queue.set_exhausted(Exhausted::default());
     let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
     assert_eq!(answer.status(), Status::SUCCESS);
     let limit_counters =

@@ -166,7 +166,7 @@ fn store_slots_do_not_grow_with_queues_of_a_host() {
     let sent = many_queues_and_one(&mut bench, &mut hosts);
     assert!(
         bench.reactor.free_buffers().0 > 300,
-        "buffers are not scarce"
+        "buffers are not exhausted"
     );
     let [greedy, modest] = served(&mut bench, hosts, sent, 6);
     // Eight at a time, of which the first were all of the first host.

@@ -56,7 +56,7 @@ fn write(bench: &mut Bench, host: &mut Host, queue: QpId) -> Status {
 fn stalled_keeper_does_not_block_other_commands() {
     let (mut bench, mut host, [own_admin, queue], asked) = waiting(80);
     // A request that was taken no longer waits.
-    let stalled = bench.reactor.target.to_keep().unwrap();
+    let stalled = bench.reactor.target.next_save().unwrap();
     let alive = host.send(own_admin, bare(opcode::ASYNC_EVENT_REQUEST), &[]);
     assert_eq!(state(&mut bench, &mut host, own_admin), PROTECTED);
     let read = host.send_with(queue, command(io_opcode::READ, 4, 1), &[0; 512]);
@@ -128,7 +128,7 @@ fn failed_save_fails_the_command_and_restores_the_state() {
 #[test]
 fn concurrent_protection_requests_are_saved_together() {
     let (mut bench, mut host, [admin, _], asked) = waiting(82);
-    let stalled = bench.reactor.target.to_keep().unwrap();
+    let stalled = bench.reactor.target.next_save().unwrap();
     let mut sent = Vec::new();
     let mut others: Vec<Host> = (0..8).map(|_| bench.host()).collect();
     for other in &mut others {
@@ -153,7 +153,7 @@ fn concurrent_protection_requests_are_saved_together() {
         assert!(cqe.status().is_success(), "{:?}", cqe.status());
     }
     assert_eq!(bench.saves, 2);
-    assert!(bench.reactor.target.to_keep().is_none());
+    assert!(bench.reactor.target.next_save().is_none());
     assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
 }
@@ -244,7 +244,7 @@ fn saved_protection_matches_state_in_any_order() {
                 let result = if next(3) == 0 { full() } else { Ok(()) };
                 match in_work.take() {
                     Some(to_keep) => bench.finish_save_of(to_keep, result),
-                    None => in_work = bench.reactor.target.to_keep(),
+                    None => in_work = bench.reactor.target.next_save(),
                 }
             }
             sent.retain(|(at, _, sent)| hosts[*at].take(*sent).is_none());

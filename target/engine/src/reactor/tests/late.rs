@@ -26,7 +26,7 @@ impl Late {
 }
 
 impl Provider for Late {
-    nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect set_whose
+    nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect set_owner
         local_addr peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
 

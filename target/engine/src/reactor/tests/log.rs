@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_rdma::{Event, Provider, QpId, Whose};
+use nvmeof_rdma::{Event, Provider, QpId, QpOwner};
 use nvmeof_rdma_sim::Sim;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::Request;
@@ -189,7 +189,7 @@ fn rejected_connection_names_the_address() {
 /// A provider that records the owners of its queue pairs.
 struct Recorder {
     inner: Sim,
-    whose: Arc<Mutex<Vec<Whose>>>,
+    whose: Arc<Mutex<Vec<QpOwner>>>,
 }
 
 impl Provider for Recorder {
@@ -197,7 +197,7 @@ impl Provider for Recorder {
         peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
 
-    fn set_whose(&mut self, _qp: QpId, whose: Whose) {
+    fn set_owner(&mut self, _qp: QpId, whose: QpOwner) {
         self.whose.lock().unwrap().push(whose);
     }
 
@@ -219,7 +219,7 @@ fn provider_knows_the_host_of_a_queue_pair() {
     let mut host = bench.host();
     let _queues = ready(&mut bench, &mut host);
     let whose = whose.lock().unwrap();
-    let names = |one: &Whose| {
+    let names = |one: &QpOwner| {
         let host = one.host().map(|host| host.starts_with(HOST));
         (host, one.subsystem() == Some(NQN), one.queue())
     };

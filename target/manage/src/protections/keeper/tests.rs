@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use nvmeof_target_core::{Keeping as Waiting, Limits, Model, NamespaceSpec, SubsystemSpec};
+use nvmeof_target_core::{Limits, Model, NamespaceSpec, PendingSave as Waiting, SubsystemSpec};
 
 use super::*;
 
@@ -18,7 +18,7 @@ struct Slow {
 }
 
 impl Write for Slow {
-    fn write(&mut self, changes: &[(Nqn, Vec<KeptProtection>)]) -> io::Result<()> {
+    fn write(&mut self, changes: &[(Nqn, Vec<SavedProtection>)]) -> io::Result<()> {
         let counts = changes.iter().map(|(_, all)| all.len()).collect();
         self.started.send(counts).unwrap();
         let ended = self.ends.recv();
@@ -51,7 +51,7 @@ fn scene() -> Scene {
     let target = Target::new(Model::build(Limits::default(), &[], &[subsystem]).unwrap());
     for nsid in [1, 2] {
         let uuid = [u8::try_from(nsid).unwrap(); 16];
-        assert!(target.restore_protection(&nqn(), KeptProtection { nsid, uuid }));
+        assert!(target.restore_protection(&nqn(), SavedProtection { nsid, uuid }));
     }
     let ((starts, started), (end, ends)) = (channel(), channel());
     let slow = Slow {

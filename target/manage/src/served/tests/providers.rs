@@ -4,7 +4,7 @@ use nvmeof_rdma::ListenerId;
 
 use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
-use crate::ports::{Means, Providers};
+use crate::ports::{ProviderFactory, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 
@@ -58,7 +58,7 @@ fn added_port_may_use_a_new_provider() {
 #[test]
 fn later_provider_listens_in_provider_order() {
     let names = vec![ProviderName::Iwarp, ProviderName::Shm, ProviderName::Verbs];
-    let means = Means::new(0, 0);
+    let means = ProviderFactory::new(0, 0);
     let reactors = Reactors::new([].into(), Providers::new(names), means, Vec::new());
     let turns: Vec<_> = reactors.numbered().collect();
     let verbs = (2, ProviderName::Verbs);

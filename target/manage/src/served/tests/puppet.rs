@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::open::open_present;
-use crate::ports::{self, Means, Providers};
+use crate::ports::{self, ProviderFactory, Providers};
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{Mailbox, Order};
 
@@ -32,7 +32,7 @@ pub(super) fn manager(text: &str, timeout: Duration) -> (Arc<Manager>, Mailbox) 
     let target = Target::new(model_of(&config, pool.served(), &specs).unwrap());
     let mailbox = Mailbox::new().unwrap();
     let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
-    let means = Means::new(1, 64);
+    let means = ProviderFactory::new(1, 64);
     let providers = Providers::new(vec![ProviderName::Iwarp]);
     let reactors = Reactors::new(mailboxes, providers, means, vec![Vec::new()]);
     let reactors = reactors.with_timeout(timeout);

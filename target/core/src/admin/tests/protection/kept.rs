@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::testing::{DISK, KeptBook, without_keeper};
-use crate::{Keeping, Limits, SubsystemSpec};
+use crate::{Limits, PendingSave, SubsystemSpec};
 
 /// A target, and the saved protections of its subsystem.
 struct Scene {
@@ -15,7 +15,7 @@ struct Scene {
 
 fn scene() -> Scene {
     let (target, reactor_metrics) = (target(), Arc::<KeptBook>::default());
-    target.keep_protections_in(Arc::clone(&reactor_metrics) as Arc<dyn KeepProtections>);
+    target.set_protection_keeper(Arc::clone(&reactor_metrics) as Arc<dyn ProtectionKeeper>);
     Scene {
         target,
         reactor_metrics,
@@ -44,7 +44,7 @@ impl Scene {
     }
 
     /// The last saved state.
-    fn kept(&self) -> Vec<KeptProtection> {
+    fn kept(&self) -> Vec<SavedProtection> {
         let kept = self.reactor_metrics.kept.lock().unwrap();
         kept.1.get(&nqn()).cloned().unwrap_or_default()
     }
@@ -79,7 +79,7 @@ fn permanent_protection_is_saved_before_completion() {
     // Restart.
     let again = target();
     assert!(again.restore_protection(&nqn(), kept));
-    assert!(!again.restore_protection(&nqn(), KeptProtection { nsid: 2, ..kept }));
+    assert!(!again.restore_protection(&nqn(), SavedProtection { nsid: 2, ..kept }));
     let (mut after, mut queue) = Host::ready(&again);
     assert_eq!(state(&mut after, 1), WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
@@ -168,7 +168,7 @@ fn saved_protection_waits_for_its_namespace() {
         let scene = scene();
         let target = &scene.target;
         let _ = apply(target, &before);
-        assert!(!target.restore_protection(&nqn(), KeptProtection { nsid: 1, uuid }));
+        assert!(!target.restore_protection(&nqn(), SavedProtection { nsid: 1, uuid }));
         let _ = apply(target, &[subsystem(), closed()]);
         let (mut admin, mut queue) = scene.ready();
         assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
@@ -210,7 +210,7 @@ fn protection_that_cannot_be_saved_is_unchanged() {
 }
 
 /// A command that waits for a save, and the save.
-fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, Keeping) {
+fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, PendingSave) {
     let (mut request, mut action) = begin_set(host, 1, state);
     if let Action::Execute(_) = action {
         let (outcome, data) = (Executed::Ok, &[][..]);
@@ -218,16 +218,16 @@ fn begin_keep(host: &mut Host, state: WriteProtection) -> (Request, Keeping) {
         action = host.queue.step(host.now, &mut request, event);
     }
     match action {
-        Action::Keep(keeping) => (request, keeping),
+        Action::AwaitSave(keeping) => (request, keeping),
         other => panic!("{other:?}"),
     }
 }
 
 /// The outcome, once it is known.
-fn after_keep(host: &mut Host, (mut request, keeping): (Request, Keeping)) -> Action {
+fn after_keep(host: &mut Host, (mut request, keeping): (Request, PendingSave)) -> Action {
     let kept = keeping.outcome().unwrap().is_ok();
     host.queue
-        .step(host.now, &mut request, Event::Kept { kept })
+        .step(host.now, &mut request, Event::Saved { saved: kept })
 }
 
 fn is_answered(action: &Action, status: Status) -> bool {
@@ -241,9 +241,9 @@ fn only_the_command_waits_for_its_save() {
     let (mut admin, mut queue) = scene.ready();
     let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
     // Taken, and not saved.
-    let save = scene.target.to_keep().unwrap();
+    let save = scene.target.next_save().unwrap();
     let later = begin_keep(&mut admin, WriteProtection::NONE);
-    assert!(scene.target.to_keep().is_none(), "one after the other");
+    assert!(scene.target.next_save().is_none(), "one after the other");
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     let _ = apply(&scene.target, &[closed()]);
@@ -270,7 +270,7 @@ fn pending_requests_are_saved_together() {
     let scene = scene();
     let mut admins = [scene.admin(), scene.admin()];
     let first = begin_keep(&mut admins[0], WriteProtection::PROTECTED);
-    let save = scene.target.to_keep().unwrap();
+    let save = scene.target.next_save().unwrap();
     let mut waiting = Vec::new();
     for _ in 0..100 {
         for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
@@ -289,7 +289,7 @@ fn pending_requests_are_saved_together() {
         let answered = is_answered(&after_keep(&mut admins[1], one), Status::SUCCESS);
         assert!(answered);
     }
-    assert!(scene.target.to_keep().is_none());
+    assert!(scene.target.next_save().is_none());
 }
 
 /// Requests get the outcome also if the keeper ends, and the queue may be closed.
@@ -301,7 +301,7 @@ fn dropped_save_is_a_failure() {
     let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
     let _ = begin_keep(&mut lost, WriteProtection::PROTECTED);
     drop(lost);
-    drop(scene.target.to_keep());
+    drop(scene.target.next_save());
     let action = after_keep(&mut admin, waits);
     assert!(is_answered(&action, Status::INTERNAL_ERROR), "{action:?}");
     assert_eq!(write(&mut queue), Status::SUCCESS);
@@ -322,7 +322,7 @@ fn save_in_progress_survives_removal_of_the_subsystem() {
         let scene = scene();
         let mut admin = scene.admin();
         let _ = begin_keep(&mut admin, WriteProtection::PROTECTED);
-        let save = scene.target.to_keep().unwrap();
+        let save = scene.target.next_save().unwrap();
         let _ = apply(&scene.target, &[closed()]);
         let result = written.then_some(());
         save.end(result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
@@ -342,13 +342,13 @@ fn command_waiting_across_a_reset_gets_no_response() {
     let mut admin = scene.admin();
     let waits = begin_keep(&mut admin, WriteProtection::PROTECTED);
     let (mut settles, action) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert!(matches!(action, Action::Keep(_)), "{action:?}");
+    assert!(matches!(action, Action::AwaitSave(_)), "{action:?}");
     admin.set_cc(0);
     admin.set_cc(Cc::ENABLE.0);
     scene.reactor_metrics.write(&scene.target);
     let action = after_keep(&mut admin, waits);
     assert!(matches!(action, Action::Hold), "{action:?}");
-    let kept = Event::Kept { kept: true };
+    let kept = Event::Saved { saved: true };
     let action = admin.queue.step(admin.now, &mut settles, kept);
     assert!(matches!(action, Action::Hold), "{action:?}");
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED, "it is so");

@@ -17,12 +17,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Monitors backing stores until it is dropped.
-pub struct DiskWatch {
+pub struct BackingStoreMonitor {
     failures: Failures,
     thread: Option<JoinHandle<()>>,
 }
 
-impl DiskWatch {
+impl BackingStoreMonitor {
     /// Examines the backing stores that reactors report to `failures`. After each change, `notify`
     /// gets the status of the target.
     ///
@@ -55,7 +55,7 @@ fn watch(manager: &Manager, failures: &Failures, notify: fn(&str)) {
     }
 }
 
-impl Drop for DiskWatch {
+impl Drop for BackingStoreMonitor {
     fn drop(&mut self) {
         self.failures.stop();
         // A thread that is blocked by an unresponsive device is abandoned.
