@@ -256,7 +256,7 @@ pub enum CloseReason {
         remedy: Option<&'static str>,
     },
     /// The peer violated the protocol; the fault as reported to it.
-    #[error("the peer broke the protocol: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     PeerFault(Fault),
     /// The peer reported a protocol violation of this side.
     #[error("the peer ended the connection: {0}")]

@@ -79,9 +79,9 @@ impl Steering {
         let count = table.members.len();
         let (next, members) = (table.next, table.members.iter().enumerate());
         let rank = |(at, member): (usize, &Member)| {
-            let log_peer = member.peers.get(&peer).copied().unwrap_or(0);
+            let peer_count = member.peers.get(&peer).copied().unwrap_or(0);
             let distance = (at + count - next) % count;
-            (member.load, log_peer, distance, at)
+            (member.load, peer_count, distance, at)
         };
         let (.., member) = members.filter(|(at, _)| may_take(*at)).map(rank).min()?;
         table.next = (member + 1) % count;
@@ -133,8 +133,8 @@ impl Table {
     fn add(&mut self, member: usize, peer: IpAddr) -> Option<()> {
         let member = self.members.get_mut(member)?;
         member.load = member.load.saturating_add(Steering::FULL);
-        let log_peer = member.peers.entry(peer).or_insert(0);
-        *log_peer = log_peer.saturating_add(1);
+        let peer_count = member.peers.entry(peer).or_insert(0);
+        *peer_count = peer_count.saturating_add(1);
         Some(())
     }
 }
@@ -154,9 +154,9 @@ impl Drop for Counted {
             return;
         };
         member.load = member.load.saturating_sub(Steering::FULL);
-        if let Some(log_peer) = member.peers.get_mut(&self.peer) {
-            *log_peer = log_peer.saturating_sub(1);
-            if *log_peer == 0 {
+        if let Some(peer_count) = member.peers.get_mut(&self.peer) {
+            *peer_count = peer_count.saturating_sub(1);
+            if *peer_count == 0 {
                 member.peers.remove(&self.peer);
             }
         }
@@ -201,9 +201,9 @@ mod tests {
             .collect();
         assert_eq!(members(&places, 4), [16; 4]);
         for n in 0..4 {
-            let log_peer = places.iter().filter(|place| place.peer == peer(n));
+            let peer_count = places.iter().filter(|place| place.peer == peer(n));
             let mut of_member = [0; 4];
-            log_peer.for_each(|place| of_member[place.member()] += 1);
+            peer_count.for_each(|place| of_member[place.member()] += 1);
             assert_eq!(of_member, [4; 4], "peer {n}");
         }
         drop(places);

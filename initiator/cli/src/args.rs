@@ -34,7 +34,7 @@ use crate::failure::Failure;
 #[command(after_help = "\
 Numbers are decimal or hexadecimal (0x10). Sizes are bytes, or have a unit: k or \
 KiB, m or MiB, g or GiB, powers of 1024, as in the output. Counts of operations \
-have k and M for 1000 and 1000000.
+have k, M and G, powers of 1000.
 
 With -o json every command prints JSON, errors too: {\"error\": ..., \
 \"remedy\": ...} on standard output, or on standard error where standard output \
@@ -45,7 +45,7 @@ Environment:
               TARGET=LEVEL,... [default: warn]
   NO_COLOR    Disables colors, if it is not empty
 
-Exit status: 0 success, 1 the operation failed, 2 wrong usage, 130 ended by \
+Exit status: 0 success, 1 the operation failed, 2 usage error, 130 ended by \
 SIGINT, 143 by SIGTERM.")]
 pub(crate) struct Cli {
     /// Command.

@@ -31,7 +31,7 @@ pub enum Error {
 pub enum Fault {
     /// The request of the caller is invalid.
     Caller,
-    /// The target refused, failed or broke the protocol.
+    /// The target refused, failed or violated the protocol.
     Target,
     /// The network.
     Network,

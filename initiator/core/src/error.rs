@@ -45,7 +45,7 @@ pub enum SetupError {
     #[error("invalid response: {0}")]
     InvalidResponse(String),
     /// The target broke the queue's rules.
-    #[error("the target broke the protocol: {0}")]
+    #[error("the target violated the protocol: {0}")]
     Queue(#[from] QueueFault),
 }
 

@@ -23,7 +23,7 @@ pub use top::Top;
 
 /// The exit status of a failure.
 pub const FAILED: u8 = 1;
-/// The exit status of wrong usage or configuration.
+/// The exit status of an error of usage or configuration.
 pub const USAGE: u8 = 2;
 
 /// Prints a message on standard error, after the name of the program.

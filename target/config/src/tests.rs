@@ -401,7 +401,7 @@ nqn = "nqn.2026-11.org.example:elsewhere"
 fn duplicates_are_reported_at_the_second_one() {
     let namespace = "[[subsystem.namespace]]\nnsid = 1\npath = \"ram:1M\"\n";
     let error = parse(&format!("{GOOD}{namespace}")).unwrap_err();
-    assert_names(&error.to_string(), 14, &["nsid", "already"]);
+    assert_names(&error.to_string(), 14, &["nsid", "same value"]);
     let (_, subsystem) = GOOD.split_at(GOOD.find("[[subsystem]]").unwrap());
     let error = parse(&format!("{GOOD}{subsystem}")).unwrap_err();
     assert_names(&error.to_string(), 14, &["nqn", "already"]);
@@ -424,7 +424,7 @@ fn port_in_capsule_is_bounded_by_limits() {
     assert_names(
         &error.to_string(),
         16,
-        &["in_capsule", "room for 4096", "limits.in_capsule"],
+        &["in_capsule", "exceeds", "limits.in_capsule"],
     );
 }
 

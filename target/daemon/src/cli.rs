@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -31,7 +32,7 @@ use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Port, ProviderFactory};
 use nvmeof_target_manage::processors::{self, ReactorCpu};
 use nvmeof_target_manage::retry::{self, Listener, later};
-use nvmeof_target_manage::{ServeError, Server, open_present};
+use nvmeof_target_manage::{ServeError, Server, locked_by_ended_process, open_present};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -124,7 +125,7 @@ fn default_listen() -> Address {
 }
 
 impl Cli {
-    /// Runs the command. Exit status: 0 success, 1 failure, 2 wrong usage or
+    /// Runs the command. Exit status: 0 success, 1 failure, 2 usage error or
     /// configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
@@ -209,6 +210,7 @@ impl Serve {
         let exporter = or_later(Exporter::bind(&config))?;
         let signals = signals::block_all();
         let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
+        wait_for_predecessor(standing.config(), &signals);
         let (server, keeper) = standing.serve()?;
         let keeper = Arc::new(keeper);
         let watch = Arc::new(Watch::of(&server));
@@ -294,6 +296,30 @@ fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, Config
         }
     }
 }
+
+/// Waits until the kernel has executed the last writes of a predecessor that was killed. Until
+/// then no connection is accepted: a namespace that is not ready would cause I/O errors at
+/// hosts. A signal ends the wait.
+fn wait_for_predecessor(config: &Config, signals: &SignalFd) {
+    let mut pause = FIRST_PAUSE;
+    while let Some((path, pid)) = locked_by_ended_process(config) {
+        let path = path.display();
+        let what = format!("waiting for {path}: process {pid} has ended, but still locks it");
+        if pause == FIRST_PAUSE {
+            tracing::warn!("{what}: the kernel executes its last writes");
+        }
+        service::waiting(&what, retry::LONGEST);
+        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let timeout = nvmeof_target_engine::poll_timeout(Some(pause));
+        if poll(&mut fds, timeout).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+        pause = (pause * 2).min(retry::FIRST);
+    }
+}
+
+/// The first pause of [`wait_for_predecessor`]; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A resource that may become available later does not prevent the start.
 fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, ConfigError> {

@@ -24,7 +24,7 @@ mod waits;
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
-pub use open::{Unopenable, open_present, unopenable};
+pub use open::{Unopenable, locked_by_ended_process, open_present, unopenable};
 pub use served::{
     ApplyError, Awaits, Drained, FORGET, Faulted, Fixed, ForgetError, Manager, NewSize, NotResized,
     Plan, Report, Waiting,

@@ -1,6 +1,8 @@
 //! Opening the backing stores of a configuration.
 
-use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
+use std::path::PathBuf;
+
+use nvmeof_backend::{Claim, Geometry, Hints, OpenError, ended_lock_holder, identity};
 use nvmeof_backend_spec::Spec;
 use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
@@ -56,6 +58,18 @@ pub fn unopenable(config: &Config) -> Vec<Unopenable> {
         }
     }
     unopenable
+}
+
+/// A backing store of `config` that a process has locked which ended since: its path and the
+/// PID. The kernel still executes writes of that process.
+#[must_use]
+pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
+    let stores = config.each_wanted().filter_map(|(_, wanted)| wanted.ok());
+    let mut paths = stores.filter_map(|store| match store.spec {
+        Spec::File { path, .. } => Some(path),
+        Spec::Ram { .. } | Spec::Null { .. } => None,
+    });
+    paths.find_map(|path| ended_lock_holder(&path).map(|pid| (path, pid)))
 }
 
 /// Opens and locks the backing store of each enabled namespace, in order. One that cannot be

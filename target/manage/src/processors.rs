@@ -56,7 +56,7 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigE
     Ok(cpus)
 }
 
-/// A warning if a kernel thread that takes I/O operations (SQPOLL) shares its CPU with a reactor
+/// A warning if a kernel thread that submits I/O operations (SQPOLL) shares its CPU with a reactor
 /// of `config`.
 #[must_use]
 pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {

@@ -103,7 +103,8 @@ fn profile_text(text: &mut String, cells: [&str; 9]) {
     ] = cells;
     // The largest function does not fit 80 columns; documents have it.
     let line = format!(
-        "{work:26} {side:9} {kernel:>6} {bytes:>5} {provider:>8} {commands:>8} {store:>5} {other:>5}"
+        "{work:26} {side:9} {kernel:>6} {bytes:>5} {provider:>8} {commands:>8} {store:>5} \
+         {other:>5}"
     );
     let _ = writeln!(text, "{line}");
 }

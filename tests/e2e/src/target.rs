@@ -31,8 +31,7 @@ impl Target {
     #[must_use]
     pub fn start(command: &mut Command, folder: Arc<TempDir>) -> Self {
         let mut target = Self::start_anyhow(command, folder);
-        let line = target.wait_for_log(": serving");
-        assert!(line.contains("ready"), "{line}");
+        let line = target.wait_for_log("ready: serving");
         target.address = first_address(&line).unwrap_or_else(|| panic!("no address in: {line}"));
         target
     }

@@ -227,7 +227,7 @@ fn target_stops_in_time_with_unresponsive_file_system() {
     fuse.signal(Signal::SIGSTOP);
     target.nvmeof("id-ctrl").ok();
     target.signal(Signal::SIGTERM);
-    let line = target.wait_for_log("did not end in time");
+    let line = target.wait_for_log("did not complete in time");
     let named = format!(" on {}", fuse.file().display());
     assert!(line.contains(&named), "{line}");
     // Other files are closed by then; the operations in the kernel end with the server.

@@ -114,7 +114,7 @@ fn silent_host_is_disconnected() {
     command.kato = 1000.into();
     assert!(ask(&mut peer, &(command, data)).status().is_success());
     peer.receive_all();
-    let line = target.wait_for_log("keep-alive");
+    let line = target.wait_for_log("Keep Alive Timeout");
     assert!(line.contains(&peer.own_address().to_string()), "{line}");
     assert!(eventually(|| (fds(target.pid()) <= before).then_some(())).is_some());
     target.assert_healthy();

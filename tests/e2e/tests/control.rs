@@ -215,7 +215,11 @@ fn refused_command_reports_cause_and_remedy() {
         ),
         ("namespace remove 7", 2, &["no namespace 7"]),
         ("namespace resize 7", 2, &["no namespace 7"]),
-        ("namespace resize 2 2M", 2, &["memory", "other memory"]),
+        (
+            "namespace resize 2 2M",
+            2,
+            &["memory", "memory cannot be resized"],
+        ),
         ("namespace resize 1 1000", 2, &["multiple of 4096"]),
         ("namespace resize 1 much", 2, &["SIZE: "]),
         ("namespace enable 7", 2, &["no namespace 7"]),
@@ -315,7 +319,7 @@ fn document_is_planned_and_applied_atomically() {
     let saved = setup.path("saved.toml");
     ctl(&setup, &format!("save {}", saved.display())).ok();
     assert_eq!(fs::read(&saved).unwrap(), shown.stdout);
-    ctl(&setup, &format!("save {}", saved.display())).fails(1, &["there already"]);
+    ctl(&setup, &format!("save {}", saved.display())).fails(1, &["already"]);
     ctl(&setup, "reload").ok();
     assert_eq!(nsids(&target), [1]);
     ctl(&setup, "save").ok();

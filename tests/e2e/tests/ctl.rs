@@ -289,7 +289,7 @@ fn unknown_object_is_reported_with_a_remedy() {
             "referral remove 10.0.0.9:4420",
             ["none at 10.0.0.9:4420", show],
         ),
-        ("forget 3", ["no change 3", "see `ctl changes`"]),
+        ("forget 3", ["change 3 does not exist", "`ctl changes`"]),
         (
             &format!("plan {}", strange.display()),
             ["colour", "known here"],

@@ -127,10 +127,10 @@ fn compare_and_write_is_atomic() {
         .ok();
     exchange().args("-Q 2").fails(1, &["three entries"]);
     fs::write(&old, vec![0; 512]).unwrap();
-    exchange().fails(1, &["512", "4096", "one length"]);
+    exchange().fails(1, &["512", "4096", "same length"]);
     fs::write(&old, vec![0; 8192]).unwrap();
     fs::write(&new, vec![0; 8192]).unwrap();
-    exchange().fails(1, &["16 blocks", "the 8 that", "id-ns: nacwu"]);
+    exchange().fails(1, &["16 blocks", "8 blocks (NACWU)", "id-ns: nacwu"]);
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &expected);
 }
 

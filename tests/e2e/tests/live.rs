@@ -147,7 +147,7 @@ fn host_that_loses_access_is_disconnected_and_named() {
     reload(&setup, &target, &named);
     let ended = bench.end();
     assert_eq!(ended.status, Some(1), "{ended}");
-    let lost = target.lines(&["reload: disconnected", HOST, NQN, "may not connect"]);
+    let lost = target.lines(&["reload: disconnected", HOST, NQN, "no longer allowed"]);
     assert!(!lost.is_empty(), "{}", target.log());
     target.nvmeof("id-ctrl").fails(1, &["not allowed"]);
     target.assert_healthy();

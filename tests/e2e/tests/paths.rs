@@ -56,7 +56,7 @@ fn document_with_relative_path_is_refused() {
     fs::write(&other, setup.text() + more).unwrap();
     for verb in ["plan", "apply"] {
         let line = format!("{verb} {}", other.display());
-        ctl(&setup, &line).fails(2, &["other.toml:", "second.img", "begin with /"]);
+        ctl(&setup, &line).fails(2, &["other.toml:", "second.img", "must be absolute"]);
     }
     target.stop();
 }

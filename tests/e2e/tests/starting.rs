@@ -7,7 +7,7 @@
 )]
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::{
-    NQN, Run, Setup, Target, ask, binary, ctl, image, managed, over_socket, pattern, same_bytes,
-    sample, target_command,
+    NQN, Run, Setup, Target, ask, binary, ctl, free_port, image, managed, over_socket, pattern,
+    same_bytes, sample, target_command,
 };
 
 const MIB: usize = 1 << 20;
@@ -119,6 +119,31 @@ fn locked_file_is_served_after_unlock() {
     second.wait_for_log(SERVED);
     assert_eq!(active(&second), [1, 2]);
     second.stop();
+}
+
+/// As after `kill -9` while the kernel still executes writes: hosts that reconnect would find a
+/// namespace that is not ready, which is an I/O error for them.
+#[test]
+fn lock_of_an_ended_process_is_awaited_before_listening() {
+    let port = free_port();
+    let setup = Setup::new().port(port).file(MIB);
+    // The lock belongs to flock(1), which ends; its grandchild has the file open for a while.
+    let mut flock = Command::new("flock");
+    flock.arg(setup.image_path(1));
+    flock.args(["sh", "-c", "sleep 3 >/dev/null 2>&1 &"]);
+    assert!(flock.status().unwrap().success());
+    let mut target = setup.start_anyhow();
+    let line = target.wait_for_log("has ended, but still locks it");
+    let path = setup.image_path(1).display().to_string();
+    assert!(line.contains(&path), "{line}");
+    assert!(
+        TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "it listens"
+    );
+    target.wait_for_log("ready: serving 1 namespace");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+    assert!(!target.log().contains("waiting for namespace"));
+    target.stop();
 }
 
 /// The target notifies the service manager that it is ready without any listener.
@@ -415,11 +440,11 @@ fn deleted_file_is_saved_as_its_warning_says() {
 #[test]
 fn check_of_a_served_file_names_the_target_that_serves_it() {
     let setup = managed().file(MIB);
-    assert!(!check(&setup).ok().stderr.contains("a target runs"));
+    assert!(!check(&setup).ok().stderr.contains("a target is running"));
     let target = setup.start();
     let said = check(&setup).ok().stderr;
     assert!(
-        said.contains("a target runs with the control.socket"),
+        said.contains("a target is running with the control.socket"),
         "{said}"
     );
     // The recommended command shows that nothing would change.

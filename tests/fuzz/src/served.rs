@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
 use nvmeof_target_core::{
-    AnaGroup, Fabric, ProtectionKeeper, Limits, Model, NamespaceSpec, NamespaceState,
+    AnaGroup, Fabric, Limits, Model, NamespaceSpec, NamespaceState, ProtectionKeeper,
 };
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::log::ana::AnaState;

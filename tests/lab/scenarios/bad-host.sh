@@ -17,7 +17,7 @@ for _ in 1 2 3; do
 done
 # The error of the device. siw does not report the error of its peer.
 case $RDMA in
-rxe0) cause='the peer says that its memory does not allow the access, vendor error' ;;
+rxe0) cause='the peer reported that its memory does not allow the access, vendor error' ;;
 siw0) cause='not connected to a controller: closed by the peer' ;;
 esac
 target_logged "$cause" || fail "the log does not name the cause: $(grep -m 1 WARN "$LOG")"

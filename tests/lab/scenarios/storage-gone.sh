@@ -115,7 +115,7 @@ echo 1 >"$zoned/memory_backed"
 echo 1 >"$zoned/power"
 wait_for 10 test -b /dev/nullb1
 expect_eq "zones of the device" host-managed "$(cat /sys/block/nullb1/queue/zoned)"
-refusal='/dev/nullb1: .*zones that require sequential writes .*host-managed.*; serve a file on a file system'
+refusal='/dev/nullb1: .*zones that require sequential writes.*host-managed.*; serve a file on a file system'
 expect_match "a zoned device that is added" "$refusal" \
     "$(expect_fail ctl namespace add --subsystem "$NQN" --nsid 3 /dev/nullb1)"
 expect_eq "namespaces" 2 "$(ctl status -o json | field '.subsystems[0].namespaces | length')"

@@ -25,8 +25,8 @@ file; each row is a file in `tests/lab/scenarios/`.
 pub(crate) fn text(results: &Results) -> String {
     let mut text = HEAD.to_owned();
     // Writing to a string does not fail.
-    let _ = writeln!(text, "Proved with {}.\n", results.versions_line());
-    text.push_str("| scenario | what it proves | over | commands |\n| --- | --- | --- | --- |\n");
+    let _ = writeln!(text, "Verified with {}.\n", results.versions_line());
+    text.push_str("| scenario | what it verifies | over | commands |\n| --- | --- | --- | --- |\n");
     for row in rows(&results.cases) {
         let _ = writeln!(
             text,

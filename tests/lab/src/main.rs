@@ -46,7 +46,7 @@ use scenario::{Case, Choice, Machine, Scenario};
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "cargo xtask lab",
-    after_help = "Exit status: 0 all passed, 1 one failed, 2 wrong usage or set-up."
+    after_help = "Exit status: 0 all passed, 1 one failed, 2 usage or set-up error."
 )]
 struct Arguments {
     /// NAME, NAME@PROVIDER or @PROVIDER; by default all except benchmarks.

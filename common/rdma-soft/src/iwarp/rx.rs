@@ -412,7 +412,7 @@ fn wrong_crc(field: [u8; CRC_LEN], crc: u32) -> WireFault {
     WireFault::new(
         codes::MPA_CRC,
         format!(
-            "a frame's CRC is {:#010x} by its field and {crc:#010x} by its bytes",
+            "the CRC of a frame is {:#010x}, computed: {crc:#010x}",
             u32::from_le_bytes(field)
         ),
     )

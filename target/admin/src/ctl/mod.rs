@@ -151,7 +151,7 @@ enum Failed {
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 impl Ctl {
-    /// Runs the command. Exit status: 0 success, 1 failure, 2 wrong usage or
+    /// Runs the command. Exit status: 0 success, 1 failure, 2 usage error or
     /// configuration.
     #[must_use]
     pub fn run(self) -> ExitCode {
@@ -349,7 +349,7 @@ fn document(file: &Path) -> Result<Value, Failed> {
 impl Failed {
     fn status(&self) -> u8 {
         match self {
-            // A conflict with the present state is not wrong usage.
+            // A conflict with the present state is not a usage error.
             Self::Call(CallError::Refused(status, _))
                 if status.is_client_error() && *status != StatusCode::CONFLICT =>
             {

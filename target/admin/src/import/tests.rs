@@ -454,7 +454,7 @@ fn import_keeps_controller_identifier_ranges() {
     let (_, report) = converted(Path::new("saved"), &bytes, Disks(&small_blocks)).unwrap();
     assert_eq!(report.losses(), 1, "{}", remarks(&report));
     assert!(
-        remarks(&report).contains("is more than cntlid_max"),
+        remarks(&report).contains("exceeds cntlid_max"),
         "{}",
         remarks(&report)
     );

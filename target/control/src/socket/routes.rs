@@ -515,7 +515,7 @@ fn not_started(stalled: &Stalled) -> Fault {
 
 fn not_finished(stalled: &Stalled) -> Fault {
     let what = format!(
-        "{stalled}; this request is part of it or waits for it, and is done or refused when that \
+        "{stalled}; this request is part of it or waits for it, and completes or fails when that \
          responds: see the log and `ctl changes`"
     );
     Fault::new(StatusCode::GATEWAY_TIMEOUT, what)

@@ -430,7 +430,9 @@ impl Queue {
     /// Leaves the controller. Returns whether every reactor has to poll its queues.
     #[must_use]
     pub fn close(mut self) -> bool {
-        self.leave()
+        let changed = self.leave();
+        let is_reset = self.in_flight.take().is_some_and(InFlight::release);
+        changed | is_reset
     }
 
     /// What it may still have in flight at backing stores, which is to be kept until they have

@@ -13,7 +13,7 @@ use nvmeof_fuzz::Script;
 use nvmeof_fuzz::shm::{CONFIG, Ours, RING, config, folder, say, socket};
 use nvmeof_memory::{Shared, receive_passed};
 use nvmeof_rdma::{Address, PrivateData, Provider, Rights};
-use nvmeof_rdma_shm::{Nobody, probe};
+use nvmeof_rdma_shm::{ProbeError, probe};
 use socket2::Socket;
 
 const PORT: u16 = 4421;
@@ -135,7 +135,7 @@ fn answer_probe(script: &mut Script<'_>) {
     });
     match answered {
         Ok(()) => assert_eq!(bytes, [7], "the only valid response"),
-        Err(Nobody::Refused(why)) => {
+        Err(ProbeError::Refused(why)) => {
             assert!(
                 !why.contains(char::is_control),
                 "{why:?} contains control characters"

@@ -9,7 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
-    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, Target, ProtectionSave,
+    Action, Event, Executed, IoKind, IoOp, Order, ProtectionSave, Queue, Request, Response, Target,
 };
 use nvmeof_wire::cm;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};

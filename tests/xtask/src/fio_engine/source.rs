@@ -306,11 +306,11 @@ mod tests {
             let failure = configured(folder.clone(), &installed).unwrap_err();
             assert!(failure.to_string().contains(words), "{failure}");
         };
-        refused("no ioengines.h");
+        refused("ioengines.h is missing");
         fs::write(folder.join("ioengines.h"), "").unwrap();
         refused("no known version");
         fs::write(folder.join("FIO-VERSION-GEN"), "DEF_VER=fio-3.32\n").unwrap();
-        refused("fio-3.32, installed is fio-3.33");
+        refused("fio-3.32, the installed fio is fio-3.33");
         fs::write(folder.join("FIO-VERSION-GEN"), "DEF_VER=fio-3.33\n").unwrap();
         fs::write(folder.join("configure"), "#!/bin/sh\nexit 7\n").unwrap();
         run::run(
@@ -319,7 +319,7 @@ mod tests {
                 .arg(folder.join("configure")),
         )
         .unwrap();
-        refused("config-host.h.log says why");
+        refused("config-host.h.log");
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -338,7 +338,7 @@ fn remaining_buffers_are_reserved_for_other_ports() {
     let remark = host.queue.take_remark().unwrap();
     for words in [
         "port 127.0.0.1:4420 has queues",
-        "kept for hosts of other ports",
+        "reserved for hosts of other ports",
         "limits.port_memory = 90",
         "raise reactor.buffer_memory",
     ] {
