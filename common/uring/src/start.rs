@@ -37,7 +37,7 @@ pub struct KernelThread {
     pub idle: Duration,
     /// The CPU that it runs on. `None`: one within the affinity of the ring's owner
     /// (`sched_setaffinity`) on Linux 6.2 and later, any CPU on older kernels.
-    pub processor: Option<u32>,
+    pub cpu: Option<u32>,
 }
 
 impl Default for RingConfig {
@@ -249,11 +249,8 @@ pub(crate) fn start(
 #[cold]
 fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> Option<RingError> {
     let starts = |thread, modes| best(RingConfig { thread, ..config }, modes, polls).is_ok();
-    let anywhere = KernelThread {
-        processor: None,
-        ..asked
-    };
-    match asked.processor {
+    let anywhere = KernelThread { cpu: None, ..asked };
+    match asked.cpu {
         // EINVAL for one that is offline, and on newer kernels for one that is not in the
         // cpuset of the caller.
         // Source: io_sq_offload_create() in io_uring/sqpoll.c of Linux.
@@ -292,7 +289,7 @@ fn of_size(config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, 
         if polls {
             builder.setup_iopoll();
         }
-        if let Some(cpu) = config.thread.and_then(|thread| thread.processor) {
+        if let Some(cpu) = config.thread.and_then(|thread| thread.cpu) {
             builder.setup_sqpoll_cpu(cpu);
         }
         match mode {

@@ -55,13 +55,13 @@ mod tests {
 
     use clap::CommandFactory as _;
     use nvmeof_initiator::rdma::CloseReason;
-    use nvmeof_initiator::{CommandError, Lost, LostCause, MachineError, Place, Status};
+    use nvmeof_initiator::{BlockRange, CommandError, Lost, LostCause, MachineError, Status};
 
     use super::*;
     use crate::args::Cli;
 
     fn command(status: Status) -> Error {
-        let place = Some(Place {
+        let place = Some(BlockRange {
             nsid: 1,
             slba: 0,
             count: 8,

@@ -51,8 +51,8 @@ pub use nvmeof_rdma as rdma;
 pub use nvmeof_wire as wire;
 
 pub use nvmeof_initiator_core::{
-    Blocks, Command, CommandError, ControllerInfo, IoLimits, Names, Operation, Place, QueueShape,
-    Range, Setting, SetupConfig,
+    BlockRange, Blocks, Command, CommandError, ControllerInfo, IoLimits, Names, Operation,
+    QueueShape, Range, Setting, SetupConfig,
 };
 pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
 pub use nvmeof_rdma::{Address, AddressError, Provider, UnixPath};

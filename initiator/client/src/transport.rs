@@ -54,7 +54,7 @@ pub struct Route(Choice);
 enum Choice {
     Iwarp { crc: bool },
     Verbs,
-    Shm(shm::Place),
+    Shm(shm::Endpoint),
 }
 
 impl Transport {
@@ -204,11 +204,11 @@ mod shm {
 
     /// A socket of a target that accepts this host.
     #[derive(Clone, Debug)]
-    pub(super) struct Place(ShmConfig);
+    pub(super) struct Endpoint(ShmConfig);
 
     /// Finds it in the given folder, or in the default folders. The error is that of the first
     /// folder in which a target listens.
-    pub(super) fn find(addr: SocketAddr, options: &RouteOptions) -> Result<Place, String> {
+    pub(super) fn find(addr: SocketAddr, options: &RouteOptions) -> Result<Endpoint, String> {
         let configs = match &options.shm_folder {
             Some(folder) => vec![ShmConfig::connecting(folder.clone(), true)],
             None => ShmConfig::usual(),
@@ -219,7 +219,7 @@ mod shm {
                 config.give = Give::Never;
             }
             match probe(addr, &config, PATIENCE) {
-                Ok(()) => return Ok(Place(config)),
+                Ok(()) => return Ok(Endpoint(config)),
                 Err(why @ ProbeError::Absent(_)) => whys.push(why.to_string()),
                 Err(why) => return Err(why.to_string()),
             }
@@ -227,7 +227,7 @@ mod shm {
         Err(whys.join("; "))
     }
 
-    impl Place {
+    impl Endpoint {
         pub(super) fn provider(&self) -> Result<Box<dyn Provider>, Error> {
             let provider = Shm::new(self.0.clone()).map_err(|error| MachineError::Provider {
                 name: "shm",
@@ -237,7 +237,7 @@ mod shm {
         }
     }
 
-    impl fmt::Display for Place {
+    impl fmt::Display for Endpoint {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "a target on this host, in {}", self.0.folder.display())
         }
@@ -256,19 +256,19 @@ mod shm {
     use crate::error::Error;
 
     #[derive(Clone, Debug)]
-    pub(super) enum Place {}
+    pub(super) enum Endpoint {}
 
-    pub(super) fn find(_addr: SocketAddr, _options: &RouteOptions) -> Result<Place, String> {
+    pub(super) fn find(_addr: SocketAddr, _options: &RouteOptions) -> Result<Endpoint, String> {
         Err("this program was built without the feature `shm`".to_owned())
     }
 
-    impl Place {
+    impl Endpoint {
         pub(super) fn provider(&self) -> Result<Box<dyn Provider>, Error> {
             match *self {}
         }
     }
 
-    impl fmt::Display for Place {
+    impl fmt::Display for Endpoint {
         fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
             match *self {}
         }

@@ -8,7 +8,7 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-use crate::command::{Command, Place};
+use crate::command::{BlockRange, Command};
 use crate::setting::Setting;
 
 /// Limits of one I/O command, by the controller and the transport.
@@ -216,15 +216,15 @@ impl Blocks {
 
     /// `count` blocks from block `first`, counted from 0.
     #[must_use]
-    pub fn place(&self, first: u64, count: u64) -> Place {
+    pub fn place(&self, first: u64, count: u64) -> BlockRange {
         if self.operation == Operation::CompareWrite {
-            return Place {
+            return BlockRange {
                 nsid: self.nsid,
                 slba: self.slba,
                 count: self.count,
             };
         }
-        Place {
+        BlockRange {
             nsid: self.nsid,
             slba: self.slba.saturating_add(first),
             count,
@@ -313,13 +313,13 @@ pub struct CommandError {
     /// Command specific dwords 0 and 1.
     pub result: u64,
     /// The blocks of the command.
-    pub place: Option<Place>,
+    pub place: Option<BlockRange>,
 }
 
 impl std::fmt::Display for CommandError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} failed", self.command)?;
-        if let Some(Place { nsid, slba, count }) = self.place {
+        if let Some(BlockRange { nsid, slba, count }) = self.place {
             write!(f, " on namespace {nsid}, {count} blocks from {slba}")?;
         }
         write!(f, ": {}", self.status)

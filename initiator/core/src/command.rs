@@ -14,12 +14,12 @@ pub struct Command {
     name: &'static str,
     direction: Direction,
     len: u32,
-    place: Option<Place>,
+    place: Option<BlockRange>,
 }
 
 /// A run of blocks, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct BlockRange {
     /// Namespace.
     pub nsid: u32,
     /// First block.
@@ -92,7 +92,7 @@ impl Command {
     }
 
     /// The same, about a run of blocks.
-    pub(crate) fn at(mut self, place: Place) -> Self {
+    pub(crate) fn at(mut self, place: BlockRange) -> Self {
         self.place = Some(place);
         self
     }
@@ -123,7 +123,7 @@ impl Command {
 
     /// The blocks it is about, if any.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<BlockRange> {
         self.place
     }
 

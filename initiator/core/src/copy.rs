@@ -6,7 +6,7 @@ use nvmeof_wire::opcode::{Direction, io};
 use zerocopy::IntoBytes;
 
 use crate::blocks::Range;
-use crate::command::{Command, Place};
+use crate::command::{BlockRange, Command};
 
 /// Bytes of the payload for one source range.
 pub const COPY_ENTRY_LEN: usize = COPY_RANGE_LEN as usize;
@@ -108,7 +108,7 @@ impl CopyPart {
             fua,
         };
         let len = u32::try_from(ranges * COPY_ENTRY_LEN).ok()?;
-        let place = Place {
+        let place = BlockRange {
             nsid,
             slba: self.to,
             count: self.blocks(),

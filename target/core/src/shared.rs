@@ -1,6 +1,7 @@
 //! The state that all reactors share: the model, and the resources that hosts use.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
@@ -20,6 +21,8 @@ use crate::{LimitCounters, Limits, Locks, Model, Writers};
 pub(crate) struct Shared {
     /// The same in every model.
     pub(crate) limits: Limits,
+    /// Whether the target stops soon, which the ANA log page reports.
+    pub(crate) stops: AtomicBool,
     served: Mutex<Served>,
     pub(crate) registry: Registry,
     pub(crate) locks: Locks,
@@ -75,6 +78,7 @@ impl Shared {
         };
         let limits = served.model.limits().clone();
         Self {
+            stops: AtomicBool::new(false),
             registry: Registry::new(&limits),
             locks: Locks::default(),
             writers: Writers::default(),

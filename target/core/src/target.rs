@@ -1,6 +1,7 @@
 //! The target as a whole: the interface of the engine.
 
 mod protection;
+mod stopping;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,9 +28,9 @@ use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use nvmeof_target_control::{Bound, ChangeQueue, Shared};
 use nvmeof_target_control::{Exporter, Watch};
 use nvmeof_target_control::{Standing, check_state};
+use nvmeof_target_manage::cpus::{self, ReactorCpu};
 use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Port, ProviderFactory};
-use nvmeof_target_manage::processors::{self, ReactorCpu};
 use nvmeof_target_manage::retry::{self, Listener, later};
 use nvmeof_target_manage::{ServeError, Server, locked_by_ended_process, open_present};
 
@@ -375,10 +375,10 @@ impl CheckConfig {
         let config = Config::read(&self.file)?;
         files::raise();
         let mut ports = ports::plan_present(&config)?;
-        let cpus = processors::place(&config, &ports)?;
+        let cpus = cpus::place(&config, &ports)?;
         let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
-        remarks.extend(processors::sqpoll_remark(&config, &cpus));
+        remarks.extend(cpus::sqpoll_remark(&config, &cpus));
         // Held until the end, as in `serve`.
         let disks = open_present(&config)?;
         let files = files::share(&config, 1, disks.len(), &ports);
@@ -538,7 +538,7 @@ fn effective_limits(limits: &Limits, ports: usize) -> [(&'static str, u32); 8] {
 
 fn cpu_json(cpu: &ReactorCpu) -> Value {
     json!({
-        "cpu": cpu.processor,
+        "cpu": cpu.number,
         "numa_node": cpu.node,
         "sqpoll_cpu": cpu.sqpoll,
     })

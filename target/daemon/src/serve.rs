@@ -19,6 +19,11 @@ use nvmeof_target_control::Keeper;
 /// Signals within this time count as one.
 const TOGETHER: Duration = Duration::from_millis(500);
 
+/// How long a stop waits for hosts to read the ANA log page, and how often it looks. Commands
+/// are executed meanwhile.
+const ANNOUNCE: Duration = Duration::from_secs(1);
+const ANNOUNCE_POLL: Duration = Duration::from_millis(10);
+
 /// Serves until SIGTERM or SIGINT, then completes commands in flight. A second
 /// signal ends the process immediately, unless it arrives together with the
 /// first: coreutils' `timeout` and some shells signal both the process and
@@ -34,6 +39,8 @@ pub(crate) fn run(
     listeners: Listeners,
 ) -> Result<(), ServeError> {
     let (mut stopping, mut ending) = (None, false);
+    // How long hosts may take to learn of the stop.
+    let mut announcing: Option<Instant> = None;
     let (manager, failures) = (server.manager(), server.failures().clone());
     let _disks = BackingStoreMonitor::start(Arc::clone(manager), failures, service::status)
         .map_err(|error| not_started("thread", &error))?;
@@ -52,7 +59,8 @@ pub(crate) fn run(
             watchdog.check(Instant::now(), server.reactors());
         }
         let look = watchdog.as_ref().map(Watchdog::next);
-        let look = look.into_iter().chain(patience.until()).min();
+        let again = announcing.map(|_| Instant::now() + ANNOUNCE_POLL);
+        let look = look.into_iter().chain(patience.until()).chain(again).min();
         ending |= wait(&server, signals, ending, look);
         while let Ok(Some(signal)) = signals.read_signal() {
             if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
@@ -75,11 +83,13 @@ pub(crate) fn run(
                 .map_or("signal", Signal::as_str);
             tracing::info!("{name}: stopping; completing commands in flight");
             service::stopping(server.drain());
+            announcing = server.announce_stop().then(|| Instant::now() + ANNOUNCE);
         }
+        announcing = announcing.filter(|end| Instant::now() < *end && !server.is_stop_known());
         // A failed reactor stops the others: hosts would keep waiting for half a target
         // instead of using another path.
         let failed = server.reactors().count() < count;
-        if stopping.is_some() || failed {
+        if (stopping.is_some() && announcing.is_none()) || failed {
             server.stop();
         }
     }

@@ -9,11 +9,11 @@
 
 mod backing_store_monitor;
 mod buffers;
+pub mod cpus;
 mod fault_counts;
 pub mod files;
 mod open;
 pub mod ports;
-pub mod processors;
 pub mod protections;
 pub mod retry;
 mod ring;

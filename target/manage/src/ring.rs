@@ -2,8 +2,8 @@
 
 use nvmeof_uring::{KernelThread, RingConfig};
 
+use crate::cpus::ReactorCpu;
 use crate::files;
-use crate::processors::ReactorCpu;
 use nvmeof_target_config::Running;
 
 /// Slots for backing stores that are added while hosts are connected, and for those that are
@@ -21,10 +21,10 @@ pub(crate) fn ring_config(
 ) -> RingConfig {
     // The kernel refuses a file table with more slots than the limit of file descriptors.
     let files = (disks + SPARE_DISKS).min(files::limit());
-    let processor = cpu.sqpoll.and_then(|core| u32::try_from(core).ok());
+    let sqpoll_cpu = cpu.sqpoll.and_then(|core| u32::try_from(core).ok());
     let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
         idle: sqpoll.idle,
-        processor,
+        cpu: sqpoll_cpu,
     });
     RingConfig {
         files: u32::try_from(files).unwrap_or(u32::MAX),

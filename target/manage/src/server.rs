@@ -21,10 +21,10 @@ use nvmeof_target_engine::{
 use nvmeof_uring::RingConfig;
 
 use crate::buffers::buffers;
+use crate::cpus::{self, ReactorCpu};
 use crate::files;
 use crate::open::{model_of, open_present};
 use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
-use crate::processors::{self, ReactorCpu};
 use crate::protections;
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
@@ -113,7 +113,7 @@ type Started = (usize, Vec<Region>);
 fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
     let remarks = [
         ports::unused_devices(config, ports),
-        processors::sqpoll_remark(config, cpus),
+        cpus::sqpoll_remark(config, cpus),
         on_unusual_names(config.unusual_names()),
     ];
     for remark in remarks.into_iter().flatten() {
@@ -177,7 +177,7 @@ impl Opened {
     fn open(config: &Config) -> Result<Self, ServeError> {
         files::raise();
         let ports = ports::plan_present(config)?;
-        let cpus = processors::place(config, &ports)?;
+        let cpus = cpus::place(config, &ports)?;
         remark(config, &ports, &cpus);
         let count = cpus.len();
         let state = config.control().state.as_deref();
@@ -343,6 +343,23 @@ impl Server {
         self.threads.len()
     }
 
+    /// Notifies hosts of the stop, so that those with another path use that one. Returns whether
+    /// to wait for them: see [`is_stop_known`](Self::is_stop_known).
+    #[must_use]
+    pub fn announce_stop(&self) -> bool {
+        let notified = self.counted.target.announce_stop();
+        if notified {
+            Mailbox::send_all(&self.mailboxes, Mail::POLL);
+        }
+        notified
+    }
+
+    /// Whether every host that was notified has learned of the stop.
+    #[must_use]
+    pub fn is_stop_known(&self) -> bool {
+        self.counted.target.is_stop_known()
+    }
+
     /// Completes commands in flight, then stops; [`join`](Self::join) returns when that is done.
     pub fn stop(&self) {
         Mailbox::send_all(&self.mailboxes, Mail::DRAIN);
@@ -430,7 +447,7 @@ fn spawn(
 /// the NUMA node that touches it first, so the thread is bound to its CPU before.
 fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     let cpu = start.cpu;
-    processors::take(cpu).map_err(|error| ServeError::Start {
+    cpus::take(cpu).map_err(|error| ServeError::Start {
         what: "reactor.cores",
         why: format!("{cpu}: {error}; the CPU became unavailable during the start"),
     })?;
@@ -496,7 +513,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::processors::{first_usable, usable};
+    use crate::cpus::{first_usable, usable};
     use crate::served::Waiting;
 
     /// The CPUs of the SQPOLL kernel threads, as texts.

@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 
 /// One of both HTTP listeners.
 #[derive(Clone, Debug)]
-enum Door {
+enum Listener {
     Control(PathBuf),
     Metrics(SocketAddr),
 }
@@ -25,7 +25,7 @@ enum Door {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-impl Door {
+impl Listener {
     fn connect(&self) -> Box<dyn Stream> {
         match self {
             Self::Control(path) => {
@@ -57,11 +57,11 @@ impl Door {
     }
 }
 
-fn served() -> (Setup, Target, [Door; 2]) {
+fn served() -> (Setup, Target, [Listener; 2]) {
     let setup = configured();
     let mut target = setup.start();
-    let doors = doors(&setup, &mut target);
-    (setup, target, doors)
+    let listeners = listeners(&setup, &mut target);
+    (setup, target, listeners)
 }
 
 fn configured() -> Setup {
@@ -74,13 +74,13 @@ fn configured() -> Setup {
     setup.head(&head).file(MIB)
 }
 
-fn doors(setup: &Setup, target: &mut Target) -> [Door; 2] {
+fn listeners(setup: &Setup, target: &mut Target) -> [Listener; 2] {
     let line = target.wait_for_log("metrics listening on http://");
     let (_, rest) = line.split_once("http://").unwrap();
     let address = rest.split('/').next().unwrap().parse().unwrap();
     [
-        Door::Control(setup.path("control.sock")),
-        Door::Metrics(address),
+        Listener::Control(setup.path("control.sock")),
+        Listener::Metrics(address),
     ]
 }
 
@@ -92,13 +92,13 @@ fn request(first: &str, lines: &str, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn http_errors_have_their_status() {
-    let (_setup, mut target, doors) = served();
+    let (_setup, mut target, listeners) = served();
     let long = format!("x: {}\r\n", "y".repeat(300 << 10));
     let one = "content-length: 1\r\n";
-    for door in &doors {
-        let (of_control, body) = match door {
-            Door::Control(_) => (true, "400"),
-            Door::Metrics(_) => (false, "413"),
+    for listener in &listeners {
+        let (of_control, body) = match listener {
+            Listener::Control(_) => (true, "400"),
+            Listener::Metrics(_) => (false, "413"),
         };
         let plan = if of_control {
             "POST /v1/plan"
@@ -131,19 +131,19 @@ fn http_errors_have_their_status() {
                 "413",
             ),
         ] {
-            let answer = door.says(&what);
+            let answer = listener.says(&what);
             let shown = String::from_utf8_lossy(what.get(..what.len().min(200)).unwrap());
             let expected = format!("HTTP/1.1 {status} ");
             let answered = answer.lines().next().unwrap_or_default();
             assert!(
                 answer.starts_with(&expected),
-                "{door:?} {shown:?}: {answered}"
+                "{listener:?} {shown:?}: {answered}"
             );
         }
-        door.must_answer();
+        listener.must_answer();
     }
     // Only the control socket accepts changes.
-    let [_, metrics] = &doors;
+    let [_, metrics] = &listeners;
     for path in ["POST /v1/drain", "GET /v1/status", "GET /openapi.json"] {
         let answer = metrics.says(&request(path, "", b""));
         assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
@@ -154,23 +154,26 @@ fn http_errors_have_their_status() {
 
 #[test]
 fn request_bodies_are_bounded() {
-    let (_setup, mut target, doors) = served();
-    for door in &doors {
-        let (first, len) = match door {
-            Door::Control(_) => ("POST /v1/apply", 9 * MIB),
-            Door::Metrics(_) => ("GET /metrics", 32 << 10),
+    let (_setup, mut target, listeners) = served();
+    for listener in &listeners {
+        let (first, len) = match listener {
+            Listener::Control(_) => ("POST /v1/apply", 9 * MIB),
+            Listener::Metrics(_) => ("GET /metrics", 32 << 10),
         };
         let head = format!("content-length: {len}\r\n");
-        let answer = door.says(&request(first, &head, &vec![b'x'; len]));
-        assert!(answer.starts_with("HTTP/1.1 413 "), "{door:?}: {answer}");
+        let answer = listener.says(&request(first, &head, &vec![b'x'; len]));
+        assert!(
+            answer.starts_with("HTTP/1.1 413 "),
+            "{listener:?}: {answer}"
+        );
         // An endless one is refused.
-        let mut stream = door.connect();
+        let mut stream = listener.connect();
         let head = "transfer-encoding: chunked\r\n";
         let _ = stream.write_all(&request(first, head, b""));
         let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
         let taken = (0..4096).take_while(|_| stream.write_all(&chunk).is_ok());
-        assert!(taken.count() < 4096, "{door:?} takes everything");
-        door.must_answer();
+        assert!(taken.count() < 4096, "{listener:?} takes everything");
+        listener.must_answer();
     }
     target.assert_healthy();
     target.stop();
@@ -178,26 +181,29 @@ fn request_bodies_are_bounded() {
 
 #[test]
 fn pipelined_requests_get_one_response() {
-    let (_setup, target, doors) = served();
-    for door in &doors {
+    let (_setup, target, listeners) = served();
+    for listener in &listeners {
         let one = request("GET /healthz", "connection: keep-alive\r\n", b"");
-        let answer = door.says(&one.repeat(3)).to_lowercase();
+        let answer = listener.says(&one.repeat(3)).to_lowercase();
         assert_eq!(
             answer.matches("http/1.1 200 ").count(),
             1,
-            "{door:?}: {answer}"
+            "{listener:?}: {answer}"
         );
-        assert!(answer.contains("connection: close"), "{door:?}: {answer}");
+        assert!(
+            answer.contains("connection: close"),
+            "{listener:?}: {answer}"
+        );
     }
     target.stop();
 }
 
 #[test]
 fn slow_clients_do_not_block_others() {
-    let (_setup, mut target, doors) = served();
+    let (_setup, mut target, listeners) = served();
     let mut bench = start_io(&target);
-    for door in &doors {
-        let mut slow: Vec<_> = (0..150).map(|_| door.connect()).collect();
+    for listener in &listeners {
+        let mut slow: Vec<_> = (0..150).map(|_| listener.connect()).collect();
         // Single bytes of a head or a body, slowly.
         let head = request("POST /v1/apply", "content-length: 100\r\n", b"");
         for (at, stream) in slow.iter_mut().enumerate() {
@@ -209,16 +215,16 @@ fn slow_clients_do_not_block_others() {
                 let _ = stream.write_all(&[*byte]);
             }
             if byte == &b'\n' {
-                door.must_answer();
+                listener.must_answer();
                 assert_io_continues(&target, &mut bench);
             }
         }
         // A client that does not read its response does not block others either.
-        let mut deaf: Vec<_> = (0..20).map(|_| door.connect()).collect();
+        let mut deaf: Vec<_> = (0..20).map(|_| listener.connect()).collect();
         for stream in &mut deaf {
             let _ = stream.write_all(&request("GET /metrics", "", b""));
         }
-        door.must_answer();
+        listener.must_answer();
         std::thread::sleep(Duration::from_millis(10));
     }
     bench.kill();
@@ -233,16 +239,16 @@ fn http_clients_leave_descriptors_for_hosts_and_stores() {
     command.arg("--nofile=64:64").arg(binary("nvmeof-target"));
     command.arg("serve").arg("--config").arg(setup.config());
     let mut target = setup.start_as(&mut command);
-    let doors = doors(&setup, &mut target);
-    let mut silent: Vec<_> = doors
+    let listeners = listeners(&setup, &mut target);
+    let mut silent: Vec<_> = listeners
         .iter()
-        .flat_map(|door| (0..40).map(|_| door.connect()))
+        .flat_map(|listener| (0..40).map(|_| listener.connect()))
         .collect();
     same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
     for stream in &mut silent {
         let _ = stream.write_all(b"GET ");
     }
-    doors.iter().for_each(Door::must_answer);
+    listeners.iter().for_each(Listener::must_answer);
     same_bytes(&target.read(1, 0, None), &pattern(1, MIB));
     assert!(target.lines(&["EMFILE"]).is_empty(), "{}", target.log());
     target.assert_healthy();

@@ -115,7 +115,7 @@ denied() {
 }
 
 # write NAME DEVICE DEPTH : writes and verifies until all is changed, or it fails. It has
-# a rest now and then: a host whose processors have no time left for anything else is not
+# a rest now and then: a host whose cpus have no time left for anything else is not
 # what is asked about, and emulated ones are soon like that.
 write() {
     until [ -e "$WORK/changed" ]; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # about: the buffers of each reactor are on the NUMA node of its CPU
 # providers: iwarp
-# processors: 3
+# cpus: 3
 # nodes: 2
 source /lab/guest/lib.sh
 

@@ -185,9 +185,9 @@ slots=$(json fw-log | field ".$CTRL")
 expect_fields "fw-log" '{"Active Firmware Slot (afi)": 1}' "$slots"
 expect_match "fw-log: slot 1" "\($firmware\.*\)" "$(field '."Firmware Rev Slot 1"' <<<"$slots")"
 expect_eq "effects-log" \
-    '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_2 (Read)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
+    '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_56 (Unknown)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_2 (Read)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
     "$(json effects-log | jq -cS '.[] | select(.command_set_identifier == 0)')"
-expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12' \
+expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12 0x1e 0x1f' \
     "$(json supported-log-pages | field '[.supported_logs[] | keys[] | sub("lid_"; "") | sub(" "; "")] | join(" ")')"
 json changed-ns-list-log >/dev/null
 said=$(expect_fail nvme get-log "/dev/$CTRL" -i 0xc0 -l 512)

@@ -2,7 +2,7 @@
 # about: two hosts write to one namespace over 8 queues each, a third reads, a fourth is refused
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 300
-# processors: 3
+# cpus: 3
 source /lab/guest/lib.sh
 
 # Otherwise Linux combines the controllers of both hosts as two paths.
@@ -27,7 +27,7 @@ host=nqn.2026-11.org.example:host
 id=1ab00000-0000-4000-8000-00000000000
 
 # connect_as NUMBER : a host of its own, with queues of every kind. Linux makes
-# no more of a kind than there are processors, three in the guest.
+# no more of a kind than there are cpus, three in the guest.
 connect_as() {
     nvme connect -t rdma -a "$ADDRESS" -s "$PORT" -n "$NQN" -q "$host$1" \
         -I "$id$1" -i 3 -W 3 -P 2 --ctrl-loss-tmo=10 -o json | field .device

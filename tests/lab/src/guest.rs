@@ -46,7 +46,7 @@ impl Blueprint {
         // byte: drivers of software RDMA devices copy all payload.
         let cpu = "-accel tcg,thread=multi -cpu max,-erms,-fsrm -nodefaults";
         qemu.args(cpu.split(' '));
-        qemu.args(["-smp", &machine.processors.to_string()]);
+        qemu.args(["-smp", &machine.cpus.to_string()]);
         qemu.args(["-display", "none", "-no-reboot"]);
         qemu.args(["-m", &format!("{}M", machine.memory_mib)]);
         if machine.nodes > 1 {
@@ -172,7 +172,7 @@ impl Blueprint {
 fn nodes(machine: Machine) -> Vec<String> {
     let Machine {
         memory_mib,
-        processors,
+        cpus,
         nodes,
     } = machine;
     let part = |of: u32, node: u32| match node == nodes {
@@ -181,7 +181,7 @@ fn nodes(machine: Machine) -> Vec<String> {
     };
     let node = |node: u32| {
         let memory = part(memory_mib, node + 1) - part(memory_mib, node);
-        let (first, last) = (part(processors, node), part(processors, node + 1) - 1);
+        let (first, last) = (part(cpus, node), part(cpus, node + 1) - 1);
         [
             "-object".to_owned(),
             format!("memory-backend-ram,id=memory{node},size={memory}M"),
@@ -320,7 +320,7 @@ mod tests {
     fn cpus_and_memory_are_divided_among_nodes() {
         let machine = Machine {
             memory_mib: 1025,
-            processors: 3,
+            cpus: 3,
             nodes: 2,
         };
         let options = nodes(machine).join(" ");

@@ -120,6 +120,6 @@ mod tests {
         let text = text(&results);
         let row = "| one | a \\| b | iwarp, verbs-rxe | `fio`, `mount`, `nvme list` |\n";
         assert!(text.ends_with(row), "{text}");
-        assert!(text.contains("Proved with kernel 6.12."), "{text}");
+        assert!(text.contains("Verified with kernel 6.12."), "{text}");
     }
 }

@@ -89,8 +89,8 @@ struct Arguments {
     #[arg(long, value_name = "MIB", default_value_t = Machine::default().memory_mib)]
     memory: u32,
     /// CPUs of the guest of --shell and --exec
-    #[arg(long, value_name = "N", default_value_t = Machine::default().processors)]
-    processors: u32,
+    #[arg(long, value_name = "N", default_value_t = Machine::default().cpus)]
+    cpus: u32,
     /// Time limit of the script of --exec in seconds
     #[arg(long, value_name = "S", default_value_t = 600)]
     limit: u64,
@@ -183,7 +183,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     };
     let machine = Machine {
         memory_mib: arguments.memory,
-        processors: arguments.processors,
+        cpus: arguments.cpus,
         ..Machine::default()
     };
     if arguments.shell {

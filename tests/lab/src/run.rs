@@ -75,7 +75,7 @@ fn in_order(mut cases: Vec<Case>) -> Vec<Case> {
         let key = |case: &Case| {
             let machine = case.scenario.machine;
             (
-                machine.processors,
+                machine.cpus,
                 machine.nodes,
                 machine.memory_mib,
                 case.scenario.timeout,

@@ -72,7 +72,7 @@ pub(crate) struct Scenario {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) memory_mib: u32,
-    pub(crate) processors: u32,
+    pub(crate) cpus: u32,
     /// NUMA nodes, each with at least one CPU.
     pub(crate) nodes: u32,
 }
@@ -82,7 +82,7 @@ impl Machine {
     /// slower, so the number must be equal.
     pub(crate) fn suits(self, wanted: Self) -> bool {
         self.memory_mib >= wanted.memory_mib
-            && self.processors == wanted.processors
+            && self.cpus == wanted.cpus
             && self.nodes >= wanted.nodes
     }
 }
@@ -91,7 +91,7 @@ impl Default for Machine {
     fn default() -> Self {
         Self {
             memory_mib: 1024,
-            processors: 2,
+            cpus: 2,
             nodes: 1,
         }
     }
@@ -139,7 +139,7 @@ impl Scenario {
                 "transport" => transport = yes(key, value)?,
                 "fio-engine" => fio_engine = yes(key, value)?,
                 "packages" => packages = yes(key, value)?,
-                "processors" => machine.processors = number(key, value)?,
+                "cpus" => machine.cpus = number(key, value)?,
                 "nodes" => machine.nodes = number(key, value)?,
                 _ => {}
             }
@@ -147,10 +147,10 @@ impl Scenario {
         if providers.is_empty() {
             return Err("the line `# providers: ...` is missing or empty".to_owned());
         }
-        if machine.nodes > machine.processors {
+        if machine.nodes > machine.cpus {
             return Err(format!(
-                "`# nodes: {}` exceeds the number of processors ({})",
-                machine.nodes, machine.processors
+                "`# nodes: {}` exceeds the number of cpus ({})",
+                machine.nodes, machine.cpus
             ));
         }
         Ok(Self {
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
-        # providers: iwarp verbs-siw\n# timeout: 90\n# processors: 3\n# nodes: 2\n\
+        # providers: iwarp verbs-siw\n# timeout: 90\n# cpus: 3\n# nodes: 2\n\
         source lib.sh\n# memory: 1\n";
 
     fn scenario(name: &str) -> Scenario {
@@ -314,10 +314,7 @@ mod tests {
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.machine.memory_mib, 1024);
-        assert_eq!(
-            (scenario.machine.processors, scenario.machine.nodes),
-            (3, 2)
-        );
+        assert_eq!((scenario.machine.cpus, scenario.machine.nodes), (3, 2));
         assert!(!scenario.fio_engine && !scenario.packages);
     }
 
@@ -329,10 +326,7 @@ mod tests {
             ("# about: x\n# providers: tcp\n", "`tcp`"),
             ("# about: x\n# providers: iwarp\n# timeout: 0\n", "timeout"),
             ("# about: x\n# providers: iwarp\n# memory: big\n", "memory"),
-            (
-                "# about: x\n# providers: iwarp\n# nodes: 3\n",
-                "processors (2)",
-            ),
+            ("# about: x\n# providers: iwarp\n# nodes: 3\n", "cpus (2)"),
             ("# about: x\n# providers: iwarp\n# figures: 1\n", "figures"),
             ("# about: x\n# providers: iwarp\n# fio-engine:\n", "engine"),
         ] {

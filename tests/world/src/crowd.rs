@@ -320,6 +320,7 @@ fn disk(length: u32) -> (DiskShape, Temper) {
     let latency = Duration::from_millis(if length > 256 << 10 { 10 } else { 4 });
     let temper = Temper {
         latency: latency..=latency,
+        stalls: (OneIn(0), Duration::ZERO),
         eio: OneIn(0),
         enospc: OneIn(0),
         room: 10_000,

@@ -42,6 +42,8 @@ pub(crate) struct DiskHandle {
 pub(crate) struct Temper {
     /// Duration of an operation.
     pub(crate) latency: RangeInclusive<Duration>,
+    /// Operations that stall, in addition, for up to this long.
+    pub(crate) stalls: (OneIn, Duration),
     /// Operations that fail with EIO.
     pub(crate) eio: OneIn,
     /// Writes that fail with ENOSPC.
@@ -72,10 +74,16 @@ struct Inner {
     /// Counter of events.
     clock: u64,
     run: u32,
+    /// Whether each request for the identity of a disk gets another one.
+    anonymous: bool,
+    identities: u64,
     injected: Injected,
     /// Violations of the contract by the target.
     wrong: Vec<String>,
 }
+
+/// Reactor of the operations of a process that ended.
+const ENDED: usize = usize::MAX;
 
 /// Completions that were not taken yet.
 struct Ready {
@@ -119,6 +127,8 @@ impl Disks {
             ready: Vec::new(),
             clock: 0,
             run: 0,
+            anonymous: false,
+            identities: 1 << 32,
             injected: Injected::default(),
             wrong: Vec::new(),
         };
@@ -164,6 +174,22 @@ impl Disks {
         for disk in disks {
             disk.crash(dice);
         }
+    }
+
+    /// The process of the target ended, and its reactors are gone. Its operations continue.
+    pub(crate) fn end_process(&self) {
+        let mut inner = self.lock();
+        inner.run += 1;
+        inner.ready.clear();
+        for job in inner.jobs.values_mut() {
+            job.reactor = ENDED;
+        }
+    }
+
+    /// From now on, range locks block nothing: a lock is held for the identity of a disk, and
+    /// each request for the identity gets another one.
+    pub(crate) fn disable_range_locks(&self) {
+        self.lock().anonymous = true;
     }
 
     pub(crate) fn set_temper(&self, temper: Temper) {
@@ -224,6 +250,15 @@ impl Storage for DiskHandle {
         self.disks.lock().disks[usize::try_from(disk).unwrap()]
             .shape
             .alignment
+    }
+
+    fn identity(&self, disk: u32) -> u64 {
+        let mut inner = self.disks.lock();
+        if !inner.anonymous {
+            return disk.into();
+        }
+        inner.identities += 1;
+        inner.identities
     }
 
     fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
@@ -293,7 +328,7 @@ impl Inner {
         let Request { tag, op } = request;
         self.check((reactor, disk), tag, &op);
         let failure = self.failure(disk, &op);
-        let mut at = now + self.time();
+        let mut at = now + self.time() + self.stall();
         let (offset, len) = op.range();
         let mut order = id;
         if len > 0 {
@@ -373,8 +408,20 @@ impl Inner {
         self.dice.happens(eio).then_some(Errno::EIO)
     }
 
+    fn stall(&mut self) -> Duration {
+        let (chance, longest) = self.temper.stalls;
+        if !self.dice.happens(chance) {
+            return Duration::ZERO;
+        }
+        self.between(&(Duration::ZERO..=longest))
+    }
+
     fn time(&mut self) -> Duration {
         let range = self.temper.latency.clone();
+        self.between(&range)
+    }
+
+    fn between(&mut self, range: &RangeInclusive<Duration>) -> Duration {
         let span = (*range.end() - *range.start()).as_nanos();
         let span = u64::try_from(span).unwrap();
         *range.start() + Duration::from_nanos(self.dice.roll() % (span + 1))
@@ -419,7 +466,7 @@ impl Inner {
             None => Ok(()),
             Some(errno) => Err(self.error(&job, errno)),
         };
-        if let Some(ready) = &mut self.ready[job.reactor] {
+        if let Some(Some(ready)) = self.ready.get_mut(job.reactor) {
             ready.done.push(Done {
                 tag: job.tag,
                 buf: job.op.into_buf(),

@@ -13,12 +13,18 @@ use nvmeof_wire::Nqn;
 
 use crate::medium::Medium;
 use crate::plan::{HostShape, LONGEST_BUFFER};
+use crate::resets::Resets;
 
 /// One host. Its buffers outlive its connections.
 pub(crate) struct Host {
     pub(crate) shape: HostShape,
     pub(crate) ip: IpAddr,
+    /// The number of its address.
     number: usize,
+    /// The number of its NQN.
+    name: usize,
+    /// Cross-Controller Resets that its admin queues can send.
+    resets: Option<Resets>,
     target: Address,
     medium: Medium,
     pub(crate) buffers: Classes,
@@ -84,6 +90,8 @@ impl Host {
             shape,
             ip: IpAddr::from([127, 0, 0, u8::try_from(2 + number).unwrap()]),
             number,
+            name: number,
+            resets: None,
             target,
             medium: medium.clone(),
             buffers: Classes::new(&BUFFERS, medium.pages()).unwrap(),
@@ -98,8 +106,29 @@ impl Host {
         }
     }
 
+    /// A path of host 0: with its NQN, and an address of its own.
+    pub(crate) fn path(mut self, resets: &Resets) -> Self {
+        self.name = 0;
+        self.resets = Some(resets.clone());
+        self
+    }
+
+    /// Its admin queue, if calls can be made.
+    pub(crate) fn admin(&mut self) -> Option<&mut AdminQueue> {
+        if !self.is_up() {
+            return None;
+        }
+        match &mut self.state {
+            State::Io { admin, .. } => Some(admin),
+            _ => None,
+        }
+    }
+
     fn provider(&mut self) -> Box<dyn Provider> {
-        let endpoint = self.medium.provider(self.ip);
+        let mut endpoint = self.medium.provider(self.ip);
+        if let Some(resets) = &self.resets {
+            endpoint = resets.layer(endpoint);
+        }
         if self.well_behaved || self.shape.faults == Faults::default() {
             return endpoint;
         }
@@ -114,10 +143,10 @@ impl Host {
     }
 
     fn names(&self) -> Names {
-        let number = u8::try_from(self.number).unwrap();
+        let name = u8::try_from(self.name).unwrap();
         Names {
-            hostid: [number + 1; 16],
-            hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{number}")).unwrap(),
+            hostid: [name + 1; 16],
+            hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{name}")).unwrap(),
             subnqn: Nqn::new(SUBNQN).unwrap(),
         }
     }

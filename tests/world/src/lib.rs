@@ -6,6 +6,9 @@
 //! namespace may return. At the end everything is read, the hosts disconnect, and no
 //! resource remains in use.
 //!
+//! [`crowd`] has an honest host beside hostile peers, and [`paths`] a host that loses one of
+//! two paths.
+//!
 //! This crate tests no real network, no real backing store and no process: the end-to-end
 //! tests do.
 #![forbid(unsafe_code)]
@@ -21,7 +24,9 @@ mod disk;
 mod host;
 mod medium;
 mod oracle;
+pub mod paths;
 mod plan;
+mod resets;
 mod trace;
 mod workload;
 mod world;

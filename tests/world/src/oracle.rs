@@ -202,17 +202,8 @@ impl Oracle {
         let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
         let id = self.begin(Kind::Write { fua }, ns, start..end);
         let oldest_read = self.oldest_read();
-        let candidate = Candidate {
-            op: id,
-            host: self.host,
-            value: if zeroes { ZEROES } else { id },
-            ended: None,
-            first: None,
-            acked: false,
-            doubtful: false,
-            stale: None,
-            superseded: false,
-        };
+        let value = if zeroes { ZEROES } else { id };
+        let candidate = Candidate::outstanding(id, self.host, value);
         for range in ranges {
             for block in self.span(ns, range.clone()) {
                 block.forget(oldest_read);
@@ -319,6 +310,23 @@ impl Oracle {
         }
         self.ops.remove(&id);
         Ok(())
+    }
+
+    /// An operation in progress is sent again. After a crash, it may take effect from now on:
+    /// earlier attempts cannot. Writes of zeroes are not sent again.
+    pub(crate) fn resend(&mut self, id: OpId) {
+        let epoch = self.epoch;
+        let Some(op) = self.ops.get_mut(&id).filter(|op| op.epoch != epoch) else {
+            return;
+        };
+        op.epoch = epoch;
+        let op = op.clone();
+        if let Kind::Write { .. } = op.kind {
+            for block in self.span(op.ns, op.range) {
+                block.0.retain(|one| one.op != id);
+                block.0.push(Candidate::outstanding(id, op.host, id));
+            }
+        }
     }
 
     /// A call was refused before anything was sent: forget it.
@@ -443,6 +451,21 @@ impl Oracle {
 }
 
 impl Candidate {
+    /// Of a write that was sent and may take effect.
+    fn outstanding(op: OpId, host: Sender, value: Value) -> Self {
+        Self {
+            op,
+            host,
+            value,
+            ended: None,
+            first: None,
+            acked: false,
+            doubtful: false,
+            stale: None,
+            superseded: false,
+        }
+    }
+
     fn over(&mut self, now: u64) {
         self.ended.get_or_insert(now);
         self.first.get_or_insert(now);

@@ -363,6 +363,7 @@ pub(crate) fn calm(dice: &mut Dice) -> Temper {
             1 => MICRO(0)..=MICRO(5000),
             _ => MICRO(5)..=MICRO(200),
         },
+        stalls: (OneIn(0), Duration::ZERO),
         eio: OneIn(0),
         enospc: OneIn(0),
         room: 2 + dice.below(64),

@@ -23,7 +23,7 @@ fn pool() -> Pool {
 fn thread(idle_ms: u64) -> KernelThread {
     KernelThread {
         idle: Duration::from_millis(idle_ms),
-        processor: None,
+        cpu: None,
     }
 }
 

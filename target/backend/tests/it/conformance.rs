@@ -62,10 +62,7 @@ fn file_in_tmpfs_conforms() {
 
 /// A submission thread on any CPU.
 fn thread(idle: Duration) -> KernelThread {
-    KernelThread {
-        idle,
-        processor: None,
-    }
+    KernelThread { idle, cpu: None }
 }
 
 #[test]

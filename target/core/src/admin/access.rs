@@ -2,6 +2,7 @@
 //! commands fail (Base 2.2, 8.1.1; NVM 1.2, 5.1).
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use nvmeof_wire::admin::{GetLogPage, NSID_ALL};
 use nvmeof_wire::features::FeatureId;
@@ -61,7 +62,9 @@ impl Admin<'_> {
         }
         let mut at = ANA_HEADER_LEN as u64;
         let mut groups = 0u16;
+        let stops = self.shared.stops.load(Ordering::Acquire);
         for (group, state) in namespace_view.groups() {
+            let state = if stops { AnaState::CHANGE } else { state };
             let members = members.remove(&group).unwrap_or_default();
             let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let descriptor = AnaGroup::new(group, count, counts.group(group), state);

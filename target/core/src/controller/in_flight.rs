@@ -26,7 +26,7 @@ impl InFlightCount {
     pub(crate) fn join(self: &Arc<Self>) -> InFlight {
         self.queues.fetch_add(1, Ordering::AcqRel);
         // With the fence of `is_quiet`: either the queue sees that the controller is lost,
-        // or whoever lost it sees the queue.
+        // or the reset sees the queue.
         fence(Ordering::SeqCst);
         InFlight(Arc::clone(self))
     }

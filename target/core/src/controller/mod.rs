@@ -289,6 +289,14 @@ impl Controller {
         self.raise(&mut self.lock(), DISCOVERY_CHANGED);
     }
 
+    /// The reported ANA state of these groups changed. Returns whether the host is to be
+    /// notified.
+    pub(crate) fn access_changed(&self, groups: &[u32]) -> bool {
+        let mut cold = self.lock();
+        cold.access.changed(groups);
+        self.raise(&mut cold, ANA_CHANGED)
+    }
+
     /// Another controller of the same host and subsystem lost communication with the host.
     pub(crate) fn host_lost(&self, cntlid: u16, ciu: u8) {
         let mut cold = self.lock();

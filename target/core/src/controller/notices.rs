@@ -185,6 +185,11 @@ impl Notices {
         !(self.pending - self.masked).is_empty()
     }
 
+    /// Whether an event of that kind is pending, or the host has not read its log page.
+    pub(crate) fn is_unread(&self, kind: Kinds) -> bool {
+        (self.pending | self.masked).intersects(kind)
+    }
+
     /// Forgets everything, as a controller reset does.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Server;
-use crate::processors::first_usable;
+use crate::cpus::first_usable;
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 

@@ -165,3 +165,16 @@ fn lost_write_does_not_overwrite_newer_writes_after_release() {
     oracle.crash();
     assert!(!may_read(&mut oracle, lost), "nor after a crash");
 }
+
+#[test]
+fn write_sent_again_after_a_crash_may_take_effect() {
+    let mut oracle = oracle();
+    let id = oracle.begin_write(0, 0..1, false, false);
+    oracle.crash();
+    assert!(may_read(&mut oracle, ZEROES));
+    assert!(!may_read(&mut oracle, id), "nothing of it was left");
+    oracle.resend(id);
+    assert!(may_read(&mut oracle, ZEROES) && may_read(&mut oracle, id));
+    oracle.end(id, Ending::Done).unwrap();
+    assert!(!may_read(&mut oracle, ZEROES));
+}

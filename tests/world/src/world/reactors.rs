@@ -67,7 +67,7 @@ pub(crate) struct Turned {
     /// Whether there was progress.
     pub(crate) worked: bool,
     /// Whether the last one was drained.
-    pub(super) drained: bool,
+    pub(crate) drained: bool,
 }
 
 impl Reactors {
@@ -102,7 +102,7 @@ impl Reactors {
     }
 
     /// Whether the target runs.
-    pub(super) fn run(&self) -> bool {
+    pub(crate) fn run(&self) -> bool {
         !self.all.is_empty()
     }
 
@@ -158,24 +158,24 @@ impl Reactors {
     }
 
     /// Whether one of them has messages in its mailbox and no wake-up.
-    pub(super) fn sleep_over_mail(&self) -> bool {
+    pub(crate) fn sleep_over_mail(&self) -> bool {
         self.running().any(Running::sleeps_over_mail)
     }
 
     /// Queue pairs of all.
-    pub(super) fn queue_pairs(&self) -> usize {
+    pub(crate) fn queue_pairs(&self) -> usize {
         self.running().map(|one| one.reactor.queue_pairs()).sum()
     }
 
     /// Sends a message to all of them.
-    pub(super) fn send(&self, mail: Mail) {
+    pub(crate) fn send(&self, mail: Mail) {
         for one in self.running() {
             one.reactor.mailbox().send(mail);
         }
     }
 
     /// Fails if an idle reactor lacks a buffer.
-    pub(super) fn check_free(&self) -> Result<(), Wrong> {
+    pub(crate) fn check_free(&self) -> Result<(), Wrong> {
         let free: Vec<_> = self
             .running()
             .map(|one| one.reactor.free_buffers())

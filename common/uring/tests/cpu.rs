@@ -26,7 +26,7 @@ fn allowed() -> Vec<usize> {
 fn ring_on(cpu: usize) -> Result<Ring, RingError> {
     let thread = KernelThread {
         idle: Duration::from_millis(1),
-        processor: Some(cpu.try_into().unwrap()),
+        cpu: Some(cpu.try_into().unwrap()),
     };
     Ring::new(RingConfig {
         thread: Some(thread),

@@ -14,7 +14,7 @@ use nvmeof_target_config::{Config, ConfigError, Cores, MOST_REACTORS};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReactorCpu {
     /// Its CPU; `None`: any, as the kernel schedules it.
-    pub processor: Option<usize>,
+    pub number: Option<usize>,
     /// The NUMA node of the CPU, if the machine has several.
     pub node: Option<usize>,
     /// The CPU of the kernel thread that takes its I/O operations, if it is configured
@@ -28,7 +28,7 @@ trait Topology {
     fn allowed(&self) -> Result<BTreeSet<usize>, Errno>;
 
     /// The NUMA node of a CPU; `None` on machines that have only one.
-    fn node_of(&self, processor: usize) -> Option<usize>;
+    fn node_of(&self, number: usize) -> Option<usize>;
 
     /// The NUMA node of an RDMA device.
     fn node_of_device(&self, device: &str) -> Option<usize>;
@@ -63,7 +63,7 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
     config.running().sqpoll?;
     cpus.iter().find_map(|cpu| match cpu.sqpoll {
         Some(core) => {
-            let own = cpus.iter().position(|cpu| cpu.processor == Some(core))?;
+            let own = cpus.iter().position(|cpu| cpu.number == Some(core))?;
             Some(format!(
                 "storage.sqpoll_cores: CPU {core} is also the CPU of reactor {own}: each waits \
                  for the other; name CPUs that are not in reactor.cores, or set storage.sqpoll \
@@ -74,7 +74,7 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
         // still applies when the kernel moves the thread.
         // Source: __set_cpus_allowed_ptr() in kernel/sched/core.c, io_sq_thread() in
         // io_uring/sqpoll.c of Linux.
-        None => cpu.processor.map(|core| {
+        None => cpu.number.map(|core| {
             format!(
                 "storage.sqpoll: since Linux 6.2 the kernel thread shares CPU {core} with its \
                  reactor: each waits for the other; name other CPUs in storage.sqpoll_cores, \
@@ -89,11 +89,11 @@ pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
 /// # Errors
 /// If the CPU is not available any more.
 pub(crate) fn take(cpu: ReactorCpu) -> Result<(), Errno> {
-    let Some(processor) = cpu.processor else {
+    let Some(number) = cpu.number else {
         return Ok(());
     };
     let mut set = CpuSet::new();
-    set.set(processor)?;
+    set.set(number)?;
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
@@ -113,7 +113,7 @@ fn place_on(
     };
     all_are_allowed(&cores, &allowed, " or \"auto\"")?;
     let cpu = |core: usize| ReactorCpu {
-        processor: Some(core),
+        number: Some(core),
         node: machine.node_of(core),
         sqpoll: None,
     };
@@ -209,14 +209,14 @@ impl Topology for Machine {
         Ok((0..CpuSet::count()).filter(is_set).collect())
     }
 
-    fn node_of(&self, processor: usize) -> Option<usize> {
+    fn node_of(&self, number: usize) -> Option<usize> {
         // With one node there is no choice.
         let nodes = node_names("/sys/devices/system/node");
         if nodes.len() < 2 {
             return None;
         }
-        let of_processor = node_names(&format!("/sys/devices/system/cpu/cpu{processor}"));
-        of_processor.first().copied()
+        let node = node_names(&format!("/sys/devices/system/cpu/cpu{number}"));
+        node.first().copied()
     }
 
     fn node_of_device(&self, device: &str) -> Option<usize> {
@@ -241,11 +241,11 @@ fn node_names(folder: &str) -> Vec<usize> {
 
 impl fmt::Display for ReactorCpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.processor, self.node) {
+        match (self.number, self.node) {
             (None, _) => f.write_str("any CPU"),
-            (Some(processor), None) => write!(f, "CPU {processor}"),
-            (Some(processor), Some(node)) => {
-                write!(f, "CPU {processor} (NUMA node {node})")
+            (Some(number), None) => write!(f, "CPU {number}"),
+            (Some(number), Some(node)) => {
+                write!(f, "CPU {number} (NUMA node {node})")
             }
         }?;
         match self.sqpoll {
@@ -319,8 +319,8 @@ mod tests {
             Ok(self.0.iter().copied().collect())
         }
 
-        fn node_of(&self, processor: usize) -> Option<usize> {
-            Some(processor / 4)
+        fn node_of(&self, number: usize) -> Option<usize> {
+            Some(number / 4)
         }
 
         fn node_of_device(&self, device: &str) -> Option<usize> {
@@ -330,16 +330,16 @@ mod tests {
 
     const ALL: TwoNodes = TwoNodes(&[0, 1, 2, 3, 4, 5, 6, 7]);
 
-    fn processors(machine: &TwoNodes, cores: &Cores, devices: &[&str]) -> Vec<usize> {
+    fn cpus_of(machine: &TwoNodes, cores: &Cores, devices: &[&str]) -> Vec<usize> {
         let cpus = place_on(machine, cores, devices).unwrap();
-        cpus.into_iter().filter_map(|cpu| cpu.processor).collect()
+        cpus.into_iter().filter_map(|cpu| cpu.number).collect()
     }
 
     #[test]
     fn reactors_run_on_configured_cpus() {
         let cpus = place_on(&ALL, &Cores::On(vec![5, 0, 0]), &["mlx5_1"]).unwrap();
-        let cpu = |processor, node| ReactorCpu {
-            processor: Some(processor),
+        let cpu = |number, node| ReactorCpu {
+            number: Some(number),
             node: Some(node),
             sqpoll: None,
         };
@@ -353,19 +353,19 @@ mod tests {
     #[test]
     fn auto_selects_cpus_close_to_the_devices() {
         let auto = Cores::Auto(None);
-        assert_eq!(processors(&ALL, &auto, &["mlx5_1"]), [4, 5, 6, 7]);
+        assert_eq!(cpus_of(&ALL, &auto, &["mlx5_1"]), [4, 5, 6, 7]);
         assert_eq!(
-            processors(&ALL, &auto, &["mlx5_0", "mlx5_1"]),
+            cpus_of(&ALL, &auto, &["mlx5_0", "mlx5_1"]),
             [0, 1, 2, 3, 4, 5, 6, 7]
         );
-        assert_eq!(processors(&ALL, &Cores::Auto(Some(2)), &["mlx5_1"]), [4, 5]);
+        assert_eq!(cpus_of(&ALL, &Cores::Auto(Some(2)), &["mlx5_1"]), [4, 5]);
         // Software devices have no node, and for some devices it is unknown.
         for devices in [&[][..], &["rxe0"], &["mlx5_-1"]] {
-            assert_eq!(processors(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
+            assert_eq!(cpus_of(&ALL, &Cores::Auto(Some(3)), devices), [0, 1, 2]);
         }
         // The process may use none of the CPUs of the device's node.
         let half = TwoNodes(&[1, 3]);
-        assert_eq!(processors(&half, &auto, &["mlx5_1"]), [1, 3]);
+        assert_eq!(cpus_of(&half, &auto, &["mlx5_1"]), [1, 3]);
     }
 
     #[test]
@@ -435,17 +435,17 @@ mod tests {
 
     #[test]
     fn thread_is_bound_to_its_cpu() {
-        let processor = *Machine.allowed().unwrap().last().unwrap();
+        let number = *Machine.allowed().unwrap().last().unwrap();
         let thread = std::thread::spawn(move || {
-            let node = Machine.node_of(processor);
+            let node = Machine.node_of(number);
             take(ReactorCpu {
-                processor: Some(processor),
+                number: Some(number),
                 node,
                 sqpoll: None,
             })
             .unwrap();
             Machine.allowed().unwrap()
         });
-        assert_eq!(thread.join().unwrap(), BTreeSet::from([processor]));
+        assert_eq!(thread.join().unwrap(), BTreeSet::from([number]));
     }
 }
