@@ -34,7 +34,7 @@ pub use disks::{Disks, StorageOpenError};
 pub use error::{CloseError, IoError, IoErrorKind, NoPolling, OpenError};
 pub use geometry::Geometry;
 pub use hints::Hints;
-pub use lock_holder::ended_lock_holder;
+pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
 pub use request::{Done, Op, Refused, Request, Why};

@@ -5,43 +5,53 @@
 //! (proc_locks(5)) names the process of each lock; here it has ended.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use nvmeof_backend_spec::within;
 
 use crate::blocking::OPENING;
 
-/// The process that locked the file or block device at `path` and has ended since: its PID.
-/// `None` if there is no such lock, or it cannot be determined.
+/// The first of `paths` that a process has locked which has ended since, and its PID. `None`
+/// if there is no such lock, or it cannot be determined.
 #[must_use]
-pub fn ended_lock_holder(path: &Path) -> Option<u32> {
-    let path = path.to_owned();
-    within(OPENING, move || {
-        use std::os::unix::fs::MetadataExt;
-        let metadata = fs::metadata(path).ok()?;
-        let locks = fs::read_to_string("/proc/locks").ok()?;
-        let holders = holders_of(&locks, metadata.dev(), metadata.ino());
-        let holders: Vec<_> = holders.collect();
-        // One that runs may be another target: that is not waited for.
+pub fn locked_by_ended_process(paths: impl Iterator<Item = PathBuf>) -> Option<(PathBuf, u32)> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    // Almost always there is none. Then no file system is asked, which may not respond.
+    if !locks
+        .lines()
+        .filter_map(flock)
+        .any(|(_, pid)| has_ended(pid))
+    {
+        return None;
+    }
+    paths.into_iter().find_map(|path| {
+        let named = path.clone();
+        let metadata = within(OPENING, move || fs::metadata(named).ok()).flatten()?;
+        let holders: Vec<_> = holders_of(&locks, metadata.dev(), metadata.ino()).collect();
+        // A process that still exists may be another target: it is not waited for.
         let ended = holders.first().copied()?;
-        holders.iter().all(|pid| has_ended(*pid)).then_some(ended)
+        let all_ended = holders.iter().all(|pid| has_ended(*pid));
+        all_ended.then_some((path, ended))
     })
-    .flatten()
 }
 
 /// PIDs of the holders of flock(2) locks on that inode.
 fn holders_of(locks: &str, dev: u64, inode: u64) -> impl Iterator<Item = u32> {
     let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
     let file = format!("{major:02x}:{minor:02x}:{inode}");
-    locks.lines().filter_map(move |line| {
-        // `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`; one that waits for the lock has
-        // `->` before the type.
-        let mut words = line.split_ascii_whitespace().skip(1);
-        let is_lock = words.next()? == "FLOCK";
-        let mut words = words.skip(2);
-        let (pid, of) = (words.next()?, words.next()?);
-        (is_lock && of == file).then(|| pid.parse().ok()).flatten()
-    })
+    let locks = locks.lines().filter_map(flock);
+    locks.filter_map(move |(of, pid)| (of == file).then_some(pid))
+}
+
+/// File and PID of a flock(2) lock, as in `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`. A
+/// request that waits for the lock has `->` before the type.
+fn flock(line: &str) -> Option<(&str, u32)> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let is_lock = words.next()? == "FLOCK";
+    let mut words = words.skip(2);
+    let (pid, file) = (words.next()?.parse().ok()?, words.next()?);
+    is_lock.then_some((file, pid))
 }
 
 /// Whether that process does not exist any more, or is a zombie.
@@ -90,8 +100,9 @@ mod tests {
     #[test]
     fn own_lock_is_not_one_of_an_ended_process() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(ended_lock_holder(file.path()), None);
+        let paths = || std::iter::once(file.path().to_owned());
+        assert_eq!(locked_by_ended_process(paths()), None);
         file.as_file().lock().unwrap();
-        assert_eq!(ended_lock_holder(file.path()), None);
+        assert_eq!(locked_by_ended_process(paths()), None);
     }
 }

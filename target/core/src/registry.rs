@@ -22,8 +22,8 @@ const RANGES: usize = 1024;
 /// of a discovery command.
 const USUAL: usize = 2;
 
-/// Controllers that are gone and quiet of which it is known that they are: a host that
-/// comes later to reset one waits no longer than it must.
+/// Departed controllers that are remembered although they have nothing in flight: a reset of
+/// one completes immediately.
 const DEPARTED: usize = 256;
 
 /// Controllers by their identifier.
@@ -45,8 +45,7 @@ struct Inner {
     /// Start of the search for a free identifier in each range, so that an identifier is
     /// not reused soon.
     next: BTreeMap<ControllerIds, u16>,
-    /// Controllers that are gone, oldest first: all that have something in flight, and some
-    /// that have not.
+    /// Departed I/O controllers, oldest first: all with commands in flight, and some without.
     departed: VecDeque<Departed>,
 }
 
@@ -154,7 +153,10 @@ impl Registry {
         let there = inner.controllers.get(&controller.cntlid);
         if there.is_some_and(|there| Arc::ptr_eq(there, controller)) {
             inner.controllers.remove(&controller.cntlid);
-            inner.depart(controller);
+            // A discovery controller cannot be reset, and any host may have them.
+            if !controller.is_discovery() {
+                inner.depart(controller);
+            }
         }
     }
 
@@ -198,8 +200,8 @@ impl Registry {
 }
 
 impl Inner {
-    /// That controller is gone; something of it may be in flight. Those that have something
-    /// in flight are as many as queues that backing stores still work for.
+    /// Remembers a controller that departs. Those with commands in flight are at most as many
+    /// as the queues whose operations backing stores still execute.
     fn depart(&mut self, controller: &Controller) {
         let Some(instance) = controller.lock().instances.current() else {
             return;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nvmeof_backend::{Claim, Geometry, Hints, OpenError, ended_lock_holder, identity};
+use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
 use nvmeof_backend_spec::Spec;
 use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
@@ -65,11 +65,11 @@ pub fn unopenable(config: &Config) -> Vec<Unopenable> {
 #[must_use]
 pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
     let stores = config.each_wanted().filter_map(|(_, wanted)| wanted.ok());
-    let mut paths = stores.filter_map(|store| match store.spec {
+    let paths = stores.filter_map(|store| match store.spec {
         Spec::File { path, .. } => Some(path),
         Spec::Ram { .. } | Spec::Null { .. } => None,
     });
-    paths.find_map(|path| ended_lock_holder(&path).map(|pid| (path, pid)))
+    nvmeof_backend::locked_by_ended_process(paths)
 }
 
 /// Opens and locks the backing store of each enabled namespace, in order. One that cannot be

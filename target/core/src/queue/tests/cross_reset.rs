@@ -146,6 +146,25 @@ fn reset_of_a_departed_controller_waits_for_what_is_in_flight() {
     );
 }
 
+/// Else a host could make the target forget by discovering often.
+#[test]
+fn departed_discovery_controllers_displace_none() {
+    let target = many();
+    let (mut sibling, _) = Host::admin(&target);
+    let (mut impacted, _) = Host::admin(&target);
+    let named = named(&mut impacted);
+    close(impacted);
+    for _ in 0..300 {
+        close(discovery(&target));
+    }
+    let answer = sibling.plain(named.to_sqe());
+    let immediate = u64::from(CrossControllerReset::IMMEDIATE);
+    assert_eq!(
+        (answer.status(), answer.result()),
+        (Status::SUCCESS, immediate)
+    );
+}
+
 /// Without a reset nobody is notified when the last operation ends.
 fn left_is_awaited(target: &Target, sibling: &mut Host) -> bool {
     let (admin, mut io) = Host::ready(target);
