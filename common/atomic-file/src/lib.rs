@@ -22,7 +22,7 @@ pub trait Files {
     ///
     /// # Errors
     /// The error of the file system.
-    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()>;
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: ReadAccess) -> io::Result<()>;
     /// Puts the content of a file on stable storage.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ pub trait Files {
 
 /// Read permission of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
+pub enum ReadAccess {
     /// Its owner only: it has names of hosts, which are confidential.
     Owner,
     /// All users, less the umask, as for files that a user writes.
@@ -79,7 +79,7 @@ pub fn prepare<'a, F: Files + ?Sized>(
     files: &'a F,
     path: &Path,
     bytes: &[u8],
-    readers: Readers,
+    readers: ReadAccess,
 ) -> io::Result<Pending<'a, F>> {
     let (new, written) = write_new(files, path, bytes, readers);
     let pending = Pending {
@@ -102,7 +102,7 @@ fn write_new<F: Files + ?Sized>(
     files: &F,
     path: &Path,
     bytes: &[u8],
-    readers: Readers,
+    readers: ReadAccess,
 ) -> (PathBuf, io::Result<()>) {
     let mut attempt = 1;
     loop {
@@ -176,7 +176,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// The error, with the path; then the file is the old or the new one.
-pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], readers: ReadAccess) -> io::Result<()> {
     prepare(&Real, path, bytes, readers)?.commit()
 }
 
@@ -225,10 +225,10 @@ fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
 }
 
 impl Files for Real {
-    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()> {
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: ReadAccess) -> io::Result<()> {
         let old = fs::metadata(old).ok().filter(fs::Metadata::is_file);
         let mode = match readers {
-            Readers::Everybody if old.is_none() => 0o644,
+            ReadAccess::Everybody if old.is_none() => 0o644,
             // Private until it has the mode of the old one.
             _ => 0o600,
         };
@@ -308,7 +308,7 @@ mod tests {
     }
 
     impl Files for Disk {
-        fn write(&self, path: &Path, bytes: &[u8], _: &Path, _: Readers) -> io::Result<()> {
+        fn write(&self, path: &Path, bytes: &[u8], _: &Path, _: ReadAccess) -> io::Result<()> {
             self.step()?;
             assert!(!self.seen.borrow().contains_key(path), "the file exists");
             self.may_be(path, Some(Vec::new()));
@@ -372,7 +372,7 @@ mod tests {
             let disk = Disk::with(path, b"old content");
             disk.left.set(left);
             let done =
-                prepare(&disk, path, b"new content", Readers::Owner).and_then(Pending::commit);
+                prepare(&disk, path, b"new content", ReadAccess::Owner).and_then(Pending::commit);
             assert_eq!(done.is_ok(), left >= STEPS, "after {left} steps");
             let stable = disk.stable.borrow();
             for content in &stable[path] {
@@ -393,7 +393,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         for (bytes, wanted) in [(b"1", true), (b"2", false), (b"3", true)] {
-            let pending = prepare(&Real, &path, bytes, Readers::Owner).unwrap();
+            let pending = prepare(&Real, &path, bytes, ReadAccess::Owner).unwrap();
             if wanted {
                 pending.commit().unwrap();
             } else {
@@ -403,7 +403,7 @@ mod tests {
         }
         assert_eq!(fs::read(&path).unwrap(), b"3");
         let nowhere = folder.path().join("no").join("state.json");
-        let error = prepare(&Real, &nowhere, b"1", Readers::Owner)
+        let error = prepare(&Real, &nowhere, b"1", ReadAccess::Owner)
             .unwrap_err()
             .to_string();
         assert!(error.contains("no/.state.json.new-"), "{error}");
@@ -416,12 +416,12 @@ mod tests {
         let victim = folder.path().join("victim");
         fs::write(&victim, "theirs").unwrap();
         std::os::unix::fs::symlink(&victim, folder.path().join("state.json.new")).unwrap();
-        replace(&path, b"1", Readers::Owner).unwrap();
+        replace(&path, b"1", ReadAccess::Owner).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&victim, &link).unwrap();
         for planted in [&victim, &link] {
             let error = Real
-                .write(planted, b"ours", &path, Readers::Owner)
+                .write(planted, b"ours", &path, ReadAccess::Owner)
                 .unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
@@ -444,9 +444,9 @@ mod tests {
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o644);
         drop(options.open(&plain).unwrap());
-        replace(&path, b"1", Readers::Everybody).unwrap();
+        replace(&path, b"1", ReadAccess::Everybody).unwrap();
         assert_eq!(access(&path), access(&plain));
-        for (mode, readers) in [(0o640, Readers::Everybody), (0o604, Readers::Owner)] {
+        for (mode, readers) in [(0o640, ReadAccess::Everybody), (0o604, ReadAccess::Owner)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             // As root, change the owner too.
             let _ = fchown(File::open(&path).unwrap(), Some(1), Some(2));
@@ -466,7 +466,7 @@ mod tests {
             fs::write(kept, "1").unwrap();
         }
         // As after SIGKILL.
-        std::mem::forget(prepare(&Real, &path, b"2", Readers::Owner).unwrap());
+        std::mem::forget(prepare(&Real, &path, b"2", ReadAccess::Owner).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
         sweep(&path);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);

@@ -128,8 +128,8 @@ mod tests {
                 let (free, out) = (&free, &out);
                 scope.spawn(move || {
                     let mut held = Vec::new();
-                    for turn in 0..if cfg!(miri) { 50 } else { 20_000 } {
-                        if (turn + thread) % 3 < 2
+                    for round in 0..if cfg!(miri) { 50 } else { 20_000 } {
+                        if (round + thread) % 3 < 2
                             && let Some(number) = free.pop()
                         {
                             let was = out[number as usize].swap(true, Ordering::Relaxed);

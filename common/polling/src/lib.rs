@@ -21,9 +21,9 @@
 //! };
 //! let mut polling = Polling::new(config, Duration::ZERO);
 //! let us = Duration::from_micros;
-//! assert_eq!(polling.turned(true, us(0)), NextStep::Continue);
-//! assert_eq!(polling.turned(false, us(49)), NextStep::Continue);
-//! assert_eq!(polling.turned(false, us(50)), NextStep::Sleep);
+//! assert_eq!(polling.after_iteration(true, us(0)), NextStep::Continue);
+//! assert_eq!(polling.after_iteration(false, us(49)), NextStep::Continue);
+//! assert_eq!(polling.after_iteration(false, us(50)), NextStep::Sleep);
 //! ```
 
 #![forbid(unsafe_code)]
@@ -106,7 +106,7 @@ impl Polling {
     /// An iteration that began at `now` ended.
     #[inline]
     #[must_use]
-    pub fn turned(&mut self, did_work: bool, now: Duration) -> NextStep {
+    pub fn after_iteration(&mut self, did_work: bool, now: Duration) -> NextStep {
         if did_work {
             self.counts.useful += 1;
             self.last_work = now;
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn idle_thread_polls_yields_and_sleeps() {
         let mut polling = polling(US(100), true);
-        assert_eq!(polling.turned(true, US(100)), NextStep::Continue);
+        assert_eq!(polling.after_iteration(true, US(100)), NextStep::Continue);
         let next: Vec<NextStep> = (1..=17)
-            .map(|n| polling.turned(false, US(100 + n)))
+            .map(|n| polling.after_iteration(false, US(100 + n)))
             .collect();
         for (at, next) in (1..).zip(next) {
             let expected = if at % 8 == 0 {
@@ -188,10 +188,10 @@ mod tests {
             };
             assert_eq!(next, expected, "empty iteration {at}");
         }
-        assert_eq!(polling.turned(false, US(200)), NextStep::Sleep);
-        assert_eq!(polling.turned(true, US(300)), NextStep::Continue);
+        assert_eq!(polling.after_iteration(false, US(200)), NextStep::Sleep);
+        assert_eq!(polling.after_iteration(true, US(300)), NextStep::Continue);
         assert_eq!(
-            polling.turned(false, US(301)),
+            polling.after_iteration(false, US(301)),
             NextStep::Continue,
             "counts from 1 again"
         );
@@ -216,9 +216,9 @@ mod tests {
         ];
         let expected = expected.map(|us: f64| Duration::from_secs_f64(us / 1e6));
         assert_eq!(windows, expected);
-        assert_eq!(polling.turned(true, US(900)), NextStep::Continue);
-        assert_eq!(polling.turned(false, US(949)), NextStep::Continue);
-        assert_eq!(polling.turned(false, US(950)), NextStep::Sleep);
+        assert_eq!(polling.after_iteration(true, US(900)), NextStep::Continue);
+        assert_eq!(polling.after_iteration(false, US(949)), NextStep::Continue);
+        assert_eq!(polling.after_iteration(false, US(950)), NextStep::Sleep);
         assert_eq!(polling.counts().sleeps, 12);
     }
 
@@ -226,8 +226,8 @@ mod tests {
     fn idle_thread_stops_polling() {
         let mut polling = polling(US(100), true);
         (0..5).for_each(|_| polling.slept(US(1_000_000)));
-        assert_eq!(polling.turned(true, US(10)), NextStep::Continue);
-        assert_eq!(polling.turned(false, US(10)), NextStep::Sleep);
+        assert_eq!(polling.after_iteration(true, US(10)), NextStep::Continue);
+        assert_eq!(polling.after_iteration(false, US(10)), NextStep::Sleep);
     }
 
     #[test]
@@ -238,11 +238,14 @@ mod tests {
             for time in [1, 1_000_000] {
                 polling.slept(US(time));
             }
-            assert_eq!(polling.turned(true, US(1)), NextStep::Continue);
+            assert_eq!(polling.after_iteration(true, US(1)), NextStep::Continue);
         }
-        assert_eq!(latency.turned(false, US(9_999)), NextStep::Continue);
-        assert_eq!(latency.turned(false, US(10_001)), NextStep::Sleep);
-        assert_eq!(efficiency.turned(false, US(1)), NextStep::Sleep);
+        assert_eq!(
+            latency.after_iteration(false, US(9_999)),
+            NextStep::Continue
+        );
+        assert_eq!(latency.after_iteration(false, US(10_001)), NextStep::Sleep);
+        assert_eq!(efficiency.after_iteration(false, US(1)), NextStep::Sleep);
     }
 
     #[test]
@@ -256,9 +259,9 @@ mod tests {
     fn polling_is_short_while_others_keep_the_cpu() {
         let mut one = polling(US(100), true);
         (0..2).for_each(|_| one.others.record_yield(Some(US(3000)), US(0)));
-        assert_eq!(one.turned(true, US(10)), NextStep::Continue);
-        assert_eq!(one.turned(false, US(19)), NextStep::Continue);
-        assert_eq!(one.turned(false, US(20)), NextStep::Sleep);
+        assert_eq!(one.after_iteration(true, US(10)), NextStep::Continue);
+        assert_eq!(one.after_iteration(false, US(19)), NextStep::Continue);
+        assert_eq!(one.after_iteration(false, US(20)), NextStep::Sleep);
         assert_eq!(
             one.without_sleep(US(20)),
             NextStep::Continue,
@@ -270,7 +273,7 @@ mod tests {
     fn thread_that_cannot_sleep_yields() {
         let mut polling = polling(US(100), true);
         polling.others.record_yield(Some(US(3)), US(1));
-        assert_eq!(polling.turned(false, US(500)), NextStep::Sleep);
+        assert_eq!(polling.after_iteration(false, US(500)), NextStep::Sleep);
         assert_eq!(polling.without_sleep(US(500)), NextStep::Yield);
     }
 
@@ -278,7 +281,10 @@ mod tests {
     fn fixed_polling_never_yields() {
         let mut latency = polling(US(10_000), false);
         latency.others.record_yield(Some(US(3)), US(0));
-        assert_eq!(latency.turned(true, US(3_000)), NextStep::Continue);
-        assert_eq!(latency.turned(false, US(3_001)), NextStep::Continue);
+        assert_eq!(latency.after_iteration(true, US(3_000)), NextStep::Continue);
+        assert_eq!(
+            latency.after_iteration(false, US(3_001)),
+            NextStep::Continue
+        );
     }
 }

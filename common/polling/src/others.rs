@@ -20,7 +20,7 @@ pub(super) struct Others {
     yield_at: Duration,
     /// How long a yield takes if no thread takes the CPU; zero until measured.
     untaken: Duration,
-    switches: Switches,
+    switches: ContextSwitches,
     /// Evidence that others keep the CPU for long, and until when to assume it.
     evidence: u32,
     assumed_until: Duration,
@@ -57,7 +57,7 @@ impl Others {
             yield_after: YIELD_AFTER,
             yield_at: now + YIELD_INTERVAL,
             untaken: Duration::ZERO,
-            switches: Switches::default(),
+            switches: ContextSwitches::default(),
             evidence: 0,
             assumed_until: now,
         }
@@ -125,12 +125,12 @@ impl Others {
 /// How often the CPU was taken from this thread: at a yield, and by preemption. Both mean that
 /// another thread wanted it.
 #[derive(Debug, Default)]
-struct Switches {
+struct ContextSwitches {
     /// The thread, and its count: tasks move between threads.
     seen: Option<(ThreadId, i64)>,
 }
 
-impl Switches {
+impl ContextSwitches {
     /// Whether there was a switch since the last call; false if unknown.
     fn occurred(&mut self) -> bool {
         // Cannot fail: the arguments are right (getrusage(2)).
@@ -215,7 +215,7 @@ mod tests {
         sched_setaffinity(here, &only).unwrap();
 
         let over = AtomicBool::new(false);
-        let mut switches = Switches::default();
+        let mut switches = ContextSwitches::default();
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {

@@ -29,7 +29,7 @@ const CONFIG: QpConfig = QpConfig {
     exposes: 256,
 };
 
-struct End {
+struct Endpoint {
     provider: Iwarp,
     start: Instant,
     small: Pool,
@@ -37,7 +37,7 @@ struct End {
     events: Vec<Event>,
 }
 
-impl End {
+impl Endpoint {
     fn new(crc: bool) -> Self {
         let config = IwarpConfig {
             crc,
@@ -64,7 +64,7 @@ impl End {
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let now = self.start.elapsed();
         self.provider.submit(now);
         self.provider.poll(now, &mut self.events);
@@ -90,12 +90,12 @@ impl End {
 }
 
 fn serve(crc: bool, ready: &mpsc::Sender<Address>) {
-    let mut end = End::new(crc);
+    let mut end = Endpoint::new(crc);
     let listened = end.provider.listen("127.0.0.1:0".parse().unwrap());
     ready.send(listened.unwrap().1).unwrap();
     let mut events = Vec::new();
     loop {
-        end.turn();
+        end.poll_once();
         std::mem::swap(&mut end.events, &mut events);
         for event in events.drain(..) {
             match event {
@@ -138,7 +138,7 @@ fn serve(crc: bool, ready: &mpsc::Sender<Address>) {
 fn ask(crc: bool, len: usize, depth: usize) {
     let (ready, addr) = mpsc::channel();
     let server = thread::spawn(move || serve(crc, &ready));
-    let mut end = End::new(crc);
+    let mut end = Endpoint::new(crc);
     let now = end.start.elapsed();
     let nothing = PrivateData::empty();
     let qp = end
@@ -151,10 +151,10 @@ fn ask(crc: bool, len: usize, depth: usize) {
         .iter()
         .any(|event| matches!(event, Event::Established { .. }))
     {
-        end.turn();
+        end.poll_once();
     }
     end.events.clear();
-    let expose = |end: &mut End, mut buf: Buf| {
+    let expose = |end: &mut Endpoint, mut buf: Buf| {
         buf.set_len(len).unwrap();
         end.provider.expose(qp, buf, Rights::REMOTE_WRITE).unwrap()
     };
@@ -175,7 +175,7 @@ fn ask(crc: bool, len: usize, depth: usize) {
     }
     let (start, mut done, mut events) = (Instant::now(), 0u64, Vec::new());
     while start.elapsed() < Duration::from_secs_f64(SECONDS) {
-        end.turn();
+        end.poll_once();
         std::mem::swap(&mut end.events, &mut events);
         for event in events.drain(..) {
             match event {
@@ -208,7 +208,7 @@ fn ask(crc: bool, len: usize, depth: usize) {
     );
     end.provider.disconnect(qp);
     while !matches!(end.events.last(), Some(Event::Closed { .. })) {
-        end.turn();
+        end.poll_once();
     }
     server.join().unwrap();
 }

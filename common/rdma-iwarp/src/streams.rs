@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::MsgFlags;
-use nvmeof_rdma::{ACCEPT_PACE, Address, ConnectError, Counted, ListenError, ListenerId};
+use nvmeof_rdma::{ACCEPT_PACE, Address, ConnectError, ConnectionGuard, ListenError, ListenerId};
 use nvmeof_rdma_soft::group::{Acceptor, Arrived};
 use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
@@ -85,7 +85,7 @@ struct Stream {
     /// Consecutive tries without a byte.
     misses: u8,
     /// Counts it in the load of its group member.
-    _counted: Option<Counted>,
+    _guard: Option<ConnectionGuard>,
 }
 
 impl SocketStreams {
@@ -137,7 +137,7 @@ impl SocketStreams {
         socket: Socket,
         unix: bool,
         connecting: bool,
-        counted: Option<Counted>,
+        guard: Option<ConnectionGuard>,
     ) -> io::Result<StreamId> {
         let stream = Stream {
             socket,
@@ -145,7 +145,7 @@ impl SocketStreams {
             connecting,
             hot: false,
             misses: 0,
-            _counted: counted,
+            _guard: guard,
         };
         let interest = interest(stream.unix, false);
         let event = EpollEvent::new(interest, self.streams.next_id());
@@ -348,7 +348,7 @@ impl SocketStreams {
         let (socket, peer) = arrived.connection;
         let unix = arrived.at.socket_addr().is_none();
         socket::prepare(&socket, self.buffer, !unix, &peer);
-        match self.adopt(socket, unix, false, arrived.counted) {
+        match self.adopt(socket, unix, false, arrived.guard) {
             Ok(stream) => events.push(StreamEvent::Incoming {
                 listener: ListenerId(id),
                 stream,

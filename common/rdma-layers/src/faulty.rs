@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{Dice, Faults, Injected, OneIn};
 use nvmeof_rdma::{
-    Address, Answer, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig,
-    QpId, Refused, RemoteSlice, Rights, SrqId, Tag, Work,
+    Address, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig, QpId,
+    Refused, RemoteSlice, Rights, SrqId, Tag, Work, WriteAndSend,
 };
 
 /// A provider that injects faults within the contract, which its user must handle.
@@ -137,7 +137,7 @@ impl<P: Provider> Provider for Faulty<P> {
         result
     }
 
-    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {
         let fault = self.fault(self.faults.refuse_post, self.faults.disconnect);
         if fault == Some(Injected::Refuse) {
             let depth = self.inner.limits().max_sends;

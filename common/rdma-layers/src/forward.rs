@@ -75,8 +75,8 @@ macro_rules! forward {
         }
     };
     (@set_owner $inner:ident) => {
-        fn set_owner(&mut self, qp: ::nvmeof_rdma::QpId, whose: ::nvmeof_rdma::QpOwner) {
-            self.$inner.set_owner(qp, whose);
+        fn set_owner(&mut self, qp: ::nvmeof_rdma::QpId, owner: ::nvmeof_rdma::QpOwner) {
+            self.$inner.set_owner(qp, owner);
         }
     };
     (@local_addr $inner:ident) => {
@@ -185,7 +185,7 @@ macro_rules! forward {
             &mut self,
             qp: ::nvmeof_rdma::QpId,
             tag: ::nvmeof_rdma::Tag,
-            answer: ::nvmeof_rdma::Answer,
+            answer: ::nvmeof_rdma::WriteAndSend,
         ) -> Result<(), ::nvmeof_rdma::PostError> {
             self.$inner.post_response(qp, tag, answer)
         }

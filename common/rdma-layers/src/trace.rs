@@ -8,9 +8,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use nvmeof_rdma::{
-    Address, Answer, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work,
+    Address, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError, PrivateData,
+    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
+    Work, WriteAndSend,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -194,8 +194,8 @@ impl<P: Provider> Provider for Trace<P> {
         result
     }
 
-    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
-        let Answer { local, remote, .. } = &answer;
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {
+        let WriteAndSend { local, remote, .. } = &answer;
         let text = format!(
             "Answer {}+{} to {:?}+{} invalidate {:?}",
             answer.head.len(),

@@ -17,7 +17,7 @@ pub const SYSTEM_FOLDER: &str = "/run/nvmeof";
 /// Peers that may access local memory directly, on connections made by this side. Such a peer
 /// can read and write all registered pools; keys are then only a convention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Give {
+pub enum ShareMemory {
     /// Processes of the same user and of root: they can read and write the memory of this
     /// process anyway (`ptrace(2)`, `/proc/PID/mem`), unless the system forbids that.
     #[default]
@@ -44,7 +44,7 @@ pub struct ShmConfig {
     /// between 64 KiB and 16 MiB; other values are adjusted.
     pub ring: usize,
     /// Peers that may access local memory directly.
-    pub give: Give,
+    pub share_memory: ShareMemory,
     /// Limit on mapped memory of peers in bytes, on accepted connections; 0 for none. A
     /// quarter of it for a user that is neither the own user nor root. Beyond that payload is
     /// copied through rings.
@@ -78,7 +78,7 @@ impl Default for ShmConfig {
             users: vec![user, ROOT],
             mode: 0o600,
             ring: 512 << 10,
-            give: Give::SameUser,
+            share_memory: ShareMemory::SameUser,
             mapped: 1 << 30,
             borrowed: Borrowed::default(),
             spin: Duration::from_micros(50),
@@ -136,9 +136,9 @@ impl ShmConfig {
 
     /// Number of grants on a connection to a process of `user`.
     pub(crate) fn grants_to(&self, user: u32) -> u32 {
-        match self.give {
-            Give::SameUser if user == geteuid().as_raw() || user == ROOT => MOST_GRANTS,
-            Give::SameUser | Give::Never => 0,
+        match self.share_memory {
+            ShareMemory::SameUser if user == geteuid().as_raw() || user == ROOT => MOST_GRANTS,
+            ShareMemory::SameUser | ShareMemory::Never => 0,
         }
     }
 

@@ -4,19 +4,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, Counted, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
-    QpOwner, Tag, Work, WorkKind,
+    CloseReason, ConnectionGuard, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig,
+    QpId, QpOwner, Tag, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
 use crate::channel::Channel;
-use crate::given::Given;
-use crate::grant::Taken;
+use crate::grant::PeerMemory;
 use crate::inbound::{Inbound, Receiver};
 use crate::link::Link;
-use crate::message::{Message, Terms, WAKE_UP};
+use crate::message::{ConnectionParameters, Message, WAKE_UP};
 use crate::outbound::Outbound;
 use crate::record::count;
+use crate::shared_regions::SharedRegions;
 
 /// State of a connection.
 ///
@@ -69,7 +69,7 @@ impl Phase {
 pub(crate) struct Conn {
     pub(crate) id: QpId,
     /// For log lines.
-    pub(crate) whose: QpOwner,
+    pub(crate) owner: QpOwner,
     pub(crate) phase: Phase,
     /// `None` if the connection failed immediately, and at the end.
     pub(crate) link: Option<Link>,
@@ -77,14 +77,14 @@ pub(crate) struct Conn {
     /// The listener; `None` on the active side.
     pub(crate) listener: Option<(ListenerId, SocketAddr)>,
     /// Counts it in the load of its group member.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) guard: Option<ConnectionGuard>,
     /// The local address that the peer connected to, if it is known.
     pub(crate) reached: Option<SocketAddr>,
     pub(crate) config: QpConfig,
     /// RDMA Reads of this side that the peer's request allows.
     pub(crate) peer_reads_in: u32,
     /// Memory that the peer grants.
-    pub(crate) taken: Option<Taken>,
+    pub(crate) peer_memory: Option<PeerMemory>,
     /// Number of local regions that the peer maps, and how many of them it has.
     pub(crate) peer_takes: usize,
     pub(crate) passed: usize,
@@ -111,7 +111,7 @@ pub(crate) struct Conn {
 macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = $conn.peer().map(tracing::field::display);
-        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.owner, $($text)+);
     }};
 }
 pub(crate) use log_peer;
@@ -120,16 +120,16 @@ impl Conn {
     pub(crate) fn new(phase: Phase, listener: Option<(ListenerId, SocketAddr)>) -> Self {
         Self {
             id: QpId(0),
-            whose: QpOwner::default(),
+            owner: QpOwner::default(),
             phase,
             link: None,
             channel: None,
             listener,
-            counted: None,
+            guard: None,
             reached: None,
             config: QpConfig::default(),
             peer_reads_in: 0,
-            taken: None,
+            peer_memory: None,
             peer_takes: 0,
             passed: 0,
             inbound: Inbound::default(),
@@ -215,8 +215,8 @@ impl Conn {
             invalidate: Some(key),
             ..
         } = work
-            && let (Some(taken), Some(channel)) = (&self.taken, &self.channel)
-            && taken.uses(*key, channel)
+            && let (Some(peer_memory), Some(channel)) = (&self.peer_memory, &self.channel)
+            && peer_memory.uses(*key, channel)
         {
             let state = "still using the memory of the key to be invalidated";
             return Err(PostError::WrongState { state });
@@ -235,15 +235,15 @@ impl Conn {
     /// Queues work, which [`transmit`](Self::transmit) publishes to the peer.
     pub(crate) fn post(&mut self, tag: Tag, work: Work) {
         self.unshown = self.unshown.saturating_add(1);
-        let (channel, taken) = (self.channel.as_mut(), self.taken.as_mut());
-        self.outbound.post(tag, work, channel, taken);
+        let (channel, peer_memory) = (self.channel.as_mut(), self.peer_memory.as_mut());
+        self.outbound.post(tag, work, channel, peer_memory);
     }
 
     /// Receives and sends as much as possible. Returns whether there was any progress.
     pub(crate) fn exchange(
         &mut self,
         keys: &mut KeyTable,
-        given: &mut Given,
+        shared_regions: &mut SharedRegions,
         events: &mut Vec<Event>,
     ) -> Result<bool, Fault> {
         let Some(channel) = &mut self.channel else {
@@ -255,10 +255,10 @@ impl Conn {
                 qp: self.id,
                 channel,
                 inbound: &mut self.inbound,
-                taken: self.taken.as_mut(),
+                peer_memory: self.peer_memory.as_mut(),
                 outbound: &mut self.outbound,
                 keys,
-                given,
+                shared_regions,
                 events,
             };
             worked = receiver.receive()?;
@@ -279,7 +279,9 @@ impl Conn {
             return Ok(false);
         };
         self.unshown = 0;
-        let put = self.outbound.transmit(channel, keys, self.taken.as_mut())?;
+        let put = self
+            .outbound
+            .transmit(channel, keys, self.peer_memory.as_mut())?;
         if channel.publish() {
             // This happens for each command if the peer sleeps before each: no allocation.
             self.send_bytes(&WAKE_UP);
@@ -309,8 +311,8 @@ impl Conn {
 }
 
 /// The terms of this side.
-pub(crate) fn terms(config: &QpConfig, private_data: &PrivateData) -> Terms {
-    Terms {
+pub(crate) fn parameters(config: &QpConfig, private_data: &PrivateData) -> ConnectionParameters {
+    ConnectionParameters {
         reads_in: config.reads_in,
         reads_out: config.reads_out,
         private_data: private_data.clone(),

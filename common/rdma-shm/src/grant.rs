@@ -93,7 +93,7 @@ impl Grant {
 ///
 /// This is a private copy, which is checked before each use. A peer that sends an invalid
 /// grant harms only its own memory.
-pub(crate) struct Taken {
+pub(crate) struct PeerMemory {
     regions: Vec<Option<Lender>>,
     /// One entry for each slot, once there is a grant.
     grants: Vec<Grant>,
@@ -108,7 +108,7 @@ const NOTHING: Grant = Grant {
     packed: 0,
 };
 
-impl Taken {
+impl PeerMemory {
     pub(crate) fn new(alive: Arc<dyn fmt::Debug + Send + Sync>) -> Self {
         Self {
             regions: Vec::new(),
@@ -190,7 +190,7 @@ impl Taken {
     }
 }
 
-impl fmt::Debug for Taken {
+impl fmt::Debug for PeerMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Taken")
             .field("regions", &self.regions)

@@ -8,10 +8,10 @@ use nvmeof_rdma_soft::{Access, KeyTable};
 
 use crate::channel::Channel;
 use crate::fault::{codes, fault, key_fault};
-use crate::given::Given;
-use crate::grant::Taken;
+use crate::grant::PeerMemory;
 use crate::outbound::Outbound;
 use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SOLICITED, count, wrong};
+use crate::shared_regions::SharedRegions;
 
 /// Limits on records and bytes per call, so that other connections are served as well.
 const RECORDS: usize = 256;
@@ -67,10 +67,10 @@ pub(crate) struct Receiver<'a> {
     pub(crate) qp: QpId,
     pub(crate) channel: &'a mut Channel,
     pub(crate) inbound: &'a mut Inbound,
-    pub(crate) taken: Option<&'a mut Taken>,
+    pub(crate) peer_memory: Option<&'a mut PeerMemory>,
     pub(crate) outbound: &'a mut Outbound,
     pub(crate) keys: &'a mut KeyTable,
-    pub(crate) given: &'a mut Given,
+    pub(crate) shared_regions: &'a mut SharedRegions,
     pub(crate) events: &'a mut Vec<Event>,
 }
 
@@ -78,9 +78,9 @@ impl Receiver<'_> {
     /// Processes records, up to a limit. Returns whether there were any.
     pub(crate) fn receive(&mut self) -> Result<bool, Fault> {
         let (mut bytes, mut idle) = (0usize, 0);
-        for taken in 0..RECORDS {
+        for processed in 0..RECORDS {
             if !self.channel.is_ready()? {
-                return Ok(taken > 0);
+                return Ok(processed > 0);
             }
             let record = match self.channel.record() {
                 Ok(record) => record,
@@ -105,8 +105,8 @@ impl Receiver<'_> {
 
     /// Ignored if the peer's memory is not mapped.
     fn on_grant(&mut self, record: &Record) {
-        if let Some(taken) = &mut self.taken {
-            taken.grant(record);
+        if let Some(peer_memory) = &mut self.peer_memory {
+            peer_memory.grant(record);
         }
     }
 
@@ -135,7 +135,7 @@ impl Receiver<'_> {
         if let Some(RemoteKey(key)) = invalidated {
             let done = self.keys.invalidate(self.qp, key);
             done.map_err(|why| key_fault(why, key))?;
-            self.given.take_back(key);
+            self.shared_regions.take_back(key);
         }
         self.inbound.filled = 0;
         if let Some((tag, buf)) = self.inbound.recvs.pop_front() {

@@ -6,7 +6,7 @@
 //! validated: a posted receive, exposed memory after a check of the key, the destination of a
 //! read. A peer therefore accesses the rings of its own connections and nothing else.
 //!
-//! If the listening side is a process of the same user or of root ([`Give`]), the connecting
+//! If the listening side is a process of the same user or of root ([`ShareMemory`]), the connecting
 //! side passes its pools as well ([`Pages::Shareable`](nvmeof_memory::Pages::Shareable)).
 //! Keys are then *granted*: the peer reads and writes such memory directly, or maps it as a
 //! buffer ([`map_remote`](nvmeof_rdma::Provider::map_remote)).
@@ -35,7 +35,6 @@ mod channel;
 mod config;
 mod conn;
 mod fault;
-mod given;
 mod grant;
 mod group;
 mod inbound;
@@ -47,8 +46,9 @@ mod probing;
 mod provider;
 mod record;
 mod ring;
+mod shared_regions;
 
 pub use borrowed::Borrowed;
-pub use config::{Give, SYSTEM_FOLDER, ShmConfig, own_folder};
+pub use config::{SYSTEM_FOLDER, ShareMemory, ShmConfig, own_folder};
 pub use probing::{ProbeError, probe};
 pub use provider::Shm;

@@ -30,7 +30,7 @@ pub(crate) const BAD_REQUEST: &str = "its first message is not a request of this
 pub(crate) enum Message {
     /// The passive side accepts.
     Accept {
-        terms: Terms,
+        parameters: ConnectionParameters,
         /// Maximum number of regions of the active side that it maps.
         regions: u32,
     },
@@ -56,7 +56,7 @@ pub(crate) enum Message {
 
 /// Parameters of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct ConnectionParameters {
     /// RDMA Reads that it processes at once.
     pub(crate) reads_in: u32,
     /// RDMA Reads it wants in flight.
@@ -65,7 +65,7 @@ pub(crate) struct Terms {
     pub(crate) private_data: PrivateData,
 }
 
-impl Terms {
+impl ConnectionParameters {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.reads_in.to_le_bytes());
         out.extend_from_slice(&self.reads_out.to_le_bytes());
@@ -92,7 +92,7 @@ pub(crate) struct Request {
     pub(crate) grants: u32,
     /// The address that it connected to.
     pub(crate) sought: IpAddr,
-    pub(crate) terms: Terms,
+    pub(crate) parameters: ConnectionParameters,
 }
 
 impl Request {
@@ -105,7 +105,7 @@ impl Request {
             IpAddr::V6(ip) => ip,
         };
         out.extend_from_slice(&sought.octets());
-        self.terms.write(&mut out);
+        self.parameters.write(&mut out);
         out
     }
 
@@ -118,7 +118,7 @@ impl Request {
             ring: u64::from_le_bytes(*ring),
             grants: u32::from_le_bytes(*grants),
             sought: Ipv6Addr::from(*sought).to_canonical(),
-            terms: Terms::parse(bytes)?,
+            parameters: ConnectionParameters::parse(bytes)?,
         })
     }
 }
@@ -126,10 +126,13 @@ impl Request {
 impl Message {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Accept { terms, regions } => {
+            Self::Accept {
+                parameters,
+                regions,
+            } => {
                 let mut out = vec![ACCEPT];
                 out.extend_from_slice(&regions.to_le_bytes());
-                terms.write(&mut out);
+                parameters.write(&mut out);
                 out
             }
             Self::Reject(private_data) => [&[REJECT][..], private_data].concat(),
@@ -177,7 +180,7 @@ impl Message {
 fn accept(bytes: &[u8]) -> Option<Message> {
     let (regions, bytes) = bytes.split_first_chunk()?;
     Some(Message::Accept {
-        terms: Terms::parse(bytes)?,
+        parameters: ConnectionParameters::parse(bytes)?,
         regions: u32::from_le_bytes(*regions),
     })
 }
@@ -201,8 +204,8 @@ fn printable(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms {
+    fn parameters() -> ConnectionParameters {
+        ConnectionParameters {
             reads_in: 7,
             reads_out: u32::MAX,
             private_data: PrivateData::new(&[9; 196]).unwrap(),
@@ -214,7 +217,7 @@ mod tests {
             ring: 4096,
             grants: 2048,
             sought: sought.parse().unwrap(),
-            terms: terms(),
+            parameters: parameters(),
         }
     }
 
@@ -222,7 +225,7 @@ mod tests {
     fn messages_round_trip() {
         let messages = [
             Message::Accept {
-                terms: terms(),
+                parameters: parameters(),
                 regions: 16,
             },
             Message::Region {

@@ -11,7 +11,7 @@ use nvmeof_rdma_soft::KeyTable;
 
 use crate::channel::Channel;
 use crate::fault::{codes, fault};
-use crate::grant::{Grant, Taken};
+use crate::grant::{Grant, PeerMemory};
 use crate::record::{GRANTS, INVALIDATES, Kind, LAST, Record, SEGMENT, SOLICITED, count};
 
 /// Limits on records and on directly copied bytes per call, so that other connections are
@@ -126,7 +126,7 @@ impl Outbound {
         tag: Tag,
         work: Work,
         channel: Option<&mut Channel>,
-        taken: Option<&mut Taken>,
+        peer_memory: Option<&mut PeerMemory>,
     ) {
         let mut grant = None;
         if let Work::Send { invalidate, .. } = &work {
@@ -137,8 +137,8 @@ impl Outbound {
             if let Some(channel) = channel
                 && self.put_immediately(&work, grant, channel)
             {
-                if let (Some(key), Some(taken)) = (invalidate, taken) {
-                    taken.forget(*key);
+                if let (Some(key), Some(peer_memory)) = (invalidate, peer_memory) {
+                    peer_memory.forget(*key);
                 }
                 return self.sent.push_back(Sent::of(tag, work, true));
             }
@@ -216,7 +216,7 @@ impl Outbound {
         &mut self,
         channel: &mut Channel,
         keys: &mut KeyTable,
-        mut taken: Option<&mut Taken>,
+        mut peer_memory: Option<&mut PeerMemory>,
     ) -> Result<bool, Fault> {
         if let Some(grant) = self.last_grant.take() {
             // No message carried it.
@@ -228,8 +228,8 @@ impl Outbound {
                 Next::Nothing => return Ok(done > 0),
                 Next::Grant => self.put_grant(channel)?,
                 Next::Work => {
-                    let direct = match &mut taken {
-                        Some(taken) => self.work_in_place(taken, channel),
+                    let direct = match &mut peer_memory {
+                        Some(peer_memory) => self.work_in_place(peer_memory, channel),
                         None => None,
                     };
                     copied = copied.saturating_add(direct.unwrap_or(0));
@@ -267,7 +267,7 @@ impl Outbound {
     /// of it goes through the ring. Returns its length in bytes.
     ///
     /// Errors are left to the peer to detect.
-    fn work_in_place(&mut self, taken: &mut Taken, channel: &Channel) -> Option<usize> {
+    fn work_in_place(&mut self, peer_memory: &mut PeerMemory, channel: &Channel) -> Option<usize> {
         if self.put > 0 {
             return None;
         }
@@ -277,14 +277,14 @@ impl Outbound {
             Work::Read { local, remote } => (remote, Rights::REMOTE_READ, local.len()),
             Work::Send { invalidate, .. } => {
                 if let Some(key) = invalidate {
-                    taken.forget(*key);
+                    peer_memory.forget(*key);
                 }
                 return None;
             }
         };
         let len = u32::try_from(len).ok()?;
         let remote = RemoteSlice { len, ..*remote };
-        let mut theirs = taken.lend(&remote, rights, channel)?;
+        let mut theirs = peer_memory.lend(&remote, rights, channel)?;
         // Has the length of the lent memory.
         let copied = match work {
             Work::Read { local, .. } => theirs.copy_out(0, local),

@@ -33,11 +33,11 @@ pub enum ProbeError {
 }
 
 /// Asks whether a process on this host serves `addr` and permits this user. Waits at most
-/// `patience` for the response.
+/// `timeout` for the response.
 ///
 /// # Errors
 /// [`ProbeError`] if not.
-pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result<(), ProbeError> {
+pub fn probe(addr: SocketAddr, config: &ShmConfig, timeout: Duration) -> Result<(), ProbeError> {
     let refused = |why: &str| ProbeError::Refused(why.to_owned());
     let (link, _) = listening::connect(addr, config).map_err(|why| match why.kind() {
         io::ErrorKind::PermissionDenied => refused(&why.to_string()),
@@ -45,8 +45,8 @@ pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result
     })?;
     // A listener that is gone is detected below.
     let _ = link.send(&Message::Probe.to_bytes(), None);
-    if !wait(&link, patience).map_err(ProbeError::Absent)? {
-        let waited = patience;
+    if !wait(&link, timeout).map_err(ProbeError::Absent)? {
+        let waited = timeout;
         return Err(ProbeError::Silent { addr, waited });
     }
     let mut room = [0; ROOM];
@@ -64,8 +64,8 @@ pub fn probe(addr: SocketAddr, config: &ShmConfig, patience: Duration) -> Result
 }
 
 /// Waits until a message can be received. False on time-out.
-fn wait(link: &Link, patience: Duration) -> io::Result<bool> {
-    let until = Instant::now() + patience;
+fn wait(link: &Link, timeout: Duration) -> io::Result<bool> {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::Shm;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn config(folder: &Path) -> ShmConfig {
         ShmConfig {
@@ -116,7 +116,7 @@ mod tests {
                 assert!(events.is_empty(), "a probe causes no event: {events:?}");
                 assert_eq!(provider.next_deadline(), None, "nothing is left of it");
             });
-            let found = probe(addr.parse().unwrap(), asks, PATIENCE);
+            let found = probe(addr.parse().unwrap(), asks, TIMEOUT);
             done.store(true, Ordering::Relaxed);
             found
         })

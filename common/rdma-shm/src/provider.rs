@@ -26,11 +26,11 @@ use nvmeof_rdma_soft::{KeyTable, Slots};
 
 use crate::ShmConfig;
 use crate::conn::{Conn, Phase};
-use crate::given::Given;
 use crate::grant::Grant;
 use crate::group::{Group, Mailbox, SharedListener, Waker};
 use crate::link::Link;
 use crate::listening::Listener;
+use crate::shared_regions::SharedRegions;
 
 /// RDMA between processes on one host.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Core {
     ready: Vec<EpollEvent>,
     keys: KeyTable,
     /// Local memory that peers may access.
-    given: Given,
+    shared_regions: SharedRegions,
     /// Number of connections that are not accepted yet, and, oldest first, those that may not
     /// have sent a request.
     pending: u32,
@@ -93,7 +93,7 @@ impl Shm {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: Vec::new(),
             keys: KeyTable::new(config.limits.max_exposed, seed),
-            given: Given::default(),
+            shared_regions: SharedRegions::default(),
             pending: 0,
             silent: VecDeque::new(),
             listed: Vec::new(),
@@ -182,7 +182,7 @@ impl Drop for Shm {
 
 impl Core {
     fn is_registered(&self, buf: &Buf) -> bool {
-        self.given.find(buf).is_some()
+        self.shared_regions.find(buf).is_some()
     }
 
     /// Logs a line about a peer that was not reported to the owner yet. It is rate limited,
@@ -240,7 +240,7 @@ impl Provider for Shm {
     }
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {
-        self.core.given.register(region);
+        self.core.shared_regions.register(region);
         Ok(())
     }
 
@@ -273,9 +273,9 @@ impl Provider for Shm {
         let _ = self.core.epoll.delete(shared.acceptor());
     }
 
-    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
+    fn set_owner(&mut self, qp: QpId, owner: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp.0) {
-            conn.whose = whose;
+            conn.owner = owner;
         }
     }
 
@@ -364,7 +364,7 @@ impl Provider for Shm {
         let Some(conn) = conn.filter(|conn| conn.is_open()) else {
             return refused(ExposeError::Closed, buf);
         };
-        let Some(number) = core.given.find(&buf) else {
+        let Some(number) = core.shared_regions.find(&buf) else {
             return refused(ExposeError::NotRegistered, buf);
         };
         if conn.config.exposes == 0 {
@@ -375,7 +375,7 @@ impl Provider for Shm {
         if let Some(number) = number
             && number < conn.peer_takes
             && let Some(grant) = Grant::new(&slice, rights, number, start)
-            && core.given.give(slice.key.0, qp)
+            && core.shared_regions.grant(slice.key.0, qp)
         {
             if conn.passed <= number {
                 core.pass_regions(conn, number);
@@ -389,7 +389,7 @@ impl Provider for Shm {
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
         // A key that the peer invalidated is revoked already.
-        if let Some(owner) = self.core.given.owner(key.0)
+        if let Some(owner) = self.core.shared_regions.owner(key.0)
             && let Some(conn) = self.conns.get_mut(owner.0)
         {
             conn.outbound.cancel_grant(key.0);
@@ -402,13 +402,13 @@ impl Provider for Shm {
             }
         }
         let buf = self.core.keys.withdraw(key)?;
-        self.core.given.take_back(key.0);
+        self.core.shared_regions.take_back(key.0);
         Ok(buf)
     }
 
     fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {
         let takes = self.conns.get(qp.0).map_or(0, |conn| conn.peer_takes);
-        let number = self.core.given.find(buf).flatten();
+        let number = self.core.shared_regions.find(buf).flatten();
         number.is_some_and(|number| number < takes)
     }
 
@@ -417,8 +417,8 @@ impl Provider for Shm {
         if conn.phase != Phase::Running {
             return None;
         }
-        let (taken, channel) = (conn.taken.as_ref()?, conn.channel.as_ref()?);
-        taken.lend(&remote, rights, channel)
+        let (peer_memory, channel) = (conn.peer_memory.as_ref()?, conn.channel.as_ref()?);
+        peer_memory.lend(&remote, rights, channel)
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -66,13 +66,13 @@ fn the_peer() {
         }
         "sleeping server" => {
             player.provider.listen(meeting_point()).unwrap();
-            std::thread::sleep(player::PATIENCE);
+            std::thread::sleep(player::TIMEOUT);
         }
         role => panic!("{role}"),
     }
     // Until it is killed; the end of the survivor ends it too.
     while player.closed.is_none() {
-        player.turn();
+        player.poll_once();
     }
 }
 
@@ -104,11 +104,11 @@ fn survive(peer_role: &str) {
         // The connecting side lends memory. The longer runs wait for it.
         let lends = peer_role == "caller" && events >= 100;
         while player.qp.is_none() || player.seen < events || lends && player.lent.is_empty() {
-            player.turn();
+            player.poll_once();
         }
         peer.kill();
         while player.closed.is_none() {
-            player.turn();
+            player.poll_once();
         }
         let reason = player.closed.take().unwrap();
         assert!(
@@ -151,7 +151,7 @@ fn connection_to_silent_server_ends() {
     }
     peer.kill();
     while player.closed.is_none() {
-        player.turn();
+        player.poll_once();
     }
     player.assert_all_back();
     assert_eq!(held(), before);

@@ -43,7 +43,7 @@ impl Pair {
 
 /// A delivery and its two endpoints.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InFlightDelivery {
     pub(crate) between: Pair,
     pub(crate) delivery: Delivery,
 }
@@ -52,12 +52,12 @@ pub(crate) struct Flight {
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     /// By time, then by number: the first sent arrives first.
-    flights: BTreeMap<(Duration, u64), Flight>,
+    flights: BTreeMap<(Duration, u64), InFlightDelivery>,
     sent: u64,
 }
 
 impl Schedule {
-    pub(crate) fn push(&mut self, at: Duration, flight: Flight) {
+    pub(crate) fn push(&mut self, at: Duration, flight: InFlightDelivery) {
         self.flights.insert((at, self.sent), flight);
         self.sent += 1;
     }
@@ -67,7 +67,7 @@ impl Schedule {
     }
 
     /// Takes the next flight that arrives at `now` or before.
-    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<Flight> {
+    pub(crate) fn pop_due(&mut self, now: Duration) -> Option<InFlightDelivery> {
         let first = self.flights.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }

@@ -3,7 +3,7 @@
 //! A [`SimNet`] is a network inside one process. Each [`SimNet::endpoint`] is a provider
 //! ([`Sim`]): complete software iWARP over byte streams of the network. Time is virtual and
 //! moves only by [`SimNet::advance`] or [`SimNet::advance_to_next`]. Bytes arrive in pieces
-//! of random size after random times, receivers have bounded windows, and [`Trouble`] is
+//! of random size after random times, receivers have bounded windows, and [`NetworkFault`] is
 //! injected at random or on demand. Everything depends on one seed: the same seed and the
 //! same calls yield the same run.
 //!
@@ -27,4 +27,4 @@ mod wake_pipe;
 pub use config::{SimChances, SimConfig};
 pub use sim::{Sim, SimNet};
 pub use streams::SimStreams;
-pub use trouble::Trouble;
+pub use trouble::NetworkFault;

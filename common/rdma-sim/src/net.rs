@@ -10,7 +10,7 @@ use nvmeof_rdma_soft::{StreamEvent, StreamId};
 
 use crate::SimConfig;
 use crate::chance;
-use crate::delivery::{Delivery, Flight, Pair, Schedule};
+use crate::delivery::{Delivery, InFlightDelivery, Pair, Schedule};
 use crate::endpoint::{Endpoint, Listener};
 use crate::socket::{Socket, Sockets};
 
@@ -28,7 +28,7 @@ pub(crate) struct Net {
     /// Pairs of endpoints with a cut.
     pub(crate) cuts: BTreeSet<Pair>,
     /// Deliveries that wait for the end of their cut, in order.
-    held: Vec<Flight>,
+    held: Vec<InFlightDelivery>,
     /// Number of connections to refuse, by the address of the listener.
     pub(crate) refusals: BTreeMap<IpAddr, u32>,
     next_port: u16,
@@ -89,7 +89,8 @@ impl Net {
         socket.last_arrival = socket.last_arrival.max(self.now + latency);
         let between = Pair::new(socket.local.ip(), socket.remote.ip());
         let at = socket.last_arrival;
-        self.schedule.push(at, Flight { between, delivery });
+        self.schedule
+            .push(at, InFlightDelivery { between, delivery });
     }
 
     /// Latency of the next piece.
@@ -100,10 +101,11 @@ impl Net {
     /// Sends something that is not addressed to a socket.
     pub(crate) fn send_between(&mut self, between: Pair, after: Duration, delivery: Delivery) {
         let at = self.now + after;
-        self.schedule.push(at, Flight { between, delivery });
+        self.schedule
+            .push(at, InFlightDelivery { between, delivery });
     }
 
-    fn arrive(&mut self, flight: Flight) {
+    fn arrive(&mut self, flight: InFlightDelivery) {
         let heals = matches!(flight.delivery, Delivery::Heal { .. });
         if self.cuts.contains(&flight.between) && !heals {
             self.held.push(flight);
@@ -237,7 +239,7 @@ impl Net {
             .into_iter()
             .partition(|flight| flight.between == between);
         self.held = held;
-        let freed: Vec<Flight> = freed;
+        let freed: Vec<InFlightDelivery> = freed;
         for flight in freed {
             // Immediately: everything still in flight arrives later.
             self.arrive(flight);

@@ -8,7 +8,7 @@ use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 
 use crate::net::Net;
 use crate::streams::lock;
-use crate::{SimChances, SimConfig, SimStreams, Trouble};
+use crate::{NetworkFault, SimChances, SimConfig, SimStreams};
 
 /// A provider on a simulated network.
 pub type Sim = SoftRdma<SimStreams>;
@@ -95,7 +95,7 @@ impl SimNet {
     }
 
     /// Injects `trouble` now.
-    pub fn inject(&self, trouble: Trouble) {
+    pub fn inject(&self, trouble: NetworkFault) {
         lock(&self.net).trouble(trouble);
     }
 

@@ -9,7 +9,7 @@ use crate::net::Net;
 
 /// A fault that affects everything between two endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum NetworkFault {
     /// Every connection breaks; both sides see a reset.
     Reset(IpAddr, IpAddr),
     /// Nothing arrives any more, without a notification.
@@ -23,9 +23,9 @@ pub enum Trouble {
 }
 
 impl Net {
-    pub(crate) fn trouble(&mut self, trouble: Trouble) {
+    pub(crate) fn trouble(&mut self, trouble: NetworkFault) {
         match trouble {
-            Trouble::Reset(one, other) => {
+            NetworkFault::Reset(one, other) => {
                 let between = Pair::new(one, other);
                 let streams = self.sockets.find(|socket| {
                     let ends = Pair::new(socket.local.ip(), socket.remote.ip());
@@ -35,11 +35,11 @@ impl Net {
                     self.send_to(to, Delivery::Reset { to });
                 }
             }
-            Trouble::Cut(one, other) => {
+            NetworkFault::Cut(one, other) => {
                 self.cuts.insert(Pair::new(one, other));
             }
-            Trouble::Heal(one, other) => self.heal(Pair::new(one, other)),
-            Trouble::HalfClose(from, to) => {
+            NetworkFault::Heal(one, other) => self.heal(Pair::new(one, other)),
+            NetworkFault::HalfClose(from, to) => {
                 let streams = self.sockets.find(|socket| {
                     (socket.local.ip(), socket.remote.ip()) == (from, to) && socket.established
                 });
@@ -47,7 +47,7 @@ impl Net {
                     self.shut(stream);
                 }
             }
-            Trouble::Refuse(ip, count) => {
+            NetworkFault::Refuse(ip, count) => {
                 self.refusals.insert(ip, count);
             }
         }

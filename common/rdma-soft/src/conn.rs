@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    Address, Answer, CloseReason, ExposeError, ListenerId, Peer, PostError, PrivateData, QpConfig,
-    QpId, QpOwner, Work, WorkKind,
+    Address, CloseReason, ExposeError, ListenerId, Peer, PostError, PrivateData, QpConfig, QpId,
+    QpOwner, Work, WorkKind, WriteAndSend,
 };
 
 use crate::StreamId;
@@ -81,7 +81,7 @@ pub(crate) struct Conn {
     pub(crate) stream: StreamId,
     pub(crate) remote: Remote,
     /// For log lines.
-    pub(crate) whose: QpOwner,
+    pub(crate) owner: QpOwner,
     pub(crate) phase: Phase,
     /// Whether it was reported to its owner, which gets its events.
     pub(crate) visible: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Conn {
 macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.remote);
-        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.owner, $($text)+);
     }};
 }
 pub(crate) use log_peer;
@@ -154,7 +154,7 @@ impl Conn {
             id: QpId(0),
             stream,
             remote,
-            whose: QpOwner::default(),
+            owner: QpOwner::default(),
             phase,
             visible: false,
             config: QpConfig::default(),
@@ -239,16 +239,16 @@ impl Conn {
         Ok(self)
     }
 
-    /// The connection, if `answer` may be posted.
+    /// The connection, if `reply` may be posted.
     pub(crate) fn may_answer(
         &mut self,
-        answer: &Answer,
+        reply: &WriteAndSend,
         registered: bool,
         max_message: usize,
     ) -> Result<&mut Self, PostError> {
         self.may_send(2, registered)?;
-        let max = max_message.min(answer.remote.len as usize);
-        let len = answer.local.len();
+        let max = max_message.min(reply.remote.len as usize);
+        let len = reply.local.len();
         if len > max {
             return Err(PostError::TooLong { len, max });
         }

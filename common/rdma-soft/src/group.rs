@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use nvmeof_rdma::{Counted, Steering};
+use nvmeof_rdma::{ConnectionGuard, Steering};
 
 /// A listening socket.
 pub trait Acceptor: Debug {
@@ -72,7 +72,7 @@ pub struct Arrived<D: Acceptor> {
     /// The connection.
     pub connection: D::Connection,
     /// Counts it in the load of a member of a group: keep it as long as the connection.
-    pub counted: Option<Counted>,
+    pub guard: Option<ConnectionGuard>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,7 +155,7 @@ impl<D: Acceptor, B: Waker> SharedListener<D, B> {
         let mut arrived = Arrived {
             at: self.acceptor.addr(),
             connection,
-            counted: None,
+            guard: None,
         };
         let (Some(own), Some(steering)) = (own, &self.steering) else {
             return Ok(Some(arrived));
@@ -168,8 +168,11 @@ impl<D: Acceptor, B: Waker> SharedListener<D, B> {
         // If the inbox is full, this member may keep the connection.
         let may_take =
             |number| number == own.number || by_number(number).is_some_and(|it| it.has_room());
-        arrived.counted = steering.choose(peer, may_take);
-        let chosen = arrived.counted.as_ref().map_or(own.number, Counted::member);
+        arrived.guard = steering.choose(peer, may_take);
+        let chosen = arrived
+            .guard
+            .as_ref()
+            .map_or(own.number, ConnectionGuard::member);
         match by_number(chosen) {
             Some(member) if chosen != own.number => member.put(arrived),
             _ => return Ok(Some(arrived)),
@@ -308,7 +311,7 @@ mod tests {
             taken
                 .iter()
                 .flatten()
-                .all(|one| one.at == 7 && one.counted.is_some())
+                .all(|one| one.at == 7 && one.guard.is_some())
         );
     }
 
@@ -347,7 +350,7 @@ mod tests {
     fn provider_alone_accepts_everything() {
         let shared = SharedListener::<_, Flag>::alone(Queue(AtomicU32::new(1)));
         let arrived = shared.accept(None).unwrap().unwrap();
-        assert!(arrived.counted.is_none());
+        assert!(arrived.guard.is_none());
         assert!(shared.accept(None).is_err());
     }
 }

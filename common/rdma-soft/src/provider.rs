@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use nvmeof_memory::{Buf, Region, RegionId};
 use nvmeof_rdma::{
-    Address, Answer, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError,
-    ListenerId, PostError, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, RateLimiter,
-    Refused, RemoteKey, RemoteSlice, Rights, Tag, Work,
+    Address, CloseReason, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId,
+    PostError, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused,
+    RemoteKey, RemoteSlice, Rights, Tag, Work, WriteAndSend,
 };
 
 use crate::conn::{Conn, Phase, Remote, Table};
@@ -193,9 +193,9 @@ impl<S: Streams> Provider for SoftRdma<S> {
         self.streams.name()
     }
 
-    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
+    fn set_owner(&mut self, qp: QpId, owner: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp) {
-            conn.whose = whose;
+            conn.owner = owner;
         }
     }
 
@@ -286,12 +286,12 @@ impl<S: Streams> Provider for SoftRdma<S> {
         Ok(())
     }
 
-    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
-        let registered = self.is_registered(&answer.local);
+    fn post_response(&mut self, qp: QpId, tag: Tag, reply: WriteAndSend) -> Result<(), PostError> {
+        let registered = self.is_registered(&reply.local);
         let max_message = self.config.limits.max_message as usize;
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        let conn = conn.may_answer(&answer, registered, max_message)?;
-        conn.outbound.post_response(tag, answer);
+        let conn = conn.may_answer(&reply, registered, max_message)?;
+        conn.outbound.post_response(tag, reply);
         conn.list_in(&mut self.listed);
         Ok(())
     }

@@ -35,17 +35,17 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Inserts `thing` and returns its key. Keys have 63 bits: callers may use the highest
+    /// Inserts `item` and returns its key. Keys have 63 bits: callers may use the highest
     /// bit for themselves.
-    pub fn insert(&mut self, thing: T) -> u64 {
+    pub fn insert(&mut self, item: T) -> u64 {
         let id = self.next_id();
         match self.free.pop() {
             Some(index) => {
                 if let Some((_, place)) = self.slots.get_mut(index as usize) {
-                    *place = Some(thing);
+                    *place = Some(item);
                 }
             }
-            None => self.slots.push((0, Some(thing))),
+            None => self.slots.push((0, Some(item))),
         }
         id
     }
@@ -65,8 +65,8 @@ impl<T> Slots<T> {
     /// All values and their keys.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let numbered = (0u32..).zip(&self.slots);
-        numbered.filter_map(|(index, (generation, thing))| {
-            Some((id(index, *generation), thing.as_ref()?))
+        numbered.filter_map(|(index, (generation, item))| {
+            Some((id(index, *generation), item.as_ref()?))
         })
     }
 
@@ -74,26 +74,26 @@ impl<T> Slots<T> {
     #[must_use]
     pub fn get(&self, name: u64) -> Option<&T> {
         let (index, generation) = split(name);
-        let (current, thing) = self.slots.get(index as usize)?;
-        thing.as_ref().filter(|_| *current == generation)
+        let (current, item) = self.slots.get(index as usize)?;
+        item.as_ref().filter(|_| *current == generation)
     }
 
     /// The value with the key `name`, if it exists.
     pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let (index, generation) = split(name);
-        let (current, thing) = self.slots.get_mut(index as usize)?;
-        thing.as_mut().filter(|_| *current == generation)
+        let (current, item) = self.slots.get_mut(index as usize)?;
+        item.as_mut().filter(|_| *current == generation)
     }
 
     /// Removes the value with the key `name`.
     pub fn remove(&mut self, name: u64) -> Option<T> {
         self.get(name)?;
         let (index, _) = split(name);
-        let (generation, thing) = self.slots.get_mut(index as usize)?;
+        let (generation, item) = self.slots.get_mut(index as usize)?;
         // 31 bits: the highest bit of a key belongs to the caller.
         *generation = generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(index);
-        thing.take()
+        item.take()
     }
 }
 

@@ -61,7 +61,7 @@ fn main() {
         }
         ["cycles", addr, count] => cycles(addr.parse().unwrap(), count.parse().unwrap()),
         ["group", addr, members, count] => {
-            in_turn(
+            round_robin(
                 addr.parse().unwrap(),
                 members.parse().unwrap(),
                 count.parse().unwrap(),
@@ -128,7 +128,7 @@ impl Side {
 }
 
 /// Polls all sides once, and waits briefly if there is no progress.
-fn turn(sides: &mut [Side], start: Instant) {
+fn poll_once(sides: &mut [Side], start: Instant) {
     let mut any = false;
     for side in sides.iter_mut() {
         let now = start.elapsed();
@@ -149,7 +149,7 @@ fn turn(sides: &mut [Side], start: Instant) {
 fn wait<T>(sides: &mut [Side], at: usize, start: Instant, pick: impl Fn(&Event) -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        turn(sides, start);
+        poll_once(sides, start);
         for event in std::mem::take(&mut sides[at].events) {
             if let Some(found) = pick(&event) {
                 return found;
@@ -214,7 +214,7 @@ fn cycles(addr: IpAddr, count: u32) {
     // Connections that wait for their peer have time to end.
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        turn(&mut sides, start);
+        poll_once(&mut sides, start);
     }
     println!("at rest");
     // The caller checks now what is left.
@@ -222,7 +222,7 @@ fn cycles(addr: IpAddr, count: u32) {
     let _ = std::io::stdin().read_line(&mut line);
 }
 
-fn in_turn(addr: IpAddr, members: usize, count: usize) {
+fn round_robin(addr: IpAddr, members: usize, count: usize) {
     let mut sides = vec![Side::new(or_exit(new(VerbsConfig::default())))];
     sides.extend(
         or_exit(group(VerbsConfig::default(), &Steering::new(members)))
@@ -242,7 +242,7 @@ fn in_turn(addr: IpAddr, members: usize, count: usize) {
     let mut stand = 0;
     let end = Instant::now() + Duration::from_secs(20);
     while (got.iter().sum::<usize>(), stand) != (count, count) {
-        turn(&mut sides, start);
+        poll_once(&mut sides, start);
         for (side, got) in sides[1..].iter_mut().zip(&mut got) {
             for event in std::mem::take(&mut side.events) {
                 if let Some(qp) = is_request(&event) {
@@ -271,7 +271,7 @@ fn traffic(addr: IpAddr, seconds: u64) {
     println!("traffic");
     let (mut messages, mut closed) = (0u64, 0);
     while closed < 2 && start.elapsed() < Duration::from_secs(seconds) {
-        turn(&mut sides, start);
+        poll_once(&mut sides, start);
         for end in [0, 1] {
             for event in std::mem::take(&mut sides[end].events) {
                 match event {
@@ -294,13 +294,13 @@ fn traffic(addr: IpAddr, seconds: u64) {
     if closed == 2 {
         // A new connection as soon as the device is back.
         while start.elapsed() < Duration::from_secs(seconds) {
-            turn(&mut sides, start);
+            poll_once(&mut sides, start);
             for side in &mut sides {
                 side.events.clear();
             }
             if device_for_local(SocketAddr::new(addr, 0)).is_ok_and(|device| device.is_some()) {
                 std::thread::sleep(Duration::from_secs(2));
-                turn(&mut sides, start);
+                poll_once(&mut sides, start);
                 connect(&mut sides, 1, at, start);
                 println!("connected again");
                 return;
@@ -317,6 +317,6 @@ fn watch(addr: IpAddr, seconds: u64) {
     println!("listening on {at}");
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
-        turn(&mut sides, start);
+        poll_once(&mut sides, start);
     }
 }

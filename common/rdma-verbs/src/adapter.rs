@@ -12,8 +12,8 @@ use crate::domain::Domain;
 use crate::shared::Shared;
 use crate::siw::{self, Blocker};
 use crate::sys::{
-    CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, Drawn, MemoryWindow,
-    ProtectionDomain, SharedReceiveQueue, set_nonblocking,
+    CmId, CompletionChannel, CompletionQueue, Context, ContextKey, DeviceAttr, MemoryWindow,
+    ProtectionDomain, SharedReceiveQueue, SrqHandle, set_nonblocking,
 };
 use crate::windows::Windows;
 
@@ -252,9 +252,9 @@ impl Adapter {
     }
 
     /// The parts for a queue pair that uses the shared receive queue.
-    pub(crate) fn drawn(&self) -> Option<Drawn> {
+    pub(crate) fn srq_handle(&self) -> Option<SrqHandle> {
         let receives = self.receives.as_ref()?;
-        Some(Drawn {
+        Some(SrqHandle {
             srq: Arc::clone(receives.srq()),
             cq: Arc::clone(&self.queues.get(receives.queue)?.cq),
         })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, Counted, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId, QpOwner,
+    CloseReason, ConnectionGuard, ListenerId, Outcome, PostError, PrivateData, QpConfig, QpId,
+    QpOwner,
 };
 
 use crate::adapter::AdapterId;
@@ -82,7 +83,7 @@ pub(crate) struct Stopped {
 
 /// A queue pair's use of the shared receive queue of a device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draw {
+pub(crate) struct SrqUse {
     pub(crate) of: AdapterId,
     /// Messages that its peer may send before the first one gets its response.
     pub(crate) recvs: u32,
@@ -98,10 +99,10 @@ pub(crate) struct Conn {
     pub(crate) config: QpConfig,
     pub(crate) listener: Option<ListenerId>,
     /// Counts it in the load of its group member.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) guard: Option<ConnectionGuard>,
     pub(crate) peer: SocketAddr,
     /// For log lines.
-    pub(crate) whose: QpOwner,
+    pub(crate) owner: QpOwner,
     /// The call that connects it, if it may block.
     pub(crate) pending_call: Option<Arc<PendingCall<Retired>>>,
     /// The outcome of that call is pending in connection management: until it arrives,
@@ -137,7 +138,7 @@ pub(crate) struct Conn {
     /// It has work to post at the next submit.
     pub(crate) listed: bool,
     /// The shared receive queue that it uses, if any.
-    pub(crate) draws: Option<Draw>,
+    pub(crate) draws: Option<SrqUse>,
     /// Its device consumes no more receives for it.
     pub(crate) drew_last: bool,
     /// Its device had the time to report its refusal to the peer.
@@ -150,7 +151,7 @@ pub(crate) struct Conn {
 macro_rules! log_peer {
     ($level:ident, $conn:expr, $($text:tt)+) => {{
         let peer = tracing::field::display($conn.peer);
-        ::nvmeof_rdma::log_conn!($level, peer, &$conn.whose, $($text)+);
+        ::nvmeof_rdma::log_conn!($level, peer, &$conn.owner, $($text)+);
     }};
 }
 pub(crate) use log_peer;
@@ -164,9 +165,9 @@ impl Conn {
             link: None,
             config: QpConfig::default(),
             listener: None,
-            counted: None,
+            guard: None,
             peer,
-            whose: QpOwner::default(),
+            owner: QpOwner::default(),
             pending_call: None,
             awaits_answer: false,
             private_data: PrivateData::empty(),

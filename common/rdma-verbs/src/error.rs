@@ -170,8 +170,8 @@ mod tests {
                 assert!(text.contains(object) && text.contains(remedy), "{text}");
             }
         }
-        let said = || io::Error::from_raw_os_error(libc::ENODEV);
-        let [modules, ..] = of_kernel(said);
+        let message = || io::Error::from_raw_os_error(libc::ENODEV);
+        let [modules, ..] = of_kernel(message);
         assert!(
             modules.to_string().contains("(no such device): `modprobe"),
             "{modules}"

@@ -159,16 +159,16 @@ impl Listener {
             private_data: event.private_data,
             reads_in: event.reads_in,
             reads_out: event.reads_out,
-            counted: None,
+            guard: None,
         });
         let peer = request.id.peer_addr().unwrap_or(self.addr).ip();
         let mut open: Vec<_> = self.members.iter().collect();
         let takes =
             |open: &[&Arc<Mailbox>], number| open.iter().position(|it| it.number() == number);
-        while let Some(counted) = steering.choose(peer, |number| takes(&open, number).is_some())
-            && let Some(at) = takes(&open, counted.member())
+        while let Some(guard) = steering.choose(peer, |number| takes(&open, number).is_some())
+            && let Some(at) = takes(&open, guard.member())
         {
-            request.counted = Some(counted);
+            request.guard = Some(guard);
             match open.swap_remove(at).put_request(request) {
                 Ok(()) => return,
                 Err(back) => request = back,

@@ -100,7 +100,7 @@ pub(crate) fn unavailable(source: io::Error) -> VerbsError {
 ///
 /// # Errors
 /// Names what is missing if there are no devices.
-pub(crate) fn lower(limits: &mut Limits) -> Result<(), VerbsError> {
+pub(crate) fn lower_limits(limits: &mut Limits) -> Result<(), VerbsError> {
     let mut found: Option<Limits> = None;
     for context in contexts()? {
         let call = |source| VerbsError::Call {

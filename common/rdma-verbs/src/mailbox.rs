@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmeof_rdma::{Counted, PrivateData, QpId};
+use nvmeof_rdma::{ConnectionGuard, PrivateData, QpId};
 
 use crate::link::Room;
 use crate::lock::lock;
@@ -38,7 +38,7 @@ pub(crate) struct Request {
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
     /// Counts it in the load of a group member.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) guard: Option<ConnectionGuard>,
 }
 
 /// Messages for one provider, and the eventfd that wakes it.

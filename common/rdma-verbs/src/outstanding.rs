@@ -101,7 +101,7 @@ impl<T> Outstanding<T> {
     }
 
     /// Number of returned requests.
-    pub(crate) fn came_back(&self) -> u64 {
+    pub(crate) fn returned(&self) -> u64 {
         self.first
     }
 

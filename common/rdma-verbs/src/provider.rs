@@ -128,7 +128,7 @@ pub fn group(config: VerbsConfig, steering: &Steering) -> Result<Vec<Verbs>, Ver
 }
 
 fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
-    machine::lower(&mut config.limits)?;
+    machine::lower_limits(&mut config.limits)?;
     Ok(config)
 }
 
@@ -213,7 +213,7 @@ impl Verbs {
         let id = AdapterId(u32::try_from(index).unwrap_or(u32::MAX));
         let watched = self.watch(&adapter, id);
         watched.map_err(call("waiting for the RDMA device"))?;
-        adapter.anchor = local.and_then(|local| self.anchor(local, id));
+        adapter.anchor = local.and_then(|local| self.bind_to_device(local, id));
         tracing::debug!(device = adapter.name, "using an RDMA device");
         if let Some(place) = self.adapters.get_mut(index) {
             *place = Some(adapter);
@@ -232,7 +232,7 @@ impl Verbs {
     }
 
     /// Creates an id that is bound to the device only: it gets the events about the device.
-    fn anchor(&self, mut addr: SocketAddr, adapter: AdapterId) -> Option<CmId> {
+    fn bind_to_device(&self, mut addr: SocketAddr, adapter: AdapterId) -> Option<CmId> {
         addr.set_port(0);
         let anchor = CmId::new(&self.channel, ANCHOR | u64::from(adapter.0)).ok()?;
         anchor.bind(addr).ok()?;
@@ -315,9 +315,9 @@ impl Provider for Verbs {
         });
     }
 
-    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
+    fn set_owner(&mut self, qp: QpId, owner: QpOwner) {
         if let Some(conn) = self.conns.get_mut(qp) {
-            conn.whose = whose;
+            conn.owner = owner;
         }
     }
 

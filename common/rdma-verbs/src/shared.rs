@@ -64,7 +64,7 @@ impl Shared {
     }
 
     /// Records that the device has created the queue pair.
-    pub(crate) fn draws(&mut self, number: u32, qp: QpId) {
+    pub(crate) fn add_user(&mut self, number: u32, qp: QpId) {
         self.drawing.insert(number, qp);
     }
 
@@ -74,12 +74,12 @@ impl Shared {
     }
 
     /// All queue pairs that use it.
-    pub(crate) fn drawers(&self) -> impl Iterator<Item = QpId> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = QpId> {
         self.drawing.values().copied()
     }
 
     /// The queue pair with that number.
-    pub(crate) fn drawer(&self, number: u32) -> Option<QpId> {
+    pub(crate) fn user(&self, number: u32) -> Option<QpId> {
         self.drawing.get(&number).copied()
     }
 

@@ -89,7 +89,7 @@ pub(crate) fn internal_entries(attr: &DeviceAttr, config: &QpConfig) -> u32 {
 }
 
 /// Properties of a created queue pair.
-pub(crate) struct Made {
+pub(crate) struct CreatedQp {
     /// Maximum inline data of a send in bytes.
     pub(crate) inline: usize,
     /// Entries of the send queue for internal requests.
@@ -104,12 +104,12 @@ pub(crate) fn make_qp(
     parts: &QpParts,
     wanted: QpSizes,
     internal: u32,
-) -> io::Result<Made> {
+) -> io::Result<CreatedQp> {
     let mut attempts = attempts(wanted, internal).peekable();
     while let Some((sizes, extra)) = attempts.next() {
         match cm.create_qp(parts, sizes) {
             Ok(inline) => {
-                return Ok(Made {
+                return Ok(CreatedQp {
                     inline: inline as usize,
                     extra,
                     unused: wanted.sends.saturating_sub(sizes.sends),

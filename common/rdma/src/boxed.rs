@@ -6,9 +6,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice,
-    Rights, SharedReceives, SrqId, Tag, Work,
+    Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -70,7 +70,7 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).post(qp, tag, work)
     }
 
-    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {
         (**self).post_response(qp, tag, answer)
     }
 
@@ -119,8 +119,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).map_remote(qp, remote, rights)
     }
 
-    fn set_owner(&mut self, qp: QpId, whose: QpOwner) {
-        (**self).set_owner(qp, whose);
+    fn set_owner(&mut self, qp: QpId, owner: QpOwner) {
+        (**self).set_owner(qp, owner);
     }
 
     fn local_addr(&self, qp: QpId) -> Option<Address> {

@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn every_error_number_has_text_and_remedy() {
         for number in 1..134 {
-            let said = explain(&io::Error::from_raw_os_error(number));
-            assert!(!said.contains("os error"), "{number}: {said}");
-            assert!(said.contains("; "), "{number}: {said}");
+            let message = explain(&io::Error::from_raw_os_error(number));
+            assert!(!message.contains("os error"), "{number}: {message}");
+            assert!(message.contains("; "), "{number}: {message}");
         }
     }
 
@@ -124,9 +124,12 @@ mod tests {
     fn description_has_neither_number_nor_remedy() {
         for number in 1..134 {
             let error = io::Error::from_raw_os_error(number);
-            let (said, explained) = (describe(&error), explain(&error));
-            assert!(!said.contains(['(', ';']), "{number}: {said}");
-            assert!(explained.starts_with(&format!("{said}; ")), "{explained}");
+            let (message, explained) = (describe(&error), explain(&error));
+            assert!(!message.contains(['(', ';']), "{number}: {message}");
+            assert!(
+                explained.starts_with(&format!("{message}; ")),
+                "{explained}"
+            );
         }
     }
 

@@ -40,9 +40,9 @@ mod inline;
 mod key;
 mod params;
 mod provider;
+mod qp_owner;
 mod rate_limiter;
 mod steering;
-mod whose;
 mod work;
 
 pub use address::{
@@ -56,7 +56,7 @@ pub use inline::{Bytes, Inline, PrivateData, TooLong};
 pub use key::{RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};
 pub use provider::{ACCEPT_PACE, Progress, Provider};
+pub use qp_owner::QpOwner;
 pub use rate_limiter::RateLimiter;
-pub use steering::{Counted, Lightened, Steering};
-pub use whose::QpOwner;
-pub use work::{Answer, Outcome, Work, WorkKind};
+pub use steering::{ConnectionGuard, LightGuard, Steering};
+pub use work::{Outcome, Work, WorkKind, WriteAndSend};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, Answer, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
+    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work,
+    SrqId, Tag, Work, WriteAndSend,
 };
 
 /// Minimum interval between accepted connections while commands of other hosts are served.
@@ -102,7 +102,7 @@ pub trait Provider: Send {
 
     /// Sets the host, subsystem and queue of the queue pair. The owner calls it when it knows
     /// them, and again when it knows more. Each later log line about the peer names them.
-    fn set_owner(&mut self, _qp: QpId, _whose: QpOwner) {}
+    fn set_owner(&mut self, _qp: QpId, _owner: QpOwner) {}
 
     /// The local address that the peer of `qp` connected to. `None` if it is unknown, and for
     /// a closed queue pair.
@@ -214,7 +214,7 @@ pub trait Provider: Send {
     /// # Errors
     /// [`PostError`] when one of them cannot be posted. The Write may be queued nevertheless
     /// and then returns: the only remedy is to [`disconnect`](Self::disconnect).
-    fn post_response(&mut self, qp: QpId, tag: Tag, answer: Answer) -> Result<(), PostError> {
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {
         for work in answer.into_works() {
             self.post(qp, tag, work).map_err(|refused| refused.why)?;
         }

@@ -33,7 +33,7 @@ struct Member {
 
 /// Counts a connection of one member until it is dropped.
 #[derive(Debug)]
-pub struct Counted {
+pub struct ConnectionGuard {
     steering: Steering,
     member: usize,
     peer: IpAddr,
@@ -41,7 +41,7 @@ pub struct Counted {
 
 /// Makes a connection count as [`LIGHT`](Steering::LIGHT) until it is dropped.
 #[derive(Debug)]
-pub struct Lightened {
+pub struct LightGuard {
     steering: Steering,
     member: usize,
 }
@@ -74,7 +74,11 @@ impl Steering {
     /// Chooses the member for a connection of `peer`, among those for which `may_take`
     /// returns true. `None` if there is none.
     #[must_use]
-    pub fn choose(&self, peer: IpAddr, may_take: impl Fn(usize) -> bool) -> Option<Counted> {
+    pub fn choose(
+        &self,
+        peer: IpAddr,
+        may_take: impl Fn(usize) -> bool,
+    ) -> Option<ConnectionGuard> {
         let mut table = self.lock();
         let count = table.members.len();
         let (next, members) = (table.next, table.members.iter().enumerate());
@@ -87,19 +91,19 @@ impl Steering {
         table.next = (member + 1) % count;
         table.add(member, peer)?;
         drop(table);
-        Some(self.counted(member, peer))
+        Some(self.guard(member, peer))
     }
 
     /// Counts a connection of this member; `None` if the member does not exist.
     #[must_use]
-    pub fn place(&self, member: usize, peer: IpAddr) -> Option<Counted> {
+    pub fn add(&self, member: usize, peer: IpAddr) -> Option<ConnectionGuard> {
         self.lock().add(member, peer)?;
-        Some(self.counted(member, peer))
+        Some(self.guard(member, peer))
     }
 
-    fn counted(&self, member: usize, peer: IpAddr) -> Counted {
+    fn guard(&self, member: usize, peer: IpAddr) -> ConnectionGuard {
         let steering = self.clone();
-        Counted {
+        ConnectionGuard {
             steering,
             member,
             peer,
@@ -108,12 +112,12 @@ impl Steering {
 
     /// Makes one of the member's connections count as [`LIGHT`](Steering::LIGHT).
     #[must_use]
-    pub fn lighten(&self, member: usize) -> Lightened {
+    pub fn lighten(&self, member: usize) -> LightGuard {
         if let Some(at) = self.lock().members.get_mut(member) {
             at.load = at.load.saturating_sub(Self::FULL - Self::LIGHT);
         }
         let steering = self.clone();
-        Lightened { steering, member }
+        LightGuard { steering, member }
     }
 
     /// Total load of a member's connections.
@@ -139,7 +143,7 @@ impl Table {
     }
 }
 
-impl Counted {
+impl ConnectionGuard {
     /// The member that has the connection.
     #[must_use]
     pub fn member(&self) -> usize {
@@ -147,7 +151,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut table = self.steering.lock();
         let Some(member) = table.members.get_mut(self.member) else {
@@ -163,7 +167,7 @@ impl Drop for Counted {
     }
 }
 
-impl Drop for Lightened {
+impl Drop for LightGuard {
     fn drop(&mut self) {
         if let Some(member) = self.steering.lock().members.get_mut(self.member) {
             member.load = member.load.saturating_add(Steering::FULL - Steering::LIGHT);
@@ -183,7 +187,7 @@ mod tests {
         true
     }
 
-    fn members(places: &[Counted], count: usize) -> Vec<usize> {
+    fn members(places: &[ConnectionGuard], count: usize) -> Vec<usize> {
         let of = |member| {
             places
                 .iter()
@@ -228,8 +232,8 @@ mod tests {
     #[test]
     fn equal_load_selects_member_with_fewest_of_peer() {
         let steering = Steering::new(2);
-        let a = steering.place(0, peer(1)).unwrap();
-        let b = steering.place(1, peer(2)).unwrap();
+        let a = steering.add(0, peer(1)).unwrap();
+        let b = steering.add(1, peer(2)).unwrap();
         assert_eq!(steering.choose(peer(1), all).unwrap().member(), 1);
         assert_eq!(steering.choose(peer(2), all).unwrap().member(), 0);
         drop((a, b));
@@ -274,6 +278,6 @@ mod tests {
         assert_eq!(members(&places, 4), [10, 0, 10, 10]);
         assert!(steering.choose(peer(1), |_| false).is_none());
         assert!(Steering::new(0).choose(peer(1), all).is_none());
-        assert!(steering.place(4, peer(1)).is_none());
+        assert!(steering.add(4, peer(1)).is_none());
     }
 }

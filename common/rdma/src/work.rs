@@ -37,7 +37,7 @@ pub enum Work {
 
 /// An RDMA Write and the message behind it: the response to a command that reads data.
 #[derive(Debug)]
-pub struct Answer {
+pub struct WriteAndSend {
     /// The data.
     pub local: Buf,
     /// Destination; at least as long as `local`.
@@ -71,7 +71,7 @@ pub enum Outcome {
     Failed(Box<CloseReason>),
 }
 
-impl Answer {
+impl WriteAndSend {
     /// The same as two work requests.
     #[must_use]
     pub fn into_works(self) -> [Work; 2] {

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nvmeof_memory::{Buf, Region};
 
 use crate::lent::{Lent, MAX_PIECES};
-use crate::pieces::{LeftOut, locked_memory_limit, register_piece};
+use crate::pieces::{NotRegistered, locked_memory_limit, register_piece};
 
 /// The result of registering regions as fixed buffers. Displays as one line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Registered {
     /// Bytes used without registration.
     pub left_out: u64,
     /// Why some were left out, `None` when none were.
-    pub why: Option<LeftOut>,
+    pub why: Option<NotRegistered>,
 }
 
 impl fmt::Display for Registered {
@@ -100,13 +100,13 @@ impl Fixed {
         }
         let first = u16::try_from(count).ok().filter(|_| count <= MOST);
         let Some(first) = first else {
-            outcome.why = Some(LeftOut::Kernel(Errno::E2BIG));
+            outcome.why = Some(NotRegistered::Kernel(Errno::E2BIG));
             return outcome;
         };
         let table = u32::from(first) + u32::from(self.lent_pieces);
         self.has_table = submitter.register_buffers_sparse(table).is_ok();
         if !self.has_table {
-            outcome.why = Some(LeftOut::OldKernel);
+            outcome.why = Some(NotRegistered::OldKernel);
             return outcome;
         }
         self.fill(submitter, &mut outcome);
@@ -140,7 +140,7 @@ impl Fixed {
                         outcome.left_out -= bytes as u64;
                     }
                     Err(errno) => {
-                        outcome.why.get_or_insert(LeftOut::of(errno, limit));
+                        outcome.why.get_or_insert(NotRegistered::of(errno, limit));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use io_uring::Submitter;
 use nix::errno::Errno;
 use nvmeof_memory::{Buf, RegionId, WeakRegion};
 
-use crate::pieces::{LeftOut, clear_piece, locked_memory_limit, register_piece};
+use crate::pieces::{NotRegistered, clear_piece, locked_memory_limit, register_piece};
 
 /// Bytes of a piece. Registering allocates and locks its pages, which delays the reactor:
 /// less than a millisecond for this size. It is the size of a hugepage.
@@ -32,7 +32,7 @@ pub(crate) struct Lent {
     of_region: usize,
     /// Why the kernel refused the last registration, until one succeeds or a piece is
     /// released.
-    refused: Option<LeftOut>,
+    refused: Option<NotRegistered>,
     /// Submissions until the next attempt.
     retry_after: u16,
     /// The limit on locked memory in bytes.
@@ -109,7 +109,7 @@ impl Lent {
         };
         if let Err(errno) = registered {
             self.retry_after = RETRY_AFTER;
-            self.refused = Some(LeftOut::of(errno, self.limit));
+            self.refused = Some(NotRegistered::of(errno, self.limit));
             return None;
         }
         self.free.pop();
@@ -170,7 +170,7 @@ impl Lent {
     }
 
     /// Why the kernel refused the last registration.
-    pub(crate) fn refused(&self) -> Option<LeftOut> {
+    pub(crate) fn refused(&self) -> Option<NotRegistered> {
         self.refused
     }
 }
@@ -210,7 +210,7 @@ mod tests {
         let buf = lender.lend(0, 0, 4096).unwrap();
         let mut lent = Lent::new(0, MAX_PIECES);
         assert_eq!(lent.index(&ring.submitter(), &buf), None);
-        assert_eq!(lent.refused(), Some(LeftOut::Kernel(Errno::ENXIO)));
+        assert_eq!(lent.refused(), Some(NotRegistered::Kernel(Errno::ENXIO)));
         assert_eq!(lent.retry_after, RETRY_AFTER);
         // From now on registrations succeed.
         ring.submitter().register_buffers_sparse(8).unwrap();
@@ -287,7 +287,7 @@ mod tests {
         let mut lent = Lent::new(0, MAX_PIECES);
         lent.limit = Some(8191);
         assert_eq!(lent.index(&ring.submitter(), &buf), None);
-        assert_eq!(lent.refused(), Some(LeftOut::Limit(8191)));
+        assert_eq!(lent.refused(), Some(NotRegistered::Limit(8191)));
         let mut lent = Lent::new(0, MAX_PIECES);
         lent.limit = Some(8192);
         let empty = lender.lend(1, 0, 0).unwrap();

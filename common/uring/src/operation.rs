@@ -24,14 +24,14 @@ pub enum WriteMode {
 #[derive(Debug)]
 pub struct Refused<T> {
     /// Why.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The buffer, returned to the caller.
     pub back: T,
 }
 
 /// Why an operation was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum RefusalReason {
     /// The maximum number of operations is in flight: retry after
     /// [`Ring::reap`](crate::Ring::reap).
     #[error("the ring is full")]
@@ -149,9 +149,13 @@ impl Uring {
         index
     }
 
-    fn transfer(&self, file: FileId, buf: &Buf) -> Result<(types::Fixed, squeue::Flags, u32), Why> {
-        let (slot, flags) = self.files.slot(file).ok_or(Why::UnknownFile)?;
-        let len = u32::try_from(buf.len()).map_err(|_| Why::TooLong)?;
+    fn transfer(
+        &self,
+        file: FileId,
+        buf: &Buf,
+    ) -> Result<(types::Fixed, squeue::Flags, u32), RefusalReason> {
+        let (slot, flags) = self.files.slot(file).ok_or(RefusalReason::UnknownFile)?;
+        let len = u32::try_from(buf.len()).map_err(|_| RefusalReason::TooLong)?;
         Ok((types::Fixed(slot), flags, len))
     }
 
@@ -172,7 +176,7 @@ impl Uring {
         else {
             return Ok(());
         };
-        let why = Why::Full;
+        let why = RefusalReason::Full;
         Err(Refused { why, back })
     }
 
@@ -186,9 +190,10 @@ impl Uring {
     ) -> Result<(), Refused<()>> {
         let refused = |why| Refused { why, back: () };
         let slot = self.files.slot(file);
-        let (slot, flags) = slot.ok_or_else(|| refused(Why::UnknownFile))?;
+        let (slot, flags) = slot.ok_or_else(|| refused(RefusalReason::UnknownFile))?;
         let entry = entry(types::Fixed(slot)).flags(flags);
         // SAFETY: as the caller promises.
-        unsafe { self.start(InFlight { tag, buf: None }, entry) }.map_err(|_| refused(Why::Full))
+        unsafe { self.start(InFlight { tag, buf: None }, entry) }
+            .map_err(|_| refused(RefusalReason::Full))
     }
 }

@@ -10,7 +10,7 @@ use crate::errno::errno_of;
 
 /// Why memory was not registered as fixed buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeftOut {
+pub enum NotRegistered {
     /// The limit on locked memory, in bytes: `RLIMIT_MEMLOCK`, over all rings
     /// of the user.
     Limit(u64),
@@ -20,7 +20,7 @@ pub enum LeftOut {
     Kernel(Errno),
 }
 
-impl LeftOut {
+impl NotRegistered {
     pub(crate) fn of(errno: Errno, limit: Option<u64>) -> Self {
         match (errno, limit) {
             (Errno::ENOMEM, Some(limit)) => Self::Limit(limit),
@@ -29,7 +29,7 @@ impl LeftOut {
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for NotRegistered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limit(limit) => write!(

@@ -10,10 +10,10 @@ use crate::errno::errno_of;
 use crate::files::{FileId, FileTableFull, IssuedBy};
 use crate::fixed::Registered;
 use crate::operation::{Refused, WriteMode};
-use crate::pieces::LeftOut;
+use crate::pieces::NotRegistered;
 use crate::polled::{Polled, PolledError};
 use crate::start::{MODES, Mode, RingConfig, RingError};
-use crate::uring::{Done, RingCounts, Stray, Uring, Waker};
+use crate::uring::{Done, RingCounts, UnexpectedCompletion, Uring, Waker};
 
 /// One io_uring, for the thread that made it.
 ///
@@ -110,7 +110,7 @@ impl Ring {
     /// Why some lent memory is not registered at this moment: `None` when the kernel
     /// refused none.
     #[must_use]
-    pub fn lent_left_out(&self) -> Option<LeftOut> {
+    pub fn lent_left_out(&self) -> Option<NotRegistered> {
         let refused = self.first.lent_left_out();
         refused.or_else(|| self.second()?.lent_left_out())
     }
@@ -269,9 +269,9 @@ impl Ring {
     /// Appends completions to `done`.
     ///
     /// # Errors
-    /// [`Stray`] for a completion that belongs to no operation, after all others were
-    /// appended.
-    pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
+    /// [`UnexpectedCompletion`] for a completion that belongs to no operation, after all others
+    /// were appended.
+    pub fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), UnexpectedCompletion> {
         let there = self.second_mut().map_or(Ok(()), |second| second.reap(done));
         self.first.reap(done).and(there)
     }

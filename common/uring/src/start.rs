@@ -218,10 +218,12 @@ pub(crate) fn start(
         Some(_) => &[Mode::Thread][..],
         None => modes,
     };
-    let made = best(config, modes, polls);
+    let made = largest_ring(config, modes, polls);
     let (ring, mode) = made.map_err(|errno| match explain(errno, entries) {
         error @ (RingError::Forbidden(_) | RingError::Unseen(_) | RingError::Setup { .. }) => {
-            let blamed = config.thread.and_then(|it| blame(it, errno, config, polls));
+            let blamed = config
+                .thread
+                .and_then(|it| kernel_thread_error(it, errno, config, polls));
             blamed.unwrap_or(error)
         }
         other => other,
@@ -247,8 +249,14 @@ pub(crate) fn start(
 
 /// The error if the kernel refused the submission thread; `None` if it refused the ring.
 #[cold]
-fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> Option<RingError> {
-    let starts = |thread, modes| best(RingConfig { thread, ..config }, modes, polls).is_ok();
+fn kernel_thread_error(
+    asked: KernelThread,
+    errno: Errno,
+    config: RingConfig,
+    polls: bool,
+) -> Option<RingError> {
+    let starts =
+        |thread, modes| largest_ring(RingConfig { thread, ..config }, modes, polls).is_ok();
     let anywhere = KernelThread { cpu: None, ..asked };
     match asked.cpu {
         // EINVAL for one that is offline, and on newer kernels for one that is not in the
@@ -264,7 +272,11 @@ fn blame(asked: KernelThread, errno: Errno, config: RingConfig, polls: bool) -> 
 
 /// A ring of the requested size, or of the largest that the limit on locked memory allows:
 /// before Linux 5.12 and again in late versions of 6 the queues are charged to it.
-fn best(mut config: RingConfig, modes: &[Mode], polls: bool) -> Result<(IoUring, Mode), Errno> {
+fn largest_ring(
+    mut config: RingConfig,
+    modes: &[Mode],
+    polls: bool,
+) -> Result<(IoUring, Mode), Errno> {
     loop {
         match of_size(config, modes, polls) {
             Err(Errno::ENOMEM) if config.entries > FEWEST => {

@@ -15,7 +15,7 @@ use crate::errno::errno_of;
 use crate::files::{FileId, FileTableFull, Files, IssuedBy};
 use crate::fixed::{Fixed, Registered};
 use crate::lent::Lent;
-use crate::pieces::LeftOut;
+use crate::pieces::NotRegistered;
 use crate::slots::{InFlight, Slots};
 use crate::start::{Mode, RingConfig, RingError, start};
 
@@ -74,7 +74,7 @@ impl Waker {
 /// The kernel completed an operation that is not in flight: a bug, here or in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring completed operation {user_data:#x}, which is not in flight")]
-pub struct Stray {
+pub struct UnexpectedCompletion {
     /// The number in the completion.
     pub user_data: u64,
 }
@@ -131,7 +131,7 @@ impl Uring {
     }
 
     /// Why the kernel refused to register more of it.
-    pub(crate) fn lent_left_out(&self) -> Option<LeftOut> {
+    pub(crate) fn lent_left_out(&self) -> Option<NotRegistered> {
         self.fixed.lent().and_then(Lent::refused)
     }
 
@@ -187,7 +187,7 @@ impl Uring {
         self.enter(0)
     }
 
-    pub(crate) fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), Stray> {
+    pub(crate) fn reap(&mut self, done: &mut Vec<Done>) -> Result<(), UnexpectedCompletion> {
         let mut stray = Ok(());
         for entry in self.ring.completion() {
             let user_data = entry.user_data();
@@ -201,7 +201,7 @@ impl Uring {
                         .map_err(|_| Errno::from_raw(entry.result().saturating_neg())),
                     buf,
                 }),
-                None => stray = Err(Stray { user_data }),
+                None => stray = Err(UnexpectedCompletion { user_data }),
             }
         }
         stray

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvmeof_memory::{Foreign, Lender, Pages, Pool, PoolLayout, Shared};
-use nvmeof_uring::{LeftOut, Ring, RingConfig, WriteMode};
+use nvmeof_uring::{NotRegistered, Ring, RingConfig, WriteMode};
 
 const LIMIT: u64 = 1 << 20;
 
@@ -38,7 +38,7 @@ fn memory_beyond_memlock_limit_is_used_unregistered() {
         "an ordinary user has the limit"
     );
     if let Some(why) = outcome.why {
-        let LeftOut::Limit(limit) = why else {
+        let NotRegistered::Limit(limit) = why else {
             unreachable!("{why:?}");
         };
         assert!(limit <= LIMIT);

@@ -472,12 +472,12 @@ impl Io {
 }
 
 /// Other targets and hosts may be strict; this project and Linux accept any name.
-fn warn_if_unusual(whose: &str, name: &Nqn) {
+fn warn_if_unusual(owner: &str, name: &Nqn) {
     if let Err(error) = name.check_form() {
         // A write error has no other place to be reported.
         let _ = writeln!(
             io::stderr(),
-            "nvmeof: {whose} {name}: {error}; it is used unchanged"
+            "nvmeof: {owner} {name}: {error}; it is used unchanged"
         );
     }
 }

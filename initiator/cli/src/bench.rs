@@ -186,7 +186,7 @@ fn watch<T>(
     while threads.iter().any(|thread| !thread.is_finished()) {
         // Until the next tick, or until a thread is done.
         std::thread::park_timeout(TICK);
-        admin.turn();
+        admin.poll();
         if shared.interrupt.signal().is_some() {
             shared.stop.store(true, Ordering::Relaxed);
         }

@@ -193,7 +193,7 @@ fn unfit_data_is_refused_before_any_write() {
     let (addr, _stop) = target(|fake| fake.manners.status = Some(Status::INTERNAL_ERROR));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("data");
-    for (len, words, said) in [
+    for (len, words, stdout) in [
         (
             1000,
             "",
@@ -216,7 +216,7 @@ fn unfit_data_is_refused_before_any_write() {
         let output = on_subsystem(addr, &words).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         let error = err(&output).replace("\n        ", " ");
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(stdout), "{error}");
     }
 }
 
@@ -303,10 +303,10 @@ fn errors_are_json_with_output_format_json() {
         let output = command.args(["-o", "json"]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
         assert_eq!(err(&output), "", "{command:?}");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let text = |key: &str| said[key].as_str().unwrap().to_owned();
-        assert!(text("error").contains("connection refused"), "{said}");
-        assert!(text("remedy").contains("--traddr"), "{said}");
+        let stdout: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |key: &str| stdout[key].as_str().unwrap().to_owned();
+        assert!(text("error").contains("connection refused"), "{stdout}");
+        assert!(text("remedy").contains("--traddr"), "{stdout}");
     }
     // With data on standard output.
     for words in [
@@ -318,8 +318,8 @@ fn errors_are_json_with_output_format_json() {
             .output()
             .unwrap();
         assert!(output.stdout.is_empty());
-        let said: Value = serde_json::from_slice(&output.stderr).unwrap();
-        assert!(said["error"].is_string(), "{said}");
+        let stdout: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert!(stdout["error"].is_string(), "{stdout}");
     }
     // Invalid command lines.
     for words in [
@@ -332,10 +332,10 @@ fn errors_are_json_with_output_format_json() {
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(2), "{words}");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let stdout: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(
-            said["error"].is_string() && err(&output).is_empty(),
-            "{said}"
+            stdout["error"].is_string() && err(&output).is_empty(),
+            "{stdout}"
         );
     }
 }
@@ -349,10 +349,10 @@ fn nvme_status_is_a_number_in_json() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let stdout: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(
-        said["error"].as_str().unwrap().contains("beyond the end"),
-        "{said}"
+        stdout["error"].as_str().unwrap().contains("beyond the end"),
+        "{stdout}"
     );
 
     let (addr, _stop) =
@@ -361,15 +361,15 @@ fn nvme_status_is_a_number_in_json() {
         .args(["-o", "json"])
         .output()
         .unwrap();
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(said["type"], "nvme");
-    assert_eq!(said["value"], Status::CONNECT_INVALID_HOST.to_field());
+    let stdout: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stdout["type"], "nvme");
+    assert_eq!(stdout["value"], Status::CONNECT_INVALID_HOST.to_field());
 }
 
 #[test]
 fn absent_queues_and_namespaces_have_the_same_error_in_all_commands() {
     let (addr, _stop) = target(|fake| fake.manners.queues = Some(4));
-    for (option, said) in [
+    for (option, stdout) in [
         (
             "-i 999 --namespace-id 1",
             "the controller grants 4 I/O queues, 999 were requested",
@@ -386,7 +386,7 @@ fn absent_queues_and_namespaces_have_the_same_error_in_all_commands() {
             assert_eq!(output.status.code(), Some(1));
             err(&output).replace("\n        ", " ")
         });
-        assert!(texts[0].contains(said), "{}", texts[0]);
+        assert!(texts[0].contains(stdout), "{}", texts[0]);
         assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     }
 }
@@ -456,12 +456,12 @@ fn interrupted_write_reports_acknowledged_blocks() {
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         assert_eq!(output.status.code(), Some(status), "{}", err(&output));
-        let said = err(&output).replace("\n        ", " ");
+        let stdout = err(&output).replace("\n        ", " ");
         let expected = format!(
             "interrupted by {}: 1024 blocks from block 8 were acknowledged",
             which.as_str()
         );
-        assert!(said.contains(&expected), "{said}");
+        assert!(stdout.contains(&expected), "{stdout}");
         out(&on_subsystem(
             addr,
             "write-zeroes --namespace-id 1 --start-block 0 --block-count 2048",

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = options.admin_config(&Identity::of_this_machine()?);
     let names = config.setup.names.clone();
 
-    // The admin queue. From here on, call `turn` by its `next_deadline`.
+    // The admin queue. From here on, call `poll` by its `next_deadline`.
     let provider = Transport::Auto.provider(options.addr)?;
     let mut admin = BlockingAdmin::connect(provider, options.addr, config, start)?;
     let namespace = admin.namespace(nsid.parse()?)?;
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             bytes += call.buf.map_or(0, |buf| buf.len());
             left -= 1;
         }
-        admin.turn();
+        admin.poll();
     }
     blocking::close(&mut queue, start);
     admin.shutdown();

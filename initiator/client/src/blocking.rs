@@ -17,7 +17,7 @@ use crate::geometry::Geometry;
 use crate::polled::{AdminConfig, AdminQueue, Association, Call, IoQueue};
 
 /// An admin queue with its clock. The controller is ready when [`connect`](Self::connect)
-/// returns. Between calls, the owner must call [`turn`](Self::turn) by
+/// returns. Between calls, the owner must call [`poll`](Self::poll) by
 /// [`next_deadline`](Self::next_deadline).
 #[derive(Debug)]
 pub struct BlockingAdmin {
@@ -75,7 +75,7 @@ impl BlockingAdmin {
     }
 
     /// Polls the queue until there is no progress. The caller may sleep after this.
-    pub fn turn(&mut self) {
+    pub fn poll(&mut self) {
         let mut done = Vec::new();
         while self.queue.poll(self.start.elapsed(), &mut done) {}
         self.queue.rest();
@@ -93,14 +93,14 @@ impl BlockingAdmin {
         self.queue.association()
     }
 
-    /// A descriptor that becomes readable when [`turn`](Self::turn) has
+    /// A descriptor that becomes readable when [`poll`](Self::poll) has
     /// something to do.
     #[must_use]
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue.wait_fd()
     }
 
-    /// Time until [`turn`](Self::turn) must be called, if there is a deadline.
+    /// Time until [`poll`](Self::poll) must be called, if there is a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let deadline = self.queue.next_deadline()?;

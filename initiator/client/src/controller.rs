@@ -11,7 +11,7 @@ use nvmeof_wire::admin::{Cns, LogId, NSID_ALL};
 use nvmeof_wire::identify::{IdentifyController, NamespaceList};
 use zerocopy::FromBytes;
 
-use crate::drive::{Ending, Shared};
+use crate::drive::{CallResult, Shared};
 use crate::error::{Error, LostCause, MachineError, UsageError};
 use crate::host::Host;
 use crate::options::ConnectOptions;
@@ -190,7 +190,7 @@ impl Controller {
     }
 
     /// Makes an I/O call on the next queue.
-    pub(crate) async fn call(&self, work: Work, buf: Option<Buf>) -> Ending {
+    pub(crate) async fn call(&self, work: Work, buf: Option<Buf>) -> CallResult {
         match self.pick() {
             Ok(queue) => queue.call(Call::new(work, buf, 0)).await,
             Err(error) => (Err(error), buf),
@@ -200,12 +200,12 @@ impl Controller {
     /// The next connected I/O queue, in round-robin order.
     fn pick(&self) -> Result<&Arc<Shared<IoQueue>>, Error> {
         let io = &self.inner.io;
-        let turn = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        let index = self.inner.next.fetch_add(1, Ordering::Relaxed);
         let connected = |queue: &&Arc<Shared<IoQueue>>| queue.with(|queue| queue.is_ready());
         let mut from = io
             .iter()
             .cycle()
-            .skip(turn % io.len().max(1))
+            .skip(index % io.len().max(1))
             .take(io.len());
         if let Some(queue) = from.find(connected) {
             return Ok(queue);

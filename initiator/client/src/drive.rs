@@ -60,7 +60,7 @@ struct State<Q> {
     fresh: bool,
     /// Time of the last poll, unless the driver sleeps: precise enough, and cheaper than
     /// reading the clock.
-    turned: Option<Duration>,
+    polled_at: Option<Duration>,
     tickets: Slab<Ticket>,
     /// Calls that wait for room in the queue, oldest first.
     backlog: VecDeque<Call>,
@@ -78,7 +78,7 @@ enum Ticket {
 }
 
 /// The result of a call, with its buffer.
-pub(crate) type Ending = (Result<u64, Error>, Option<Buf>);
+pub(crate) type CallResult = (Result<u64, Error>, Option<Buf>);
 
 impl<Q: Drive> Shared<Q> {
     /// Shares `queue`, whose time 0 is `start`, and drives it in a task until it is closed.
@@ -90,7 +90,7 @@ impl<Q: Drive> Shared<Q> {
         let state = State {
             queue,
             fresh: false,
-            turned: None,
+            polled_at: None,
             tickets: Slab::new(),
             backlog: VecDeque::new(),
             done: Vec::new(),
@@ -203,7 +203,7 @@ impl<Q: Drive> State<Q> {
     }
 
     /// Whether the queue is closed and every call has ended.
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.queue.is_closed() && self.backlog.is_empty()
     }
 
@@ -258,7 +258,7 @@ impl<Q: Drive> State<Q> {
 
     /// Polls the queue and wakes the tasks of completed calls. Returns whether there was
     /// progress.
-    fn turn(&mut self, now: Duration) -> bool {
+    fn poll(&mut self, now: Duration) -> bool {
         let mut done = std::mem::take(&mut self.done);
         let mut progress = self.queue.poll(now, &mut done);
         progress |= std::mem::take(&mut self.fresh);
@@ -324,7 +324,7 @@ impl<Q: Drive> Shared<Q> {
     /// Makes a call for the task of `waker`; returns its ticket.
     fn make(&self, call: Call, waker: &Waker) -> usize {
         let mut state = self.lock();
-        let now = state.turned.unwrap_or_else(|| self.now());
+        let now = state.polled_at.unwrap_or_else(|| self.now());
         let idle = state.queue.in_flight() == 0;
         let key = state.begin(call, waker.clone(), now);
         // The first call is sent immediately. Others wait for the next poll of the driver, so
@@ -339,9 +339,9 @@ impl<Q: Drive> Shared<Q> {
 }
 
 impl<Q: Drive> Future for Calling<Q> {
-    type Output = Ending;
+    type Output = CallResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ending> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallResult> {
         let Self { shared, step } = &mut *self;
         let waker = context.waker();
         let key = match step {
@@ -385,7 +385,7 @@ struct Driver<Q: Drive>(Arc<Shared<Q>>);
 impl<Q: Drive> Drop for Driver<Q> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        if state.is_over() {
+        if state.is_finished() {
             return;
         }
         state.queue.abandon();
@@ -409,8 +409,8 @@ impl<Q: Drive> Shared<Q> {
         loop {
             let now = self.now();
             let mut state = self.lock();
-            state.turn(now);
-            if state.is_over() {
+            state.poll(now);
+            if state.is_finished() {
                 return;
             }
             drop(state);
@@ -430,19 +430,19 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
         let now = shared.now();
         let (next, waits, deadline) = {
             let mut state = shared.lock();
-            let mut progress = state.turn(now);
+            let mut progress = state.poll(now);
             for _ in 0..AGAIN {
                 if progress || state.queue.in_flight() == 0 {
                     break;
                 }
-                progress = state.turn(now);
+                progress = state.poll(now);
             }
-            if state.is_over() {
+            if state.is_finished() {
                 // All tasks have been woken.
                 return;
             }
             let waits = state.queue.in_flight() > 0;
-            let next = match polling.turned(progress, now) {
+            let next = match polling.after_iteration(progress, now) {
                 // Nothing is in flight.
                 NextStep::Continue | NextStep::Yield if !progress && !waits => NextStep::Sleep,
                 // A queue without calls is likely to get the next one soon: it stays awake while
@@ -450,7 +450,7 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
                 NextStep::Sleep if waits && !state.rests(now) => polling.without_sleep(now),
                 next => next,
             };
-            state.turned = (next != NextStep::Sleep).then_some(now);
+            state.polled_at = (next != NextStep::Sleep).then_some(now);
             (next, waits, state.queue.next_deadline())
         };
         match next {

@@ -194,13 +194,13 @@ mod shm {
     use std::time::Duration;
 
     use nvmeof_rdma::Provider;
-    use nvmeof_rdma_shm::{Give, ProbeError, Shm, ShmConfig, probe};
+    use nvmeof_rdma_shm::{ProbeError, ShareMemory, Shm, ShmConfig, probe};
 
     use super::RouteOptions;
     use crate::error::{Error, MachineError};
 
     /// Time-out for the response of a target.
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(1);
 
     /// A socket of a target that accepts this host.
     #[derive(Clone, Debug)]
@@ -216,9 +216,9 @@ mod shm {
         let mut whys = Vec::new();
         for mut config in configs {
             if options.shm_copies {
-                config.give = Give::Never;
+                config.share_memory = ShareMemory::Never;
             }
-            match probe(addr, &config, PATIENCE) {
+            match probe(addr, &config, TIMEOUT) {
                 Ok(()) => return Ok(Endpoint(config)),
                 Err(why @ ProbeError::Absent(_)) => whys.push(why.to_string()),
                 Err(why) => return Err(why.to_string()),

@@ -59,12 +59,12 @@ pub struct Response {
     /// Submission queue head.
     pub sqhd: u16,
     /// Status and result.
-    pub answer: Answer,
+    pub completion: CommandCompletion,
 }
 
 /// Status and result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandCompletion {
     /// How the command ended.
     pub status: Status,
     /// Command specific dwords 0 and 1.
@@ -186,7 +186,7 @@ impl Response {
         Ok(Self {
             cid: Cid(cqe.cid.get()),
             sqhd: cqe.sqhd.get(),
-            answer: Answer {
+            completion: CommandCompletion {
                 status: cqe.status(),
                 result: cqe.result.get(),
             },
@@ -226,11 +226,11 @@ mod tests {
         let cqe = Cqe::new(3, 4, Status::LBA_OUT_OF_RANGE, 5);
         let response = Response::parse(&cqe.to_bytes()).unwrap();
         assert_eq!((response.cid, response.sqhd), (Cid(3), 4));
-        let answer = Answer {
+        let completion = CommandCompletion {
             status: Status::LBA_OUT_OF_RANGE,
             result: 5,
         };
-        assert_eq!(response.answer, answer);
+        assert_eq!(response.completion, completion);
         for len in [0, 15, 17] {
             assert_eq!(Response::parse(&vec![0; len]), Err(BadResponse { len }));
         }

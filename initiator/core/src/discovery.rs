@@ -165,7 +165,7 @@ mod tests {
     }
 
     /// Answers a command from `page`, as a controller does.
-    fn answer(command: &Command, page: &[u8]) -> Vec<u8> {
+    fn completion(command: &Command, page: &[u8]) -> Vec<u8> {
         let capsule = command.capsule(Cid(0), Payload::None);
         let get = GetLogPage::parse(&Sqe::from_capsule(&capsule).unwrap());
         assert_eq!(get.lid, LogId::DISCOVERY);
@@ -189,7 +189,7 @@ mod tests {
         let mut commands = 0;
         while let Some(command) = reader.poll_command() {
             assert!(command.len() <= CHUNK);
-            reader.handle_data(&answer(&command, &page)).unwrap();
+            reader.handle_data(&completion(&command, &page)).unwrap();
             commands += 1;
         }
         assert_eq!(ports(&reader), names);
@@ -200,11 +200,11 @@ mod tests {
     fn changed_page_is_read_again() {
         let (old, new) = (page(1, &["1", "2"]), page(2, &["3"]));
         let mut reader = DiscoveryReader::new();
-        let mut answers = 0;
+        let mut completions = 0;
         while let Some(command) = reader.poll_command() {
-            let page = if answers < 2 { &old } else { &new };
-            reader.handle_data(&answer(&command, page)).unwrap();
-            answers += 1;
+            let page = if completions < 2 { &old } else { &new };
+            reader.handle_data(&completion(&command, page)).unwrap();
+            completions += 1;
         }
         assert_eq!(ports(&reader), ["3"]);
         assert_eq!(reader.generation(), 2);
@@ -219,19 +219,19 @@ mod tests {
         let mut reader = DiscoveryReader::new();
         for _ in 0..2 {
             let command = reader.poll_command().unwrap();
-            reader.handle_data(&answer(&command, &long)).unwrap();
+            reader.handle_data(&completion(&command, &long)).unwrap();
         }
         let refused = Status::INVALID_FIELD.with_dnr().with_more();
         assert!(reader.handle_failure(refused).unwrap());
         while let Some(command) = reader.poll_command() {
-            reader.handle_data(&answer(&command, &short)).unwrap();
+            reader.handle_data(&completion(&command, &short)).unwrap();
         }
         assert_eq!(ports(&reader), ["3"]);
         // Nothing else is a reason to read again, and at its start none is.
         let mut reader = DiscoveryReader::new();
         assert!(!reader.handle_failure(refused).unwrap());
         let command = reader.poll_command().unwrap();
-        reader.handle_data(&answer(&command, &long)).unwrap();
+        reader.handle_data(&completion(&command, &long)).unwrap();
         assert!(!reader.handle_failure(Status::INTERNAL_ERROR).unwrap());
     }
 
@@ -243,7 +243,7 @@ mod tests {
             let command = reader.poll_command().unwrap();
             generation += 1;
             let page = page(generation, &["1"]);
-            if let Err(error) = reader.handle_data(&answer(&command, &page)) {
+            if let Err(error) = reader.handle_data(&completion(&command, &page)) {
                 break error;
             }
         };

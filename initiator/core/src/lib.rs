@@ -28,7 +28,7 @@ mod slots;
 
 pub use admin::{Ask, Names, QueueShape};
 pub use blocks::{Blocks, CommandError, IoLimits, Operation, Range};
-pub use command::{Answer, BadResponse, BlockRange, Command, Payload, Response};
+pub use command::{BadResponse, BlockRange, Command, CommandCompletion, Payload, Response};
 pub use copy::{CopyLimits, CopyPart};
 pub use discovery::DiscoveryReader;
 pub use error::{Refusal, SetupError};

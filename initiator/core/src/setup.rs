@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use crate::admin::{self, Ask, Names, QueueShape};
 use crate::blocks::{IoLimits, MAX_TRANSFER};
-use crate::command::Answer;
+use crate::command::CommandCompletion;
 use crate::error::{Refusal, SetupError};
 use crate::setting::Setting;
 
@@ -175,37 +175,37 @@ impl Setup {
     pub fn handle_completion(
         &mut self,
         now: Duration,
-        answer: Answer,
+        completion: CommandCompletion,
         data: &[u8],
     ) -> Result<(), SetupError> {
         self.asked = false;
         self.step = match self.step {
             Step::Connect => {
                 let config = &self.config;
-                self.cntlid = check_connect(&config.names, config.queue, answer)?;
+                self.cntlid = check_connect(&config.names, config.queue, completion)?;
                 Step::Cap
             }
             Step::Cap => {
-                self.cap = Cap(value(answer, "Property Get of CAP")?);
+                self.cap = Cap(value(completion, "Property Get of CAP")?);
                 self.cc = configuration(self.cap, self.is_discovery())?;
                 Step::Version
             }
             Step::Version => {
-                let vs = value(answer, "Property Get of VS")?;
+                let vs = value(completion, "Property Get of VS")?;
                 self.vs = Vs(low_dword(vs));
                 Step::Enable
             }
             Step::Enable => {
-                value(answer, "Property Set of CC")?;
+                value(completion, "Property Set of CC")?;
                 let deadline = now + ready_time(self.cap);
                 Step::Ready {
                     ask_at: now,
                     deadline,
                 }
             }
-            Step::Ready { deadline, .. } => self.after_status(now, deadline, answer)?,
+            Step::Ready { deadline, .. } => self.after_status(now, deadline, completion)?,
             Step::Identify => {
-                value(answer, "Identify Controller")?;
+                value(completion, "Identify Controller")?;
                 let identify = IdentifyController::read_from_bytes(data).map_err(|_| {
                     SetupError::InvalidResponse(format!("Identify returned {} bytes", data.len()))
                 })?;
@@ -217,7 +217,7 @@ impl Setup {
                 }
             }
             Step::Queues => {
-                let granted = value(answer, "Set Features, Number of Queues")?;
+                let granted = value(completion, "Set Features, Number of Queues")?;
                 let granted = NumberOfQueues::from_dword(low_dword(granted)).map_err(|_| {
                     SetupError::InvalidResponse(format!("Number of Queues returned {granted:#x}"))
                 })?;
@@ -225,7 +225,7 @@ impl Setup {
                 self.before_events()
             }
             Step::Events | Step::Done => {
-                value(answer, "Set Features, Asynchronous Event Configuration")?;
+                value(completion, "Set Features, Asynchronous Event Configuration")?;
                 Step::Done
             }
         };
@@ -236,9 +236,9 @@ impl Setup {
         &self,
         now: Duration,
         deadline: Duration,
-        answer: Answer,
+        completion: CommandCompletion,
     ) -> Result<Step, SetupError> {
-        let csts = value(answer, "Property Get of CSTS")?;
+        let csts = value(completion, "Property Get of CSTS")?;
         let csts = Csts::from_bits_retain(low_dword(csts));
         if csts.contains(Csts::CFS) {
             return Err(SetupError::Fatal);
@@ -355,12 +355,16 @@ pub fn io_connect(names: &Names, queue: QueueShape, cntlid: u16) -> Ask {
 ///
 /// # Errors
 /// [`SetupError::Refused`], or [`SetupError::Unsupported`] if authentication is required.
-pub fn check_connect(names: &Names, queue: QueueShape, answer: Answer) -> Result<u16, SetupError> {
-    if !answer.status.is_success() {
-        let refusal = Refusal::new(answer.status, answer.result, names, queue);
+pub fn check_connect(
+    names: &Names,
+    queue: QueueShape,
+    completion: CommandCompletion,
+) -> Result<u16, SetupError> {
+    if !completion.status.is_success() {
+        let refusal = Refusal::new(completion.status, completion.result, names, queue);
         return Err(SetupError::Refused(Box::new(refusal)));
     }
-    let ConnectResult { cntlid, authreq } = ConnectResult::from_result(answer.result);
+    let ConnectResult { cntlid, authreq } = ConnectResult::from_result(completion.result);
     if authreq != 0 {
         return Err(unsupported(
             "the target requires in-band authentication, which this host does not support"
@@ -372,14 +376,14 @@ pub fn check_connect(names: &Names, queue: QueueShape, answer: Answer) -> Result
 }
 
 /// The result of a set-up command that must succeed.
-fn value(answer: Answer, what: &'static str) -> Result<u64, SetupError> {
-    if answer.status.is_success() {
-        return Ok(answer.result);
+fn value(completion: CommandCompletion, what: &'static str) -> Result<u64, SetupError> {
+    if completion.status.is_success() {
+        return Ok(completion.result);
     }
     Err(crate::blocks::CommandError {
         command: what,
-        status: answer.status,
-        result: answer.result,
+        status: completion.status,
+        result: completion.result,
         place: None,
     }
     .into())

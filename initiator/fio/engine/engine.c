@@ -63,7 +63,7 @@ static struct fio_option options[] = {
 	},
 	{
 		ENGINE_OPTION("shm_copy", "Copy through shared memory", FIO_OPT_BOOL, shm_copy,
-			      "Copy data through rings, also if the target runs as this user or "
+			      "Copy data through rings even if the target runs as this user or "
 			      "root and could access the buffers of fio in place"),
 		.def = "0",
 	},

@@ -56,7 +56,7 @@ impl Control {
                 poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
             };
             while !ended() {
-                admin.turn();
+                admin.poll();
                 if admin.error().is_some() {
                     return;
                 }

@@ -16,8 +16,8 @@ use nix::errno::Errno;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
-use crate::job::{self, Ended, Job, Taken};
-use crate::options::{Given, Options};
+use crate::job::{self, Job, OperationResult, SubmitResult};
+use crate::options::{Options, RawOptions};
 use crate::request::{Kind, Request};
 
 /// `struct nvmeof_target`.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn nvmeof_fio_free(job: *mut Job) {
 /// not access the memory that it names until it completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmeof_fio_queue(job: *mut Job, request: *const CRequest) -> c_int {
-    let mut taken = Taken::Busy;
+    let mut taken = SubmitResult::Busy;
     let error = contained(|| {
         // SAFETY: guaranteed by the caller.
         let job = unsafe { &mut *job };
@@ -173,9 +173,9 @@ pub unsafe extern "C" fn nvmeof_fio_queue(job: *mut Job, request: *const CReques
     });
     match taken {
         _ if error != 0 => error,
-        Taken::Queued => 0,
-        Taken::Busy => BUSY,
-        Taken::Failed(errno) => errno as c_int,
+        SubmitResult::Queued => 0,
+        SubmitResult::Busy => BUSY,
+        SubmitResult::Failed(errno) => errno as c_int,
     }
 }
 
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn nvmeof_fio_reap(
         let mut slots = slots.iter_mut();
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         let least = usize::try_from(least).unwrap_or(usize::MAX);
-        job.reap(least, most, timeout, |Ended { user, error }| {
+        job.reap(least, most, timeout, |OperationResult { user, error }| {
             let error = error.map_or(0, |errno| errno as i64);
             if let Some(slot) = slots.next() {
                 slot.write(CEnded { user, error });
@@ -265,7 +265,7 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
         })?;
         Ok(Some(text).filter(|text| !text.is_empty()))
     };
-    Options::parse(&Given {
+    Options::parse(&RawOptions {
         address: word(target.address)?,
         subsystem: word(target.subsystem)?,
         provider: word(target.provider)?,

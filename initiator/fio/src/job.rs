@@ -19,7 +19,7 @@ use crate::request::{Kind, Request};
 
 /// Whether a [`Request`] was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum SubmitResult {
     /// [`Job::reap`] returns its result.
     Queued,
     /// The queues are full: reap, then retry.
@@ -30,7 +30,7 @@ pub enum Taken {
 
 /// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct OperationResult {
     /// As given.
     pub user: u64,
     /// The error, if it failed.
@@ -49,13 +49,13 @@ pub struct Job {
     payload: Option<Payload>,
     ranges: Pool,
     /// Index of the queue that gets the next operation.
-    turn: usize,
+    next_queue: usize,
     /// Operations whose result is not in `ended` yet.
     in_flight: usize,
     /// Operations accepted since the last submission.
     unsent: usize,
     done: Vec<Done>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<OperationResult>,
     /// Whether a failure was reported: later ones usually have the same cause.
     reported: bool,
 }
@@ -117,7 +117,7 @@ impl Job {
             start,
             payload: None,
             ranges,
-            turn: 0,
+            next_queue: 0,
             in_flight: 0,
             unsent: 0,
             done: Vec::new(),
@@ -145,24 +145,24 @@ impl Job {
     }
 
     /// Accepts an operation. [`commit`](Self::commit) or [`reap`](Self::reap) sends it.
-    pub fn queue(&mut self, request: &Request) -> Taken {
+    pub fn queue(&mut self, request: &Request) -> SubmitResult {
         let (work, buf) = match self.prepare(request) {
             Ok(Some(prepared)) => prepared,
-            Ok(None) => return Taken::Busy,
-            Err(failure) => return Taken::Failed(self.report(&failure)),
+            Ok(None) => return SubmitResult::Busy,
+            Err(failure) => return SubmitResult::Failed(self.report(&failure)),
         };
         let mut call = Call::new(work, buf, request.user);
         let now = self.start.elapsed();
         let count = self.queues.len();
         for _ in 0..count {
-            self.turn = (self.turn + 1) % count;
-            let Some(queue) = self.queues.get_mut(self.turn) else {
+            self.next_queue = (self.next_queue + 1) % count;
+            let Some(queue) = self.queues.get_mut(self.next_queue) else {
                 break;
             };
             let Err(refused) = queue.submit_call(call, now) else {
                 self.in_flight += 1;
                 self.unsent += 1;
-                return Taken::Queued;
+                return SubmitResult::Queued;
             };
             call = refused.back;
             let failure = match refused.why {
@@ -171,10 +171,10 @@ impl Job {
                 why => Failure::new(why.to_string(), Errno::EIO),
             };
             self.give_back(call.buf);
-            return Taken::Failed(self.report(&failure));
+            return SubmitResult::Failed(self.report(&failure));
         }
         self.give_back(call.buf);
-        Taken::Busy
+        SubmitResult::Busy
     }
 
     /// Sends the accepted operations: immediately if `now`, otherwise in batches.
@@ -195,13 +195,13 @@ impl Job {
         least: usize,
         most: usize,
         timeout: Option<Duration>,
-        mut ended: impl FnMut(Ended),
+        mut ended: impl FnMut(OperationResult),
     ) -> usize {
         let begin = self.start.elapsed();
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
         let least = least.min(most);
         // A submission since the last call counts as progress.
-        let mut yield_is_due = self.polling.turned(true, begin) == NextStep::Yield;
+        let mut yield_is_due = self.polling.after_iteration(true, begin) == NextStep::Yield;
         // By default, fio takes one result at a time. Results of one poll are passed on
         // before the next poll, so that the operations that follow are sent together.
         while self.ended.len() < least.max(1) {
@@ -214,7 +214,7 @@ impl Job {
             if self.ended.len() >= least || self.in_flight == 0 || over {
                 break;
             }
-            match self.polling.turned(progress, now) {
+            match self.polling.after_iteration(progress, now) {
                 NextStep::Sleep => self.sleep(deadline),
                 next => self.poll_again(next),
             }
@@ -276,7 +276,7 @@ impl Job {
                 Err(error) => Some(self.report(&error.into())),
             };
             self.in_flight = self.in_flight.saturating_sub(1);
-            self.ended.push_back(Ended {
+            self.ended.push_back(OperationResult {
                 user: call.user,
                 error,
             });

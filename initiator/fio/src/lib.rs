@@ -25,6 +25,6 @@ mod request;
 mod statuses;
 
 pub use failure::Failure;
-pub use job::{Ended, Job, Taken, look};
-pub use options::{Given, Options};
+pub use job::{Job, OperationResult, SubmitResult, look};
+pub use options::{Options, RawOptions};
 pub use request::{Kind, Request};

@@ -27,7 +27,7 @@ pub struct Options {
 
 /// The options as fio passes them, as text.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Given<'a> {
+pub struct RawOptions<'a> {
     /// `address`: of the target, with or without a port, or of a Unix socket.
     pub address: Option<&'a str>,
     /// `subsystem`: its NQN.
@@ -56,7 +56,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Failure`] that names the option.
-    pub fn parse(given: &Given<'_>) -> Result<Self, Failure> {
+    pub fn parse(given: &RawOptions<'_>) -> Result<Self, Failure> {
         let address = given.address.ok_or_else(|| {
             wrong(
                 "address=: the job has no address of the target; add address=IP, address=IP:PORT \
@@ -152,7 +152,7 @@ fn wrong(text: impl Into<String>) -> Failure {
 mod tests {
     use super::*;
 
-    const GIVEN: Given<'_> = Given {
+    const GIVEN: RawOptions<'_> = RawOptions {
         address: Some("127.0.0.1"),
         subsystem: Some("nqn.2026-11.org.example:disk"),
         nsid: 1,
@@ -190,12 +190,12 @@ mod tests {
         assert_eq!((options.connect.io_queues, options.nsid), (1, 1));
         assert_eq!(options.route, RouteOptions::default());
         let hostnqn = None;
-        assert!(Options::parse(&Given { hostnqn, ..GIVEN }).is_ok());
+        assert!(Options::parse(&RawOptions { hostnqn, ..GIVEN }).is_ok());
     }
 
     #[test]
     fn route_options_are_those_of_the_job() {
-        let given = Given {
+        let given = RawOptions {
             shm_folder: Some("/run/disks"),
             shm_copy: true,
             ..GIVEN
@@ -203,7 +203,9 @@ mod tests {
         let route = Options::parse(&given).unwrap().route;
         assert_eq!(route.shm_folder.as_deref(), Some("/run/disks".as_ref()));
         assert!(route.shm_copies && !route.crc);
-        let route = Options::parse(&Given { crc: true, ..GIVEN }).unwrap().route;
+        let route = Options::parse(&RawOptions { crc: true, ..GIVEN })
+            .unwrap()
+            .route;
         assert!(route.crc && !route.shm_copies);
     }
 
@@ -211,57 +213,57 @@ mod tests {
     fn refusals_name_the_option() {
         let refused = [
             (
-                Given {
+                RawOptions {
                     address: None,
                     ..GIVEN
                 },
                 "address=",
             ),
             (
-                Given {
+                RawOptions {
                     address: Some("127.0.0.1:no"),
                     ..GIVEN
                 },
                 "address=127.0.0.1:no",
             ),
             (
-                Given {
+                RawOptions {
                     address: Some("unix:a.sock"),
                     ..GIVEN
                 },
                 "absolute",
             ),
             (
-                Given {
+                RawOptions {
                     subsystem: None,
                     ..GIVEN
                 },
                 "subsystem=",
             ),
             (
-                Given {
+                RawOptions {
                     subsystem: Some("di\nsk"),
                     ..GIVEN
                 },
                 "subsystem=di",
             ),
             (
-                Given {
+                RawOptions {
                     provider: Some("roce"),
                     ..GIVEN
                 },
                 "iwarp",
             ),
-            (Given { queues: 0, ..GIVEN }, "queues=0"),
+            (RawOptions { queues: 0, ..GIVEN }, "queues=0"),
             (
-                Given {
+                RawOptions {
                     queues: 65536,
                     ..GIVEN
                 },
                 "queues=65536",
             ),
             (
-                Given {
+                RawOptions {
                     hostnqn: Some("m\ne"),
                     ..GIVEN
                 },

@@ -20,12 +20,12 @@ use crate::error::ErrorBody;
 #[derive(Clone, Debug)]
 pub struct Caller {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// A response.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// HTTP status.
     pub status: StatusCode,
     /// The body.
@@ -62,12 +62,12 @@ pub enum CallError {
 const LONGEST: usize = 256 << 20;
 
 impl Caller {
-    /// A client of `socket` that waits up to `patience` for each response.
+    /// A client of `socket` that waits up to `timeout` for each response.
     #[must_use]
-    pub fn new(socket: &Path, patience: Duration) -> Self {
+    pub fn new(socket: &Path, timeout: Duration) -> Self {
         Self {
             socket: socket.to_path_buf(),
-            patience,
+            timeout,
         }
     }
 
@@ -81,16 +81,16 @@ impl Caller {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, CallError> {
-        let answer = self.call(method, path, body)?;
-        if answer.status.is_success() {
-            let parsed = serde_json::from_slice(&answer.body);
+        let reply = self.call(method, path, body)?;
+        if reply.status.is_success() {
+            let parsed = serde_json::from_slice(&reply.body);
             return parsed
                 .map_err(|error| self.unreachable(format!("the response is not JSON: {error}")));
         }
-        let refused = serde_json::from_slice(&answer.body);
+        let refused = serde_json::from_slice(&reply.body);
         Err(refused.map_or_else(
-            |_| self.unreachable(format!("the response has status {}", answer.status)),
-            |body| CallError::Refused(answer.status, body),
+            |_| self.unreachable(format!("the response has status {}", reply.status)),
+            |body| CallError::Refused(reply.status, body),
         ))
     }
 
@@ -103,17 +103,17 @@ impl Caller {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<HttpResponse, CallError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .build()
             .map_err(|error| self.unreachable(error.to_string()))?;
         // A time-out is created inside the runtime.
-        let exchange = async { timeout(self.patience, self.exchange(method, path, body)).await };
+        let exchange = async { timeout(self.timeout, self.exchange(method, path, body)).await };
         match runtime.block_on(exchange) {
-            Ok(answer) => answer,
-            Err(_) => Err(self.unreachable(format!("no response within {:?}", self.patience))),
+            Ok(reply) => reply,
+            Err(_) => Err(self.unreachable(format!("no response within {:?}", self.timeout))),
         }
     }
 
@@ -138,7 +138,7 @@ impl Caller {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<HttpResponse, CallError> {
         let stream = self.connect().await;
         let stream = stream.map_err(|error| self.not_connected(&error))?;
         let text = |error: hyper::Error| self.unreachable(error.to_string());
@@ -163,7 +163,7 @@ impl Caller {
         let body = body.map_err(|error| self.unreachable(error.to_string()))?;
         let body = body.to_bytes();
         connection.abort();
-        Ok(Answer { status, body })
+        Ok(HttpResponse { status, body })
     }
 
     fn not_connected(&self, error: &io::Error) -> CallError {

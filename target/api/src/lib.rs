@@ -24,7 +24,7 @@ mod object;
 mod resize;
 mod snapshot;
 
-pub use client::{Answer, CallError, Caller};
+pub use client::{CallError, Caller, HttpResponse};
 pub use documents::*;
 pub use edit::{ANY, Edit, NamespaceAdd, Slot};
 pub use error::{ErrorBody, ErrorText};

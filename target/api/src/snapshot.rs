@@ -345,7 +345,7 @@ impl Snapshot {
 
     /// Whether the target was not restarted since the snapshot `before`.
     #[must_use]
-    pub fn goes_on(&self, before: &Self) -> bool {
+    pub fn is_same_run_as(&self, before: &Self) -> bool {
         self.started.total_cmp(&before.started).is_eq() && self.uptime >= before.uptime
     }
 

@@ -4,7 +4,7 @@
 //! * [`Delayed`] delays completions, so that they are out of order.
 //!
 //! Each wraps any backend, also the other wrapper, with
-//! [`Disks::open_wrapped`](nvmeof_backend::Disks::open_wrapped).
+//! [`UringStores::open_wrapped`](nvmeof_backend::UringStores::open_wrapped).
 //!
 //! This crate holds no backend of its own, and no crate that ships links it.
 //!

@@ -54,7 +54,7 @@ pub trait Backend {
 /// completions.
 pub struct Io<'a> {
     pub(crate) ring: &'a mut Ring,
-    pub(crate) disk: u32,
+    pub(crate) store: u32,
     pub(crate) done: &'a mut Vec<Done>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Io<'a> {
     {
         Io {
             ring: self.ring,
-            disk: self.disk,
+            store: self.store,
             done,
         }
     }
@@ -136,6 +136,6 @@ impl<'a> Io<'a> {
     }
 
     fn tag(&self, slot: u32) -> u64 {
-        u64::from(self.disk) << 32 | u64::from(slot)
+        u64::from(self.store) << 32 | u64::from(slot)
     }
 }

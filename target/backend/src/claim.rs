@@ -10,10 +10,10 @@ use std::time::Duration;
 use nvmeof_uring::Ring;
 
 use crate::blocking::{OPENING, Opened};
-use crate::file::FileDisk;
+use crate::file::FileBackend;
 use crate::losses::{Losses, RunningSync};
-use crate::null::NullDisk;
-use crate::ram::{RamDisk, RamStore};
+use crate::null::NullBackend;
+use crate::ram::{RamBackend, RamStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
 };
@@ -136,7 +136,7 @@ impl Claim {
         }
         let this = self.clone();
         let answer = self.ask(QUERY_TIMEOUT, move || this.resized_now());
-        answer.map_err(|why| self.silent(why))?
+        answer.map_err(|why| self.query_timed_out(why))?
     }
 
     fn resized_now(&self) -> Result<Option<Self>, OpenError> {
@@ -150,19 +150,19 @@ impl Claim {
         self.with_size(size).map(Some)
     }
 
-    /// The result of `ask`, which queries the file, unless it takes longer than `patience`.
+    /// The result of `ask`, which queries the file, unless it takes longer than `timeout`.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         ask: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, QueryTimeout> {
         let Claimed {
             questions, name, ..
         } = &*self.inner;
-        questions.ask(name, patience, ask)
+        questions.ask(name, timeout, ask)
     }
 
-    fn silent(&self, why: QueryTimeout) -> OpenError {
+    fn query_timed_out(&self, why: QueryTimeout) -> OpenError {
         let path = self.name().into();
         OpenError::Unresponsive { path, why }
     }
@@ -224,10 +224,10 @@ impl Claim {
     /// Whether it is still readable: a block at its start, in its middle or at its end. If
     /// there is no response within a second, it is not considered gone.
     #[must_use]
-    pub fn answers(&self) -> bool {
+    pub fn is_readable(&self) -> bool {
         let this = self.clone();
         let answer = self.ask(QUERY_TIMEOUT, move || match &this.inner.source {
-            Source::File(file) => probe::answers(file, &this.inner.geometry),
+            Source::File(file) => probe::is_readable(file, &this.inner.geometry),
             Source::Ram(_) | Source::Null => true,
         });
         answer.unwrap_or(true)
@@ -297,10 +297,12 @@ impl Claim {
             // A duplicate shares the lock and the flags (O_DIRECT).
             Source::File(file) => {
                 let (file, losses) = (Arc::clone(file), Arc::clone(losses));
-                Box::new(FileDisk::open(ring, file, name, geometry, *polled, losses)?)
+                Box::new(FileBackend::open(
+                    ring, file, name, geometry, *polled, losses,
+                )?)
             }
-            Source::Ram(store) => Box::new(RamDisk::new(Arc::clone(store), name, geometry)),
-            Source::Null => Box::new(NullDisk::new(name, geometry)),
+            Source::Ram(store) => Box::new(RamBackend::new(Arc::clone(store), name, geometry)),
+            Source::Null => Box::new(NullBackend::new(name, geometry)),
         })
     }
 }

@@ -59,14 +59,14 @@ impl IoError {
         self.kind == IoErrorKind::Removed
     }
 
-    /// An operation arrived for backing store number `disk` after it was closed.
+    /// An operation arrived for backing store number `store` after it was closed.
     #[must_use]
-    pub fn not_open(disk: u32) -> Self {
+    pub fn not_open(store: u32) -> Self {
         Self {
             kind: IoErrorKind::Removed,
             errno: Errno::ENODEV,
             verb: "access",
-            path: format!("backing store {disk}").into(),
+            path: format!("backing store {store}").into(),
             offset: 0,
         }
     }
@@ -110,7 +110,7 @@ pub enum OpenError {
             format!(
                 "correct the path, or mount its file system; create a new, empty file with \
                  `truncate -s 1G {}`",
-                word(.0)
+                shell_quoted(.0)
             )
         },
         path = .0.display()
@@ -151,7 +151,7 @@ pub enum OpenError {
          {word}` names it){}",
         if *.readonly { "" } else { ", or serve both read-only" },
         path = .path.display(),
-        word = word(.path)
+        word = shell_quoted(.path)
     )]
     Locked {
         /// The file.
@@ -164,14 +164,14 @@ pub enum OpenError {
         "{path}: the kernel itself uses this block device (mounted, swap, RAID, LVM or device \
          mapper); unmount or detach it first (`lsblk {word}` shows the user)",
         path = .0.display(),
-        word = word(.0)
+        word = shell_quoted(.0)
     )]
     DeviceInUse(PathBuf),
     /// Empty.
     #[error(
         "{path}: the file has 0 bytes; set its size with `truncate -s 1G {word}`",
         path = .0.display(),
-        word = word(.0)
+        word = shell_quoted(.0)
     )]
     Empty(PathBuf),
     /// A block device without a size.
@@ -199,7 +199,7 @@ pub enum OpenError {
         "{name}: {size} bytes is not a multiple of the block size of {block_size}; {}{}",
         // Not `ram:SIZE` or `null:SIZE`, and no device, whose size cannot be set.
         if .name.contains('/') && !.name.starts_with("/dev/") {
-            let word = word(Path::new(.name));
+            let word = shell_quoted(Path::new(.name));
             format!("extend it with `truncate -s {up} {word}`, which keeps its data")
         } else {
             format!("the next size is {up}")
@@ -232,7 +232,7 @@ pub enum OpenError {
         /// The requested block size, in bytes.
         asked: u32,
     },
-    /// No memory for the table of a RAM disk.
+    /// No memory for the table of a RAM backing store.
     #[error("ram:{0}: not enough memory; reduce its size")]
     Memory(u64),
     /// Its device cannot be polled.
@@ -275,7 +275,7 @@ pub enum OpenError {
 }
 
 /// A path, quoted for a shell command to copy.
-fn word(path: &Path) -> String {
+fn shell_quoted(path: &Path) -> String {
     text::ShellWord(&path.to_string_lossy()).to_string()
 }
 

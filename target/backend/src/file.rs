@@ -18,8 +18,8 @@ use crate::blocking::Opened;
 use crate::losses::{Losses, LostDuringSync, RunningSync};
 use crate::probe;
 use crate::{
-    Backend, Done, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, Refused, Request,
-    Why,
+    Backend, Done, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, RefusalReason,
+    Refused, Request,
 };
 use flushing::Flushing;
 use job::{Job, Next, Step};
@@ -31,7 +31,7 @@ use zeroes::Zeroes;
 const MAX_WORKERS: usize = 32;
 
 /// A file or block device, opened for one reactor.
-pub(crate) struct FileDisk {
+pub(crate) struct FileBackend {
     file: FileId,
     /// A block device outside of the ring, to query its size. `None` for a file, because its
     /// file system could block the reactor.
@@ -70,7 +70,7 @@ impl Active {
     }
 }
 
-impl FileDisk {
+impl FileBackend {
     pub(crate) fn open(
         ring: &mut Ring,
         outside: Arc<Opened>,
@@ -211,7 +211,7 @@ fn start(
     let started = match step {
         Step::Read | Step::Write => {
             let buf = active.buf.take().ok_or(NotStarted::Failed(Errno::EFAULT))?;
-            let buf = active.job.aim(buf);
+            let buf = active.job.set_remaining_view(buf);
             let started = if step == Step::Read {
                 io.read(slot, file, position, buf)
             } else {
@@ -248,15 +248,15 @@ fn start(
     started.map_err(not_started)
 }
 
-fn not_started(why: uring::Why) -> NotStarted {
+fn not_started(why: uring::RefusalReason) -> NotStarted {
     match why {
-        uring::Why::Full => NotStarted::Deferred,
-        uring::Why::UnknownFile => NotStarted::Failed(Errno::EBADF),
-        uring::Why::TooLong => NotStarted::Failed(Errno::EINVAL),
+        uring::RefusalReason::Full => NotStarted::Deferred,
+        uring::RefusalReason::UnknownFile => NotStarted::Failed(Errno::EBADF),
+        uring::RefusalReason::TooLong => NotStarted::Failed(Errno::EINVAL),
     }
 }
 
-impl Backend for FileDisk {
+impl Backend for FileBackend {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -278,7 +278,7 @@ impl Backend for FileDisk {
         // At least as many slots of the ring as this store uses remain for other stores, so
         // that unresponsive ones cannot fill it.
         if self.active.len() >= io.room() {
-            let why = Why::Full;
+            let why = RefusalReason::Full;
             return Err(Refused { why, back: request });
         }
         let Request { tag, op } = request;

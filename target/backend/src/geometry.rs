@@ -42,7 +42,7 @@ impl Geometry {
             wrong(IoErrorKind::OutOfRange, Errno::EINVAL, path, op)
         } else if self.readonly && op.changes() {
             wrong(IoErrorKind::ReadOnly, Errno::EROFS, path, op)
-        } else if !self.suits(op) {
+        } else if !self.is_aligned(op) {
             wrong(IoErrorKind::Limits, Errno::EINVAL, path, op)
         } else {
             Ok(())
@@ -58,7 +58,7 @@ impl Geometry {
     }
 
     /// Whether the buffer of `op` has the alignment that direct I/O requires.
-    fn suits(&self, op: &Op) -> bool {
+    fn is_aligned(&self, op: &Op) -> bool {
         let (Op::Read { buf, .. } | Op::Write { buf, .. }) = op else {
             return true;
         };

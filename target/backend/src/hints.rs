@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn hints_of_a_device_come_from_its_queue_limits() {
         assert_eq!(hints_of(&[]), Hints::default());
-        let disk = [
+        let store = [
             (PHYSICAL, 4096),
             (MINIMUM, 4096),
             (OPTIMAL, 0),
@@ -206,7 +206,7 @@ mod tests {
             optimal_write: None,
             atomic: None,
         };
-        assert_eq!(hints_of(&disk), expected);
+        assert_eq!(hints_of(&store), expected);
         // Chunks of 64 KiB, three of them with data in a stripe.
         let raid = [
             (PHYSICAL, 512),

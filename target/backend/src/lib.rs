@@ -2,7 +2,7 @@
 //!
 //! A [`Spec`] names a backing store. A [`Claim`] is the exclusive right to serve it, taken
 //! once in the process: it opens and locks the file and selects direct or buffered I/O.
-//! Each reactor opens the claim in its own [`Disks`], which owns the io_uring of the
+//! Each reactor opens the claim in its own [`UringStores`], which owns the io_uring of the
 //! reactor. A [`Request`] owns its buffer, which its completion, a [`Done`], returns.
 //!
 //! This crate knows bytes and offsets, not logical blocks, namespaces or NVMe statuses. It
@@ -10,9 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod backing_stores;
 mod blocking;
 mod claim;
-mod disks;
 mod error;
 mod file;
 mod geometry;
@@ -26,19 +26,19 @@ mod probe;
 mod ram;
 mod request;
 mod resize;
-mod storage;
+mod uring_stores;
 
 pub use backend::{Backend, Io};
+pub use backing_stores::{BackingStores, BackingStoresError};
 pub use claim::{Claim, WeakClaim, identity};
-pub use disks::{Disks, StorageOpenError};
 pub use error::{CloseError, IoError, IoErrorKind, NoPolling, OpenError};
 pub use geometry::Geometry;
 pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
-pub use request::{Done, Op, Refused, Request, Why};
+pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;
-pub use storage::{Storage, StorageError};
+pub use uring_stores::{UringStores, UringStoresError};
 // Of the interface above.
 pub use nvmeof_backend_spec::{BlockSize, QueryTimeout, Spec};

@@ -9,18 +9,18 @@ use crate::{Backend, Done, Geometry, Io, Op, Refused, Request};
 
 /// Completes requests immediately. Reads fill the buffer with zeroes: it may contain data of
 /// another host.
-pub(crate) struct NullDisk {
+pub(crate) struct NullBackend {
     name: Arc<str>,
     geometry: Geometry,
 }
 
-impl NullDisk {
+impl NullBackend {
     pub(crate) fn new(name: Arc<str>, geometry: Geometry) -> Self {
         Self { name, geometry }
     }
 }
 
-impl Backend for NullDisk {
+impl Backend for NullBackend {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -172,7 +172,7 @@ pub(crate) fn servable(name: &str, size: u64, block_size: BlockSize) -> Result<(
 }
 
 /// Whether a block of it is readable: the first, one in the middle or the last.
-pub(crate) fn answers(file: &File, geometry: &Geometry) -> bool {
+pub(crate) fn is_readable(file: &File, geometry: &Geometry) -> bool {
     let block = u64::from(geometry.block_size.bytes());
     let layout = PoolLayout {
         count: 1,

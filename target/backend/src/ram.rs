@@ -112,13 +112,13 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)> 
 }
 
 /// A RAM store, opened for one reactor. Copies data and completes requests immediately.
-pub(crate) struct RamDisk {
+pub(crate) struct RamBackend {
     store: Arc<RamStore>,
     name: Arc<str>,
     geometry: Geometry,
 }
 
-impl RamDisk {
+impl RamBackend {
     pub(crate) fn new(store: Arc<RamStore>, name: Arc<str>, geometry: Geometry) -> Self {
         Self {
             store,
@@ -152,7 +152,7 @@ impl RamDisk {
     }
 }
 
-impl Backend for RamDisk {
+impl Backend for RamBackend {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -52,8 +52,8 @@ pub enum Op {
 }
 
 /// An operation with a tag of the caller, which its [`Done`] returns. All backing stores
-/// of a [`Disks`](crate::Disks) report completions in one list, so the caller keeps tags
-/// distinct over all of them.
+/// of a [`UringStores`](crate::UringStores) report completions in one list, so the caller keeps
+/// tags distinct over all of them.
 #[derive(Debug)]
 pub struct Request {
     /// The tag of the caller.
@@ -78,16 +78,16 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Refused<T> {
     /// Why.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The request, returned to the caller.
     pub back: T,
 }
 
 /// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum RefusalReason {
     /// The backing store has as many requests in flight as the ring has room left, which is
-    /// reserved for other stores: retry after [`Disks::poll`](crate::Disks::poll).
+    /// reserved for other stores: retry after [`UringStores::poll`](crate::UringStores::poll).
     #[error("the maximum number of requests is in flight")]
     Full,
     /// The backing store was closed or never opened here.

@@ -31,7 +31,7 @@ fn file(size: u64) -> NamedTempFile {
 /// The entries of the submission queue, which the kernel decodes in the fdinfo of the ring
 /// (Linux 6.0 and later).
 fn submitted(bench: &Bench) -> Vec<String> {
-    let ring = bench.disks.ring().as_fd().as_raw_fd();
+    let ring = bench.stores.ring().as_fd().as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{ring}")).unwrap();
     let entries = info.lines().filter(|line| line.contains("opcode:"));
     entries.map(str::to_owned).collect()
@@ -40,11 +40,11 @@ fn submitted(bench: &Bench) -> Vec<String> {
 /// Submits `op`, returns its entries in the submission queue, and waits for its completion.
 fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
     let tag = 1000;
-    let taken = bench.disks.submit(bench.disk, Request { tag, op });
+    let taken = bench.stores.submit(bench.store, Request { tag, op });
     let mut done = Vec::from_iter(taken.unwrap());
     let seen = submitted(bench);
     while done.is_empty() {
-        bench.turn(&mut done);
+        bench.poll_once(&mut done);
     }
     assert_eq!(done[0].result, Ok(()));
     seen
@@ -172,11 +172,11 @@ fn block_devices_conform() {
         let Some(device) = Loop::new("block_devices_conform", 4 << 20, sector) else {
             return;
         };
-        let disk = claim(&device.device, None).unwrap();
-        let geometry = disk.geometry();
+        let store = claim(&device.device, None).unwrap();
+        let geometry = store.geometry();
         assert_eq!((geometry.size, geometry.block_size), (4 << 20, block_size));
-        all(&disk, Keeps::Bytes, |backend| backend);
-        drop(disk);
+        all(&store, Keeps::Bytes, |backend| backend);
+        drop(store);
         let small = claim(&device.device, Some(BlockSize::B512));
         match small {
             Ok(claim) => assert_eq!((sector, claim.geometry().size), (512, 4 << 20)),

@@ -144,15 +144,15 @@ fn misaligned_buffer_is_refused_with_direct_io() {
 #[test]
 fn claim_answers_while_any_block_is_readable() {
     let (file, claim) = file_in(env!("CARGO_TARGET_TMPDIR"));
-    assert!(claim.answers());
+    assert!(claim.is_readable());
     file.as_file().set_len(4096).unwrap();
-    assert!(claim.answers(), "its start is readable");
+    assert!(claim.is_readable(), "its start is readable");
     let smaller = claim.resized().unwrap().unwrap();
     assert_eq!(smaller.identity(), claim.identity());
     file.as_file().set_len(0).unwrap();
-    assert!(!claim.answers());
+    assert!(!claim.is_readable());
     let other = Claim::take(&"ram:1M".parse().unwrap(), None).unwrap();
-    assert!(other.answers());
+    assert!(other.is_readable());
     assert_ne!(other.identity(), claim.identity());
 }
 
@@ -232,14 +232,14 @@ fn failing_once(backend: Box<dyn Backend>) -> Box<dyn Backend> {
 
 fn flush(bench: &mut Bench) {
     bench.submit(Op::Flush, &mut Vec::new());
-    bench.disks.kick().unwrap();
+    bench.stores.kick().unwrap();
 }
 
 /// The results of the next `count` completions.
 fn done(bench: &mut Bench, count: usize) -> Vec<Result<(), IoErrorKind>> {
     let mut done = Vec::new();
     while done.len() < count {
-        bench.turn(&mut done);
+        bench.poll_once(&mut done);
     }
     let results = done.into_iter().map(|done| done.result);
     results.map(|it| it.map_err(|error| error.kind)).collect()
@@ -249,7 +249,7 @@ fn done(bench: &mut Bench, count: usize) -> Vec<Result<(), IoErrorKind>> {
 fn assert_waits(bench: &mut Bench) {
     let mut done = Vec::new();
     for _ in 0..20 {
-        assert!(!bench.disks.poll(&mut done).unwrap(), "{done:?}");
+        assert!(!bench.stores.poll(&mut done).unwrap(), "{done:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -268,9 +268,9 @@ fn flush_completes_after_concurrent_flushes_and_fails_with_them() {
         flush(&mut first);
         flush(&mut other);
         assert_waits(&mut other);
-        assert!(other.disks.may_sleep().unwrap());
+        assert!(other.stores.may_sleep().unwrap());
         assert_eq!(done(&mut first, 1), [expected]);
-        let mut fds = [PollFd::new(other.disks.wait_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(other.stores.wait_fd(), PollFlags::POLLIN)];
         assert_eq!(
             poll(&mut fds, PollTimeout::ZERO),
             Ok(1),
@@ -315,7 +315,7 @@ fn flush_waits_for_concurrent_fua_writes() {
         let mut other = Bench::new(&claim, Keeps::Bytes, |backend| backend);
         let (offset, fua, buf) = (4096, true, first.buf(512, 9));
         first.submit(Op::Write { offset, buf, fua }, &mut Vec::new());
-        first.disks.kick().unwrap();
+        first.stores.kick().unwrap();
         flush(&mut other);
         if claim.geometry().direct {
             assert_waits(&mut other);
@@ -331,8 +331,8 @@ fn flush_waits_for_concurrent_fua_writes() {
             let (fua, buf) = (true, first.buf(512, 9));
             let mut ended = Vec::new();
             first.submit(Op::Write { offset, buf, fua }, &mut ended);
-            while first.disks.ring().counts().operations < 3 {
-                first.disks.poll(&mut ended).unwrap();
+            while first.stores.ring().counts().operations < 3 {
+                first.stores.poll(&mut ended).unwrap();
             }
             flush(&mut other);
             assert_waits(&mut other);
@@ -369,10 +369,10 @@ fn flushes_during_a_flush_share_the_next_one() {
         for _ in 0..10 {
             flush(&mut bench);
         }
-        assert_eq!(bench.disks.in_flight(), 10);
+        assert_eq!(bench.stores.in_flight(), 10);
         let done = done(&mut bench, 10);
         assert_eq!(done.iter().filter(|it| it.is_ok()).count(), succeeded);
-        assert_eq!(bench.disks.ring().counts().operations, operations);
+        assert_eq!(bench.stores.ring().counts().operations, operations);
         assert_eq!(claim.losses().now().count, lost);
     }
 }

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nvmeof_backend::{Claim, Disks, OpenError, Spec};
+use nvmeof_backend::{Claim, OpenError, Spec, UringStores};
 use nvmeof_uring::RingConfig;
 
 #[test]
@@ -16,7 +16,7 @@ fn descriptor_shortage_is_transient_error() {
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
     let spec: Spec = path.to_str().unwrap().parse().unwrap();
     let claim = Claim::take(&spec, None).unwrap();
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(2 << 20).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -24,7 +24,7 @@ fn descriptor_shortage_is_transient_error() {
     let free = std::os::fd::AsRawFd::as_raw_fd(&file.try_clone().unwrap());
     setrlimit(Resource::RLIMIT_NOFILE, u64::try_from(free).unwrap(), hard).unwrap();
     let resized = claim.resized();
-    let opened = disks.open(0, &claim);
+    let opened = stores.open(0, &claim);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     let size = resized.unwrap().unwrap().geometry().size;
     assert_eq!(size, 2 << 20, "resizing needs no descriptor");
@@ -34,7 +34,7 @@ fn descriptor_shortage_is_transient_error() {
         "{error}"
     );
     assert!(error.is_transient());
-    disks.open(0, &claim).unwrap();
+    stores.open(0, &claim).unwrap();
     // An error of the file itself is not transient.
     file.set_len(0).unwrap();
     assert!(!claim.resized().err().unwrap().is_transient());

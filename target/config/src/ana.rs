@@ -30,7 +30,7 @@ impl RawAnaGroup {
     }
 
     /// Position in the text of the `id` of the last of `groups` with that ID.
-    pub(crate) fn place(groups: &[Self], id: &str) -> Option<usize> {
+    pub(crate) fn location(groups: &[Self], id: &str) -> Option<usize> {
         let mut groups = groups.iter().rev();
         let group = groups.find(|group| group.id.get_ref().to_string() == id)?;
         Some(group.id.span().start)
@@ -138,9 +138,9 @@ path = "ram:1M"
         ] {
             assert!(GOOD.contains(from), "{from}");
             let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
-            let place = format!("target.toml:{line}: ");
+            let location = format!("target.toml:{line}: ");
             assert!(
-                error.starts_with(&place) && error.contains(word),
+                error.starts_with(&location) && error.contains(word),
                 "{to}: {error}"
             );
         }

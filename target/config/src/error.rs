@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use nvmeof_rdma::explain;
 
-use super::places::{self, Found};
+use super::locations::{self, Found};
 use super::{SETTINGS, SettingsFile};
 
 /// A configuration was refused. Displays as `file:line: key: what`, with a line for each
 /// further error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    place: Location,
+    location: Location,
     key: Option<String>,
     what: String,
     /// See [`ConfigError::may_succeed_later`].
@@ -40,8 +40,8 @@ impl ConfigError {
         let line = before.map(|before| before.matches('\n').count() + 1);
         let path = path.to_path_buf();
         Self {
-            place: Location::File { path, line },
-            key: key(at.and_then(|at| places::at(text, at)), what),
+            location: Location::File { path, line },
+            key: key(at.and_then(|at| locations::at(text, at)), what),
             what: what.trim_end().to_owned(),
             passing: false,
             others: Vec::new(),
@@ -75,7 +75,7 @@ impl ConfigError {
     pub fn plain(path: &Path, what: String) -> Self {
         let path = path.to_path_buf();
         Self {
-            place: Location::File { path, line: None },
+            location: Location::File { path, line: None },
             key: None,
             what,
             passing: false,
@@ -92,7 +92,7 @@ impl ConfigError {
     /// About the command line.
     pub(crate) fn command_line(what: &str) -> Self {
         Self {
-            place: Location::CommandLine,
+            location: Location::CommandLine,
             key: None,
             what: what.to_owned(),
             passing: false,
@@ -107,7 +107,7 @@ impl ConfigError {
         if !SETTINGS.contains(&table) {
             return self;
         }
-        let at = places::of(&file.text, table, key);
+        let at = locations::of(&file.text, table, key);
         Self::at(&file.path, &file.text, at, &self.what).passing(self.passing)
     }
 
@@ -120,7 +120,7 @@ impl ConfigError {
         }
         let others = self.others.into_iter();
         Self {
-            place: Location::Change(change.to_owned()),
+            location: Location::Change(change.to_owned()),
             others: others.map(|other| other.of_change(change)).collect(),
             ..self
         }
@@ -155,7 +155,7 @@ impl ConfigError {
     /// The file.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.place {
+        match &self.location {
             Location::File { path, .. } => Some(path),
             Location::CommandLine | Location::Change(_) => None,
         }
@@ -177,7 +177,7 @@ impl ConfigError {
     /// The line, counted from 1.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
-        match self.place {
+        match self.location {
             Location::File { line, .. } => line,
             Location::CommandLine | Location::Change(_) => None,
         }
@@ -208,7 +208,7 @@ fn named(what: &str) -> Option<&str> {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.location {
             Location::File { path, line } => {
                 write!(f, "{}:", path.display())?;
                 if let Some(line) = line {

@@ -9,7 +9,7 @@ use std::path::Path;
 use toml_edit::{Document, Item, Table, TableLike};
 
 use super::error::ConfigError;
-use super::places::{self, Found};
+use super::locations::{self, Found};
 use super::raw::RawConfig;
 
 /// Most errors that are reported at once.
@@ -69,7 +69,7 @@ struct Fault {
 impl Fault {
     fn of(text: &str, error: &toml::de::Error) -> Self {
         let at = error.span().map(|span| span.start);
-        let found = at.and_then(|at| places::at(text, at));
+        let found = at.and_then(|at| locations::at(text, at));
         let message = error.message();
         let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
         let entry = at.and_then(|at| entry(text, at));
@@ -122,15 +122,15 @@ impl Fault {
 
 /// The message for an unknown key or table, with the most similar known one.
 fn unknown(name: &str, known: &[&str], is_table: bool) -> String {
-    let thing = if is_table { "table" } else { "key" };
+    let item = if is_table { "table" } else { "key" };
     let alike = |other: &&&str| strsim::damerau_levenshtein(name, other) <= 1 + name.len() / 4;
     let nearest = known
         .iter()
         .filter(alike)
         .min_by_key(|other| strsim::damerau_levenshtein(name, other));
     match nearest {
-        Some(nearest) => format!("{name}: unknown {thing}; did you mean {nearest}?"),
-        None => format!("{name}: unknown {thing}; known here: {}", known.join(", ")),
+        Some(nearest) => format!("{name}: unknown {item}; did you mean {nearest}?"),
+        None => format!("{name}: unknown {item}; known here: {}", known.join(", ")),
     }
 }
 

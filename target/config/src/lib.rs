@@ -1,22 +1,23 @@
 //! The configuration of the target: from TOML to the model, with errors by file, line and key.
 //!
-//! [`Config::read`] reads and checks a file. [`Config::wanted`] lists the backing stores of its
-//! namespaces, and [`Config::model_of`] builds the model once these and the ports are open.
-//! `docs/configuration-reference.md` is generated from the docstrings of the keys.
+//! [`Config::read`] reads and checks a file. [`Config::configured_stores`] lists the backing
+//! stores of its namespaces, and [`Config::model_of`] builds the model once these and the ports
+//! are open. `docs/configuration-reference.md` is generated from the docstrings of the keys.
 //!
 //! This crate does not open backing stores, listen on ports, or start threads: that is
 //! `nvmeof-target-manage`.
 #![forbid(unsafe_code)]
 
 mod ana;
+mod configured_stores;
 mod control;
 mod cores;
 mod error;
 mod form;
 mod limits;
+mod locations;
 mod metrics;
 mod names;
-mod places;
 mod polling;
 mod provider;
 mod raw;
@@ -28,7 +29,6 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
-mod wanted;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,7 @@ use nvmeof_target_core::{
 };
 use nvmeof_wire::Nqn;
 
+pub use configured_stores::ConfiguredStore;
 pub use control::ControlConfig;
 pub use cores::Cores;
 pub use cores::MOST_REACTORS;
@@ -56,7 +57,6 @@ pub use shm::ShmSettings;
 pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
-pub use wanted::ConfiguredStore;
 
 /// A configuration with valid values. Files, devices and addresses that it names may not exist.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ pub struct SettingsFile {
 
 /// Settings of the reactors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
+pub struct ReactorSettings {
     /// Their CPUs.
     pub cores: Cores,
     /// How a reactor polls before it sleeps.
@@ -246,8 +246,8 @@ impl Config {
         let sqpoll = self.raw.storage.get_ref().sqpoll().err();
         errors.extend(sqpoll.map(|wrong| self.wrong(&wrong)));
         // Each begins with its key.
-        let running = self.running_errors().into_iter();
-        errors.extend(running.map(|what| self.error_at(self.place_named(&what), &what)));
+        let settings = self.reactor_setting_errors().into_iter();
+        errors.extend(settings.map(|what| self.error_at(self.location_named(&what), &what)));
         errors
     }
 
@@ -303,17 +303,17 @@ impl Config {
     /// Limits of the target.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let threads = self.running().cores.count();
+        let threads = self.reactor_settings().cores.count();
         self.raw.limits.get_ref().to_limits(threads)
     }
 
     /// Settings of the reactors.
     #[must_use]
-    pub fn running(&self) -> Running {
-        Running {
+    pub fn reactor_settings(&self) -> ReactorSettings {
+        ReactorSettings {
             // Errors were reported when the configuration was checked.
             sqpoll: self.raw.storage.get_ref().sqpoll().unwrap_or_default(),
-            ..self.raw.reactor.get_ref().to_running()
+            ..self.raw.reactor.get_ref().to_reactor_settings()
         }
     }
 
@@ -379,20 +379,20 @@ impl Config {
     /// An error about `key` of the table `table`.
     #[must_use]
     pub fn table_error(&self, table: &str, key: &str, what: &str) -> ConfigError {
-        let at = self.place_in(table, key);
+        let at = self.location_in(table, key);
         self.error_at(at, &format!("{table}.{key}: {what}"))
     }
 
     /// Position in the text of the key that `what` begins with, or of its table.
-    fn place_named(&self, what: &str) -> Option<usize> {
+    fn location_named(&self, what: &str) -> Option<usize> {
         let (path, _) = what.split_once(':')?;
         let (table, key) = path.split_once('.')?;
-        self.place_in(table, key)
+        self.location_in(table, key)
     }
 
-    fn place_in(&self, table: &str, key: &str) -> Option<usize> {
+    fn location_in(&self, table: &str, key: &str) -> Option<usize> {
         match &self.origin {
-            Origin::File { text, .. } => places::of(text, table, key),
+            Origin::File { text, .. } => locations::of(text, table, key),
             Origin::CommandLine => None,
         }
     }
@@ -411,21 +411,21 @@ impl Config {
         }
     }
 
-    fn running_errors(&self) -> Vec<String> {
-        let running = self.running();
+    fn reactor_setting_errors(&self) -> Vec<String> {
+        let settings = self.reactor_settings();
         let buffer_memory = raw::MIN_BUFFER_MEMORY..=raw::MAX_BUFFER_MEMORY;
-        let receives = running.shared_receives;
+        let receives = settings.shared_receives;
         let is_good = [
             (
-                buffer_memory.contains(&running.buffer_memory),
+                buffer_memory.contains(&settings.buffer_memory),
                 "reactor.buffer_memory: must be 8M to 64G",
             ),
             (
-                running.polling.longest <= Duration::from_secs(1),
+                settings.polling.longest <= Duration::from_secs(1),
                 "reactor.spin_us: must be 0 to 1000000",
             ),
             (
-                running.drain <= Duration::from_secs(600),
+                settings.drain <= Duration::from_secs(600),
                 "reactor.drain_s: must be 0 to 600",
             ),
             (
@@ -483,7 +483,7 @@ impl Config {
             } else {
                 NamespaceState::Disabled
             },
-            disk: 0,
+            store: 0,
             storage: raw.path.get_ref().clone(),
             deallocate: false,
             volatile_cache: false,
@@ -529,27 +529,27 @@ impl Config {
     }
 
     fn of_model(&self, error: &ModelError) -> ConfigError {
-        self.error_at(self.place(error), &error.to_string())
+        self.error_at(self.location(error), &error.to_string())
     }
 
     /// Position in the text of the value that the model refused, or of its table.
-    fn place(&self, error: &ModelError) -> Option<usize> {
+    fn location(&self, error: &ModelError) -> Option<usize> {
         let at = |spanned: Option<&Spanned<RawSubsystem>>| spanned.map(|it| it.span().start);
-        match error.place {
-            Location::Limits => self.place_in("limits", error.key),
-            Location::Discovery => self.raw.discovery.place(),
+        match error.location {
+            Location::Limits => self.location_in("limits", error.key),
+            Location::Discovery => self.raw.discovery.location(),
             Location::Referral(referral) => {
                 let referral = self.raw.referral.get(referral)?;
-                referral.get_ref().place(error.key)
+                referral.get_ref().location(error.key)
             }
             Location::Port(port) => {
                 let port = self.raw.port.get(port)?.get_ref();
-                let key = port.place(error.key, &error.value);
+                let key = port.location(error.key, &error.value);
                 key.or_else(|| Some(port.traddr.span().start))
             }
             Location::Subsystem(subsystem) => {
                 let subsystem = self.raw.subsystem.get(subsystem);
-                let key = subsystem.and_then(|it| it.get_ref().place(error.key, &error.value));
+                let key = subsystem.and_then(|it| it.get_ref().location(error.key, &error.value));
                 key.or_else(|| at(subsystem))
             }
             Location::Namespace {
@@ -558,7 +558,7 @@ impl Config {
             } => {
                 let subsystem = self.raw.subsystem.get(subsystem)?;
                 let namespace = subsystem.get_ref().namespace.get(namespace)?;
-                let key = namespace.get_ref().place(error.key, &error.value);
+                let key = namespace.get_ref().location(error.key, &error.value);
                 key.or_else(|| Some(namespace.span().start))
             }
         }

@@ -23,10 +23,9 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `64`
     controllers: Option<u16>,
-    /// Discovery controllers, in addition to `controllers`: 1 to 4096. A new one beyond the
-    /// limit replaces the one that was idle longest. That is one of the host with the most
-    /// through one port, if that host has more than two; otherwise one of the host with the
-    /// most through the port with the most.
+    /// Discovery controllers, which `controllers` does not include: 1 to 4096. At the limit, a new
+    /// one replaces the longest idle one of the host or port that has the most, see
+    /// configuration.md.
     ///
     /// Default: `64`
     discovery_controllers: Option<u16>,
@@ -45,22 +44,22 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `16`
     max_descriptors: Option<u8>,
-    /// Seconds after which a connection for an admin queue is closed if it sent no Connect
-    /// command. For an I/O queue it is six times as long.
+    /// Seconds after which a connection for an admin queue is closed if it has sent no Connect
+    /// command. The time for an I/O queue is six times as long.
     ///
     /// Default: `10`
     connect_timeout_s: Option<u32>,
-    /// Connections of one reactor without a Connect command: 1 to 4096. A new one beyond the
-    /// limit replaces the oldest of the peer with the most.
+    /// Connections of one reactor that have sent no Connect command: 1 to 4096. At the limit, a new
+    /// connection replaces the oldest of the peer that has the most of them.
     ///
     /// Default: `64`
     unconnected: Option<u16>,
     /// Controllers of one host: 1 to `controllers`. If left out: three quarters of
     /// `controllers`.
     host_controllers: Option<u16>,
-    /// Controllers of all hosts through one port: 1 to `controllers`. It has an effect while
-    /// there are other ports. The rest is reserved for those in equal shares, so that the hosts
-    /// of one port cannot use all controllers, whatever NQNs they send. If left out: seven
+    /// Controllers of all hosts through one port while there are other ports: 1 to `controllers`.
+    /// The rest of `controllers` is reserved for the other ports in equal parts. The hosts of one
+    /// port therefore cannot use all controllers, whatever NQNs they send. If left out: seven
     /// eighths of `controllers`.
     port_controllers: Option<u16>,
     /// I/O queues of one host, over all its controllers: 1 to 65535. If left out:
@@ -68,40 +67,41 @@ pub(crate) struct RawLimits {
     host_queues: Option<u16>,
     /// Outstanding commands of one host, counted as the entries of all its I/O queues:
     /// `queue_depth` to 67108864. If left out: half of `controllers` times `io_queues` times
-    /// `queue_depth`, but at least 131072, or all that its controllers can have if that is
-    /// less.
+    /// `queue_depth`. That default is at least 131072, or the entries that its controllers can have
+    /// if these are fewer.
     host_commands: Option<u32>,
-    /// Percent of the buffers of each reactor that one host may hold while there are other
-    /// hosts: 1 to 100. Below 100, a host that is alone leaves room for one queue of another
-    /// host.
+    /// Percent of the buffers of each reactor that one host may hold while there are other hosts: 1
+    /// to 100. Below 100, capsule buffers for one I/O queue of another host are reserved even while
+    /// a host is alone.
     ///
     /// Default: `75`
     host_memory: Option<u8>,
-    /// Connections through one port: 2 to 1048576. Each queue is one connection. If left out,
-    /// a single port has no limit of its own. With several ports each has the connections of
-    /// `port_controllers` controllers (of at least four), of the discovery controllers, and
-    /// those without a Connect command.
+    /// Connections through one port: 2 to 1048576. Each queue is one connection. If left out, a
+    /// single port has no limit of its own. With several ports, the limit of each is the sum of
+    /// three numbers: all queues of `port_controllers` controllers (of at least four),
+    /// `discovery_controllers`, and twice `unconnected` for each reactor.
     port_connections: Option<u32>,
     /// Outstanding commands through one port, counted as the entries of all its I/O queues:
-    /// `queue_depth` to 67108864. If left out, a single port has no limit of its own. With
-    /// several ports each has three quarters of the commands of `port_controllers` controllers,
-    /// but at least those of four.
+    /// `queue_depth` to 67108864. If left out, a single port has no limit of its own. With several
+    /// ports, the limit of each is three quarters of the entries that `port_controllers`
+    /// controllers can have, and at least the entries of four.
     port_commands: Option<u32>,
     /// Percent of the buffers of each reactor that all hosts of one port may hold together while
-    /// there are hosts of other ports: 1 to 100. Below 100, the hosts of a port that is alone
-    /// leave room for one queue through another port.
+    /// there are hosts of other ports: 1 to 100. Below 100, capsule buffers for one I/O queue
+    /// through another port are reserved even while only one port has hosts.
     ///
     /// Default: `90`
     port_memory: Option<u8>,
-    /// Whether any command proves that its host is alive (CTRATT.TBKAS), or only Keep Alive.
+    /// Whether every command restarts the keep-alive timer of its controller (CTRATT.TBKAS), or
+    /// only Keep Alive.
     ///
     /// Default: `true`
     traffic_keep_alive: Option<bool>,
-    /// Seconds within which the operations of a lost controller have ended (CQT): 0 to 65. A host
-    /// that cannot reset the controller through another one waits that long before it sends
-    /// commands again. Set it to the longest time that an operation of the slowest backing store
-    /// can take; for block devices that is the request timeout, 30 seconds unless changed. 0: not
-    /// reported.
+    /// Seconds within which the operations of a lost controller have ended (CQT): 0 to 65; 0: not
+    /// reported. A host that cannot reset the controller through another one waits that long before
+    /// it sends commands again. Set it to the longest time that an operation of the slowest backing
+    /// store can take. For block devices, that is the request timeout of the kernel, 30 seconds by
+    /// default.
     ///
     /// Default: `30`
     quiesce_time_s: Option<u32>,

@@ -8,7 +8,7 @@ use nvmeof_target_core::{DEFAULT_ANA_GROUP, NamespaceSpec, SubsystemSpec};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Running;
+use super::ReactorSettings;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::limits::RawLimits;
@@ -245,9 +245,9 @@ impl RawReactor {
         RawCores::resolve(cores, self.count)
     }
 
-    pub(crate) fn to_running(&self) -> Running {
+    pub(crate) fn to_reactor_settings(&self) -> ReactorSettings {
         let longest = self.spin_us.map(|us| Duration::from_micros(us.into()));
-        Running {
+        ReactorSettings {
             // Errors were reported when the configuration was checked.
             cores: self.cores().unwrap_or(Cores::Anywhere(1)),
             polling: self.polling.polling(longest),
@@ -293,7 +293,7 @@ impl RawSubsystem {
     }
 
     /// Where the value of `key` is in the text.
-    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn location(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nqn" => self.nqn.span(),
             "serial" => self.serial.as_ref()?.span(),
@@ -328,7 +328,7 @@ impl RawNamespace {
     }
 
     /// Where `value` of `key` is in the text.
-    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn location(&self, key: &str, value: &str) -> Option<usize> {
         let span = match key {
             "nsid" => self.nsid.span(),
             "path" | "blocks" => self.path.span(),

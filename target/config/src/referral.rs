@@ -48,7 +48,7 @@ impl RawDiscovery {
     }
 
     /// Where the name is in the text.
-    pub(crate) fn place(&self) -> Option<usize> {
+    pub(crate) fn location(&self) -> Option<usize> {
         self.nqn.as_ref().map(|nqn| nqn.span().start)
     }
 }
@@ -65,7 +65,7 @@ impl RawReferral {
     }
 
     /// Where the value of `key` is in the text.
-    pub(crate) fn place(&self, key: &str) -> Option<usize> {
+    pub(crate) fn location(&self, key: &str) -> Option<usize> {
         let span = match key {
             "trsvcid" => self.trsvcid.as_ref()?.span(),
             "nqn" => self.nqn.as_ref()?.span(),

@@ -41,13 +41,13 @@ pub(crate) struct RawShm {
     /// `$XDG_RUNTIME_DIR/nvmeof` for other users, or else `nvmeof-UID` in the folder for
     /// temporary files.
     folder: Option<Spanned<PathBuf>>,
-    /// Users that may connect besides this one and root: names or numbers.
+    /// Users that may connect besides root and the user of the target: names or numbers.
     ///
     /// Default: `[]`
     #[serde(default)]
     users: Vec<Spanned<RawUser>>,
-    /// Memory of hosts that all reactors together map to access it in place: 0 to 1T. Each user
-    /// other than this one and root has a quarter. Data beyond the limit are copied.
+    /// Most memory of hosts that the target maps to access it in place: 0 to 1T. Each user has a
+    /// quarter of it, except root and the user of the target. Data beyond the limit are copied.
     ///
     /// Default: `"1G"`
     lent_memory: Option<Spanned<Size>>,

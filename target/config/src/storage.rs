@@ -16,7 +16,7 @@ const MAX_IDLE_MS: u32 = 10_000;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawStorage {
-    /// Whether a kernel thread takes the I/O operations of each reactor (`SQPOLL`).
+    /// Whether a kernel thread submits the I/O operations of each reactor (`SQPOLL`).
     ///
     /// Default: `false`
     #[serde(default)]
@@ -25,8 +25,8 @@ pub(crate) struct RawStorage {
     /// 10000. If left out: 2.
     sqpoll_idle_ms: Option<Spanned<u32>>,
     /// With `sqpoll`: CPUs of the kernel threads, `[4, 6]` or `"4-7"`, in the order of the
-    /// reactors. If there are fewer CPUs than reactors, it starts again with the first. If left
-    /// out, the kernel decides; since Linux 6.2 each runs on the CPUs of its reactor.
+    /// reactors. If there are fewer CPUs than reactors, the assignment starts again with the first
+    /// CPU. If left out, the kernel decides; since Linux 6.2 each runs on the CPUs of its reactor.
     sqpoll_cores: Option<Spanned<RawCores>>,
 }
 

@@ -1,7 +1,7 @@
 //! Errors in configurations and the messages about them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod places;
+mod locations;
 mod ports;
 
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
 
 /// The model of `config`, with the sizes of `ram:` and `null:` namespaces.
 pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
-    let mut wanted = config.wanted().unwrap().into_iter();
+    let mut stores = config.configured_stores().unwrap().into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
         if let Some(Spec::Ram { len, .. } | Spec::Null { len, .. }) =
-            wanted.next().map(|it| it.spec)
+            stores.next().map(|it| it.spec)
         {
             spec.blocks = len / u64::from(spec.block_size);
         }
@@ -68,10 +68,10 @@ fn keys_that_are_left_out_have_defaults() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.addresses(), ["127.0.0.1:4420".parse().unwrap()]);
     assert_eq!(config.limits(), Limits::default());
-    let running = config.running();
-    assert_eq!(running.shared_receives, 4096);
-    assert_eq!(running.cores, Cores::Anywhere(1));
-    assert!(!running.hugepages);
+    let settings = config.reactor_settings();
+    assert_eq!(settings.shared_receives, 4096);
+    assert_eq!(settings.cores, Cores::Anywhere(1));
+    assert!(!settings.hugepages);
     let few = GOOD.replace("[[port]]", "[limits]\ncontrollers = 8\n[[port]]");
     assert_eq!(parse(&few).unwrap().limits().host_controllers, 6);
     let without_port = parse(&GOOD.replace("trsvcid = 4420\n", "")).unwrap();
@@ -94,15 +94,15 @@ fn host_and_port_limits_follow_target_limits() {
     );
     let many = limits("controllers = 4096\nio_queues = 1024\nqueue_depth = 1024").unwrap();
     assert_eq!(many.host_commands, Limits::MAX_COMMANDS);
-    let said = limits("controllers = 8\nhost_queues = 100\nport_commands = 256").unwrap();
+    let message = limits("controllers = 8\nhost_queues = 100\nport_commands = 256").unwrap();
     assert_eq!(
-        (said.host_queues, said.port_commands),
+        (message.host_queues, message.port_commands),
         (100, PortLimit::always(256))
     );
     for key in ["host_controllers", "port_controllers"] {
         let error = limits(&format!("controllers = 8\n{key} = 9")).unwrap_err();
-        let said = format!("limits.{key}: 9");
-        assert_names(&error.to_string(), 3, &[&said, "limits.controllers = 8"]);
+        let message = format!("limits.{key}: 9");
+        assert_names(&error.to_string(), 3, &[&message, "limits.controllers = 8"]);
         assert!(limits(&format!("controllers = 8\n{key} = 8")).is_ok());
     }
 }
@@ -195,11 +195,14 @@ enabled = false
     assert_eq!(limits.port_connections, PortLimit::always(88));
     assert_eq!(limits.port_commands, PortLimit::always(999));
     assert_eq!(limits.port_memory, 60);
-    let running = config.running();
-    assert_eq!(running.cores, Cores::On(vec![0, 1]));
-    assert_eq!(running.sqpoll, threads(7, &[3, 1, 2]));
-    assert_eq!((running.buffer_memory, running.hugepages), (32 << 20, true));
-    assert_eq!(running.shared_receives, 512);
+    let settings = config.reactor_settings();
+    assert_eq!(settings.cores, Cores::On(vec![0, 1]));
+    assert_eq!(settings.sqpoll, threads(7, &[3, 1, 2]));
+    assert_eq!(
+        (settings.buffer_memory, settings.hugepages),
+        (32 << 20, true)
+    );
+    assert_eq!(settings.shared_receives, 512);
     let shm = config.shm();
     assert_eq!(shm.folder.as_deref(), Some(Path::new("/run/elsewhere")));
     assert_eq!(shm.users, [0, 54_321]);
@@ -207,7 +210,7 @@ enabled = false
         longest: Duration::from_micros(7),
         learns: false,
     };
-    assert_eq!(running.polling, polling);
+    assert_eq!(settings.polling, polling);
     let model = model_of(&config, &[]);
     let subsystem = model.subsystems().first().unwrap();
     let ids = subsystem.controller_ids;
@@ -302,10 +305,18 @@ fn invalid_values_are_reported_with_their_line() {
         9,
         &["cntlid_min = 20", "cntlid_max, which is 10"],
     );
-    let said = |key: &str| refused("= true", &format!("= true\n{key}"));
-    assert_names(&said("io_queues = 17"), 9, &["io_queues = 17", "1 to 16"]);
-    assert_names(&said("ieee_oui = \"x\""), 9, &["ieee_oui = x", "00-a0-b8"]);
-    let revision = said("firmware_revision = \"123456789\"");
+    let message = |key: &str| refused("= true", &format!("= true\n{key}"));
+    assert_names(
+        &message("io_queues = 17"),
+        9,
+        &["io_queues = 17", "1 to 16"],
+    );
+    assert_names(
+        &message("ieee_oui = \"x\""),
+        9,
+        &["ieee_oui = x", "00-a0-b8"],
+    );
+    let revision = message("firmware_revision = \"123456789\"");
     assert_names(&revision, 9, &["firmware_revision = ", "1 to 8"]);
     let uuid = "block_size = 512\nuuid = \"00000000-0000-0000-0000-000000000000\"";
     assert_names(
@@ -489,7 +500,7 @@ fn namespaces_of_command_line_have_one_subsystem_with_stable_nqn() {
 #[test]
 fn reactors_have_a_count_or_cores() {
     let with = |text: &str| format!("[reactor]\n{text}\n{GOOD}");
-    let cores = |text: &str| parse(&with(text)).unwrap().running().cores;
+    let cores = |text: &str| parse(&with(text)).unwrap().reactor_settings().cores;
     assert_eq!(cores("count = 3"), Cores::Anywhere(3));
     assert_eq!(cores("cores = \"auto\""), Cores::Auto(None));
     assert_eq!(cores("count = 2\ncores = \"auto\""), Cores::Auto(Some(2)));
@@ -503,7 +514,7 @@ fn reactors_have_a_count_or_cores() {
 #[test]
 fn sqpoll_settings_require_sqpoll() {
     let with = |text: &str| parse(&format!("[storage]\n{text}\n{GOOD}"));
-    let sqpoll = |text: &str| with(text).unwrap().running().sqpoll;
+    let sqpoll = |text: &str| with(text).unwrap().reactor_settings().sqpoll;
     assert_eq!(sqpoll(""), None);
     assert_eq!(sqpoll("sqpoll = false"), None);
     assert_eq!(sqpoll("sqpoll = true"), threads(2, &[]));
@@ -561,7 +572,7 @@ fn defaults_of_the_reference_are_the_defaults() {
     // The text has every key of those tables that has a default, so both configurations differ
     // as soon as one default in the reference is wrong.
     assert_eq!(documented.limits(), minimal.limits());
-    assert_eq!(documented.running(), minimal.running());
+    assert_eq!(documented.reactor_settings(), minimal.reactor_settings());
     assert_eq!(documented.socket_mode(), minimal.socket_mode());
     assert_eq!(documented.shm(), minimal.shm());
     assert!(block.contains("queue_depth = 256"), "{block}");

@@ -108,7 +108,7 @@ impl RawPort {
     }
 
     /// Where `value` of `key` is in the text.
-    pub(crate) fn place(&self, key: &str, value: &str) -> Option<usize> {
+    pub(crate) fn location(&self, key: &str, value: &str) -> Option<usize> {
         match key {
             "in_capsule" => Some(self.in_capsule.as_ref()?.span().start),
             "queue_depth" => Some(self.queue_depth.as_ref()?.span().start),
@@ -119,7 +119,7 @@ impl RawPort {
                 let one = each.find(|name| name.get_ref() == value);
                 Some(one.map_or(names.span(), Spanned::span).start)
             }
-            "ana_group" => RawAnaGroup::place(&self.ana_group, value),
+            "ana_group" => RawAnaGroup::location(&self.ana_group, value),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Management and monitoring of a running target: run-time changes that survive a restart, the
 //! HTTP API on the control socket, and metrics.
 //!
-//! * A [`Keeper`] keeps the served configuration and its run-time changes. [`Standing`] reads
+//! * A [`Keeper`] keeps the served configuration and its run-time changes. [`LoadedConfig`] reads
 //!   both at the start.
 //! * [`Bound`] and [`Control`] serve the HTTP API on the control socket.
 //! * A [`Watch`] collects snapshots of the reactors. An [`Exporter`] serves them over TCP.
@@ -17,7 +17,7 @@ mod http;
 mod socket;
 mod watch;
 
-pub use changes::{ChangeError, EditError, Keeper, Outcome, Standing, check_state};
-pub use http::Answering;
+pub use changes::{ChangeError, EditError, Keeper, LoadedConfig, Outcome, check_state};
+pub use http::HttpServer;
 pub use socket::{Bound, ChangeQueue, Control, Shared, openapi};
 pub use watch::{Exporter, Health, Watch};

@@ -131,7 +131,7 @@ impl Executed {
             (
                 Self::Failed,
                 IoKind::Write
-                | IoKind::Store
+                | IoKind::WriteFetched
                 | IoKind::WriteZeroes { .. }
                 | IoKind::Flush
                 | IoKind::FlushOwn
@@ -145,8 +145,8 @@ impl Executed {
 /// One operation of a backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoOp {
-    /// The backing store ([`NamespaceSpec::disk`](crate::NamespaceSpec::disk)).
-    pub disk: u32,
+    /// The backing store ([`NamespaceSpec::store`](crate::NamespaceSpec::store)).
+    pub store: u32,
     /// The kind of operation.
     pub kind: IoKind,
     /// First byte.
@@ -160,9 +160,9 @@ pub struct IoOp {
 
 impl IoOp {
     /// A flush of the whole backing store.
-    pub(crate) fn flush(disk: u32) -> Self {
+    pub(crate) fn flush(store: u32) -> Self {
         Self {
-            disk,
+            store,
             kind: IoKind::Flush,
             offset: 0,
             len: 0,
@@ -181,7 +181,10 @@ impl IoOp {
             | IoKind::Flush
             | IoKind::FlushOwn
             | IoKind::Settle => false,
-            IoKind::Write | IoKind::Store | IoKind::WriteZeroes { .. } | IoKind::Deallocate => true,
+            IoKind::Write
+            | IoKind::WriteFetched
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Deallocate => true,
         }
     }
 
@@ -224,7 +227,7 @@ pub enum IoKind {
     /// [`Flush`](Self::Flush).
     Settle,
     /// Write the `len` bytes of the second buffer, which were fetched last.
-    Store,
+    WriteFetched,
     /// Write zeroes; may also deallocate (DEAC).
     WriteZeroes {
         /// Whether the blocks may be deallocated.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use crate::controller::{Controller, Serves};
+use crate::controller::{Controller, ControllerKind};
 use crate::live::Live;
 use crate::namespace_view::Present;
 use crate::shared::{Served, presents};
@@ -119,7 +119,7 @@ fn differs(old: &Model, new: &Model) -> bool {
 
 /// Why the controller must be disconnected, if it must.
 fn lost(served: &Served, controller: &Controller) -> Option<DisconnectReason> {
-    let Serves::Nvm(live) = &controller.serves else {
+    let ControllerKind::Nvm(live) = &controller.kind else {
         return None;
     };
     let there = served.live.iter().any(|one| Arc::ptr_eq(one, live));

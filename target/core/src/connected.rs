@@ -62,7 +62,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
     use super::*;
-    use crate::testing::{DISK, HOST, Host, target};
+    use crate::testing::{HOST, Host, SUBNQN, target};
 
     fn nqn(text: &str) -> Nqn {
         Nqn::new(text).unwrap()
@@ -73,16 +73,16 @@ mod tests {
         let target = target();
         let (mut admin, mut io) = Host::ready(&target);
         let other = nqn("nqn.2026-11.org.example:other");
-        let data = nvmeof_wire::fabrics::ConnectData::new([8; 16], 0xffff, &nqn(DISK), &other);
+        let data = nvmeof_wire::fabrics::ConnectData::new([8; 16], 0xffff, &nqn(SUBNQN), &other);
         let (mut second, _) = Host::admin_with(&target, 0, &data);
         let there = target.connected();
         assert_eq!(there.len(), 2);
         assert_eq!((there[0].hostnqn, there[0].io_queues), (nqn(HOST), 1));
-        assert_eq!((there[1].hostnqn, there[1].subnqn), (other, nqn(DISK)));
+        assert_eq!((there[1].hostnqn, there[1].subnqn), (other, nqn(SUBNQN)));
         let elsewhere = nqn("nqn.2026-11.org.example:elsewhere");
         assert_eq!(target.disconnect(&nqn(HOST), Some(&elsewhere)), []);
         assert_eq!(target.disconnect(&elsewhere, None), []);
-        let lost = target.disconnect(&nqn(HOST), Some(&nqn(DISK)));
+        let lost = target.disconnect(&nqn(HOST), Some(&nqn(SUBNQN)));
         assert_eq!((lost.len(), lost[0].reason), (1, DisconnectReason::Asked));
         assert!(admin.close_cause().is_some() && io.close_cause().is_some());
         assert_eq!(second.close_cause(), None);

@@ -104,7 +104,7 @@ impl Page<'_, '_> {
     /// Adds an entry, which is built only if part of it is in the window.
     fn put(&mut self, entry: impl FnOnce() -> DiscoveryEntry) {
         let at = self.end();
-        if self.window.shows(at, self.entry_len()) {
+        if self.window.intersects(at, self.entry_len()) {
             self.window.put(at, &entry());
             if self.extended {
                 // There are no extended attributes.

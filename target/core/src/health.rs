@@ -25,7 +25,7 @@ pub(crate) struct Health {
 struct Queues {
     connected: Vec<Arc<Tally>>,
     /// Sums of the queues that are gone.
-    departed: Moved,
+    departed: DataTransferred,
     busy: Busy,
 }
 
@@ -43,7 +43,7 @@ struct Tally {
 /// Data read and written, by the commands that SMART counts (NVM Command Set 1.2,
 /// 1.4.2.7 to 1.4.2.10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct DataTransferred {
     /// SMART Data Units Read Commands: "Compare command, Read command, and Verify
     /// command".
     pub(crate) bytes_read: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Moved {
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    pub(crate) moved: Moved,
+    pub(crate) moved: DataTransferred,
     pub(crate) media_errors: u64,
     pub(crate) error_entries: u64,
     /// Minutes in which commands were outstanding on I/O queues.
@@ -99,7 +99,7 @@ impl Health {
         let queues = self.queues();
         let connected = queues.connected.iter().map(|tally| tally.moved());
         Counts {
-            moved: connected.fold(queues.departed, Moved::plus),
+            moved: connected.fold(queues.departed, DataTransferred::plus),
             media_errors: self.media_errors.load(Ordering::Relaxed),
             error_entries: self.error_entries.load(Ordering::Relaxed),
             busy_minutes: queues.busy.minutes(),
@@ -216,9 +216,9 @@ impl Tally {
         }
     }
 
-    fn moved(&self) -> Moved {
+    fn moved(&self) -> DataTransferred {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Moved {
+        DataTransferred {
             bytes_read: get(&self.bytes_read),
             bytes_written: get(&self.bytes_written),
             reads: get(&self.reads),
@@ -227,7 +227,7 @@ impl Tally {
     }
 }
 
-impl Moved {
+impl DataTransferred {
     fn plus(self, other: Self) -> Self {
         Self {
             bytes_read: self.bytes_read.wrapping_add(other.bytes_read),
@@ -257,7 +257,7 @@ mod tests {
         two.written(1024);
         two.media_error();
         health.error_entry();
-        let moved = Moved {
+        let moved = DataTransferred {
             bytes_read: 4608,
             bytes_written: 1024,
             reads: 2,

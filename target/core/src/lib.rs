@@ -11,7 +11,7 @@
 //! an argument. Of RDMA it knows addresses and keys only, and it does not access
 //! the data of reads and writes.
 //!
-//! In this crate, a *disk* is the number by which the engine knows an open backing
+//! In this crate, a *store* is the number by which the engine knows an open backing
 //! store. A *storage* is the number of the file or device behind it, which stays the
 //! same when it is opened again.
 //!
@@ -72,7 +72,7 @@ pub use model::{
 };
 pub use persist::{PendingSave, SaveError};
 pub use protection::{ProtectionKeeper, SavedProtection};
-pub use queue::{Exhausted, FollowUps, Queue};
+pub use queue::{ExhaustedQuotas, FollowUps, Queue};
 pub use request::Request;
 pub use target::{PortQuotaGuard, ProtectionSave, Refusal, Target};
 pub use writers::{WriteLoss, Writers};

@@ -217,7 +217,7 @@ impl Limits {
 
     /// How long queue `qid` may exist without a Connect command.
     #[must_use]
-    pub fn connect_patience(&self, qid: u16) -> Duration {
+    pub fn connect_timeout_of(&self, qid: u16) -> Duration {
         match qid {
             0 => self.connect_timeout,
             _ => self.connect_timeout * 6,

@@ -44,12 +44,12 @@ pub(crate) struct Protecting {
     /// The previous state of the subsystem, if it changed.
     pub(crate) before: Option<Present>,
     /// The next step of the request.
-    pub(crate) next: Granting,
+    pub(crate) next: ProtectionStep,
 }
 
 /// The next step of a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Granting {
+pub(crate) enum ProtectionStep {
     /// The requested state is in force.
     Granted,
     /// Make earlier writes stable.
@@ -60,7 +60,7 @@ pub(crate) enum Granting {
     Refused,
 }
 
-impl Granting {
+impl ProtectionStep {
     /// Queues the states of `subsystem` to be saved, if there is a keeper.
     fn enqueue(save_queue: &mut SaveQueueGuard<'_>, subsystem: &Nqn) -> Self {
         save_queue
@@ -160,9 +160,9 @@ impl Live {
         let step = protections.set(namespace, to)?;
         let changed = protections.of(namespace) != was;
         let next = match step {
-            Step::Done => Granting::Granted,
-            Step::Settle(asked) => Granting::Settle(asked),
-            Step::Keep => Granting::enqueue(&mut save_queue, &self.nqn),
+            Step::Done => ProtectionStep::Granted,
+            Step::Settle(asked) => ProtectionStep::Settle(asked),
+            Step::Keep => ProtectionStep::enqueue(&mut save_queue, &self.nqn),
         };
         let before = changed.then(|| self.renew(&mut state));
         Ok(Protecting { before, next })
@@ -179,14 +179,14 @@ impl Live {
         let mut save_queue = save_queue.lock();
         let mut state = self.lock();
         if state.retired {
-            let (before, next) = (None, Granting::Refused);
+            let (before, next) = (None, ProtectionStep::Refused);
             return Protecting { before, next };
         }
         let Settled { changed, keep } = state.protections.settle(nsid, asked, stable);
         let next = match stable {
-            true if keep => Granting::enqueue(&mut save_queue, &self.nqn),
-            true => Granting::Granted,
-            false => Granting::Refused,
+            true if keep => ProtectionStep::enqueue(&mut save_queue, &self.nqn),
+            true => ProtectionStep::Granted,
+            false => ProtectionStep::Refused,
         };
         let before = changed.then(|| self.renew(&mut state));
         Protecting { before, next }
@@ -231,7 +231,7 @@ impl Live {
 
     /// The view of a queue.
     pub(crate) fn view(self: &Arc<Self>, viewer: Arc<Viewer>) -> View {
-        let (seen, namespace_view) = self.look(&viewer);
+        let (seen, namespace_view) = self.current_view(&viewer);
         View {
             live: Arc::clone(self),
             seen,
@@ -241,10 +241,10 @@ impl Live {
     }
 
     /// The present view, and its generation.
-    fn look(&self, viewer: &Viewer) -> (u64, Arc<NamespaceView>) {
+    fn current_view(&self, viewer: &Viewer) -> (u64, Arc<NamespaceView>) {
         let state = self.lock();
         let generation = self.generation.load(Ordering::Acquire);
-        (generation, viewer.look(generation, &state.current))
+        (generation, viewer.current_view(generation, &state.current))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -264,7 +264,7 @@ impl View {
 
     #[cold]
     fn renew(&mut self) {
-        (self.seen, self.namespace_view) = self.live.look(&self.viewer);
+        (self.seen, self.namespace_view) = self.live.current_view(&self.viewer);
     }
 
     /// The view as of the last [`refresh`](Self::refresh).

@@ -234,7 +234,7 @@ impl LockMember {
     }
 
     /// Whether a write to `bytes` of `storage` has to wait for a lock. If so, it gets a
-    /// number in `turn`: locks that are requested later wait for the write. Locks for
+    /// number in `ticket`: locks that are requested later wait for the write. Locks for
     /// writes in flight that began before this write count, whenever they are added.
     #[must_use]
     pub fn blocks(
@@ -242,19 +242,19 @@ impl LockMember {
         storage: u64,
         bytes: &Range<u64>,
         began: Duration,
-        turn: &mut Option<u64>,
+        ticket: &mut Option<u64>,
     ) -> bool {
         // Seen in time for the same reason as the count in is_idle().
         if self.inner.group_count(storage).load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut table = self.inner.table();
-        let before = turn.unwrap_or(u64::MAX);
+        let before = ticket.unwrap_or(u64::MAX);
         let blocked = table.is_locked(storage, bytes, |id, lock| {
             id < before || lock.in_flight_since.is_some_and(|its| its <= began)
         });
-        if blocked && turn.is_none() {
-            *turn = Some(table.number());
+        if blocked && ticket.is_none() {
+            *ticket = Some(table.number());
         }
         blocked
     }
@@ -317,13 +317,13 @@ impl LockMember {
         // Once per storage, however many barriers there are.
         let mut known = BTreeMap::new();
         for one in table.barriers.values_mut() {
-            let Some(heard) = one.waits_for.get_mut(&self.number) else {
+            let Some(first_seen) = one.waits_for.get_mut(&self.number) else {
                 continue;
             };
-            let heard = *heard.get_or_insert(now);
+            let first_seen = *first_seen.get_or_insert(now);
             let storage = one.storage;
             let since = *known.entry(storage).or_insert_with(|| oldest(storage));
-            if since.is_some_and(|since| since <= heard) {
+            if since.is_some_and(|since| since <= first_seen) {
                 waits = true;
             } else {
                 one.waits_for.remove(&self.number);
@@ -443,16 +443,16 @@ mod tests {
     fn waiting_write_precedes_later_locks() {
         let member = Locks::default().join();
         let first = member.ask(1, 0..512);
-        let mut turn = None;
-        assert!(member.blocks(1, &(0..512), NOW, &mut turn));
-        let waiting = turn.unwrap();
+        let mut ticket = None;
+        assert!(member.blocks(1, &(0..512), NOW, &mut ticket));
+        let waiting = ticket.unwrap();
         let second = member.ask(1, 0..512);
         assert!(member.settle(|lock, _, _| waiting < lock));
         assert!(first.is_held());
         drop(first);
-        assert!(!second.is_held(), "the write has its turn");
-        assert!(!member.blocks(1, &(0..512), NOW, &mut turn));
-        assert_eq!(turn, Some(waiting));
+        assert!(!second.is_held(), "the write comes first");
+        assert!(!member.blocks(1, &(0..512), NOW, &mut ticket));
+        assert_eq!(ticket, Some(waiting));
         assert!(!member.settle(|_, _, _| false));
         assert!(second.is_held());
     }
@@ -467,8 +467,8 @@ mod tests {
         assert!(!two.is_idle() && two.version() == before);
         assert!(!two.settle(|_, _, _| true), "no report is needed");
         assert!(!ghosts[0].is_held());
-        let mut turn = None;
-        assert!(two.blocks(7, &(0..100), NOW, &mut turn));
+        let mut ticket = None;
+        assert!(two.blocks(7, &(0..100), NOW, &mut ticket));
         assert!(!two.blocks(8, &(0..1024), NOW, &mut None));
         assert!(!two.blocks(7, &(1024..2048), NOW, &mut None));
         let lock = two.ask(7, 512..1024);
@@ -480,12 +480,12 @@ mod tests {
         assert_ne!(two.version(), before, "a write waits for it");
         // A write in flight whose lock is added only now.
         let begun_later = one.block_writes(7, 0..512, NOW + Duration::from_secs(1));
-        assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
+        assert!(!two.blocks(7, &(0..100), NOW, &mut ticket));
         drop(begun_later);
         let slow = one.block_writes(7, 0..512, NOW);
-        assert!(two.blocks(7, &(0..100), NOW, &mut turn));
+        assert!(two.blocks(7, &(0..100), NOW, &mut ticket));
         drop(slow);
-        assert!(!two.blocks(7, &(0..100), NOW, &mut turn));
+        assert!(!two.blocks(7, &(0..100), NOW, &mut ticket));
         drop(second);
         assert!(lock.is_held());
         drop(lock);
@@ -510,11 +510,11 @@ mod tests {
             // Its own storage: it has to wait, and is blocked.
             let _ = sender.send(two.blocks(7, &(0..512), NOW, &mut None));
         });
-        let patience = Duration::from_secs(60);
-        let elsewhere = receiver.recv_timeout(patience);
+        let timeout = Duration::from_secs(60);
+        let elsewhere = receiver.recv_timeout(timeout);
         drop(table);
         assert_eq!(elsewhere, Ok(false));
-        assert_eq!(receiver.recv_timeout(patience), Ok(true));
+        assert_eq!(receiver.recv_timeout(timeout), Ok(true));
         drop(ghost);
         let counts = inner
             .group_counts

@@ -74,7 +74,7 @@ impl Viewer {
 
     /// The view of `present`, which has this generation. All queues share it, because each
     /// namespace takes memory in it.
-    pub(crate) fn look(&self, generation: u64, present: &Present) -> Arc<NamespaceView> {
+    pub(crate) fn current_view(&self, generation: u64, present: &Present) -> Arc<NamespaceView> {
         // A panic leaves no change half done.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
@@ -155,7 +155,7 @@ impl NamespaceView {
     }
 
     /// The namespaces, ordered by NSID.
-    pub(crate) fn seen(&self) -> &[VisibleNamespace] {
+    pub(crate) fn list(&self) -> &[VisibleNamespace] {
         &self.seen
     }
 

@@ -31,7 +31,7 @@ impl PendingSave {
 
     /// Whether the outcome is known.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.write.lock().is_some()
     }
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quota {
     /// By name of the peer.
-    taken: Arc<Mutex<BTreeMap<Arc<str>, Taken>>>,
+    taken: Arc<Mutex<BTreeMap<Arc<str>, PeerUsage>>>,
 }
 
 /// Usage of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct PeerUsage {
     pub(crate) count: u32,
     pub(crate) weight: u32,
 }
@@ -31,14 +31,14 @@ impl Quota {
         &self,
         key: &str,
         weight: u32,
-        fits: impl FnOnce(Taken) -> Result<(), E>,
+        fits: impl FnOnce(PeerUsage) -> Result<(), E>,
     ) -> Result<QuotaGuard, E> {
         let mut taken = self.lock();
         let (key, before) = match taken.get_key_value(key) {
             Some((key, before)) => (Arc::clone(key), *before),
-            None => (Arc::from(key), Taken::default()),
+            None => (Arc::from(key), PeerUsage::default()),
         };
-        let after = Taken {
+        let after = PeerUsage {
             count: before.count.saturating_add(1),
             weight: before.weight.saturating_add(weight),
         };
@@ -52,7 +52,7 @@ impl Quota {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Taken>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, PeerUsage>> {
         // A panic leaves no change half done.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn usage_is_per_peer_until_dropped() {
         let quota = Quota::default();
-        let two = |taken: Taken| (taken.count <= 2).then_some(()).ok_or(taken.count);
+        let two = |taken: PeerUsage| (taken.count <= 2).then_some(()).ok_or(taken.count);
         let [one, _other] = [(); 2].map(|()| quota.take("a", 5, two).unwrap());
         assert_eq!(quota.take("a", 5, two).unwrap_err(), 3);
         assert!(quota.take("b", 5, two).is_ok());

@@ -46,12 +46,12 @@ struct Inner {
     /// not reused soon.
     next: BTreeMap<ControllerIds, u16>,
     /// Departed I/O controllers, oldest first: all with commands in flight, and some without.
-    departed: VecDeque<Departed>,
+    departed: VecDeque<RemovedController>,
 }
 
 /// A controller that is gone.
 #[derive(Debug)]
-struct Departed {
+struct RemovedController {
     cntlid: u16,
     hostnqn: Nqn,
     subnqn: Nqn,
@@ -214,7 +214,7 @@ impl Inner {
         {
             self.departed.remove(quiet);
         }
-        self.departed.push_back(Departed {
+        self.departed.push_back(RemovedController {
             cntlid: controller.cntlid,
             hostnqn: controller.hostnqn,
             subnqn: controller.subnqn(),
@@ -263,19 +263,19 @@ impl Inner {
             return None;
         }
         let (mut by_port, mut by_host) = (BTreeMap::new(), BTreeMap::new());
-        let whose = |one: &Arc<Controller>| (one.viewer.port.clone(), one.hostnqn);
+        let port_and_host = |one: &Arc<Controller>| (one.viewer.port.clone(), one.hostnqn);
         let newest = (port.cloned(), *host);
-        for (port, host) in all.iter().map(|one| whose(one)).chain([newest]) {
+        for (port, host) in all.iter().map(|one| port_and_host(one)).chain([newest]) {
             *by_port.entry(port.clone()).or_insert(0usize) += 1;
             *by_host.entry((port, host)).or_insert(0usize) += 1;
         }
         let longest = all.into_iter().min_by_key(|one| {
-            let its = whose(one);
+            let its = port_and_host(one);
             let of_port = by_port.get(&its.0).copied();
             let of_host = by_host.get(&its).copied();
             let beyond = of_host.map(|has| has.saturating_sub(USUAL));
             let most = (Reverse(beyond), Reverse(of_port), Reverse(of_host));
-            (most, one.hot.heard())
+            (most, one.hot.last_active())
         });
         longest.map(|one| one.cntlid)
     }

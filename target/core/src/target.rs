@@ -10,7 +10,7 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 pub use protection::ProtectionSave;
 
-use crate::quota::{QuotaGuard, Taken};
+use crate::quota::{PeerUsage, QuotaGuard};
 use crate::shared::Shared;
 use crate::{Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
 
@@ -119,7 +119,7 @@ impl Target {
     pub fn port_quota(&self, port: &str) -> Result<PortQuotaGuard, Refusal> {
         let ports = self.shared.port_count();
         let most = self.limits().port_connections.with_ports(ports);
-        let fits = |taken: Taken| (taken.count <= most).then_some(()).ok_or(());
+        let fits = |taken: PeerUsage| (taken.count <= most).then_some(()).ok_or(());
         let taken = self.shared.ports.take(port, 0, fits);
         taken
             .map(|guard| PortQuotaGuard { _guard: guard })

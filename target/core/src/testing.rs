@@ -27,7 +27,7 @@ use crate::{
     Target, Traddr,
 };
 
-pub(crate) const DISK: &str = "nqn.2026-11.org.example:disk";
+pub(crate) const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 pub(crate) const CLOSED: &str = "nqn.2026-11.org.example:closed";
 pub(crate) const HOST: &str = "nqn.2026-11.org.example:host";
 pub(crate) const HOST_ID: [u8; 16] = [7; 16];
@@ -51,7 +51,7 @@ pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
         blocks: 1000,
-        disk: nsid * 10,
+        store: nsid * 10,
         deallocate: true,
         volatile_cache: true,
         ..NamespaceSpec::default()
@@ -65,7 +65,7 @@ pub(crate) fn subsystem() -> SubsystemSpec {
         ..namespace(3)
     };
     SubsystemSpec {
-        nqn: DISK.into(),
+        nqn: SUBNQN.into(),
         allow_any_host: true,
         namespaces: vec![namespace(1), readonly],
         ..SubsystemSpec::default()
@@ -139,7 +139,7 @@ pub(crate) fn apply_with(
 
 /// Changes the size of namespace 1 of the first subsystem.
 pub(crate) fn change_a_namespace(target: &Target) {
-    let nqn = Nqn::new(DISK).unwrap();
+    let nqn = Nqn::new(SUBNQN).unwrap();
     let model = target.model();
     let now = model.subsystem(&nqn).unwrap().namespace(1).unwrap().blocks;
     let mut spec = subsystem();
@@ -185,14 +185,14 @@ pub(crate) struct Host {
 
 /// The outcome of a command.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Completion {
     pub(crate) cqe: Cqe,
     /// Pushed data.
     pub(crate) data: Vec<u8>,
     pub(crate) invalidate: Option<u32>,
 }
 
-impl Answer {
+impl Completion {
     pub(crate) fn status(&self) -> Status {
         self.cqe.status().kind()
     }
@@ -205,7 +205,7 @@ impl Answer {
 /// The outcome of a command, if it has one.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Answered(Answer),
+    Answered(Completion),
     Held,
     Closed(crate::CloseCause),
 }
@@ -220,7 +220,7 @@ pub(crate) fn connect_data(cntlid: u16) -> ConnectData {
 
 pub(crate) fn connect_data_of(host: &str, cntlid: u16) -> ConnectData {
     let nqn = |text| Nqn::new(text).unwrap();
-    ConnectData::new(HOST_ID, cntlid, &nqn(DISK), &nqn(host))
+    ConnectData::new(HOST_ID, cntlid, &nqn(SUBNQN), &nqn(host))
 }
 
 /// The peer of hosts.
@@ -266,9 +266,9 @@ impl Host {
 
     pub(crate) fn into_admin(self, kato: u32, data: &ConnectData) -> (Self, u16) {
         let mut host = self;
-        let answer = host.connect(&Connect::new(0, 32, kato), data);
-        assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
-        let cntlid = u16::try_from(answer.result()).unwrap();
+        let completion = host.connect(&Connect::new(0, 32, kato), data);
+        assert_eq!(completion.status(), Status::SUCCESS, "{completion:?}");
+        let cntlid = u16::try_from(completion.result()).unwrap();
         assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
         (host, cntlid)
     }
@@ -288,9 +288,9 @@ impl Host {
     ) -> (Self, u16) {
         let mut host = Self::open(target, qid, 32);
         host.queue.count_in(reactor_metrics);
-        let answer = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
-        assert_eq!(answer.status(), Status::SUCCESS);
-        let cntlid = u16::try_from(answer.result()).unwrap();
+        let completion = host.connect(&Connect::new(qid, 32, 0), &connect_data(cntlid));
+        assert_eq!(completion.status(), Status::SUCCESS);
+        let cntlid = u16::try_from(completion.result()).unwrap();
         if qid == 0 {
             assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
         }
@@ -312,16 +312,16 @@ impl Host {
 
     fn io_with(target: &Target, qid: u16, data: &ConnectData) -> Self {
         let mut host = Self::open(target, qid, 128);
-        let answer = host.connect(&Connect::new(qid, 128, 0), data);
-        assert_eq!(answer.status(), Status::SUCCESS, "{answer:?}");
+        let completion = host.connect(&Connect::new(qid, 128, 0), data);
+        assert_eq!(completion.status(), Status::SUCCESS, "{completion:?}");
         host
     }
 
-    pub(crate) fn connect(&mut self, connect: &Connect, data: &ConnectData) -> Answer {
+    pub(crate) fn connect(&mut self, connect: &Connect, data: &ConnectData) -> Completion {
         self.write(connect.to_sqe(), data.as_bytes())
     }
 
-    pub(crate) fn set_cc(&mut self, cc: u32) -> Answer {
+    pub(crate) fn set_cc(&mut self, cc: u32) -> Completion {
         self.plain(PropertyAccess::set(Property::CC, PropertyValue::Dword(cc)))
     }
 
@@ -330,30 +330,30 @@ impl Host {
             .result()
     }
 
-    pub(crate) fn identify(&mut self, cns: Cns, nsid: u32) -> Answer {
+    pub(crate) fn identify(&mut self, cns: Cns, nsid: u32) -> Completion {
         self.read(Identify::new(cns, nsid).to_sqe(), 4096)
     }
 
     /// A command without data.
-    pub(crate) fn plain(&mut self, sqe: Sqe) -> Answer {
+    pub(crate) fn plain(&mut self, sqe: Sqe) -> Completion {
         answered(self.run(sqe, &[], &[]))
     }
 
     /// A command whose data are pulled by RDMA Read.
-    pub(crate) fn write(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
+    pub(crate) fn write(&mut self, mut sqe: Sqe, data: &[u8]) -> Completion {
         sqe.dptr = keyed(data.len()).to_descriptor();
         answered(self.run(sqe, data, &[]))
     }
 
     /// A command whose data are in its capsule.
-    pub(crate) fn write_in_capsule(&mut self, mut sqe: Sqe, data: &[u8]) -> Answer {
+    pub(crate) fn write_in_capsule(&mut self, mut sqe: Sqe, data: &[u8]) -> Completion {
         let len = u32::try_from(data.len()).unwrap();
         sqe.dptr = Sgl::InCapsule { offset: 0, len }.to_descriptor();
         answered(self.run(sqe, &[], data))
     }
 
     /// A command that returns `len` bytes.
-    pub(crate) fn read(&mut self, mut sqe: Sqe, len: usize) -> Answer {
+    pub(crate) fn read(&mut self, mut sqe: Sqe, len: usize) -> Completion {
         sqe.dptr = keyed(len).to_descriptor();
         answered(self.run(sqe, &[], &[]))
     }
@@ -371,7 +371,7 @@ impl Host {
     }
 
     /// Runs a command to its completion that has begun.
-    pub(crate) fn end(&mut self, request: Request, action: Action) -> Answer {
+    pub(crate) fn end(&mut self, request: Request, action: Action) -> Completion {
         answered(self.finish(request.cid(), request, action, &[], &[]))
     }
 
@@ -398,11 +398,11 @@ impl Host {
                     }
                     // Range locks wait for exactly the commands that write there.
                     let bytes = op.bytes();
-                    let its = |disk| disk == op.disk;
+                    let its = |store| store == op.store;
                     assert_eq!(request.may_write(its, &bytes), op.changes(), "{op:?}");
-                    assert!(!request.may_write(|disk| !its(disk), &bytes), "{op:?}");
+                    assert!(!request.may_write(|store| !its(store), &bytes), "{op:?}");
                     assert!(!op.changes() || request.will_write(its), "{op:?}");
-                    assert!(!request.will_write(|disk| !its(disk)), "{op:?}");
+                    assert!(!request.will_write(|store| !its(store)), "{op:?}");
                     self.ops.push(op);
                     self.now += self.slow;
                     let outcome = if self.outcomes.is_empty() {
@@ -430,7 +430,7 @@ impl Host {
                     if let Some(remote) = response.push {
                         assert_eq!(usize::try_from(remote.len).unwrap(), buffer.len());
                     }
-                    return Outcome::Answered(Answer {
+                    return Outcome::Answered(Completion {
                         cqe: response.cqe,
                         data: if pushes { buffer } else { Vec::new() },
                         invalidate: response.invalidate,
@@ -462,9 +462,9 @@ impl Host {
     }
 }
 
-fn answered(outcome: Outcome) -> Answer {
+fn answered(outcome: Outcome) -> Completion {
     match outcome {
-        Outcome::Answered(answer) => answer,
+        Outcome::Answered(completion) => completion,
         other => panic!("expected an answer, got {other:?}"),
     }
 }

@@ -33,7 +33,7 @@ impl<'a> Window<'a> {
     }
 
     /// Whether any of `len` bytes at byte `at` of the page is in view.
-    pub(crate) fn shows(&self, at: u64, len: u64) -> bool {
+    pub(crate) fn intersects(&self, at: u64, len: u64) -> bool {
         let end = self.offset.saturating_add(self.out.len() as u64);
         !self.out.is_empty() && at < end && at.saturating_add(len) > self.offset
     }
@@ -64,7 +64,7 @@ mod tests {
                     let len = bytes.len() as u64;
                     let visible = offset..offset + part_len;
                     let shown = (*at..at + len).any(|byte| visible.contains(&byte));
-                    prop_assert_eq!(window.shows(*at, len) && len > 0, shown);
+                    prop_assert_eq!(window.intersects(*at, len) && len > 0, shown);
                 }
             }
             let start = usize::try_from(offset).unwrap();

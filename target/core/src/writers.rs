@@ -46,9 +46,9 @@ pub struct WriteLoss {
 impl WriteLoss {
     /// A write that may be lost has completed and will be acknowledged. `stamp` was taken
     /// after its completion. Check afterwards whether the storage lost writes since it
-    /// began; if so, call [`Writers::owe`].
+    /// began; if so, call [`Writers::mark_lost`].
     #[inline]
-    pub fn wrote(&self, stamp: u64) {
+    pub fn record_write(&self, stamp: u64) {
         // It rarely changes: mostly, queues on several CPUs only read it.
         if self.wrote.load(Ordering::SeqCst) < stamp {
             self.wrote.fetch_max(stamp, Ordering::SeqCst);
@@ -56,10 +56,10 @@ impl WriteLoss {
     }
 
     /// Whether all `losses` of the storage have been evaluated for this host. If not, call
-    /// [`Writers::settle`] before the next write.
+    /// [`Writers::evaluate`] before the next write.
     #[inline]
     #[must_use]
-    pub fn knows(&self, losses: u64) -> bool {
+    pub fn is_current(&self, losses: u64) -> bool {
         self.known.load(Ordering::SeqCst) == losses
     }
 }
@@ -115,7 +115,7 @@ impl Writers {
     /// `storage` has `losses` losses by now: evaluates whether they affect `host`.
     /// `concern` returns whether writes up to a stamp may be among those lost since a
     /// count of losses.
-    pub fn settle(
+    pub fn evaluate(
         &self,
         storage: u64,
         host: &Nqn,
@@ -123,23 +123,23 @@ impl Writers {
         concern: impl FnOnce(u64, u64) -> bool,
     ) {
         if let Some(entry) = self.lock().of(storage, host) {
-            entry.settle(losses, concern);
+            entry.evaluate(losses, concern);
         }
     }
 
     /// A write of `host` to `storage` was in flight during a loss, and succeeded with
     /// this stamp.
-    pub fn owe(&self, storage: u64, host: &Nqn, stamp: u64) {
+    pub fn mark_lost(&self, storage: u64, host: &Nqn, stamp: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
             entry.unreported = entry.unreported.max(Some(stamp));
         }
     }
 
     /// The stamp of the last write of `host` that may be lost and whose report it is not
-    /// known to have [received](Self::heard). Call it when a Flush of the host completes;
-    /// it [evaluates](Self::settle) the losses first.
+    /// known to have [received](Self::confirm_report). Call it when a Flush of the host completes;
+    /// it [evaluates](Self::evaluate) the losses first.
     #[must_use]
-    pub fn owed(
+    pub fn unreported_loss(
         &self,
         storage: u64,
         host: &Nqn,
@@ -148,7 +148,7 @@ impl Writers {
     ) -> Option<u64> {
         let mut table = self.lock();
         let entry = table.of(storage, host)?;
-        entry.settle(losses, concern);
+        entry.evaluate(losses, concern);
         entry.unreported
     }
 
@@ -170,7 +170,7 @@ impl Writers {
 
     /// The host must have received the error of a Flush that arrived at stamp `came`. It
     /// covers the writes that completed before, not later ones.
-    pub fn heard(&self, storage: u64, host: &Nqn, came: u64) {
+    pub fn confirm_report(&self, storage: u64, host: &Nqn, came: u64) {
         if let Some(entry) = self.lock().of(storage, host) {
             entry.unreported.take_if(|stamp| *stamp <= came);
         }
@@ -183,7 +183,7 @@ impl Writers {
 }
 
 impl Entry {
-    fn settle(&mut self, losses: u64, concern: impl FnOnce(u64, u64) -> bool) {
+    fn evaluate(&mut self, losses: u64, concern: impl FnOnce(u64, u64) -> bool) {
         let WriteLoss { wrote, known } = &*self.write_loss;
         let before = known.load(Ordering::SeqCst);
         if before >= losses {
@@ -225,14 +225,14 @@ mod tests {
     }
 
     fn report(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> bool {
-        let owed = writers.owed(storage, host, losses, all);
+        let unreported_loss = writers.unreported_loss(storage, host, losses, all);
         assert_eq!(
-            writers.owed(storage, host, losses, all),
-            owed,
+            writers.unreported_loss(storage, host, losses, all),
+            unreported_loss,
             "it may not have received it"
         );
-        writers.heard(storage, host, 1);
-        owed.is_some()
+        writers.confirm_report(storage, host, 1);
+        unreported_loss.is_some()
     }
 
     fn owes(
@@ -242,7 +242,9 @@ mod tests {
         losses: u64,
         concern: impl FnOnce(u64, u64) -> bool,
     ) -> bool {
-        writers.owed(storage, host, losses, concern).is_some()
+        writers
+            .unreported_loss(storage, host, losses, concern)
+            .is_some()
     }
 
     fn join(writers: &Writers, storage: u64, host: &Nqn, losses: u64) -> Option<Arc<WriteLoss>> {
@@ -250,7 +252,9 @@ mod tests {
     }
 
     fn write(writers: &Writers, storage: u64, host: &Nqn, losses: u64) {
-        join(writers, storage, host, losses).unwrap().wrote(1);
+        join(writers, storage, host, losses)
+            .unwrap()
+            .record_write(1);
     }
 
     fn host(number: usize) -> Nqn {
@@ -284,7 +288,7 @@ mod tests {
         assert!(!owes(&writers, 1, &host(1), 1, all), "that is settled");
         assert!(owes(&writers, 1, &host(1), 2, all));
         assert!(owes(&writers, 1, &host(1), 3, none), "until it is reported");
-        writers.heard(1, &host(1), 1);
+        writers.confirm_report(1, &host(1), 1);
         assert!(!owes(&writers, 1, &host(1), 3, all));
     }
 
@@ -298,7 +302,7 @@ mod tests {
             !writers.has_unflushed(1, &host(1), until(0)),
             "nothing ended"
         );
-        write_loss.wrote(5);
+        write_loss.record_write(5);
         drop(write_loss);
         assert!(
             writers.has_unflushed(1, &host(1), until(4)),
@@ -313,24 +317,24 @@ mod tests {
     fn losses_are_evaluated_before_the_next_write() {
         let writers = Writers::default();
         let write_loss = join(&writers, 1, &host(1), 0).unwrap();
-        write_loss.wrote(7);
-        assert!(write_loss.knows(0) && !write_loss.knows(2));
-        writers.settle(1, &host(1), 2, |wrote, known| {
+        write_loss.record_write(7);
+        assert!(write_loss.is_current(0) && !write_loss.is_current(2));
+        writers.evaluate(1, &host(1), 2, |wrote, known| {
             assert_eq!((wrote, known), (7, 0));
             true
         });
-        assert!(write_loss.knows(2));
+        assert!(write_loss.is_current(2));
         // Each loss is evaluated once, with the last write.
-        writers.settle(1, &host(1), 2, |_, _| panic!("it is settled"));
-        write_loss.wrote(9);
-        write_loss.wrote(8);
+        writers.evaluate(1, &host(1), 2, |_, _| panic!("it is settled"));
+        write_loss.record_write(9);
+        write_loss.record_write(8);
         let asked = |wrote, known| {
             assert_eq!((wrote, known), (9, 2));
             false
         };
         assert!(owes(&writers, 1, &host(1), 3, asked), "earlier writes");
         // Later writes are not among them.
-        writers.heard(1, &host(1), 7);
+        writers.confirm_report(1, &host(1), 7);
         assert!(!owes(&writers, 1, &host(1), 3, none));
     }
 
@@ -338,17 +342,17 @@ mod tests {
     fn flush_error_does_not_cover_later_writes() {
         let writers = Writers::default();
         let write_loss = join(&writers, 1, &host(1), 0).unwrap();
-        write_loss.wrote(7);
+        write_loss.record_write(7);
         assert!(owes(&writers, 1, &host(1), 1, all));
         for came in [6, 5] {
-            writers.heard(1, &host(1), came);
+            writers.confirm_report(1, &host(1), came);
             assert!(owes(&writers, 1, &host(1), 1, none));
         }
         // A write in flight during a loss that was evaluated by another queue.
-        writers.owe(1, &host(1), 8);
-        writers.heard(1, &host(1), 7);
+        writers.mark_lost(1, &host(1), 8);
+        writers.confirm_report(1, &host(1), 7);
         assert!(owes(&writers, 1, &host(1), 1, none));
-        writers.heard(1, &host(1), 8);
+        writers.confirm_report(1, &host(1), 8);
         assert!(!owes(&writers, 1, &host(1), 1, none));
     }
 

@@ -27,7 +27,7 @@ use nvmeof_target_admin::{Ctl, FAILED, Import, Top, USAGE, complain};
 use nvmeof_target_config::{Config, ConfigError, DEFAULT_PORT, on_unusual_names};
 use nvmeof_target_control::{Bound, ChangeQueue, Shared};
 use nvmeof_target_control::{Exporter, Watch};
-use nvmeof_target_control::{Standing, check_state};
+use nvmeof_target_control::{LoadedConfig, check_state};
 use nvmeof_target_manage::cpus::{self, ReactorCpu};
 use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Port, ProviderFactory};
@@ -204,20 +204,20 @@ impl Serve {
         };
         let hangups = signals::block_hangups();
         let hangups = hangups.map_err(|errno| not_started("signalfd", &errno.into()))?;
-        let standing = read_with_retries(&path, &hangups)?;
-        let config = Arc::new(standing.config().clone());
+        let loaded = read_with_retries(&path, &hangups)?;
+        let config = Arc::new(loaded.config().clone());
         let bound = or_later(Bound::new(&config))?;
         let exporter = or_later(Exporter::bind(&config))?;
         let signals = signals::block_all();
         let signals = signals.map_err(|errno| not_started("signalfd", &errno.into()))?;
-        wait_for_predecessor(standing.config(), &signals);
-        let (server, keeper) = standing.serve()?;
+        wait_for_predecessor(loaded.config(), &signals);
+        let (server, keeper) = loaded.serve()?;
         let keeper = Arc::new(keeper);
         let watch = Arc::new(Watch::of(&server));
         let shared = Shared {
             keeper: Arc::clone(&keeper),
             watch: Arc::clone(&watch),
-            tell: service::status,
+            notify_status: service::status,
             queue: ChangeQueue::default(),
         };
         let (manager, mut listeners) = (server.manager(), Vec::new());
@@ -278,10 +278,10 @@ fn metrics_later(config: &Arc<Config>, watch: &Arc<Watch>) -> Later {
 /// Reads the configuration and opens the state file, with retries: another target may hold
 /// the state file, and a killed one holds it until the kernel has completed its writes.
 /// SIGHUP triggers a retry immediately.
-fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, ConfigError> {
+fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<LoadedConfig, ConfigError> {
     let mut pause = retry::FIRST;
     loop {
-        match Standing::read(path) {
+        match LoadedConfig::read(path) {
             Err(error) if error.may_succeed_later() => {
                 if pause == retry::FIRST {
                     tracing::warn!("waiting: {error}");
@@ -292,7 +292,7 @@ fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<Standing, Config
                 while let Ok(Some(_)) = hangups.read_signal() {}
                 pause = (pause * 2).min(retry::LONGEST);
             }
-            standing => return standing,
+            loaded => return loaded,
         }
     }
 }
@@ -373,18 +373,18 @@ impl CheckConfig {
 
     fn check(&self) -> Result<Checked, ConfigError> {
         let config = Config::read(&self.file)?;
-        files::raise();
+        files::raise_limit();
         let mut ports = ports::plan_present(&config)?;
         let cpus = cpus::place(&config, &ports)?;
         let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(cpus::sqpoll_remark(&config, &cpus));
         // Held until the end, as in `serve`.
-        let disks = open_present(&config)?;
-        let files = files::share(&config, 1, disks.len(), &ports);
+        let stores = open_present(&config)?;
+        let files = files::share(&config, 1, stores.len(), &ports);
         let mut means = ProviderFactory::new(1, files);
         let listening = ports::listen(&config, ports.clone(), &mut means)?;
-        let errors = disks.iter().filter_map(|disk| disk.as_ref().err());
+        let errors = stores.iter().filter_map(|store| store.as_ref().err());
         let mut waiting: Vec<_> = errors.map(ToString::to_string).collect();
         for (number, listened) in listening.ports.into_iter().enumerate() {
             if let Some(waits) = &listened.waits {
@@ -545,8 +545,8 @@ fn cpu_json(cpu: &ReactorCpu) -> Value {
 }
 
 fn port_json(port: &Port) -> Value {
-    let providers = port.parts.iter().map(|part| {
-        let devices = part.devices.iter().map(|device| {
+    let providers = port.providers.iter().map(|provider| {
+        let devices = provider.devices.iter().map(|device| {
             json!({
                 "device": device.name,
                 "port": device.port,
@@ -555,7 +555,7 @@ fn port_json(port: &Port) -> Value {
             })
         });
         json!({
-            "provider": part.provider.name(),
+            "provider": provider.name.name(),
             "devices": devices.collect::<Vec<_>>(),
         })
     });

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nvmeof_rdma::explain;
-use nvmeof_target_engine::Patience;
+use nvmeof_target_engine::ShutdownDeadline;
 use nvmeof_target_manage::retry::{Listeners, Retry};
 use nvmeof_target_manage::{BackingStoreMonitor, ServeError, Server};
 
@@ -42,16 +42,16 @@ pub(crate) fn run(
     // How long hosts may take to learn of the stop.
     let mut announcing: Option<Instant> = None;
     let (manager, failures) = (server.manager(), server.failures().clone());
-    let _disks = BackingStoreMonitor::start(Arc::clone(manager), failures, service::status)
+    let _monitor = BackingStoreMonitor::start(Arc::clone(manager), failures, service::status)
         .map_err(|error| not_started("thread", &error))?;
     let _retry = Retry::start(Arc::clone(manager), listeners, service::status)
         .map_err(|error| not_started("thread", &error))?;
     let mut watchdog = Watchdog::of_service(Instant::now());
     let longest = service::longest_stop(server.drain());
-    let mut patience = Patience::new(longest);
+    let mut deadline = ShutdownDeadline::new(longest);
     while server.reactors().next().is_some() {
         let (count, began) = (server.started(), stopping.is_some());
-        if !patience.lasts(Instant::now(), began, server.stopping(), count) {
+        if !deadline.keep_waiting(Instant::now(), began, server.stopping(), count) {
             let left = server.reactors().map(|(at, _)| at);
             return Err(server.stopping().not_ended(left, longest).into());
         }
@@ -60,7 +60,7 @@ pub(crate) fn run(
         }
         let look = watchdog.as_ref().map(Watchdog::next);
         let again = announcing.map(|_| Instant::now() + ANNOUNCE_POLL);
-        let look = look.into_iter().chain(patience.until()).chain(again).min();
+        let look = look.into_iter().chain(deadline.until()).chain(again).min();
         ending |= wait(&server, signals, ending, look);
         while let Ok(Some(signal)) = signals.read_signal() {
             if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
@@ -135,7 +135,7 @@ fn reload(keeper: Option<Arc<Keeper>>) {
     let started = thread.spawn(move || {
         match keeper.reload() {
             Ok(outcome) => {
-                outcome.tell("reload");
+                outcome.log("reload");
                 let report = &outcome.report;
                 let (changes, lost) = (report.changes.len(), report.disconnected.len());
                 tracing::info!("reloaded: {changes} changes, {lost} controllers disconnected");

@@ -12,68 +12,68 @@ use crate::fair_queue::{FairQueue, HostId};
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Backing stores with pending operations.
-    disks: BTreeMap<u32, FairQueue<Request>>,
+    stores: BTreeMap<u32, FairQueue<Request>>,
 }
 
 impl Backlog {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.disks.is_empty()
+        self.stores.is_empty()
     }
 
     /// Pending operations of all backing stores.
     pub(crate) fn len(&self) -> usize {
-        self.disks.values().map(FairQueue::len).sum()
+        self.stores.values().map(FairQueue::len).sum()
     }
 
-    /// Whether an operation for `disk` is pending.
+    /// Whether an operation for `store` is pending.
     #[inline]
-    pub(crate) fn waits_for(&self, disk: u32) -> bool {
-        !self.is_empty() && self.has_disk(disk)
+    pub(crate) fn waits_for(&self, store: u32) -> bool {
+        !self.is_empty() && self.has_store(store)
     }
 
     #[cold]
-    fn has_disk(&self, disk: u32) -> bool {
-        self.disks.contains_key(&disk)
+    fn has_store(&self, store: u32) -> bool {
+        self.stores.contains_key(&store)
     }
 
     /// Whether the operation with that tag is pending.
     pub(crate) fn has(&self, tag: u64) -> bool {
-        let mut all = self.disks.values().flat_map(FairQueue::iter);
+        let mut all = self.stores.values().flat_map(FairQueue::iter);
         all.any(|request| request.tag == tag)
     }
 
-    /// Appends `request` to the pending operations of `host` for `disk`.
+    /// Appends `request` to the pending operations of `host` for `store`.
     #[cold]
-    pub(crate) fn push(&mut self, host: HostId, disk: u32, request: Request) {
-        self.disks.entry(disk).or_default().push(host, request);
+    pub(crate) fn push(&mut self, host: HostId, store: u32, request: Request) {
+        self.stores.entry(store).or_default().push(host, request);
     }
 
-    /// The first backing store with pending operations, from number `disk` on.
-    pub(crate) fn next_disk(&self, disk: u32) -> Option<u32> {
-        self.disks.range(disk..).next().map(|(disk, _)| *disk)
+    /// The first backing store with pending operations, from number `store` on.
+    pub(crate) fn next_store(&self, store: u32) -> Option<u32> {
+        self.stores.range(store..).next().map(|(store, _)| *store)
     }
 
-    /// The next operation of the current host on `disk`, which stays current until
-    /// [`pass`](Self::pass).
-    pub(crate) fn pop(&mut self, disk: u32) -> Option<Request> {
-        self.disks.get_mut(&disk)?.pop()
+    /// The next operation of the current host on `store`, which stays current until
+    /// [`advance`](Self::advance).
+    pub(crate) fn pop(&mut self, store: u32) -> Option<Request> {
+        self.stores.get_mut(&store)?.pop()
     }
 
     /// Returns the operation that was popped last to the front.
-    pub(crate) fn put_back(&mut self, disk: u32, request: Request) {
-        if let Some(fair_queue) = self.disks.get_mut(&disk) {
+    pub(crate) fn put_back(&mut self, store: u32, request: Request) {
+        if let Some(fair_queue) = self.stores.get_mut(&store) {
             fair_queue.put_back(request);
         }
     }
 
     /// The operation that was popped was submitted: moves on to the next address on
-    /// `disk`.
-    pub(crate) fn pass(&mut self, disk: u32) {
-        if let Some(fair_queue) = self.disks.get_mut(&disk) {
-            fair_queue.pass();
+    /// `store`.
+    pub(crate) fn advance(&mut self, store: u32) {
+        if let Some(fair_queue) = self.stores.get_mut(&store) {
+            fair_queue.advance();
             if fair_queue.is_empty() {
-                self.disks.remove(&disk);
+                self.stores.remove(&store);
             }
         }
     }
@@ -84,9 +84,9 @@ impl Backlog {
         host: HostId,
         wanted: impl Fn(&Request) -> bool,
     ) -> Option<Request> {
-        let mut each = self.disks.values_mut();
+        let mut each = self.stores.values_mut();
         let request = each.find_map(|fair_queue| fair_queue.remove(host, &wanted));
-        self.disks.retain(|_, fair_queue| !fair_queue.is_empty());
+        self.stores.retain(|_, fair_queue| !fair_queue.is_empty());
         request
     }
 
@@ -96,10 +96,10 @@ impl Backlog {
         host: HostId,
         wanted: impl Fn(&Request) -> bool,
     ) -> VecDeque<Request> {
-        let each = self.disks.values_mut();
+        let each = self.stores.values_mut();
         let out = each.flat_map(|fair_queue| fair_queue.remove_all(host, &wanted));
         let out = out.collect();
-        self.disks.retain(|_, fair_queue| !fair_queue.is_empty());
+        self.stores.retain(|_, fair_queue| !fair_queue.is_empty());
         out
     }
 }

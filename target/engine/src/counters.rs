@@ -12,17 +12,17 @@ use nvmeof_target_core::metrics::{MetricsRegistry, ReactorMetrics};
 pub struct Counters {
     /// Commands, for each namespace and host.
     pub reactor_metrics: ReactorMetrics,
-    time_ns: [AtomicU64; Spent::ALL.len()],
-    counts: [AtomicU64; Spent::ALL.len()],
+    time_ns: [AtomicU64; ThreadState::ALL.len()],
+    counts: [AtomicU64; ThreadState::ALL.len()],
     accepted: AtomicU64,
     rejected: AtomicU64,
-    closed: [AtomicU64; End::ALL.len()],
+    closed: [AtomicU64; ConnectionEnd::ALL.len()],
     stalled: AtomicU64,
 }
 
-/// How a thread spent its time.
+/// What a thread spends its time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spent {
+pub enum ThreadState {
     /// Iterations that found work.
     Working,
     /// Iterations that found none, and yielding the CPU.
@@ -33,7 +33,7 @@ pub enum Spent {
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectionEnd {
     /// Closed by the target.
     Local,
     /// Closed by the host in an orderly way.
@@ -50,7 +50,7 @@ pub enum End {
     Terminated,
 }
 
-impl Spent {
+impl ThreadState {
     /// All variants.
     pub const ALL: [Self; 3] = [Self::Working, Self::Polling, Self::Asleep];
 
@@ -65,7 +65,7 @@ impl Spent {
     }
 }
 
-impl End {
+impl ConnectionEnd {
     /// All variants.
     pub const ALL: [Self; 7] = [
         Self::Local,
@@ -124,9 +124,9 @@ impl Counters {
     }
 
     /// Adds `time` and one iteration or sleep.
-    pub fn spent(&self, on: Spent, time: Duration) {
-        add(self.time_ns.get(on as usize), ns(time));
-        add(self.counts.get(on as usize), 1);
+    pub fn add_time(&self, state: ThreadState, time: Duration) {
+        add(self.time_ns.get(state as usize), ns(time));
+        add(self.counts.get(state as usize), 1);
     }
 
     /// A connection was accepted.
@@ -141,7 +141,7 @@ impl Counters {
 
     /// Counts a closed connection. Returns whether it ended by an error.
     pub fn closed(&self, reason: &CloseReason) -> bool {
-        let end = End::of(reason);
+        let end = ConnectionEnd::of(reason);
         add(self.closed.get(end as usize), 1);
         end.is_error()
     }
@@ -159,21 +159,21 @@ impl Counters {
     }
 
     /// Time so far, and the number of iterations or sleeps.
-    pub fn time(&self, on: Spent) -> (Duration, u64) {
-        let time = get(self.time_ns.get(on as usize));
+    pub fn time(&self, state: ThreadState) -> (Duration, u64) {
+        let time = get(self.time_ns.get(state as usize));
         (
             Duration::from_nanos(time),
-            get(self.counts.get(on as usize)),
+            get(self.counts.get(state as usize)),
         )
     }
 
     /// Connections that were accepted, and that were rejected.
-    pub fn asked(&self) -> (u64, u64) {
+    pub fn connection_requests(&self) -> (u64, u64) {
         (get(Some(&self.accepted)), get(Some(&self.rejected)))
     }
 
     /// Connections that ended this way.
-    pub fn ended(&self, end: End) -> u64 {
+    pub fn ended(&self, end: ConnectionEnd) -> u64 {
         get(self.closed.get(end as usize))
     }
 }
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn counters_are_independent() {
         let counters = Counters::default();
-        for (at, spent) in (1..).zip(Spent::ALL) {
+        for (at, state) in (1..).zip(ThreadState::ALL) {
             for _ in 0..at {
-                counters.spent(spent, Duration::from_millis(at));
+                counters.add_time(state, Duration::from_millis(at));
             }
         }
-        let times = Spent::ALL.map(|spent| counters.time(spent));
+        let times = ThreadState::ALL.map(|state| counters.time(state));
         let ms = Duration::from_millis;
         assert_eq!(times, [(ms(1), 1), (ms(4), 2), (ms(9), 3)]);
         let network = CloseReason::network(&std::io::ErrorKind::ConnectionReset.into());
@@ -216,9 +216,9 @@ mod tests {
         for reason in [&CloseReason::Local, &network, &timeout, &network] {
             counters.closed(reason);
         }
-        let ended = End::ALL.map(|end| counters.ended(end));
+        let ended = ConnectionEnd::ALL.map(|end| counters.ended(end));
         assert_eq!(ended, [1, 0, 0, 1, 2, 0, 0]);
-        let errors = End::ALL.map(End::is_error);
+        let errors = ConnectionEnd::ALL.map(ConnectionEnd::is_error);
         assert_eq!(errors, [false, false, false, true, true, true, true]);
     }
 }

@@ -23,7 +23,7 @@ struct Inner {
 struct State {
     /// The worst failure of each backing store: that it is gone supersedes any other
     /// error.
-    disks: BTreeMap<u32, IoError>,
+    stores: BTreeMap<u32, IoError>,
     stopped: bool,
 }
 
@@ -35,12 +35,12 @@ impl Inner {
 }
 
 impl Failures {
-    /// Reports that backing store number `disk` failed.
-    pub fn tell(&self, disk: u32, error: &IoError) {
+    /// Reports that backing store number `store` failed.
+    pub fn report(&self, store: u32, error: &IoError) {
         let mut state = self.inner.state();
-        let known = state.disks.get(&disk);
+        let known = state.stores.get(&store);
         if known.is_none_or(|known| error.is_gone() && !known.is_gone()) {
-            state.disks.insert(disk, error.clone());
+            state.stores.insert(store, error.clone());
             self.inner.wakeup.notify_one();
         }
     }
@@ -48,7 +48,7 @@ impl Failures {
     /// Waits for failures for at most `most`. `None` once [`stop`](Self::stop) was
     /// called.
     pub fn wait(&self, most: Duration) -> Option<BTreeMap<u32, IoError>> {
-        let nothing = |state: &mut State| state.disks.is_empty() && !state.stopped;
+        let nothing = |state: &mut State| state.stores.is_empty() && !state.stopped;
         let waited = self
             .inner
             .wakeup
@@ -57,7 +57,7 @@ impl Failures {
         if state.stopped {
             return None;
         }
-        Some(std::mem::take(&mut state.disks))
+        Some(std::mem::take(&mut state.stores))
     }
 
     /// Ends [`wait`](Self::wait), now and from now on.
@@ -79,7 +79,7 @@ mod tests {
             kind: IoErrorKind::of(errno),
             errno,
             verb: "read",
-            path: "disk".into(),
+            path: "store".into(),
             offset: 0,
         }
     }
@@ -88,9 +88,9 @@ mod tests {
     fn worst_failure_of_each_store_is_reported_once() {
         let failures = Failures::default();
         for errno in [Errno::EIO, Errno::ENODEV, Errno::EIO, Errno::ENXIO] {
-            failures.tell(1, &error(errno));
+            failures.report(1, &error(errno));
         }
-        failures.tell(2, &error(Errno::EIO));
+        failures.report(2, &error(Errno::EIO));
         let reported = failures.wait(Duration::ZERO).unwrap();
         assert_eq!(reported[&1].errno, Errno::ENODEV);
         assert_eq!(reported[&2].errno, Errno::EIO);

@@ -59,7 +59,7 @@ impl<T> FairQueue<T> {
 
     /// Appends an item of `host`. A host without items is appended to its address, and an
     /// address without items comes last.
-    pub(crate) fn push(&mut self, host: HostId, thing: T) {
+    pub(crate) fn push(&mut self, host: HostId, item: T) {
         self.len += 1;
         // A linear search: few hosts wait at any time.
         let its = |(address, _): &(u64, Hosts<T>)| *address == host.address;
@@ -72,11 +72,11 @@ impl<T> FairQueue<T> {
             return;
         };
         match hosts.iter_mut().find(|(one, _)| *one == host.account) {
-            Some((_, things)) => things.push_back(thing),
+            Some((_, items)) => items.push_back(item),
             None => {
-                let mut things = self.spare.pop().unwrap_or_default();
-                things.push_back(thing);
-                hosts.push_back((host.account, things));
+                let mut items = self.spare.pop().unwrap_or_default();
+                items.push_back(item);
+                hosts.push_back((host.account, items));
             }
         }
     }
@@ -84,32 +84,32 @@ impl<T> FairQueue<T> {
     /// All items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let hosts = self.addresses.iter().flat_map(|(_, hosts)| hosts);
-        hosts.flat_map(|(_, things)| things)
+        hosts.flat_map(|(_, items)| items)
     }
 
     /// Items of the current host.
     pub(crate) fn of_first(&self) -> usize {
         let hosts = self.addresses.front().map(|(_, hosts)| hosts);
         let first = hosts.and_then(VecDeque::front);
-        first.map_or(0, |(_, things)| things.len())
+        first.map_or(0, |(_, items)| items.len())
     }
 
     fn first_mut(&mut self) -> Option<&mut VecDeque<T>> {
         let (_, hosts) = self.addresses.front_mut()?;
-        hosts.front_mut().map(|(_, things)| things)
+        hosts.front_mut().map(|(_, items)| items)
     }
 
-    /// The next item of the current host, which stays current until [`pass`](Self::pass).
+    /// The next item of the current host, which stays current until [`advance`](Self::advance).
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let thing = self.first_mut()?.pop_front()?;
+        let item = self.first_mut()?.pop_front()?;
         self.len -= 1;
-        Some(thing)
+        Some(item)
     }
 
     /// Returns the item that was popped last to the front.
-    pub(crate) fn put_back(&mut self, thing: T) {
-        if let Some(things) = self.first_mut() {
-            things.push_front(thing);
+    pub(crate) fn put_back(&mut self, item: T) {
+        if let Some(items) = self.first_mut() {
+            items.push_front(item);
             self.len += 1;
         }
     }
@@ -118,11 +118,11 @@ impl<T> FairQueue<T> {
     pub(crate) fn remove(&mut self, host: HostId, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let (address_index, at) = self.find(host)?;
         let (_, hosts) = self.addresses.get_mut(address_index)?;
-        let (_, things) = hosts.get_mut(at)?;
-        let thing = things.remove(things.iter().position(wanted)?)?;
+        let (_, items) = hosts.get_mut(at)?;
+        let item = items.remove(items.iter().position(wanted)?)?;
         self.len -= 1;
         self.drop_empty(address_index, at);
-        Some(thing)
+        Some(item)
     }
 
     /// Removes all items of `host` that `wanted` accepts.
@@ -134,12 +134,12 @@ impl<T> FairQueue<T> {
             .addresses
             .get_mut(address_index)
             .map(|(_, hosts)| hosts);
-        let Some((_, things)) = hosts.and_then(|hosts| hosts.get_mut(at)) else {
+        let Some((_, items)) = hosts.and_then(|hosts| hosts.get_mut(at)) else {
             return VecDeque::new();
         };
         let (out, left): (VecDeque<T>, VecDeque<T>) =
-            std::mem::take(things).into_iter().partition(wanted);
-        *things = left;
+            std::mem::take(items).into_iter().partition(wanted);
+        *items = left;
         self.len -= out.len();
         self.drop_empty(address_index, at);
         out
@@ -159,9 +159,8 @@ impl<T> FairQueue<T> {
         let Some((_, hosts)) = self.addresses.get_mut(address_index) else {
             return;
         };
-        if hosts.get(at).is_some_and(|(_, things)| things.is_empty()) {
-            self.spare
-                .extend(hosts.remove(at).map(|(_, things)| things));
+        if hosts.get(at).is_some_and(|(_, items)| items.is_empty()) {
+            self.spare.extend(hosts.remove(at).map(|(_, items)| items));
         }
         if hosts.is_empty() {
             let gone = self.addresses.remove(address_index);
@@ -170,20 +169,20 @@ impl<T> FairQueue<T> {
     }
 
     /// Moves on to the next address, and at this one to the next host.
-    pub(crate) fn pass(&mut self) {
-        self.pass_host();
-        self.pass_address();
+    pub(crate) fn advance(&mut self) {
+        self.advance_host();
+        self.advance_address();
     }
 
     /// Moves on to the next host of the current address. Returns whether the previous one
     /// still has items; then it comes last.
-    pub(crate) fn pass_host(&mut self) -> bool {
+    pub(crate) fn advance_host(&mut self) -> bool {
         let Some((_, hosts)) = self.addresses.front_mut() else {
             return false;
         };
         match hosts.pop_front() {
-            Some((_, things)) if things.is_empty() => {
-                self.spare.push(things);
+            Some((_, items)) if items.is_empty() => {
+                self.spare.push(items);
                 false
             }
             host => {
@@ -195,7 +194,7 @@ impl<T> FairQueue<T> {
 
     /// Moves on to the next address, at the host that is next there. Returns whether the
     /// previous one still has hosts; then it comes last.
-    pub(crate) fn pass_address(&mut self) -> bool {
+    pub(crate) fn advance_address(&mut self) -> bool {
         match self.addresses.pop_front() {
             Some((_, hosts)) if hosts.is_empty() => {
                 self.spare_hosts.push(hosts);
@@ -223,9 +222,9 @@ impl<T> FairQueue<T> {
     }
 
     /// As [`return_addresses`](Self::return_addresses), for items of the current host.
-    pub(crate) fn return_things(&mut self, skipped: usize, was_served: bool) {
-        if let Some(things) = self.first_mut() {
-            come_first(things, skipped, was_served);
+    pub(crate) fn return_items(&mut self, skipped: usize, was_served: bool) {
+        if let Some(items) = self.first_mut() {
+            come_first(items, skipped, was_served);
         }
     }
 }
@@ -250,9 +249,9 @@ mod tests {
     /// All items, one per address and pass.
     fn served<T>(fair_queue: &mut FairQueue<T>) -> Vec<T> {
         let mut all = Vec::new();
-        while let Some(thing) = fair_queue.pop() {
-            all.push(thing);
-            fair_queue.pass();
+        while let Some(item) = fair_queue.pop() {
+            all.push(item);
+            fair_queue.advance();
         }
         all
     }
@@ -260,8 +259,8 @@ mod tests {
     #[test]
     fn hosts_are_served_round_robin_in_order() {
         let mut fair_queue = FairQueue::default();
-        for thing in 0..4 {
-            fair_queue.push(A, thing);
+        for item in 0..4 {
+            fair_queue.push(A, item);
         }
         fair_queue.push(B, 10);
         fair_queue.push(host(3, 3), 20);
@@ -278,11 +277,11 @@ mod tests {
     #[test]
     fn hosts_of_one_address_count_as_one() {
         let mut fair_queue = FairQueue::default();
-        for thing in 0..3 {
+        for item in 0..3 {
             for account in 1..4 {
-                fair_queue.push(host(1, account), 10 * account + thing);
+                fair_queue.push(host(1, account), 10 * account + item);
             }
-            fair_queue.push(host(2, 4), thing);
+            fair_queue.push(host(2, 4), item);
         }
         let expected = [10, 0, 20, 1, 30, 2, 11, 21, 31, 12, 22, 32];
         assert_eq!(served(&mut fair_queue), expected);
@@ -296,13 +295,13 @@ mod tests {
         fair_queue.push(host(1, 2), 20);
         fair_queue.push(host(2, 3), 30);
         assert_eq!(fair_queue.hosts_of_first(), 2);
-        fair_queue.pass_host();
+        fair_queue.advance_host();
         assert_eq!(fair_queue.pop(), Some(20));
-        fair_queue.pass();
+        fair_queue.advance();
         assert_eq!(fair_queue.pop(), Some(30));
-        fair_queue.pass_host();
+        fair_queue.advance_host();
         assert_eq!((fair_queue.hosts_of_first(), fair_queue.pop()), (0, None));
-        fair_queue.pass_address();
+        fair_queue.advance_address();
         assert_eq!((fair_queue.addresses(), fair_queue.pop()), (1, Some(10)));
     }
 
@@ -323,21 +322,21 @@ mod tests {
     #[test]
     fn removed_item_is_never_served() {
         let mut fair_queue = FairQueue::default();
-        for thing in 0..3 {
-            fair_queue.push(A, thing);
+        for item in 0..3 {
+            fair_queue.push(A, item);
         }
         fair_queue.push(B, 1);
-        assert_eq!(fair_queue.remove(A, |thing| *thing == 1), Some(1));
-        assert_eq!(fair_queue.remove(A, |thing| *thing == 1), None);
+        assert_eq!(fair_queue.remove(A, |item| *item == 1), Some(1));
+        assert_eq!(fair_queue.remove(A, |item| *item == 1), None);
         assert_eq!(fair_queue.remove(host(3, 3), |_| true), None);
         assert_eq!(fair_queue.remove(B, |_| true), Some(1));
         assert_eq!(served(&mut fair_queue), [0, 2]);
         assert!(fair_queue.is_empty());
-        for thing in 0..6 {
-            fair_queue.push(A, thing);
-            fair_queue.push(B, thing);
+        for item in 0..6 {
+            fair_queue.push(A, item);
+            fair_queue.push(B, item);
         }
-        assert_eq!(fair_queue.remove_all(A, |thing| *thing % 2 == 0), [0, 2, 4]);
+        assert_eq!(fair_queue.remove_all(A, |item| *item % 2 == 0), [0, 2, 4]);
         assert_eq!(fair_queue.remove_all(B, |_| true).len(), 6);
         assert!(fair_queue.remove_all(B, |_| true).is_empty());
         assert_eq!((fair_queue.len(), fair_queue.addresses()), (3, 1));
@@ -352,7 +351,7 @@ mod tests {
         assert_eq!((fair_queue.pop(), fair_queue.pop()), (Some(1), None));
         fair_queue.push(A, 3);
         assert_eq!((fair_queue.of_first(), fair_queue.pop()), (1, Some(3)));
-        fair_queue.pass();
+        fair_queue.advance();
         assert_eq!(served(&mut fair_queue), [2]);
     }
 
@@ -367,33 +366,33 @@ mod tests {
         fair_queue.push(host(2, 9), 9);
         fair_queue.push(host(3, 8), 8);
         // The third is served, and has an item again.
-        assert!(fair_queue.pass_host() && fair_queue.pass_host());
+        assert!(fair_queue.advance_host() && fair_queue.advance_host());
         assert_eq!(fair_queue.pop(), Some(3));
         fair_queue.push(host(1, 3), 3);
-        assert!(fair_queue.pass_host());
+        assert!(fair_queue.advance_host());
         fair_queue.return_hosts(2, true);
         fair_queue.push(host(1, 5), 5);
         let (_, hosts) = fair_queue.addresses.front().unwrap();
         let order: Vec<u64> = hosts.iter().map(|(account, _)| *account).collect();
         assert_eq!(order, [1, 2, 4, 3, 5]);
         // The second address, which has no items left.
-        assert!(fair_queue.pass_address());
+        assert!(fair_queue.advance_address());
         assert_eq!(fair_queue.pop(), Some(9));
-        assert!(!fair_queue.pass_host() && !fair_queue.pass_address());
+        assert!(!fair_queue.advance_host() && !fair_queue.advance_address());
         fair_queue.return_addresses(1, false);
         let order: Vec<u64> = fair_queue.addresses.iter().map(|(at, _)| *at).collect();
         assert_eq!(order, [1, 3]);
         // Items of one host.
-        for thing in [10, 11] {
-            fair_queue.push(host(1, 1), thing);
+        for item in [10, 11] {
+            fair_queue.push(host(1, 1), item);
         }
         let skipped = fair_queue.pop().unwrap();
         fair_queue.push(host(1, 1), skipped);
         let served = fair_queue.pop().unwrap();
         fair_queue.push(host(1, 1), served);
-        fair_queue.return_things(1, true);
+        fair_queue.return_items(1, true);
         assert_eq!((skipped, served), (1, 10));
-        let things = fair_queue.first_mut().unwrap();
-        assert_eq!(*things, [1, 11, 10]);
+        let items = fair_queue.first_mut().unwrap();
+        assert_eq!(*items, [1, 11, 10]);
     }
 }

@@ -1,7 +1,7 @@
 //! The data path of the target: reactors, queue pairs, and the resources that they share.
 //!
 //! A [`Reactor`] is the event loop of one CPU, between RDMA providers, backing stores
-//! ([`Storage`](nvmeof_backend::Storage)) and `nvmeof-target-core`. The core makes all
+//! ([`BackingStores`](nvmeof_backend::BackingStores)) and `nvmeof-target-core`. The core makes all
 //! NVMe decisions; the reactor passes buffers between providers and backing stores and
 //! does not touch the data. Other threads control a reactor through its [`Mailbox`].
 //!
@@ -30,11 +30,13 @@ mod stopping;
 mod tag;
 mod thread;
 
-pub use counters::{Counters, End, Spent};
+pub use counters::{ConnectionEnd, Counters, ThreadState};
 pub use failures::Failures;
 pub use mailbox::{Mail, Mailbox, Order, Reply};
 pub use queue::SENDS_PER_COMMAND;
-pub use reactor::{LONGEST_AT_ONCE, Reactor, ReactorConfig, ReactorError, Turn, capsule_stride};
+pub use reactor::{
+    LONGEST_AT_ONCE, PollResult, Reactor, ReactorConfig, ReactorError, capsule_stride,
+};
 pub use snapshot::{Member, QueueSnapshot, ReactorSnapshot};
-pub use stopping::{Patience, ShutdownError, Stopping};
-pub use thread::{Clock, Then, poll_timeout, run, sleep, step};
+pub use stopping::{ShutdownDeadline, ShutdownError, ShutdownProgress};
+pub use thread::{Clock, LoopAction, poll_timeout, run, sleep, step};

@@ -37,17 +37,17 @@ pub enum Order {
     /// Opens backing stores, all of them or none.
     Open {
         /// Their numbers and specifications.
-        disks: Vec<(u32, Claim)>,
+        stores: Vec<(u32, Claim)>,
         /// Gets the result; an error names the backing store that failed.
-        answer: Sender<Result<(), (u32, OpenError)>>,
+        reply: Sender<Result<(), (u32, OpenError)>>,
     },
     /// Closes backing stores that are no longer used by new commands, each when the last
     /// command that started on it has ended.
     Close {
         /// Their numbers and claims. Each stays locked until it is closed.
-        disks: Vec<(u32, Claim)>,
+        stores: Vec<(u32, Claim)>,
         /// Gets the number of each that was closed.
-        answer: Sender<u32>,
+        reply: Sender<u32>,
     },
     /// Adds a provider, which gets the next number.
     Add {
@@ -78,31 +78,31 @@ pub enum Order {
         /// The address in use.
         address: Address,
         /// Gets the hosts that were disconnected.
-        answer: Sender<Vec<Disconnected>>,
+        reply: Sender<Vec<Disconnected>>,
     },
     /// Takes a snapshot.
-    Look {
+    Snapshot {
         /// Gets the snapshot.
-        answer: Sender<ReactorSnapshot>,
+        reply: Sender<ReactorSnapshot>,
     },
     /// Closes all listeners and accepts no connection until an order to listen arrives.
     /// Commands in flight finish, then all connections are closed.
     Detach {
         /// Gets a message when no connection is left.
-        answer: Sender<()>,
+        reply: Sender<()>,
     },
 }
 
 /// The way to respond to a caller that may have timed out. In that case, what was done is
 /// undone. Exactly one of the two sides decides which it is.
 pub struct Reply<T> {
-    answer: Sender<T>,
+    reply: Sender<T>,
     /// The side that sets it first decides.
     settled: Arc<AtomicBool>,
 }
 
 /// The receiving side of a [`Reply`].
-pub struct Awaited<T> {
+pub struct ReplyReceiver<T> {
     receiver: Receiver<T>,
     settled: Arc<AtomicBool>,
 }
@@ -110,36 +110,36 @@ pub struct Awaited<T> {
 impl<T> Reply<T> {
     /// Both sides.
     #[must_use]
-    pub fn new() -> (Self, Awaited<T>) {
-        let (answer, receiver) = channel();
+    pub fn new() -> (Self, ReplyReceiver<T>) {
+        let (reply, receiver) = channel();
         let settled = Arc::new(AtomicBool::new(false));
         let reply = Self {
-            answer,
+            reply,
             settled: Arc::clone(&settled),
         };
-        (reply, Awaited { receiver, settled })
+        (reply, ReplyReceiver { receiver, settled })
     }
 
     /// Sends the response.
     ///
     /// # Errors
     /// The response, if the caller has timed out.
-    pub fn give(self, answer: T) -> Result<(), T> {
+    pub fn send(self, reply: T) -> Result<(), T> {
         if self.settled.swap(true, Ordering::AcqRel) {
-            return Err(answer);
+            return Err(reply);
         }
-        self.answer.send(answer).map_err(|unheard| unheard.0)
+        self.reply.send(reply).map_err(|unsent| unsent.0)
     }
 }
 
-impl<T> Awaited<T> {
+impl<T> ReplyReceiver<T> {
     /// The response, if it arrives in time. Otherwise the other side will get it back.
     #[must_use]
-    pub fn within(self, patience: Duration) -> Option<T> {
-        match self.receiver.recv_timeout(patience) {
+    pub fn within(self, timeout: Duration) -> Option<T> {
+        match self.receiver.recv_timeout(timeout) {
             // It is being sent at this moment.
             Err(_) if self.settled.swap(true, Ordering::AcqRel) => self.receiver.recv().ok(),
-            heard => heard.ok(),
+            received => received.ok(),
         }
     }
 }
@@ -282,21 +282,21 @@ mod tests {
     #[test]
     fn orders_are_taken_in_order() {
         let mailbox = Mailbox::new().unwrap();
-        let (answer, _hears) = channel();
+        let (reply, _receiver) = channel();
         let claim = Claim::take(&"null:1M".parse().unwrap(), None).unwrap();
-        for disks in [vec![1], vec![2, 3]] {
-            let disks = disks.into_iter().map(|disk| (disk, claim.clone()));
+        for stores in [vec![1], vec![2, 3]] {
+            let stores = stores.into_iter().map(|store| (store, claim.clone()));
             mailbox.order(Order::Close {
-                disks: disks.collect(),
-                answer: answer.clone(),
+                stores: stores.collect(),
+                reply: reply.clone(),
             });
         }
         assert_eq!(mailbox.take(), Mail::ORDERS);
-        let disks_of = |order| match order {
-            Order::Close { disks, .. } => disks.into_iter().map(|(disk, _)| disk).collect(),
+        let stores_of = |order| match order {
+            Order::Close { stores, .. } => stores.into_iter().map(|(store, _)| store).collect(),
             _ => Vec::new(),
         };
-        let orders = mailbox.take_orders().into_iter().map(disks_of);
+        let orders = mailbox.take_orders().into_iter().map(stores_of);
         assert_eq!(orders.collect::<Vec<_>>(), [vec![1], vec![2, 3]]);
         assert!(mailbox.take_orders().is_empty());
     }
@@ -305,9 +305,9 @@ mod tests {
     fn order_to_ended_reactor_is_dropped() {
         let mailbox = Mailbox::new().unwrap();
         let order = || {
-            let (answer, receiver) = channel();
-            let disks = Vec::new();
-            mailbox.order(Order::Open { disks, answer });
+            let (reply, receiver) = channel();
+            let stores = Vec::new();
+            mailbox.order(Order::Open { stores, reply });
             receiver
         };
         let before = order();
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn late_reply_is_returned_to_its_sender() {
         let (reply, awaited) = Reply::new();
-        assert_eq!(reply.give(7), Ok(()));
+        assert_eq!(reply.send(7), Ok(()));
         assert_eq!(awaited.within(Duration::ZERO), Some(7));
         let (reply, awaited) = Reply::new();
         assert_eq!(awaited.within(Duration::ZERO), None);
-        assert_eq!(reply.give(7), Err(7));
+        assert_eq!(reply.send(7), Err(7));
         let (reply, awaited) = Reply::<u32>::new();
         drop(reply);
         assert_eq!(awaited.within(Duration::from_secs(60)), None, "it ended");

@@ -104,15 +104,15 @@ mod tests {
         for line in 0..5000_u32 {
             // Two seconds, each line for another connection.
             let now = Duration::from_micros(400) * line;
-            let said = log.ask(hostile, now);
-            lines += u64::from(said.is_some());
-            left_out += said.flatten().unwrap_or_default();
+            let reported = log.ask(hostile, now);
+            lines += u64::from(reported.is_some());
+            left_out += reported.flatten().unwrap_or_default();
         }
         assert!((128..=138).contains(&lines), "{lines}");
         for _ in 0..128 {
-            let said = log.ask(honest, Duration::from_secs(2)).unwrap();
+            let reported = log.ask(honest, Duration::from_secs(2)).unwrap();
             lines += 1;
-            left_out += said.unwrap_or_default();
+            left_out += reported.unwrap_or_default();
         }
         assert_eq!(lines + left_out, 5128);
     }

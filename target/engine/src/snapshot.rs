@@ -12,7 +12,7 @@ pub struct ReactorSnapshot {
     /// Queues with commands that wait for a buffer.
     pub waiting_for_buffers: usize,
     /// Operations that wait for a free slot of their backing store.
-    pub waiting_for_disks: usize,
+    pub waiting_for_stores: usize,
     /// Free data buffers.
     pub free_buffers: usize,
     /// Free capsule buffers for receives of new I/O queues.

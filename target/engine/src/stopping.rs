@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 
 /// Wait for reactors after their last iteration while the kernel has operations.
 const OUTSTANDING: Duration = Duration::from_secs(2);
@@ -20,9 +20,9 @@ const TEARDOWN: Duration = Duration::from_secs(30);
 
 /// Progress of the reactors of a target at shutdown.
 #[derive(Debug, Default)]
-pub struct Stopping {
+pub struct ShutdownProgress {
     /// Reactors that have ended their loop.
-    over: AtomicUsize,
+    ended: AtomicUsize,
     /// Operations that did not complete, by backing store.
     outstanding: Mutex<BTreeMap<String, usize>>,
 }
@@ -43,24 +43,24 @@ pub enum ShutdownError {
 
 /// The deadline for the threads of reactors to end.
 #[derive(Debug)]
-pub struct Patience {
+pub struct ShutdownDeadline {
     /// Time for a reactor to end its loop.
     longest: Duration,
     until: Option<Instant>,
     /// Whether all of them have.
-    all_over: bool,
+    all_ended: bool,
 }
 
-impl Stopping {
-    /// A reactor ended its loop: operations that `storage` has in flight are not waited
+impl ShutdownProgress {
+    /// A reactor ended its loop: operations that `stores` have in flight are not waited
     /// for.
-    pub fn is_over(&self, storage: &impl Storage) {
+    pub fn reactor_ended(&self, stores: &impl BackingStores) {
         let mut all = self.lock();
-        for (name, count) in storage.outstanding() {
+        for (name, count) in stores.outstanding() {
             *all.entry(name).or_default() += count;
         }
         drop(all);
-        self.over.fetch_add(1, Ordering::AcqRel);
+        self.ended.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Why `reactors` did not end. Logs it as well.
@@ -96,34 +96,34 @@ impl Stopping {
     }
 }
 
-impl Patience {
+impl ShutdownDeadline {
     /// `longest` is how long a shutdown takes at most.
     #[must_use]
     pub fn new(longest: Duration) -> Self {
         Self {
             longest,
             until: None,
-            all_over: false,
+            all_ended: false,
         }
     }
 
     /// Updates the deadline; `began` if the shutdown has begun, `reactors` is their
     /// number. Returns whether to wait any longer.
-    pub fn lasts(
+    pub fn keep_waiting(
         &mut self,
         now: Instant,
         began: bool,
-        stopping: &Stopping,
+        stopping: &ShutdownProgress,
         reactors: usize,
     ) -> bool {
         if began && self.until.is_none() {
             self.until = Some(now + self.longest);
         }
-        if !self.all_over && stopping.over.load(Ordering::Acquire) >= reactors {
-            self.all_over = true;
+        if !self.all_ended && stopping.ended.load(Ordering::Acquire) >= reactors {
+            self.all_ended = true;
             let has_all = stopping.outstanding().is_none();
-            let patience = if has_all { TEARDOWN } else { OUTSTANDING };
-            self.until = Some(now + patience);
+            let deadline = if has_all { TEARDOWN } else { OUTSTANDING };
+            self.until = Some(now + deadline);
         }
         self.until.is_none_or(|until| now < until)
     }
@@ -138,23 +138,26 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvmeof_backend::Disks;
+    use nvmeof_backend::UringStores;
     use nvmeof_uring::RingConfig;
 
     #[test]
     fn shutdown_waits_for_reactors_for_a_bounded_time() {
-        let (stopping, now) = (Stopping::default(), Instant::now());
+        let (stopping, now) = (ShutdownProgress::default(), Instant::now());
         let after = |seconds| now + Duration::from_secs(seconds);
-        let mut patience = Patience::new(Duration::from_secs(30));
-        assert!(patience.lasts(after(100), false, &stopping, 2));
-        assert!(patience.lasts(after(100), true, &stopping, 2));
-        assert!(patience.lasts(after(129), true, &stopping, 2));
-        let idle = Disks::new(RingConfig::default()).unwrap();
-        stopping.is_over(&idle);
-        assert!(!patience.lasts(after(130), true, &stopping, 2), "one hangs");
-        stopping.is_over(&idle);
-        assert!(patience.lasts(after(130), true, &stopping, 2));
-        assert!(!patience.lasts(after(130) + TEARDOWN, true, &stopping, 2));
+        let mut deadline = ShutdownDeadline::new(Duration::from_secs(30));
+        assert!(deadline.keep_waiting(after(100), false, &stopping, 2));
+        assert!(deadline.keep_waiting(after(100), true, &stopping, 2));
+        assert!(deadline.keep_waiting(after(129), true, &stopping, 2));
+        let idle = UringStores::new(RingConfig::default()).unwrap();
+        stopping.reactor_ended(&idle);
+        assert!(
+            !deadline.keep_waiting(after(130), true, &stopping, 2),
+            "one hangs"
+        );
+        stopping.reactor_ended(&idle);
+        assert!(deadline.keep_waiting(after(130), true, &stopping, 2));
+        assert!(!deadline.keep_waiting(after(130) + TEARDOWN, true, &stopping, 2));
         assert_eq!(stopping.outstanding(), None);
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_backend::{Storage, StorageError};
+use nvmeof_backend::{BackingStores, BackingStoresError};
 use nvmeof_polling::{NextStep, PollCounts, Polling, PollingConfig};
 
-use crate::counters::{Counters, Spent};
-use crate::{Reactor, Turn};
+use crate::counters::{Counters, ThreadState};
+use crate::{PollResult, Reactor};
 
 /// The clock of all reactors: time since the start of the program.
 #[derive(Clone, Copy, Debug)]
@@ -36,24 +36,24 @@ impl Clock {
 ///
 /// # Errors
 /// If the backing stores fail for a reason that concerns no single request.
-pub fn run<S: Storage>(
+pub fn run<S: BackingStores>(
     reactor: &mut Reactor<S>,
     clock: Clock,
     config: PollingConfig,
-) -> Result<(), StorageError> {
+) -> Result<(), BackingStoresError> {
     let counters = Arc::clone(reactor.counters());
     let mut polling = Polling::new(config, clock.now());
     let mut last_log = clock.now();
-    let mut spending = Spending::new(&counters, last_log);
+    let mut accounting = TimeAccounting::new(&counters, last_log);
     loop {
         let now = clock.now();
-        spending.ended(now);
-        let (did_work, then) = step(reactor, &mut polling, now)?;
-        spending.classify(did_work);
-        match then {
-            Then::Turn => std::hint::spin_loop(),
-            Then::Yield => polling.yield_cpu(|| clock.now()),
-            Then::Sleep { until } => {
+        accounting.ended(now);
+        let (did_work, action) = step(reactor, &mut polling, now)?;
+        accounting.classify(did_work);
+        match action {
+            LoopAction::Continue => std::hint::spin_loop(),
+            LoopAction::Yield => polling.yield_cpu(|| clock.now()),
+            LoopAction::Sleep { until } => {
                 if now.saturating_sub(last_log) >= LOG_INTERVAL {
                     last_log = now;
                     tracing::debug!(counts = ?polling.counts(), "reactor polling statistics");
@@ -61,9 +61,9 @@ pub fn run<S: Storage>(
                 sleep(reactor, until.map(|at| at.saturating_sub(now)));
                 let after = clock.now();
                 polling.slept(after.saturating_sub(now));
-                spending.slept(after);
+                accounting.slept(after);
             }
-            Then::End => {
+            LoopAction::Exit => {
                 let PollCounts {
                     useful,
                     empty,
@@ -78,9 +78,9 @@ pub fn run<S: Storage>(
 
 /// What to do after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum LoopAction {
     /// The next iteration, at once.
-    Turn,
+    Continue,
     /// Yield the CPU, then the next iteration.
     Yield,
     /// [`sleep`] until an event, and at most until a deadline.
@@ -89,75 +89,75 @@ pub enum Then {
         until: Option<Duration>,
     },
     /// End the loop: the reactor is drained.
-    End,
+    Exit,
 }
 
 /// Runs one iteration. Returns whether it did any work, and what to do next. Both threads
 /// and the simulation use it.
 ///
 /// # Errors
-/// As [`Reactor::turn`].
+/// As [`Reactor::poll_once`].
 #[inline]
-pub fn step<S: Storage>(
+pub fn step<S: BackingStores>(
     reactor: &mut Reactor<S>,
     polling: &mut Polling,
     now: Duration,
-) -> Result<(bool, Then), StorageError> {
-    let Turn { did_work, drained } = reactor.turn(now)?;
+) -> Result<(bool, LoopAction), BackingStoresError> {
+    let PollResult { did_work, drained } = reactor.poll_once(now)?;
     if drained {
-        return Ok((did_work, Then::End));
+        return Ok((did_work, LoopAction::Exit));
     }
-    let next = match polling.turned(did_work, now) {
+    let next = match polling.after_iteration(did_work, now) {
         NextStep::Sleep if !reactor.rest(now)? => polling.without_sleep(now),
         next => next,
     };
-    let then = match next {
-        NextStep::Continue => Then::Turn,
-        NextStep::Yield => Then::Yield,
-        NextStep::Sleep => Then::Sleep {
+    let action = match next {
+        NextStep::Continue => LoopAction::Continue,
+        NextStep::Yield => LoopAction::Yield,
+        NextStep::Sleep => LoopAction::Sleep {
             until: reactor.next_deadline(),
         },
     };
-    Ok((did_work, then))
+    Ok((did_work, action))
 }
 
 /// Accounting of the thread's time, one iteration after the other.
-struct Spending<'a> {
+struct TimeAccounting<'a> {
     counters: &'a Counters,
     since: Duration,
-    on: Option<Spent>,
+    state: Option<ThreadState>,
 }
 
-impl<'a> Spending<'a> {
+impl<'a> TimeAccounting<'a> {
     fn new(counters: &'a Counters, since: Duration) -> Self {
         Self {
             counters,
             since,
-            on: None,
+            state: None,
         }
     }
 
     /// The iteration before this moment ended.
     fn ended(&mut self, now: Duration) {
-        if let Some(on) = self.on.take() {
+        if let Some(state) = self.state.take() {
             let time = now.saturating_sub(self.since);
-            self.counters.spent(on, time);
+            self.counters.add_time(state, time);
         }
         self.since = now;
     }
 
     /// Classifies the current iteration.
     fn classify(&mut self, did_work: bool) {
-        self.on = Some(if did_work {
-            Spent::Working
+        self.state = Some(if did_work {
+            ThreadState::Working
         } else {
-            Spent::Polling
+            ThreadState::Polling
         });
     }
 
     /// It slept since the iteration began, which took next to nothing.
     fn slept(&mut self, until: Duration) {
-        self.on = Some(Spent::Asleep);
+        self.state = Some(ThreadState::Asleep);
         self.ended(until);
     }
 }
@@ -172,7 +172,7 @@ const FEW: usize = 16;
 /// Sleeps until an event or `timeout`; returns whether there was an event. A reactor with
 /// little work sleeps for each command, so it does not allocate.
 #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-pub fn sleep<S: Storage>(reactor: &Reactor<S>, timeout: Option<Duration>) -> bool {
+pub fn sleep<S: BackingStores>(reactor: &Reactor<S>, timeout: Option<Duration>) -> bool {
     let mailbox = reactor.mailbox().wait_fd();
     let mut few: [PollFd<'_>; FEW] = std::array::from_fn(|_| readable(mailbox));
     let mut many = Vec::new();

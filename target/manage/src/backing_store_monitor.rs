@@ -46,7 +46,7 @@ impl BackingStoreMonitor {
 
 fn watch(manager: &Manager, failures: &Failures, notify: fn(&str)) {
     while let Some(failed) = failures.wait(EVERY) {
-        if manager.look_after(&failed) {
+        if manager.check_stores(&failed) {
             notify(&manager.status());
         }
         if !failed.is_empty() {

@@ -3,7 +3,7 @@
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_target_core::Limits;
 
-use nvmeof_target_config::Running;
+use nvmeof_target_config::ReactorSettings;
 use nvmeof_target_engine::ReactorConfig;
 use nvmeof_target_engine::{LONGEST_AT_ONCE, capsule_stride};
 
@@ -19,22 +19,22 @@ const STALL: std::time::Duration = std::time::Duration::from_secs(30);
 /// an eighth and medium ones a quarter. Long transfer buffers get half of the rest, and those of
 /// the maximum length the other half.
 #[must_use]
-pub fn buffers(running: &Running, limits: &Limits) -> ReactorConfig {
-    let memory = usize::try_from(running.buffer_memory).unwrap_or(usize::MAX);
+pub fn buffers(settings: &ReactorSettings, limits: &Limits) -> ReactorConfig {
+    let memory = usize::try_from(settings.buffer_memory).unwrap_or(usize::MAX);
     let longest = usize::try_from(limits.max_transfer).unwrap_or(usize::MAX);
     let in_capsule = usize::try_from(limits.in_capsule).unwrap_or(usize::MAX);
     let capsule = capsule_stride(in_capsule);
     ReactorConfig {
         capsules: (memory / 2 / capsule).max(1),
         data: data(memory / 2, longest),
-        pages: if running.hugepages {
+        pages: if settings.hugepages {
             Pages::HugeIfFree
         } else {
             Pages::Normal
         },
         stall: STALL,
-        drain: running.drain,
-        shared_receives: running.shared_receives,
+        drain: settings.drain,
+        shared_receives: settings.shared_receives,
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use nvmeof_target_config::Cores;
 
     fn divided(buffer_memory: u64, limits: &Limits) -> ReactorConfig {
-        let running = Running {
+        let settings = ReactorSettings {
             cores: Cores::Anywhere(1),
             polling: PollingConfig {
                 longest: Duration::ZERO,
@@ -90,7 +90,7 @@ mod tests {
             hugepages: false,
             shared_receives: 0,
         };
-        buffers(&running, limits)
+        buffers(&settings, limits)
     }
 
     #[test]

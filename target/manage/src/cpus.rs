@@ -43,13 +43,13 @@ struct Machine;
 /// # Errors
 /// [`ConfigError`] names the key, cause and remedy.
 pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigError> {
-    let parts = ports.iter().flat_map(|port| &port.parts);
-    let devices = parts.flat_map(|part| &part.devices);
+    let providers = ports.iter().flat_map(|port| &port.providers);
+    let devices = providers.flat_map(|provider| &provider.devices);
     let devices: Vec<&str> = devices.map(|device| device.name.as_str()).collect();
-    let running = config.running();
-    let cpus = place_on(&Machine, &running.cores, &devices);
+    let settings = config.reactor_settings();
+    let cpus = place_on(&Machine, &settings.cores, &devices);
     let mut cpus = cpus.map_err(|what| config.cores_error(&what))?;
-    if let Some(sqpoll) = &running.sqpoll {
+    if let Some(sqpoll) = &settings.sqpoll {
         let placed = place_sqpoll(&Machine, &sqpoll.cores, &mut cpus);
         placed.map_err(|what| config.table_error("storage", "sqpoll_cores", &what))?;
     }
@@ -60,7 +60,7 @@ pub fn place(config: &Config, ports: &[Port]) -> Result<Vec<ReactorCpu>, ConfigE
 /// of `config`.
 #[must_use]
 pub fn sqpoll_remark(config: &Config, cpus: &[ReactorCpu]) -> Option<String> {
-    config.running().sqpoll?;
+    config.reactor_settings().sqpoll?;
     cpus.iter().find_map(|cpu| match cpu.sqpoll {
         Some(core) => {
             let own = cpus.iter().position(|cpu| cpu.number == Some(core))?;
@@ -408,9 +408,9 @@ mod tests {
         let remark = |head: &str| {
             let port = "[[port]]\ntraddr = \"127.0.0.1\"\nprovider = \"iwarp\"\n";
             let config = Config::parse("target.toml".as_ref(), format!("{head}\n{port}")).unwrap();
-            let running = config.running();
-            let mut cpus = place_on(&ALL, &running.cores, &[]).unwrap();
-            let cores = running.sqpoll.map(|sqpoll| sqpoll.cores);
+            let settings = config.reactor_settings();
+            let mut cpus = place_on(&ALL, &settings.cores, &[]).unwrap();
+            let cores = settings.sqpoll.map(|sqpoll| sqpoll.cores);
             place_sqpoll(&ALL, &cores.unwrap_or_default(), &mut cpus).unwrap();
             sqpoll_remark(&config, &cpus)
         };

@@ -45,7 +45,7 @@ fn http(limit: usize, most: usize) -> usize {
 
 /// Raises the limit of file descriptors to the hard limit. Called before anything is opened:
 /// each namespace uses a descriptor.
-pub fn raise() {
+pub fn raise_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // If that fails, the current limit applies.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
@@ -55,9 +55,9 @@ pub fn raise() {
 /// Most connections of each reactor. A connection uses one descriptor, and without free
 /// descriptors existing connections would fail.
 #[must_use]
-pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> u32 {
+pub fn share(config: &Config, reactors: usize, stores: usize, ports: &[Port]) -> u32 {
     let limit = limit();
-    let devices = ports.iter().flat_map(|port| &port.parts);
+    let devices = ports.iter().flat_map(|port| &port.providers);
     let listeners = [
         config.control().socket.is_some().then_some(MANAGING),
         config.metrics().listen.is_some().then_some(WATCHING),
@@ -65,8 +65,8 @@ pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> 
     let listeners = listeners.into_iter().flatten();
     let others = Others {
         reactors,
-        disks: disks.saturating_add(SPARE.min(limit / SPARE_SHARE)),
-        devices: devices.map(|part| part.devices.len()).sum(),
+        stores: stores.saturating_add(SPARE.min(limit / SPARE_SHARE)),
+        devices: devices.map(|provider| provider.devices.len()).sum(),
         http: listeners.map(|most| http(limit, most)).sum(),
     };
     connections(limit, others)
@@ -76,7 +76,7 @@ pub fn share(config: &Config, reactors: usize, disks: usize, ports: &[Port]) -> 
 #[derive(Clone, Copy, Debug)]
 struct Others {
     reactors: usize,
-    disks: usize,
+    stores: usize,
     /// RDMA devices.
     devices: usize,
     /// HTTP connections.
@@ -95,8 +95,8 @@ fn connections(limit: usize, others: Others) -> u32 {
     /// An RDMA device: its context, events and completions.
     const OF_DEVICE: usize = 4;
     let reactors = others.reactors.max(1);
-    let of_reactor = OF_REACTOR + others.disks + OF_DEVICE * others.devices;
-    let taken = OF_PROCESS + others.disks + others.http + reactors * of_reactor;
+    let of_reactor = OF_REACTOR + others.stores + OF_DEVICE * others.devices;
+    let taken = OF_PROCESS + others.stores + others.http + reactors * of_reactor;
     let each = limit.saturating_sub(taken) / reactors;
     u32::try_from(each.max(1)).unwrap_or(u32::MAX)
 }
@@ -107,10 +107,10 @@ mod tests {
 
     use super::*;
 
-    fn others(reactors: usize, disks: usize, devices: usize, http: usize) -> Others {
+    fn others(reactors: usize, stores: usize, devices: usize, http: usize) -> Others {
         Others {
             reactors,
-            disks,
+            stores,
             devices,
             http,
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn limit_is_raised_to_hard_limit_and_shared_with_http() {
-        raise();
+        raise_limit();
         let none = share(&config("[control]\nsocket = \"\"\n"), 1, 1, &[]);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(soft, hard);

@@ -24,10 +24,10 @@ mod waits;
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
-pub use open::{Unopenable, locked_by_ended_process, open_present, unopenable};
+pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
-    ApplyError, Awaits, Drained, FORGET, Faulted, Fixed, ForgetError, Manager, NewSize, NotResized,
-    Plan, Report, Waiting,
+    ApplyError, Drained, FORGET, Faulted, Fixed, ForgetError, Manager, Plan, Report,
+    ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
 };
-pub use server::{Counted, ServeError, Server};
-pub use waits::Waits;
+pub use server::{MetricsSources, ServeError, Server};
+pub use waits::WaitReason;

@@ -20,7 +20,7 @@ pub(crate) struct Served<'a> {
 
 /// A namespace whose backing store can never be opened.
 #[derive(Debug)]
-pub struct Unopenable {
+pub struct UnusableNamespace {
     /// NQN of the subsystem.
     pub nqn: String,
     /// NSID of the namespace.
@@ -30,41 +30,44 @@ pub struct Unopenable {
 }
 
 /// Opens and locks a backing store.
-pub(crate) fn take(wanted: &ConfiguredStore) -> Result<Claim, OpenError> {
-    if wanted.polled {
-        Claim::take_polled(&wanted.spec, wanted.block_size)
+pub(crate) fn take(configured: &ConfiguredStore) -> Result<Claim, OpenError> {
+    if configured.polled {
+        Claim::take_polled(&configured.spec, configured.block_size)
     } else {
-        Claim::take(&wanted.spec, wanted.block_size)
+        Claim::take(&configured.spec, configured.block_size)
     }
 }
 
 /// Tries to open the backing store of each enabled namespace of `config`, and closes all.
 /// Returns those that can never be opened.
 #[must_use]
-pub fn unopenable(config: &Config) -> Vec<Unopenable> {
+pub fn unusable_namespaces(config: &Config) -> Vec<UnusableNamespace> {
     let mut files = Files::default();
-    let mut unopenable = Vec::new();
-    for (at, (name, wanted)) in config.each_wanted().enumerate() {
+    let mut unusable_namespaces = Vec::new();
+    for (at, (name, configured)) in config.each_configured_store().enumerate() {
         let (nqn, nsid) = name;
-        let taken = wanted.and_then(|wanted| take_alone(config, at, &wanted, &mut files));
+        let taken =
+            configured.and_then(|configured| take_alone(config, at, &configured, &mut files));
         match taken {
             Ok(_) => {}
             Err(error) if error.may_succeed_later() => {}
-            Err(error) => unopenable.push(Unopenable {
+            Err(error) => unusable_namespaces.push(UnusableNamespace {
                 nqn: nqn.to_owned(),
                 nsid,
                 error,
             }),
         }
     }
-    unopenable
+    unusable_namespaces
 }
 
 /// A backing store of `config` that a process has locked which ended since: its path and the
 /// PID. The kernel still executes writes of that process.
 #[must_use]
 pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
-    let stores = config.each_wanted().filter_map(|(_, wanted)| wanted.ok());
+    let stores = config
+        .each_configured_store()
+        .filter_map(|(_, configured)| configured.ok());
     let paths = stores.filter_map(|store| match store.spec {
         Spec::File { path, .. } => Some(path),
         Spec::Ram { .. } | Spec::Null { .. } => None,
@@ -79,10 +82,10 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
 /// [`ConfigError`] names file, line and key of the first one that can never be served.
 pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
     let mut files = Files::default();
-    let wanted = config.wanted()?.into_iter().enumerate();
-    wanted
+    let configured = config.configured_stores()?.into_iter().enumerate();
+    configured
         .map(
-            |(at, wanted)| match take_alone(config, at, &wanted, &mut files) {
+            |(at, configured)| match take_alone(config, at, &configured, &mut files) {
                 Err(error) if !error.may_succeed_later() => Err(error),
                 taken => Ok(taken),
             },
@@ -95,19 +98,19 @@ pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, 
 fn take_alone(
     config: &Config,
     at: usize,
-    wanted: &ConfiguredStore,
+    configured: &ConfiguredStore,
     files: &mut Files,
 ) -> Result<Claim, ConfigError> {
-    let is_free = files.add(&wanted.spec);
+    let is_free = files.add(&configured.spec);
     if !is_free.map_err(|error| open_error(config, at, &error))? {
         let what = format!(
             "{}: another namespace of this configuration is served from the same file or \
              device; name another one, or serve both read-only",
-            wanted.spec
+            configured.spec
         );
         return Err(config.path_error(at, &what));
     }
-    let taken = take(wanted);
+    let taken = take(configured);
     taken.map_err(|error| open_error(config, at, &error))
 }
 
@@ -127,28 +130,28 @@ pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> Confi
 /// [`ConfigError`] names file, line and key.
 pub(crate) fn model_of<'a>(
     config: &Config,
-    disks: impl IntoIterator<Item = Served<'a>>,
+    stores: impl IntoIterator<Item = Served<'a>>,
     ports: &[PortSpec],
 ) -> Result<Model, ConfigError> {
-    let mut disks = disks.into_iter();
+    let mut stores = stores.into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
-        if let Some(disk) = disks.next() {
-            fill_in(spec, disk);
+        if let Some(store) = stores.next() {
+            fill_in(spec, store);
         }
     };
     config.model_of(fill_in, ports)
 }
 
 /// Completes a namespace with the properties of its backing store.
-fn fill_in(spec: &mut NamespaceSpec, disk: Served<'_>) {
+fn fill_in(spec: &mut NamespaceSpec, store: Served<'_>) {
     let Served {
         number,
         geometry,
         state,
-    } = disk;
+    } = store;
     spec.state = state;
     let block_size = geometry.block_size.bytes();
-    spec.disk = number;
+    spec.store = number;
     spec.blocks = geometry.size / u64::from(block_size);
     spec.block_size = block_size;
     spec.readonly |= geometry.readonly;

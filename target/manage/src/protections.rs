@@ -16,8 +16,8 @@ use nvmeof_wire::Nqn;
 use serde::{Deserialize, Serialize};
 
 use keeper::Write;
-pub(crate) use keeper::{Keeper, Keeping};
-use nvmeof_atomic_file::{Readers, replace, with_ending};
+pub(crate) use keeper::{Keeper, KeeperHandle};
+use nvmeof_atomic_file::{ReadAccess, replace, with_ending};
 use nvmeof_target_config::ConfigError;
 
 mod keeper;
@@ -131,7 +131,7 @@ impl File {
     fn put(&self, contents: &Contents) -> io::Result<()> {
         let mut bytes = serde_json::to_vec_pretty(contents)?;
         bytes.push(b'\n');
-        replace(&self.path, &bytes, Readers::Owner)
+        replace(&self.path, &bytes, ReadAccess::Owner)
     }
 }
 
@@ -170,18 +170,18 @@ mod tests {
 
     use super::*;
 
-    const DISK: &str = "nqn.2026-11.org.example:disk";
+    const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 
     fn target() -> Target {
         let namespace = |nsid| NamespaceSpec {
             nsid,
             blocks: 1000,
-            disk: nsid,
+            store: nsid,
             uuid: Some([u8::try_from(nsid).unwrap(); 16]),
             ..NamespaceSpec::default()
         };
         let subsystem = SubsystemSpec {
-            nqn: DISK.into(),
+            nqn: SUBNQN.into(),
             namespaces: vec![namespace(1), namespace(2)],
             ..SubsystemSpec::default()
         };
@@ -196,7 +196,7 @@ mod tests {
         let file = path_beside(&state);
         assert!(!file.exists(), "nothing to store");
         let mut written = File::new(file.clone(), read(&file).unwrap());
-        let nqn = Nqn::new(DISK).unwrap();
+        let nqn = Nqn::new(SUBNQN).unwrap();
         let kept = |nsid| SavedProtection {
             nsid,
             uuid: [1; 16],
@@ -223,7 +223,7 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         let file = path_beside(&inner.join("state.json"));
         let mut written = File::new(file.clone(), read(&file).unwrap());
-        let nqn = Nqn::new(DISK).unwrap();
+        let nqn = Nqn::new(SUBNQN).unwrap();
         let kept = SavedProtection {
             nsid: 1,
             uuid: [1; 16],

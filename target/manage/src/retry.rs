@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nvmeof_backend_spec::{QUERY_TIMEOUT, Queries, QueryTimeout};
 
 use crate::ports;
-use crate::served::{Awaits, Manager, Waiting};
+use crate::served::{Manager, Waiting, WaitingObject};
 use nvmeof_target_config::ConfigError;
 
 /// The first pause; each is twice the one before.
@@ -124,7 +124,7 @@ fn watch(
         if !due.is_empty() {
             changed |= manager.retry(|what| due.contains(what));
             for (key, listener) in &mut listeners {
-                changed |= due.contains(&Awaits::Listener(key)) && listener(manager);
+                changed |= due.contains(&WaitingObject::Listener(key)) && listener(manager);
             }
         }
         if changed {
@@ -139,9 +139,9 @@ fn watch(
 /// What is to be retried at `now`; schedules the next retry of it.
 fn due(
     waiting: &[Waiting],
-    schedules: &mut BTreeMap<Awaits, Schedule>,
+    schedules: &mut BTreeMap<WaitingObject, Schedule>,
     now: Instant,
-) -> BTreeSet<Awaits> {
+) -> BTreeSet<WaitingObject> {
     let addresses = ports::addresses();
     let mut due = BTreeSet::new();
     for one in waiting {
@@ -193,19 +193,19 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::waits::Waits;
+    use crate::waits::WaitReason;
 
     #[test]
     fn pauses_grow_until_file_appears() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         let waiting = [Waiting {
-            what: Awaits::Namespace {
+            what: WaitingObject::Namespace {
                 nqn: "nqn".into(),
                 nsid: 1,
             },
             path: Some(path.clone()),
-            waits: Waits {
+            waits: WaitReason {
                 why: "no such file".into(),
                 since: SystemTime::now(),
             },

@@ -4,25 +4,25 @@ use nvmeof_uring::{KernelThread, RingConfig};
 
 use crate::cpus::ReactorCpu;
 use crate::files;
-use nvmeof_target_config::Running;
+use nvmeof_target_config::ReactorSettings;
 
 /// Slots for backing stores that are added while hosts are connected, and for those that are
 /// being closed meanwhile.
-const SPARE_DISKS: usize = 256;
+const SPARE_STORES: usize = 256;
 /// Most segments of host memory that all reactors together register with io_uring: 1 GiB.
 const LENT: usize = 512;
 
-/// The ring of a reactor that starts with `disks` backing stores.
+/// The ring of a reactor that starts with `stores` backing stores.
 pub(crate) fn ring_config(
-    disks: usize,
-    running: &Running,
+    stores: usize,
+    settings: &ReactorSettings,
     cpu: ReactorCpu,
     reactors: usize,
 ) -> RingConfig {
     // The kernel refuses a file table with more slots than the limit of file descriptors.
-    let files = (disks + SPARE_DISKS).min(files::limit());
+    let files = (stores + SPARE_STORES).min(files::limit());
     let sqpoll_cpu = cpu.sqpoll.and_then(|core| u32::try_from(core).ok());
-    let thread = running.sqpoll.as_ref().map(|sqpoll| KernelThread {
+    let thread = settings.sqpoll.as_ref().map(|sqpoll| KernelThread {
         idle: sqpoll.idle,
         cpu: sqpoll_cpu,
     });

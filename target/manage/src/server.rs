@@ -8,15 +8,16 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Disks, StorageError, StorageOpenError};
+use nvmeof_backend::{BackingStoresError, Claim, UringStores, UringStoresError};
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
-use nvmeof_target_config::{Config, ConfigError, ProviderName, Running, on_unusual_names};
+use nvmeof_target_config::{Config, ConfigError, ProviderName, ReactorSettings, on_unusual_names};
 use nvmeof_target_core::metrics::MetricsRegistry;
 use nvmeof_target_core::{ModelError, Target};
 use nvmeof_target_engine::{
-    Clock, Counters, Failures, Mail, Mailbox, Reactor, ReactorConfig, ShutdownError, Stopping,
+    Clock, Counters, Failures, Mail, Mailbox, Reactor, ReactorConfig, ShutdownError,
+    ShutdownProgress,
 };
 use nvmeof_uring::RingConfig;
 
@@ -45,7 +46,7 @@ pub enum ServeError {
     },
     /// The backing stores, while serving.
     #[error(transparent)]
-    Storage(#[from] StorageError),
+    Storage(#[from] BackingStoresError),
     /// Reactors did not stop.
     #[error(transparent)]
     ShutdownError(#[from] ShutdownError),
@@ -57,30 +58,30 @@ pub enum ServeError {
 /// A target that is ready: connections are accepted.
 pub struct Server {
     manager: Arc<Manager>,
-    counted: Counted,
+    sources: MetricsSources,
     ports: Vec<Port>,
     mailboxes: Arc<[Mailbox]>,
     /// Failures of backing stores that reactors report.
     failures: Failures,
     threads: Vec<JoinHandle<Result<(), ServeError>>>,
-    stopping: Arc<Stopping>,
+    stopping: Arc<ShutdownProgress>,
     /// How long commands in flight may take to complete when it stops.
     drain: Duration,
     /// Saves write protections of hosts.
-    _keeping: Option<protections::Keeping>,
+    _keeper: Option<protections::KeeperHandle>,
     /// Receives mail when a reactor has ended.
     ended: Mailbox,
 }
 
 /// The sources of the metrics of a target. Clones share them.
 #[derive(Clone)]
-pub struct Counted {
+pub struct MetricsSources {
     /// Model and controllers.
     pub target: Target,
     /// Mailbox and counters of each reactor.
     pub reactors: Vec<(Mailbox, Arc<Counters>)>,
     /// The metrics registry of the counters.
-    pub ledger: MetricsRegistry,
+    pub registry: MetricsRegistry,
     /// The providers of each reactor.
     pub providers: Providers,
     /// Lent memory of hosts on this machine.
@@ -100,7 +101,7 @@ struct Start {
     peers: Arc<[Mailbox]>,
     failures: Failures,
     counters: Arc<Counters>,
-    stopping: Arc<Stopping>,
+    stopping: Arc<ShutdownProgress>,
     ring: RingConfig,
     /// Whether this reactor logs what applies to all of them.
     first: bool,
@@ -129,13 +130,13 @@ fn keep_protections(
     state: Option<&Path>,
     target: &Target,
     mailboxes: &Arc<[Mailbox]>,
-) -> Result<Option<protections::Keeping>, ServeError> {
+) -> Result<Option<protections::KeeperHandle>, ServeError> {
     let Some(state) = state else {
         return Ok(None);
     };
     let keeper = protections::beside(state, target)?;
-    let keeping = keeper.start(Arc::clone(mailboxes));
-    keeping
+    let keeper = keeper.start(Arc::clone(mailboxes));
+    keeper
         .map(Some)
         .map_err(|error| no_resource("thread", error))
 }
@@ -170,12 +171,12 @@ struct Opened {
     providers: Providers,
     target: Target,
     mailboxes: Arc<[Mailbox]>,
-    keeping: Option<protections::Keeping>,
+    keeper: Option<protections::KeeperHandle>,
 }
 
 impl Opened {
     fn open(config: &Config) -> Result<Self, ServeError> {
-        files::raise();
+        files::raise_limit();
         let ports = ports::plan_present(config)?;
         let cpus = cpus::place(config, &ports)?;
         remark(config, &ports, &cpus);
@@ -194,7 +195,7 @@ impl Opened {
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
-        let keeping = keep_protections(state, &target, &mailboxes)?;
+        let keeper = keep_protections(state, &target, &mailboxes)?;
         Ok(Self {
             cpus,
             remembered,
@@ -205,7 +206,7 @@ impl Opened {
             providers,
             target,
             mailboxes,
-            keeping,
+            keeper,
         })
     }
 }
@@ -238,20 +239,20 @@ impl Server {
             providers,
             target,
             mailboxes,
-            keeping,
+            keeper,
         } = Opened::open(config)?;
-        let (running, count) = (config.running(), cpus.len());
+        let (settings, count) = (config.reactor_settings(), cpus.len());
         let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
-        let (failures, ledger) = (Failures::default(), MetricsRegistry::default());
-        let stopping = Arc::<Stopping>::default();
+        let (failures, registry) = (Failures::default(), MetricsRegistry::default());
+        let stopping = Arc::<ShutdownProgress>::default();
         let (sender, started) = mpsc::channel();
         let (mut threads, mut counting) = (Vec::new(), Vec::new());
         let places = cpus.into_iter().zip(mailboxes.iter());
         for (at, ((cpu, mailbox), providers)) in places.zip(ready).enumerate() {
-            let counters = Arc::new(Counters::new(&ledger, at));
+            let counters = Arc::new(Counters::new(&registry, at));
             let start = Start {
                 cpu,
-                config: buffers(&running, target.limits()),
+                config: buffers(&settings, target.limits()),
                 target: target.clone(),
                 providers,
                 claims: pool.claims(),
@@ -261,18 +262,18 @@ impl Server {
                 failures: failures.clone(),
                 counters: Arc::clone(&counters),
                 stopping: Arc::clone(&stopping),
-                ring: ring_config(pool.served().count(), &running, cpu, mailboxes.len()),
+                ring: ring_config(pool.served().count(), &settings, cpu, mailboxes.len()),
                 first: at == 0,
             };
             counting.push((mailbox.clone(), counters));
-            threads.push(spawn(at, start, &running, sender.clone(), ended.clone())?);
+            threads.push(spawn(at, start, &settings, sender.clone(), ended.clone())?);
         }
         drop(sender);
         let memory = all_started(&started, count, config, &ports)?;
-        let counted = Counted {
+        let sources = MetricsSources {
             target: target.clone(),
             reactors: counting,
-            ledger,
+            registry,
             providers: providers.clone(),
             borrowed: means.borrowed.clone(),
         };
@@ -282,15 +283,15 @@ impl Server {
         ));
         manager.remember();
         Ok(Self {
-            drain: running.drain,
-            counted,
+            drain: settings.drain,
+            sources,
             ports: manager.ports(),
             manager,
             mailboxes,
             failures,
             threads,
             stopping,
-            _keeping: keeping,
+            _keeper: keeper,
             ended,
         })
     }
@@ -309,8 +310,8 @@ impl Server {
 
     /// The sources of its metrics.
     #[must_use]
-    pub fn counted(&self) -> &Counted {
-        &self.counted
+    pub fn metrics_sources(&self) -> &MetricsSources {
+        &self.sources
     }
 
     /// Failures of backing stores that reactors report.
@@ -321,7 +322,7 @@ impl Server {
 
     /// Progress of reactors that stop.
     #[must_use]
-    pub fn stopping(&self) -> &Stopping {
+    pub fn stopping(&self) -> &ShutdownProgress {
         &self.stopping
     }
 
@@ -347,7 +348,7 @@ impl Server {
     /// to wait for them: see [`is_stop_known`](Self::is_stop_known).
     #[must_use]
     pub fn announce_stop(&self) -> bool {
-        let notified = self.counted.target.announce_stop();
+        let notified = self.sources.target.announce_stop();
         if notified {
             Mailbox::send_all(&self.mailboxes, Mail::POLL);
         }
@@ -357,7 +358,7 @@ impl Server {
     /// Whether every host that was notified has learned of the stop.
     #[must_use]
     pub fn is_stop_known(&self) -> bool {
-        self.counted.target.is_stop_known()
+        self.sources.target.is_stop_known()
     }
 
     /// Completes commands in flight, then stops; [`join`](Self::join) returns when that is done.
@@ -399,12 +400,12 @@ fn start_error(what: &'static str, why: &dyn std::fmt::Display) -> ServeError {
 fn spawn(
     at: usize,
     start: Start,
-    running: &Running,
+    settings: &ReactorSettings,
     started: mpsc::Sender<Result<Started, StartFailure>>,
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let clock = Clock::start();
-    let (polling, cpu) = (running.polling, start.cpu);
+    let (polling, cpu) = (settings.polling, start.cpu);
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -435,7 +436,7 @@ fn spawn(
             let _ = started.send(Ok((at, reactor.regions().cloned().collect())));
             drop(started);
             let ended = nvmeof_target_engine::run(&mut reactor, clock, polling);
-            stopping.is_over(reactor.storage_mut());
+            stopping.reactor_ended(reactor.stores_mut());
             // Releasing its resources may block forever.
             notifier.ended.send(Mail::POLL);
             Ok(ended?)
@@ -445,18 +446,18 @@ fn spawn(
 
 /// Creates the reactor on its own thread, which owns its io_uring. The kernel allocates memory on
 /// the NUMA node that touches it first, so the thread is bound to its CPU before.
-fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
+fn assemble(start: Start) -> Result<Reactor<UringStores>, StartFailure> {
     let cpu = start.cpu;
     cpus::take(cpu).map_err(|error| ServeError::Start {
         what: "reactor.cores",
         why: format!("{cpu}: {error}; the CPU became unavailable during the start"),
     })?;
-    let disks = Disks::with(start.ring, start.claims)
-        .map_err(|error: StorageOpenError| start_error("disks", &error))?;
+    let stores = UringStores::with(start.ring, start.claims)
+        .map_err(|error: UringStoresError| start_error("disks", &error))?;
     let mut reactor = Reactor::new(
         start.config,
         start.target,
-        disks,
+        stores,
         start.mailbox,
         start.peers,
     )
@@ -464,9 +465,9 @@ fn assemble(start: Start) -> Result<Reactor<Disks>, StartFailure> {
     reactor.report_to(start.failures);
     reactor.count_in(start.counters);
     let (steering, number) = start.steering;
-    reactor.steer(steering, number);
+    reactor.set_steering(steering, number);
     let regions: Vec<_> = reactor.regions().cloned().collect();
-    let registered = reactor.storage_mut().register_regions(&regions);
+    let registered = reactor.stores_mut().register_regions(&regions);
     if start.first && registered.left_out > 0 {
         tracing::warn!("{registered}");
     }

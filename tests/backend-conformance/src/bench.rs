@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_backend::{Claim, Disks, Done, IoError, Op, Request, Why};
+use nvmeof_backend::{Claim, Done, IoError, Op, RefusalReason, Request, UringStores};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
@@ -20,9 +20,9 @@ pub enum Keeps {
 /// A backing store under test.
 pub struct Bench {
     /// The backing stores of the reactor.
-    pub disks: Disks,
+    pub stores: UringStores,
     /// The number of the one under test.
-    pub disk: u32,
+    pub store: u32,
     /// Whether it keeps written data.
     pub keeps: Keeps,
     /// Bytes of a block.
@@ -57,24 +57,24 @@ impl Bench {
             files: 4,
             ..ring
         };
-        let mut disks = Disks::new(config).unwrap();
+        let mut stores = UringStores::new(config).unwrap();
         let layout = PoolLayout {
             count: BUFFERS,
             stride: BUFFER,
             lead: 0,
         };
         let pool = Pool::new(layout, Pages::Normal).unwrap();
-        disks.register_regions([pool.region()]);
-        let disk = 0;
-        disks.open_wrapped(disk, claim, wrap).unwrap();
-        let geometry = disks.geometry(disk).unwrap();
+        stores.register_regions([pool.region()]);
+        let store = 0;
+        stores.open_wrapped(store, claim, wrap).unwrap();
+        let geometry = stores.geometry(store).unwrap();
         assert_eq!(geometry, claim.geometry());
         Self {
             keeps,
             block: geometry.block_size.bytes() as usize,
             size: geometry.size,
-            disks,
-            disk,
+            stores,
+            store,
             pool,
             next_tag: 0,
         }
@@ -98,27 +98,27 @@ impl Bench {
         self.next_tag += 1;
         let mut request = Request { tag, op };
         loop {
-            match self.disks.submit(self.disk, request) {
+            match self.stores.submit(self.store, request) {
                 Ok(at_once) => {
                     done.extend(at_once);
                     return tag;
                 }
                 Err(refused) => {
-                    assert_eq!(refused.why, Why::Full);
+                    assert_eq!(refused.why, RefusalReason::Full);
                     request = refused.back;
                 }
             }
-            self.turn(done);
+            self.poll_once(done);
         }
     }
 
     /// Polls once, and sleeps if there were no completions.
-    pub fn turn(&mut self, done: &mut Vec<Done>) {
-        if self.disks.poll(done).unwrap() {
+    pub fn poll_once(&mut self, done: &mut Vec<Done>) {
+        if self.stores.poll(done).unwrap() {
             return;
         }
-        if self.disks.in_flight() > 0 && self.disks.may_sleep().unwrap() {
-            let mut fds = [PollFd::new(self.disks.wait_fd(), PollFlags::POLLIN)];
+        if self.stores.in_flight() > 0 && self.stores.may_sleep().unwrap() {
+            let mut fds = [PollFd::new(self.stores.wait_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => panic!("poll: {errno}"),
@@ -131,10 +131,10 @@ impl Bench {
         let mut done = Vec::new();
         let tag = self.submit(op, &mut done);
         while done.is_empty() {
-            self.turn(&mut done);
+            self.poll_once(&mut done);
         }
         assert_eq!((done.len(), done[0].tag), (1, tag));
-        assert_eq!(self.disks.in_flight(), 0);
+        assert_eq!(self.stores.in_flight(), 0);
         done.remove(0)
     }
 

@@ -1,7 +1,7 @@
 //! Requests that are refused, and their errors.
 
 use nix::errno::Errno;
-use nvmeof_backend::{CloseError, IoErrorKind, Op, Request, Why};
+use nvmeof_backend::{CloseError, IoErrorKind, Op, RefusalReason, Request};
 
 use crate::bench::Bench;
 
@@ -70,22 +70,22 @@ pub(crate) fn empty_ranges_complete(bench: &mut Bench) {
 pub(crate) fn store_is_closed_only_when_idle(bench: &mut Bench) {
     let (buf, offset, tag) = (bench.buf(bench.block, 0), 0, 1);
     let op = Op::Read { offset, buf };
-    let taken = bench.disks.submit(bench.disk, Request { tag, op });
+    let taken = bench.stores.submit(bench.store, Request { tag, op });
     let mut done = Vec::from_iter(taken.unwrap());
     while done.is_empty() {
-        match bench.disks.close(bench.disk) {
-            Err(CloseError::Busy(1)) => bench.turn(&mut done),
+        match bench.stores.close(bench.store) {
+            Err(CloseError::Busy(1)) => bench.poll_once(&mut done),
             other => panic!("closed before the read completed: {other:?}"),
         }
     }
     assert_eq!((done.len(), &done[0].result), (1, &Ok(())));
-    let _ = bench.disks.close(bench.disk);
-    let closed = bench.disks.close(bench.disk);
+    let _ = bench.stores.close(bench.store);
+    let closed = bench.stores.close(bench.store);
     assert!(matches!(closed, Err(CloseError::NotOpen)));
     let op = Op::Flush;
-    let refused = bench.disks.submit(bench.disk, Request { tag, op });
-    assert_eq!(refused.unwrap_err().why, Why::NotOpen);
-    assert!(bench.disks.geometry(bench.disk).is_none());
+    let refused = bench.stores.submit(bench.store, Request { tag, op });
+    assert_eq!(refused.unwrap_err().why, RefusalReason::NotOpen);
+    assert!(bench.stores.geometry(bench.store).is_none());
 }
 
 pub(crate) fn read_only_store_refuses_changes(bench: &mut Bench) {

@@ -1,6 +1,6 @@
 //! Many concurrent requests, and several reactors.
 
-use nvmeof_backend::{Done, Op, Request, Why};
+use nvmeof_backend::{Done, Op, RefusalReason, Request};
 
 use crate::bench::{BUFFERS, Bench, IN_FLIGHT};
 
@@ -11,10 +11,10 @@ fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
         let (buf, fua) = (bench.buf(bench.block, byte), tag % 3 == 0);
         let offset = tag * bench.block as u64;
         let op = Op::Write { offset, buf, fua };
-        match bench.disks.submit(bench.disk, Request { tag, op }) {
+        match bench.stores.submit(bench.store, Request { tag, op }) {
             Ok(at_once) => done.extend(at_once),
             Err(refused) => {
-                assert_eq!((refused.why, refused.back.tag), (Why::Full, tag));
+                assert_eq!((refused.why, refused.back.tag), (RefusalReason::Full, tag));
                 let buf = refused.back.op.into_buf().unwrap();
                 assert!(buf.iter().all(|it| *it == byte), "the buffer is unchanged");
                 return tag;
@@ -30,9 +30,9 @@ pub(crate) fn accepted_requests_complete_once(bench: &mut Bench) {
         let taken = flood(bench, &mut done);
         assert!(taken >= u64::from(IN_FLIGHT), "only {taken} were accepted");
         while (done.len() as u64) < taken {
-            bench.turn(&mut done);
+            bench.poll_once(&mut done);
         }
-        assert!(!bench.disks.poll(&mut done).unwrap());
+        assert!(!bench.stores.poll(&mut done).unwrap());
         done.sort_by_key(|it| it.tag);
         for (tag, done) in (0..taken).zip(done) {
             assert_eq!((done.tag, done.result), (tag, Ok(())));
@@ -47,10 +47,10 @@ pub(crate) fn accepted_requests_complete_once(bench: &mut Bench) {
 
 pub(crate) fn dropped_reactor_returns_buffers(bench: &mut Bench) {
     flood(bench, &mut Vec::new());
-    bench.disks.kick().unwrap();
+    bench.stores.kick().unwrap();
     let config = nvmeof_uring::RingConfig::default();
-    let other = nvmeof_backend::Disks::new(config).unwrap();
-    drop(std::mem::replace(&mut bench.disks, other));
+    let other = nvmeof_backend::UringStores::new(config).unwrap();
+    drop(std::mem::replace(&mut bench.stores, other));
     assert_eq!(bench.pool.available(), BUFFERS);
 }
 

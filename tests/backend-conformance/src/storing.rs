@@ -51,8 +51,8 @@ pub(crate) fn deallocated_bytes_read_as_zero_if_reported(bench: &mut Bench) {
     bench.expect(0, block, 6);
     bench.expect((BUFFER - block) as u64, block, 6);
     let zero = bench
-        .disks
-        .geometry(bench.disk)
+        .stores
+        .geometry(bench.store)
         .is_some_and(|it| it.deallocate_zeroes);
     let bytes = bench.read(offset, BUFFER - 2 * block);
     let old = bench.kept(6);

@@ -24,7 +24,7 @@ pub(crate) trait Medium {
     ///
     /// # Errors
     /// When the other side is gone.
-    fn turn(&mut self, completed: &mut Vec<u16>) -> io::Result<bool>;
+    fn poll_once(&mut self, completed: &mut Vec<u16>) -> io::Result<bool>;
 }
 
 /// Measures for `runtime`; operations in flight at its end count as well.
@@ -51,14 +51,14 @@ pub(crate) fn measure(
         } else if idle.len() == started.len() {
             break;
         }
-        let progress = medium.turn(&mut completed)?;
+        let progress = medium.poll_once(&mut completed)?;
         now = start.elapsed();
         for slot in completed.drain(..) {
             let started = started.get(usize::from(slot)).copied().unwrap_or(now);
             tally.record(now.saturating_sub(started));
             idle.push(slot);
         }
-        spins.turn(progress);
+        spins.spin(progress);
     }
     Ok(tally.report(shape.bytes, now))
 }
@@ -76,7 +76,7 @@ impl Spins {
         Self { count: 0, most }
     }
 
-    pub(crate) fn turn(&mut self, progress: bool) {
+    pub(crate) fn spin(&mut self, progress: bool) {
         if progress {
             self.count = 0;
             return;
@@ -109,12 +109,12 @@ mod tests {
         };
         let polls_until_it_yields = |block| {
             let mut spins = Spins::new(shape(block));
-            let mut turns = 0;
+            let mut spun = 0;
             loop {
-                spins.turn(false);
-                turns += 1;
+                spins.spin(false);
+                spun += 1;
                 if spins.yields() {
-                    return turns;
+                    return spun;
                 }
             }
         };

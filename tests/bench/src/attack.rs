@@ -14,7 +14,7 @@ use crate::process::Server;
 use crate::results::{Results, Row};
 use crate::sample::{Sample, sample};
 use crate::stage::Stage;
-use crate::work::{About, Disk, Placement, Work, size};
+use crate::work::{About, Placement, Store, Work, size};
 use crate::{Trouble, scene};
 
 /// Numbers of hostile peers.
@@ -35,7 +35,7 @@ pub(crate) fn works() -> Vec<Work> {
         for peers in PEERS {
             works.extend(SHAPES.map(|(bytes, depth, _)| Work {
                 about: about(peers),
-                disk: Disk::Null,
+                store: Store::Null,
                 direction: Direction::Read,
                 bytes,
                 depth,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::work::{About, Disk, Work};
+use crate::work::{About, Store, Work};
 
 /// A program or set-up that is measured. "Ours" is this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +66,7 @@ pub(crate) enum Contestant {
 impl Contestant {
     /// The contestants of a workload: first the yardstick.
     pub(crate) fn of(work: &Work) -> &'static [Self] {
-        let file = work.disk == Disk::File;
+        let file = work.store == Store::File;
         match work.about {
             About::Iwarp if file => &[Self::Local, Self::Iwarp],
             About::Iwarp => &[Self::Tcp, Self::Iwarp],

@@ -160,8 +160,8 @@ mod tests {
         let script = "echo iou-sqp-1 > /proc/$$/comm; echo named; read end";
         command.args(["-c", script]).stdin(Stdio::piped());
         let mut child = spawn(&[target], command.stdout(Stdio::piped())).unwrap();
-        let said = &mut [0; 5];
-        child.stdout.as_mut().unwrap().read_exact(said).unwrap();
+        let stdout = &mut [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(stdout).unwrap();
         shift(child.id(), &[initiator]).unwrap();
         let list = cores_of(child.id());
         child.kill().unwrap();

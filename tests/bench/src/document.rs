@@ -10,7 +10,7 @@ use crate::chart::{Chart, Line};
 use crate::contestant::Contestant;
 use crate::results::{Results, Row};
 use crate::sample::Sample;
-use crate::work::{self, About, Disk, Placement, SIZES_DEPTH, Work};
+use crate::work::{self, About, Placement, SIZES_DEPTH, Store, Work};
 use crate::{Trouble, attack, table};
 
 const BEGIN: &str = "<!-- made by cargo xtask bench: begin -->\n";
@@ -275,7 +275,7 @@ impl Plot {
     fn shows(&self, row: &Row) -> bool {
         let work = &row.work;
         let plain = work.about == self.about && work.placement == Placement::Apart;
-        plain && work.disk == Disk::Null && !row.samples.is_empty() && (self.takes)(work)
+        plain && work.store == Store::Null && !row.samples.is_empty() && (self.takes)(work)
     }
 }
 

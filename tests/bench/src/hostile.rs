@@ -41,7 +41,7 @@ const ENTRIES: u16 = 256;
 /// Entries of an admin queue.
 const ADMIN_ENTRIES: u16 = 32;
 /// Time-out for responses of the target while a peer connects.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that is refused tries again after this.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time-out for the first attack of all peers.
@@ -193,10 +193,10 @@ impl Link {
     fn open(target: SocketAddr, source: IpAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(target), Type::STREAM, None)?;
         socket.bind(&SocketAddr::new(source, 0).into())?;
-        socket.connect_timeout(&target.into(), PATIENCE)?;
+        socket.connect_timeout(&target.into(), TIMEOUT)?;
         let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, sent: 0 })
     }

@@ -10,7 +10,7 @@ use crate::Trouble;
 use crate::cores::{self, Cores};
 
 /// Time-out for the line with the address of a server.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A server; killed when dropped.
@@ -55,7 +55,7 @@ impl Server {
 
     fn wait(&mut self, words: &str) -> Result<String, Trouble> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             let text = fs::read(&self.log);
             let text = text.map_err(|error| Trouble::file("read", &self.log, &error))?;
             let text = String::from_utf8_lossy(&text);
@@ -75,7 +75,7 @@ impl Server {
         }
         Err(Trouble::SetUp(format!(
             "a server printed no address within {} s; see {}",
-            PATIENCE.as_secs(),
+            TIMEOUT.as_secs(),
             self.log.display()
         )))
     }

@@ -22,7 +22,8 @@ pub(crate) enum Part {
     /// NVMe: commands, queues, and the loop around them.
     Commands,
     /// The backing store.
-    Disk,
+    #[serde(rename = "disk")]
+    Store,
     Other,
 }
 
@@ -32,7 +33,7 @@ pub(crate) const PARTS: [Part; 6] = [
     Part::Bytes,
     Part::Provider,
     Part::Commands,
-    Part::Disk,
+    Part::Store,
     Part::Other,
 ];
 
@@ -161,9 +162,9 @@ fn sampled(line: &str) -> Option<(&str, &str)> {
 /// function may contain a type of another crate.
 const OURS: [(&str, Part); 6] = [
     ("nvmeof_rdma", Part::Provider),
-    ("nvmeof_backend", Part::Disk),
-    ("nvmeof_uring", Part::Disk),
-    ("io_uring", Part::Disk),
+    ("nvmeof_backend", Part::Store),
+    ("nvmeof_uring", Part::Store),
+    ("io_uring", Part::Store),
     ("nvmeof_", Part::Commands),
     ("nvmeof::", Part::Commands),
 ];
@@ -218,8 +219,8 @@ mod tests {
      7f86c9dccbb2 __memset_avx2_unaligned_erms (/usr/lib/x86_64-linux-gnu/libc.so.6)
      55a0 nvmeof_rdma_soft::stage::<impl nvmeof_rdma_soft::Outbound>::begin (/a/nvmeof-target)
      55a1 <nvmeof_rdma_soft::SoftRdma<S> as nvmeof_rdma::Provider>::post (/a/nvmeof-target)
-     55a2 nvmeof_target::reactor::Reactor<S>::turn (/a/nvmeof-target)
-     55a2 nvmeof_target::reactor::Reactor<S>::turn (/a/nvmeof-target)
+     55a2 nvmeof_target::reactor::Reactor<S>::poll_once (/a/nvmeof-target)
+     55a2 nvmeof_target::reactor::Reactor<S>::poll_once (/a/nvmeof-target)
      55a3 <nvmeof_backend::NullDisk as nvmeof_backend::Backend>::submit (/a/nvmeof-target)
      7fff __vdso_clock_gettime ([vdso])
      7ffe epoll_wait (/usr/lib/x86_64-linux-gnu/libc.so.6)
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(profile.samples, 11);
         let counts = PARTS.map(|part| profile.parts.get(&part).copied().unwrap_or_default());
         assert_eq!(counts, [3, 2, 2, 2, 1, 1]);
-        assert_eq!(profile.largest, Some(("Reactor::turn".to_owned(), 2)));
+        assert_eq!(profile.largest, Some(("Reactor::poll_once".to_owned(), 2)));
         assert!((profile.percent_of(Part::Kernel) - 27.3).abs() < 0.1);
         assert_eq!(Profile::of("").percent_of(Part::Kernel), 0.0);
     }

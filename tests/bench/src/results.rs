@@ -171,7 +171,7 @@ impl Row {
         json!({
             "work": self.work.name(),
             "about": self.work.about,
-            "disk": self.work.disk,
+            "disk": self.work.store,
             "rw": self.work.kind(),
             "bs": self.work.bytes,
             "iodepth": self.work.depth,

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::profile::must_have_perf;
 use crate::results::{Results, Row};
 use crate::scene::{Kind, Programs, Scene, Setting};
-use crate::work::{Disk, IDLE_SECONDS, Work};
+use crate::work::{IDLE_SECONDS, Store, Work};
 use crate::{Arguments, Trouble, attack};
 
 /// Rounds with `--quick`.
@@ -107,7 +107,7 @@ fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
         must_have_perf(&folder.join("perf.data"))?;
     }
     let len = setting.arguments.file_mib << 20;
-    if measured().any(|row| row.work.disk == Disk::File) {
+    if measured().any(|row| row.work.store == Store::File) {
         must_have_fio()?;
         fill(&setting.file(), len)?;
     }

@@ -11,17 +11,17 @@ use std::time::Duration;
 use crate::cores::{self, Cores};
 use crate::process::Server;
 use crate::stage::Stage;
-use crate::work::{About, CROWD, Disk, IDLE_SECONDS, Work};
+use crate::work::{About, CROWD, IDLE_SECONDS, Store, Work};
 use crate::{Arguments, Trouble};
 
 /// The subsystem of our target.
 pub(crate) const NQN: &str = "nqn.2026-11.org.example:bench";
 
 /// The namespace with that backing store.
-pub(crate) fn nsid(disk: Disk) -> &'static str {
-    match disk {
-        Disk::Null => "1",
-        Disk::File => "2",
+pub(crate) fn nsid(store: Store) -> &'static str {
+    match store {
+        Store::Null => "1",
+        Store::File => "2",
     }
 }
 
@@ -108,13 +108,13 @@ impl Setting<'_> {
     }
 
     fn plain(&self, works: &[Work]) -> Result<Scene, Trouble> {
-        let disks: BTreeSet<&str> = works.iter().map(|work| nsid(work.disk)).collect();
+        let stores: BTreeSet<&str> = works.iter().map(|work| nsid(work.store)).collect();
         let core = self.cores.target;
         // A path that is too long for a socket must not fail other workloads.
         let unix = works.iter().any(Work::is_unix);
         let port = format!("[[port]]\ntraddr = '{}'\n\n", self.unix("target"));
         let head = if unix { port.as_str() } else { "" };
-        let target = self.target("target", head, &disks, &[core])?;
+        let target = self.target("target", head, &stores, &[core])?;
         let mut serve = Command::new(&self.programs.yardstick);
         serve.arg("tcp-serve");
         let tcp = Server::start(&mut serve, &[core], &self.path("tcp.log"), ":")?;
@@ -139,15 +139,15 @@ impl Setting<'_> {
     }
 
     fn sqpoll(&self) -> Result<Scene, Trouble> {
-        let (disk, core) = (BTreeSet::from([nsid(Disk::File)]), self.cores.target);
-        let without = self.target("target", "", &disk, &[core])?;
+        let (store, core) = (BTreeSet::from([nsid(Store::File)]), self.cores.target);
+        let without = self.target("target", "", &store, &[core])?;
         let mut all = cores::allowed()?.into_iter();
         let spare = all.find(|core| ![self.cores.target, self.cores.initiator].contains(core));
         // With --force and without a spare core: the initiator's, which is the target's after
         // the sides have exchanged cores.
         let spare = spare.unwrap_or(self.cores.initiator);
         let head = format!("[storage]\nsqpoll = true\nsqpoll_cores = [{spare}]\n\n");
-        let text = head + &target_toml(&disk, &self.second_file(), &self.shm_folder());
+        let text = head + &target_toml(&store, &self.second_file(), &self.shm_folder());
         let mut with = self.serve("target-sqpoll", &text, &[core, spare])?;
         with.move_to(&[core])?;
         let stage = self.stage(without.addr()?, with.addr()?);
@@ -155,7 +155,7 @@ impl Setting<'_> {
     }
 
     fn crowd(&self, provider: &str) -> Result<Scene, Trouble> {
-        let (null, cores) = (BTreeSet::from([nsid(Disk::Null)]), [self.cores.target]);
+        let (null, cores) = (BTreeSet::from([nsid(Store::Null)]), [self.cores.target]);
         let alone = self.target("target-alone", ROOM, &null, &cores)?;
         let crowded = self.target("target-crowd", ROOM, &null, &cores)?;
         let stage = self.stage(alone.addr()?, crowded.addr()?);
@@ -168,7 +168,7 @@ impl Setting<'_> {
         let (own, rest) = all.split_at(all.len().min(2));
         // With too few cores, both sides use all of them.
         let initiators = if rest.len() < 2 { &all } else { rest };
-        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let null = BTreeSet::from([nsid(Store::Null)]);
         let mut targets = Vec::new();
         for count in [1, 2] {
             let some: Vec<String> = own.iter().take(count).map(usize::to_string).collect();
@@ -184,7 +184,7 @@ impl Setting<'_> {
 
     fn idle(&self, about: About) -> Result<Scene, Trouble> {
         let (head, provider, count) = held(about);
-        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let null = BTreeSet::from([nsid(Store::Null)]);
         let target = self.target("target-idle", head, &null, &[self.cores.target])?;
         let addr = target.addr()?;
         let hosts = self.hosts(addr, provider, count)?;
@@ -194,7 +194,7 @@ impl Setting<'_> {
     }
 
     fn hostile(&self) -> Result<Scene, Trouble> {
-        let null = BTreeSet::from([nsid(Disk::Null)]);
+        let null = BTreeSet::from([nsid(Store::Null)]);
         let target = self.target("target-hostile", "", &null, &[self.cores.target])?;
         let addr = target.addr()?;
         Ok(Scene::new(self.stage(addr, addr), vec![target]))
@@ -353,14 +353,14 @@ fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
         shm.display(),
         Ipv4Addr::LOCALHOST
     );
-    for (disk, path) in [
-        (Disk::Null, "null:16G".to_owned()),
-        (Disk::File, file.display().to_string()),
+    for (store, path) in [
+        (Store::Null, "null:16G".to_owned()),
+        (Store::File, file.display().to_string()),
     ] {
-        if nsids.contains(nsid(disk)) {
+        if nsids.contains(nsid(store)) {
             text.push_str(&format!(
                 "\n[[subsystem.namespace]]\nnsid = {}\npath = '{path}'\n",
-                nsid(disk)
+                nsid(store)
             ));
         }
     }

@@ -90,14 +90,14 @@ pub fn listen(path: &Path) -> io::Result<Socket> {
 pub fn serve(listener: &Socket, connections: Option<usize>) -> io::Result<()> {
     for _ in 0..connections.unwrap_or(usize::MAX) {
         let (socket, _) = listener.accept()?;
-        if let Err(error) = answer(&socket) {
+        if let Err(error) = reply(&socket) {
             eprintln!("yardstick: connection closed: {error}");
         }
     }
     Ok(())
 }
 
-fn answer(socket: &Socket) -> io::Result<()> {
+fn reply(socket: &Socket) -> io::Result<()> {
     let mut hello = [0; HELLO + 1];
     let fd = loop {
         match receive_passed(socket.as_fd(), &mut hello) {
@@ -115,8 +115,8 @@ fn answer(socket: &Socket) -> io::Result<()> {
     let mut spins = Spins::new(shape);
     let mut idle = 0u32;
     loop {
-        let progress = rings.answer(&mut places)?;
-        spins.turn(progress);
+        let progress = rings.reply(&mut places)?;
+        spins.spin(progress);
         idle = if progress { 0 } else { idle.wrapping_add(1) };
         let end = &mut [0; 1];
         // The other side sends nothing more: readable means closed.
@@ -164,7 +164,7 @@ impl Rings {
     }
 
     /// Completes all new commands. Returns whether there were any.
-    fn answer(&mut self, places: &mut [Vec<u8>]) -> io::Result<bool> {
+    fn reply(&mut self, places: &mut [Vec<u8>]) -> io::Result<bool> {
         let asked = self.count(COMMANDS)?;
         if asked == self.commands {
             return Ok(false);
@@ -205,7 +205,7 @@ impl Medium for Rings {
         self.commands += 1;
     }
 
-    fn turn(&mut self, whole: &mut Vec<u16>) -> io::Result<bool> {
+    fn poll_once(&mut self, whole: &mut Vec<u16>) -> io::Result<bool> {
         self.publish(COMMANDS, self.commands)?;
         let answered = self.count(RESPONSES)?;
         let progress = answered != self.responses;
@@ -300,9 +300,9 @@ mod tests {
             asks.memory.copy_in(place(&shape, 1), &[9; 5000]).unwrap();
             asks.push(1);
             let mut whole = Vec::new();
-            assert!(!asks.turn(&mut whole).unwrap());
-            assert!(answers.answer(&mut places).unwrap());
-            assert!(asks.turn(&mut whole).unwrap());
+            assert!(!asks.poll_once(&mut whole).unwrap());
+            assert!(answers.reply(&mut places).unwrap());
+            assert!(asks.poll_once(&mut whole).unwrap());
             assert_eq!(whole, [1]);
             let mut there = vec![0; 5000];
             asks.memory.copy_out(place(&shape, 1), &mut there).unwrap();

@@ -269,7 +269,7 @@ impl Stage {
         bench.args(target).args(["-n", scene::NQN]);
         bench.args([
             "--namespace-id",
-            scene::nsid(work.disk),
+            scene::nsid(work.store),
             "--rw",
             work.kind(),
         ]);
@@ -308,7 +308,7 @@ impl Stage {
             ("BENCH_TRADDR", self.target.ip().to_string()),
             ("BENCH_TRSVCID", self.target.port().to_string()),
             ("BENCH_NQN", scene::NQN.to_owned()),
-            ("BENCH_NSID", scene::nsid(work.disk).to_owned()),
+            ("BENCH_NSID", scene::nsid(work.store).to_owned()),
             ("BENCH_TARGET_CORE", self.cores.target.to_string()),
         ]);
         shell

@@ -292,7 +292,7 @@ mod tests {
         let mut results = all();
         let side = Profile {
             samples: 8,
-            parts: BTreeMap::from([(Part::Kernel, 6), (Part::Disk, 2)]),
+            parts: BTreeMap::from([(Part::Kernel, 6), (Part::Store, 2)]),
             largest: Some(("_copy_to_iter".to_owned(), 4)),
         };
         for row in &mut results.rows {

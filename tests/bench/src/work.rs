@@ -9,7 +9,7 @@ use crate::{Trouble, attack};
 /// The backing store of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Disk {
+pub(crate) enum Store {
     /// A null device: shows the cost of the protocol.
     Null,
     /// A file with direct I/O.
@@ -98,7 +98,7 @@ pub(crate) enum Metric {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
     pub(crate) about: About,
-    pub(crate) disk: Disk,
+    pub(crate) store: Store,
     pub(crate) direction: Direction,
     /// Bytes of each operation.
     pub(crate) bytes: u32,
@@ -120,9 +120,9 @@ pub(crate) const SIZES_DEPTH: u16 = 32;
 
 impl Work {
     pub(crate) fn name(&self) -> String {
-        let disk = match self.disk {
-            Disk::Null => "null",
-            Disk::File => "file",
+        let store = match self.store {
+            Store::Null => "null",
+            Store::File => "file",
         };
         let core = match self.placement {
             Placement::Apart => "",
@@ -131,14 +131,14 @@ impl Work {
         let shape = format!("{}-qd{}", size(self.bytes), self.depth);
         let what = format!("{}-{shape}", self.kind());
         match self.about {
-            About::Iwarp => format!("{disk}-{what}{core}"),
-            About::Shm => format!("shm-{disk}-{what}{core}"),
-            About::Unix => format!("unix-{disk}-{what}"),
+            About::Iwarp => format!("{store}-{what}{core}"),
+            About::Shm => format!("shm-{store}-{what}{core}"),
+            About::Unix => format!("unix-{store}-{what}"),
             About::UnixTcp => format!("unix-tcp-{what}"),
-            About::Crc => format!("crc-{disk}-{what}"),
+            About::Crc => format!("crc-{store}-{what}"),
             About::Zerocopy => format!("zerocopy-{what}"),
-            About::Async => format!("async-{disk}-{what}"),
-            About::Sqpoll => format!("sqpoll-{disk}-{what}"),
+            About::Async => format!("async-{store}-{what}"),
+            About::Sqpoll => format!("sqpoll-{store}-{what}"),
             About::Crowd => format!("crowd-iwarp-{shape}"),
             About::CrowdShm => format!("crowd-shm-{shape}"),
             About::Reactors => format!("reactors-iwarp-{shape}"),
@@ -233,9 +233,9 @@ impl Work {
     /// depth of 16 between two values, one twice the other. The median of a few long
     /// measurements would be one of the two; many short ones give the expected rate.
     pub(crate) fn slices(&self) -> u32 {
-        match (self.metric(), self.disk) {
+        match (self.metric(), self.store) {
             _ if self.hostile().is_some() => 1,
-            (Metric::Rate, Disk::Null) => 4,
+            (Metric::Rate, Store::Null) => 4,
             _ => 1,
         }
     }
@@ -320,20 +320,20 @@ pub(crate) fn size(bytes: u32) -> String {
 /// All workloads, reads before writes.
 pub(crate) fn all() -> Vec<Work> {
     let mut works = Vec::new();
-    let both = |about, disk, bytes, depth, placement, goal| {
+    let both = |about, store, bytes, depth, placement, goal| {
         [Direction::Read, Direction::Write].map(|direction| Work {
             about,
-            disk,
+            store,
             direction,
             bytes,
             depth,
             placement,
             goal,
-            tail_goal: (about == About::Shm && disk == Disk::File).then_some(1.15),
+            tail_goal: (about == About::Shm && store == Store::File).then_some(1.15),
         })
     };
-    let mut iwarp = |disk, bytes, depth, placement, goal| {
-        works.extend(both(About::Iwarp, disk, bytes, depth, placement, goal));
+    let mut iwarp = |store, bytes, depth, placement, goal| {
+        works.extend(both(About::Iwarp, store, bytes, depth, placement, goal));
     };
     let (four, long) = (4 * KIB, 128 * KIB);
     for (depth, goal) in [
@@ -343,58 +343,58 @@ pub(crate) fn all() -> Vec<Work> {
         (64, None),
         (128, Some(0.85)),
     ] {
-        iwarp(Disk::Null, four, depth, Placement::Apart, goal);
+        iwarp(Store::Null, four, depth, Placement::Apart, goal);
     }
     for depth in [1, 8] {
-        iwarp(Disk::Null, long, depth, Placement::Apart, None);
+        iwarp(Store::Null, long, depth, Placement::Apart, None);
     }
     for bytes in [512, four, 16 * KIB, 64 * KIB] {
-        iwarp(Disk::Null, bytes, SIZES_DEPTH, Placement::Apart, None);
+        iwarp(Store::Null, bytes, SIZES_DEPTH, Placement::Apart, None);
     }
-    iwarp(Disk::Null, long, SIZES_DEPTH, Placement::Apart, Some(0.90));
+    iwarp(Store::Null, long, SIZES_DEPTH, Placement::Apart, Some(0.90));
     for depth in [1, 16, 128] {
-        iwarp(Disk::Null, four, depth, Placement::Together, None);
+        iwarp(Store::Null, four, depth, Placement::Together, None);
     }
-    iwarp(Disk::Null, long, SIZES_DEPTH, Placement::Together, None);
-    iwarp(Disk::File, four, 32, Placement::Apart, None);
-    iwarp(Disk::File, four, 128, Placement::Apart, Some(0.85));
-    let mut shm = |disk, bytes, depth, placement, goal| {
-        works.extend(both(About::Shm, disk, bytes, depth, placement, goal));
+    iwarp(Store::Null, long, SIZES_DEPTH, Placement::Together, None);
+    iwarp(Store::File, four, 32, Placement::Apart, None);
+    iwarp(Store::File, four, 128, Placement::Apart, Some(0.85));
+    let mut shm = |store, bytes, depth, placement, goal| {
+        works.extend(both(About::Shm, store, bytes, depth, placement, goal));
     };
-    for (disk, bytes, depth, goal) in [
-        (Disk::Null, four, 1, Some(1.50)),
-        (Disk::Null, four, 16, None),
-        (Disk::Null, four, 128, Some(0.70)),
-        (Disk::Null, long, SIZES_DEPTH, None),
-        (Disk::File, four, 32, Some(0.95)),
-        (Disk::File, four, 128, Some(0.95)),
+    for (store, bytes, depth, goal) in [
+        (Store::Null, four, 1, Some(1.50)),
+        (Store::Null, four, 16, None),
+        (Store::Null, four, 128, Some(0.70)),
+        (Store::Null, long, SIZES_DEPTH, None),
+        (Store::File, four, 32, Some(0.95)),
+        (Store::File, four, 128, Some(0.95)),
     ] {
-        shm(disk, bytes, depth, Placement::Apart, goal);
+        shm(store, bytes, depth, Placement::Apart, goal);
     }
     for depth in [1, 128] {
-        shm(Disk::Null, four, depth, Placement::Together, None);
+        shm(Store::Null, four, depth, Placement::Together, None);
     }
-    let mut apart = |about, disk, bytes, depth, goal| {
-        works.extend(both(about, disk, bytes, depth, Placement::Apart, goal));
+    let mut apart = |about, store, bytes, depth, goal| {
+        works.extend(both(about, store, bytes, depth, Placement::Apart, goal));
     };
     let unix = [(four, 1), (four, 16), (four, 128), (long, SIZES_DEPTH)];
     for (bytes, depth) in unix {
-        apart(About::Unix, Disk::Null, bytes, depth, None);
+        apart(About::Unix, Store::Null, bytes, depth, None);
     }
     // About half the cost of TCP.
     for (bytes, depth) in unix {
         let goal = if depth == 1 { 0.60 } else { 1.60 };
-        apart(About::UnixTcp, Disk::Null, bytes, depth, Some(goal));
+        apart(About::UnixTcp, Store::Null, bytes, depth, Some(goal));
     }
     for (bytes, depth) in [(four, 16), (four, 128), (long, SIZES_DEPTH)] {
-        apart(About::Crc, Disk::Null, bytes, depth, Some(0.80));
+        apart(About::Crc, Store::Null, bytes, depth, Some(0.80));
     }
-    apart(About::Zerocopy, Disk::Null, long, SIZES_DEPTH, None);
-    apart(About::Async, Disk::Null, four, 1, Some(1.15));
-    apart(About::Sqpoll, Disk::File, four, 32, None);
+    apart(About::Zerocopy, Store::Null, long, SIZES_DEPTH, None);
+    apart(About::Async, Store::Null, four, 1, Some(1.15));
+    apart(About::Sqpoll, Store::File, four, 32, None);
     let one = |about, depth, goal| Work {
         about,
-        disk: Disk::Null,
+        store: Store::Null,
         direction: Direction::Read,
         bytes: four,
         depth,

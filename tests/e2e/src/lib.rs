@@ -22,11 +22,11 @@ mod fio;
 mod image;
 mod metrics;
 mod observe;
-mod patience;
 mod peer;
 mod run;
 mod setup;
 mod target;
+mod timeout;
 mod work;
 
 pub use control::{ask, ctl, managed};
@@ -36,9 +36,9 @@ pub use metrics::{exchange, over_socket, sample};
 pub use observe::{
     cpu_seconds, cpu_time, fds, is_root, own_kib, reactors_on_one_cpu, rss_kib, usable_cpus,
 };
-pub use patience::{PATIENCE, eventually};
 pub use peer::{Peer, connect, connect_capsule, request};
 pub use run::{Ended, Run, Running, binary, copy_of, is_debug_build, runner};
 pub use setup::{HOST, NQN, Setup, free_port, own_ip, target_command};
 pub use target::Target;
+pub use timeout::{TIMEOUT, eventually};
 pub use work::{assert_io_continues, blocks, nsids, start_io, wait_for_io};

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::{PATIENCE, Setup};
+use crate::{Setup, TIMEOUT};
 
 /// The head, in lower case, and the body of the response.
 #[must_use]
@@ -21,7 +21,7 @@ pub fn exchange(mut stream: impl Read + Write, path: &str) -> (String, String) {
 #[must_use]
 pub fn over_socket(setup: &Setup, path: &str) -> (String, String) {
     let stream = UnixStream::connect(setup.path("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     exchange(stream, path)
 }
 

@@ -10,7 +10,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl};
 use zerocopy::IntoBytes;
 
-use crate::patience::PATIENCE;
+use crate::timeout::TIMEOUT;
 use crate::{HOST, NQN};
 
 /// A connection to a target.
@@ -75,12 +75,12 @@ impl Peer {
     /// # Errors
     /// When the target refuses the connection.
     pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
-        Self::of_stream(TcpStream::connect_timeout(&address, PATIENCE)?)
+        Self::of_stream(TcpStream::connect_timeout(&address, TIMEOUT)?)
     }
 
     fn of_stream(stream: TcpStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, sent: 0 })
     }
@@ -103,10 +103,10 @@ impl Peer {
     pub fn try_queue_sized(address: SocketAddr, qid: u16, size: u16) -> Option<Self> {
         let mut peer = Self::connect(address);
         peer.say(&request(Request::new(qid, size).as_bytes()));
-        let reply = peer.hear(20);
+        let reply = peer.receive(20);
         assert_eq!(reply[..16], *b"MPA ID Rep Frame");
         let private = u16::from_be_bytes([reply[18], reply[19]]);
-        let _ = peer.hear(private.into());
+        let _ = peer.receive(private.into());
         (reply[16] & 0x20 == 0).then_some(peer)
     }
 
@@ -157,7 +157,7 @@ impl Peer {
     /// Receives exactly `len` bytes.
     #[track_caller]
     #[must_use]
-    pub fn hear(&mut self, len: usize) -> Vec<u8> {
+    pub fn receive(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
@@ -196,9 +196,9 @@ impl Peer {
     #[track_caller]
     #[must_use]
     pub fn response(&mut self) -> Cqe {
-        let head = self.hear(2);
+        let head = self.receive(2);
         let len = usize::from(u16::from_be_bytes([head[0], head[1]]));
-        let body = self.hear((2 + len).next_multiple_of(4) - 2 + 4);
+        let body = self.receive((2 + len).next_multiple_of(4) - 2 + 4);
         assert_eq!((body[0], len), (0x41, 18 + 16), "no response: {body:02x?}");
         Cqe::from_capsule(&body[18..34]).unwrap()
     }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::patience::{PATIENCE, eventually};
+use crate::timeout::{TIMEOUT, eventually};
 
 /// The path of a program.
 #[must_use]
@@ -80,7 +80,7 @@ pub struct Running {
     stdin: Option<JoinHandle<()>>,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<()>>,
-    said: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<Vec<u8>>>,
 }
 
 /// The result of a program.
@@ -157,13 +157,13 @@ impl Run {
             // A program need not read all of its input.
             let _ = pipe.write_all(&input);
         });
-        let said = Arc::default();
+        let output = Arc::default();
         Running {
             line,
             stdin: Some(stdin),
             stdout: Some(collect(child.stdout.take().unwrap())),
-            stderr: Some(keep(child.stderr.take().unwrap(), Arc::clone(&said))),
-            said,
+            stderr: Some(keep(child.stderr.take().unwrap(), Arc::clone(&output))),
+            output,
             child,
         }
     }
@@ -220,13 +220,13 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 }
 
 /// Collects the output of `pipe`, which can be read meanwhile.
-fn keep(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
+fn keep(mut pipe: impl Read + Send + 'static, output: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut piece = [0; 4096];
         while let Ok(count) = pipe.read(&mut piece)
             && count > 0
         {
-            said.lock().unwrap().extend(&piece[..count]);
+            output.lock().unwrap().extend(&piece[..count]);
         }
     })
 }
@@ -235,7 +235,7 @@ impl Running {
     /// Its standard error so far.
     #[must_use]
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.output.lock().unwrap()).into_owned()
     }
 
     /// Process identifier.
@@ -256,7 +256,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits for its end within [`PATIENCE`].
+    /// Waits for its end within [`TIMEOUT`].
     #[must_use]
     pub fn end(mut self) -> Ended {
         let status = eventually(|| self.child.try_wait().unwrap());
@@ -272,7 +272,7 @@ impl Running {
             stderr: self.stderr(),
         };
         let _ = self.stdin.take().unwrap().join();
-        assert!(status.is_some(), "not ended within {PATIENCE:?}: {ended}");
+        assert!(status.is_some(), "not ended within {TIMEOUT:?}: {ended}");
         ended
     }
 }

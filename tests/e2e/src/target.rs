@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use nvmeof_rdma::Address;
 use tempfile::TempDir;
 
-use crate::patience::{PATIENCE, eventually};
+use crate::timeout::{TIMEOUT, eventually};
 use crate::{HOST, NQN, Run};
 
 /// Files of standard error and standard output.
@@ -110,7 +110,7 @@ impl Target {
             Some(Ok(line)) => line,
             Some(Err(status)) => panic!("the target ended, {status}:\n{}", self.log()),
             None => panic!(
-                "`{words}` was not logged within {PATIENCE:?}:\n{}",
+                "`{words}` was not logged within {TIMEOUT:?}:\n{}",
                 self.log()
             ),
         }
@@ -166,7 +166,7 @@ impl Target {
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         eventually(|| self.child.try_wait().unwrap())
-            .unwrap_or_else(|| panic!("the target still runs after {PATIENCE:?}:\n{}", self.log()))
+            .unwrap_or_else(|| panic!("the target still runs after {TIMEOUT:?}:\n{}", self.log()))
     }
 
     /// Ends it with SIGTERM; the exit status must be 0.

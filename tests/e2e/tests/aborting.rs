@@ -35,10 +35,10 @@ struct Read {
     key: u32,
 }
 
-fn hear(peer: &mut Peer) -> Said {
-    let head = peer.hear(2);
+fn receive(peer: &mut Peer) -> Said {
+    let head = peer.receive(2);
     let len = usize::from(u16::from_be_bytes([head[0], head[1]]));
-    let body = peer.hear((2 + len).next_multiple_of(4) - 2 + 4);
+    let body = peer.receive((2 + len).next_multiple_of(4) - 2 + 4);
     let word = |at: usize| u32::from_be_bytes(body[at..at + 4].try_into().unwrap());
     // The opcode of RDMAP; the headers are 18 bytes long.
     match body[1] & 0xf {
@@ -107,8 +107,8 @@ fn connected(target: &Target) -> (Peer, Peer) {
     let mut bytes = request(Request::new(1, 32).as_bytes());
     bytes[20..22].copy_from_slice(&READS.to_be_bytes());
     queue.say(&bytes);
-    let reply = queue.hear(20);
-    let _ = queue.hear(u16::from_be_bytes([reply[18], reply[19]]).into());
+    let reply = queue.receive(20);
+    let _ = queue.receive(u16::from_be_bytes([reply[18], reply[19]]).into());
     queue.capsule(&connect_capsule(&connect(1, cntlid)));
     assert!(queue.response().status().is_success(), "{NQN}");
     (admin, queue)
@@ -131,7 +131,7 @@ fn queued_writes_are_aborted_and_executing_ones_are_not() {
         response.dw0() & 1 == 0
     };
     // The target has read its data.
-    let Said::Read(first) = hear(&mut queue) else {
+    let Said::Read(first) = receive(&mut queue) else {
         panic!("a response before the data")
     };
     assert_eq!(first.key, 1);
@@ -147,7 +147,7 @@ fn queued_writes_are_aborted_and_executing_ones_are_not() {
     let mut ended = Vec::new();
     answer(&mut queue, &first);
     while ended.len() < usize::from(DEPTH) {
-        match hear(&mut queue) {
+        match receive(&mut queue) {
             Said::Read(read) => answer(&mut queue, &read),
             Said::Response(cqe) => ended.push((cqe.cid.get(), cqe.status())),
         }

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_e2e::{
-    NQN, PATIENCE, Run, Running, Setup, Target, assert_io_continues, ctl, eventually, image,
+    NQN, Run, Running, Setup, TIMEOUT, Target, assert_io_continues, ctl, eventually, image,
     managed, pattern, reactors_on_one_cpu, same_bytes, start_io, target_command,
 };
 
@@ -133,7 +133,7 @@ fn waits_for(target: &Target, words: &[&str]) {
     let there = eventually(|| (!target.lines(words).is_empty()).then_some(()));
     assert!(
         there.is_some(),
-        "{words:?} within {PATIENCE:?}:\n{}",
+        "{words:?} within {TIMEOUT:?}:\n{}",
         target.log()
     );
 }
@@ -195,12 +195,12 @@ fn hung_file_system_at_the_start_is_waited_for() {
     let fuse = fuse;
     let mut check = target_command();
     check.arg("check-config").arg(setup.config());
-    let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
+    let output = String::from_utf8(Run::new(check).ok().stdout).unwrap();
     for words in ["no response within", "no such file"] {
-        let line = said.lines().find(|line| line.contains(words));
+        let line = output.lines().find(|line| line.contains(words));
         assert!(
             line.is_some_and(|line| line.contains("would wait")),
-            "{said}"
+            "{output}"
         );
     }
     let mut target = setup.start();

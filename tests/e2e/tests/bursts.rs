@@ -73,8 +73,8 @@ fn subsystem_is_added_with_all_namespaces_or_not_at_all() {
     // A driver that lost the response repeats its request.
     let again = ask(&setup, &whole);
     assert_eq!(again["changes"].as_array().unwrap().len(), 0, "{again}");
-    let said = ctl(&setup, &whole).ok().text();
-    assert!(said.contains("exists already as requested"), "{said}");
+    let output = ctl(&setup, &whole).ok().text();
+    assert!(output.contains("exists already as requested"), "{output}");
     assert_eq!(subsystems(), 2);
     ctl(&setup, &format!("subsystem add {nqn}")).fails(2, &["already"]);
     ctl(

@@ -23,10 +23,10 @@ fn refused(setup: &Setup, qid: u16, what: &(Connect, ConnectData), field: Invali
     // One target for each, because the log is rate-limited.
     let target = setup.start();
     let mut peer = Peer::queue(target.address(), qid);
-    let answer = ask(&mut peer, what);
-    let status = answer.status().kind();
-    assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS, "{answer:?}");
-    let named = InvalidParameter::from_result(answer.result.get());
+    let response = ask(&mut peer, what);
+    let status = response.status().kind();
+    assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS, "{response:?}");
+    let named = InvalidParameter::from_result(response.result.get());
     assert_eq!(named, field);
     let address = peer.own_address().to_string();
     assert!(
@@ -78,9 +78,9 @@ fn every_refusal_names_its_field() {
 
     let target = setup.start();
     let mut peer = Peer::queue(target.address(), 0);
-    let answer = ask(&mut peer, &command(|connect| connect.recfmt = 1.into()));
-    let status = answer.status().kind();
-    assert_eq!(status, Status::CONNECT_INCOMPATIBLE_FORMAT, "{answer:?}");
+    let response = ask(&mut peer, &command(|connect| connect.recfmt = 1.into()));
+    let status = response.status().kind();
+    assert_eq!(status, Status::CONNECT_INCOMPATIBLE_FORMAT, "{response:?}");
 
     target.stop();
 

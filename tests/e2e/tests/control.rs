@@ -44,10 +44,10 @@ fn busy_host_sees_namespaces_added_resized_and_removed() {
     ctl(&setup, "namespace resize 2 4M --shrink").ok();
     assert_eq!(size(), 4 << 11);
     assert_io_continues(&target, &mut bench);
-    let said = ctl(&setup, "namespace remove 2").ok();
+    let output = ctl(&setup, "namespace remove 2").ok();
     assert!(
-        String::from_utf8_lossy(&said.stdout).contains("namespace 2 is removed"),
-        "{said}"
+        String::from_utf8_lossy(&output.stdout).contains("namespace 2 is removed"),
+        "{output}"
     );
     assert_eq!(nsids(&target), [1]);
     assert_io_continues(&target, &mut bench);
@@ -282,11 +282,11 @@ fn refused_command_reports_cause_and_remedy() {
         .replace("[control]", "[limits]\nio_queues = 3\n[control]");
     fs::write(&other, text).unwrap();
     for verb in ["plan", "apply"] {
-        let said = ctl(&setup, &format!("{verb} {}", other.display())).ok();
-        let said = String::from_utf8_lossy(&said.stdout).replace("\n  ", " ");
+        let output = ctl(&setup, &format!("{verb} {}", other.display())).ok();
+        let output = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
         assert!(
-            said.contains("warning: limits.io_queues is ignored"),
-            "{said}"
+            output.contains("warning: limits.io_queues is ignored"),
+            "{output}"
         );
     }
     target.stop();
@@ -339,9 +339,9 @@ fn socket_is_for_the_group_and_rejects_bad_requests() {
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     };
     let post = |path: &str, body: &str| {
         let len = body.len();
@@ -367,11 +367,11 @@ fn socket_is_for_the_group_and_rejects_bad_requests() {
         ("/v1/status", "", "405"),
         ("/v2/status", "", "404"),
     ] {
-        let answer = post(path, body);
-        let good = answer.starts_with(&format!("HTTP/1.1 {status} "));
+        let response = post(path, body);
+        let good = response.starts_with(&format!("HTTP/1.1 {status} "));
         assert!(
-            good && answer.contains("{\"error\":{\"message\":"),
-            "{path} {body}: {answer}"
+            good && response.contains("{\"error\":{\"message\":"),
+            "{path} {body}: {response}"
         );
     }
     let described = says("GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n");

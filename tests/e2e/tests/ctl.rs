@@ -299,8 +299,8 @@ fn unknown_object_is_reported_with_a_remedy() {
             ["colour", "known here"],
         ),
     ] {
-        let said = ctl(&setup, line).fails(2, &words);
-        is_for_people(&said.stderr);
+        let output = ctl(&setup, line).fails(2, &words);
+        is_for_people(&output.stderr);
         is_refused_for_programs(&setup, line, &words);
         assert_eq!(status_of(&setup, &target), [1], "{line}");
     }

@@ -177,8 +177,8 @@ fn compare_reports_differences() {
     let words = ["ompare", "differ"];
     let ended = target.on(1, "compare").args("--data -").stdin(&data).end();
     assert_eq!(ended.status, Some(1), "{ended}");
-    let said = ended.stderr.to_lowercase();
-    assert!(words.iter().any(|word| said.contains(word)), "{ended}");
+    let output = ended.stderr.to_lowercase();
+    assert!(words.iter().any(|word| output.contains(word)), "{ended}");
     same_bytes(&disk(&setup, 1), &pattern(1, 4 * MIB));
 }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use nvmeof_e2e::{Ended, Jobs, PATIENCE, Run, Setup, Target, engine, eventually, fds};
+use nvmeof_e2e::{Ended, Jobs, Run, Setup, TIMEOUT, Target, engine, eventually, fds};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -142,7 +142,7 @@ fn crc_is_requested_by_the_job_option() {
         let fio = Jobs::new(&setup, &target, "", &section).fio().start();
         let mut frame = [0; 20];
         let mut peer = eventually(|| listener.accept().ok()).unwrap().0;
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(TIMEOUT)).unwrap();
         peer.read_exact(&mut frame).unwrap();
         drop(peer);
         assert!(frame.starts_with(b"MPA ID Req Frame"), "{frame:?}");

@@ -79,9 +79,9 @@ fn ask_at(
     let data = ConnectData::new([7; 16], cntlid, &nqn(subsystem), &nqn(host));
     let mut peer = Peer::queue_sized(address, qid, size);
     peer.capsule(&connect_capsule(&(Connect::new(qid, size, 0), data)));
-    let answer = peer.response();
-    let [low, high, ..] = answer.result.get().to_le_bytes();
-    (peer, answer.status(), u16::from_le_bytes([low, high]))
+    let response = peer.response();
+    let [low, high, ..] = response.result.get().to_le_bytes();
+    (peer, response.status(), u16::from_le_bytes([low, high]))
 }
 
 /// A controller of that host, enabled.
@@ -272,7 +272,7 @@ fn connections_without_a_buffer_for_a_capsule_are_counted() {
         let mut peer = Peer::connect(target.address());
         peer.say(&request(Request::new(1, 32).as_bytes()));
         // The fixed part of the reply.
-        let _ = peer.hear(20);
+        let _ = peer.receive(20);
         peers.push(peer);
     }
     assert_eq!(hit(&setup), full, "{} connections", peers.len());

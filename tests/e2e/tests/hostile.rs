@@ -83,14 +83,14 @@ fn invalid_private_data_is_refused() {
     let refused = |private_data: &[u8], status: u16, words: &[&str]| {
         let mut peer = Peer::connect(target.address());
         peer.say(&request(private_data));
-        let said = peer.receive_all();
-        assert_eq!(said[..16], *b"MPA ID Rep Frame");
-        assert_ne!(said[16] & 0x20, 0, "not rejected: {said:02x?}");
+        let output = peer.receive_all();
+        assert_eq!(output[..16], *b"MPA ID Rep Frame");
+        assert_ne!(output[16] & 0x20, 0, "not rejected: {output:02x?}");
         // IRD and ORD, record format 0, the status.
         assert_eq!(
-            said[24..28],
+            output[24..28],
             [0, 0, status.to_le_bytes()[0], 0],
-            "{said:02x?}"
+            "{output:02x?}"
         );
         assert_logged(&target, &peer, words);
     };
@@ -151,13 +151,13 @@ fn frames_that_break_the_rules() {
     for (what, bytes, code) in frames {
         let mut peer = Peer::queue(target.address(), 0);
         peer.say(&bytes);
-        let said = peer.receive_all();
+        let output = peer.receive_all();
         // MPA length, DDP and RDMAP control, ..., then the code.
         assert!(
-            said.len() >= 24 && said[3] == 0x47,
-            "{what}: no Terminate: {said:02x?}"
+            output.len() >= 24 && output[3] == 0x47,
+            "{what}: no Terminate: {output:02x?}"
         );
-        assert_eq!(said[20..22], code, "{what}: {said:02x?}");
+        assert_eq!(output[20..22], code, "{what}: {output:02x?}");
         assert_logged(&target, &peer, &[]);
     }
     target.assert_healthy();
@@ -217,8 +217,8 @@ fn invalid_capsules_are_refused() {
     let mut peer = Peer::queue(target.address(), 0);
     let mut identify = Sqe::new(Opcode(6));
     identify.dptr = keyed(4096);
-    let answer = ask(&mut peer, &identify, &[]);
-    assert!(!answer.status().is_success(), "{answer:?}");
+    let response = ask(&mut peer, &identify, &[]);
+    assert!(!response.status().is_success(), "{response:?}");
 
     let (mut admin, cntlid) = admin(&target);
     for opcode in 0..=255 {
@@ -232,11 +232,11 @@ fn invalid_capsules_are_refused() {
         // No data pointer, or one of another transport.
         sqe.dptr.identifier = 0xe0;
         sqe.cid = u16::from(opcode).into();
-        let answer = ask(&mut admin, &sqe, &[]);
-        assert_eq!(answer.cid.get(), u16::from(opcode));
+        let response = ask(&mut admin, &sqe, &[]);
+        assert_eq!(response.cid.get(), u16::from(opcode));
         // Keep Alive has no data, and an Abort that aborts nothing succeeds.
         if opcode != 0x18 && opcode != 0x08 {
-            assert!(!answer.status().is_success(), "{opcode:#x}: {answer:?}");
+            assert!(!response.status().is_success(), "{opcode:#x}: {response:?}");
         }
     }
 
@@ -296,11 +296,11 @@ fn host_that_ignores_rdma_reads_is_disconnected() {
     write.dptr = keyed(512);
     queue.capsule(&write.to_bytes());
     // The response to an RDMA Read Request has a wrong key.
-    let read = queue.hear(2);
+    let read = queue.receive(2);
     assert!(u16::from_be_bytes([read[0], read[1]]) >= 46);
-    let mut answer = write_frame(0x1234_5678, &[0xee; 512]);
-    answer[3] = 0x42;
-    queue.say(&answer);
+    let mut response = write_frame(0x1234_5678, &[0xee; 512]);
+    response[3] = 0x42;
+    queue.say(&response);
     queue.receive_all();
     assert_logged(&target, &queue, &[]);
     target.assert_healthy();

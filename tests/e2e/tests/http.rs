@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nvmeof_e2e::{
-    PATIENCE, Setup, Target, assert_io_continues, binary, pattern, same_bytes, start_io,
+    Setup, TIMEOUT, Target, assert_io_continues, binary, pattern, same_bytes, start_io,
 };
 
 const MIB: usize = 1 << 20;
@@ -30,12 +30,12 @@ impl Listener {
         match self {
             Self::Control(path) => {
                 let stream = UnixStream::connect(path).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 Box::new(stream)
             }
             Self::Metrics(address) => {
                 let stream = TcpStream::connect(address).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 Box::new(stream)
             }
         }
@@ -46,14 +46,17 @@ impl Listener {
         let mut stream = self.connect();
         // The target may close the connection while the client still sends.
         let _ = stream.write_all(bytes);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        String::from_utf8_lossy(&response).into_owned()
     }
 
     fn must_answer(&self) {
-        let answer = self.says(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{self:?}: {answer}");
+        let response = self.says(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert!(
+            response.starts_with("HTTP/1.1 200 "),
+            "{self:?}: {response}"
+        );
     }
 }
 
@@ -131,12 +134,12 @@ fn http_errors_have_their_status() {
                 "413",
             ),
         ] {
-            let answer = listener.says(&what);
+            let response = listener.says(&what);
             let shown = String::from_utf8_lossy(what.get(..what.len().min(200)).unwrap());
             let expected = format!("HTTP/1.1 {status} ");
-            let answered = answer.lines().next().unwrap_or_default();
+            let answered = response.lines().next().unwrap_or_default();
             assert!(
-                answer.starts_with(&expected),
+                response.starts_with(&expected),
                 "{listener:?} {shown:?}: {answered}"
             );
         }
@@ -145,8 +148,8 @@ fn http_errors_have_their_status() {
     // Only the control socket accepts changes.
     let [_, metrics] = &listeners;
     for path in ["POST /v1/drain", "GET /v1/status", "GET /openapi.json"] {
-        let answer = metrics.says(&request(path, "", b""));
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+        let response = metrics.says(&request(path, "", b""));
+        assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
     }
     target.assert_healthy();
     target.stop();
@@ -161,10 +164,10 @@ fn request_bodies_are_bounded() {
             Listener::Metrics(_) => ("GET /metrics", 32 << 10),
         };
         let head = format!("content-length: {len}\r\n");
-        let answer = listener.says(&request(first, &head, &vec![b'x'; len]));
+        let response = listener.says(&request(first, &head, &vec![b'x'; len]));
         assert!(
-            answer.starts_with("HTTP/1.1 413 "),
-            "{listener:?}: {answer}"
+            response.starts_with("HTTP/1.1 413 "),
+            "{listener:?}: {response}"
         );
         // An endless one is refused.
         let mut stream = listener.connect();
@@ -184,15 +187,15 @@ fn pipelined_requests_get_one_response() {
     let (_setup, target, listeners) = served();
     for listener in &listeners {
         let one = request("GET /healthz", "connection: keep-alive\r\n", b"");
-        let answer = listener.says(&one.repeat(3)).to_lowercase();
+        let response = listener.says(&one.repeat(3)).to_lowercase();
         assert_eq!(
-            answer.matches("http/1.1 200 ").count(),
+            response.matches("http/1.1 200 ").count(),
             1,
-            "{listener:?}: {answer}"
+            "{listener:?}: {response}"
         );
         assert!(
-            answer.contains("connection: close"),
-            "{listener:?}: {answer}"
+            response.contains("connection: close"),
+            "{listener:?}: {response}"
         );
     }
     target.stop();

@@ -71,10 +71,10 @@ fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<String> {
     let len = body.len();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{response}");
     let whole = serde_json::from_str::<Value>(body).is_ok();
     whole.then(|| body.to_owned())
 }
@@ -123,10 +123,10 @@ fn served(socket: &Path, target: &Target) -> u64 {
 fn apply(setup: &Setup, socket: &Path, number: u64) -> bool {
     let (name, text) = (format!("{number}.toml"), document(setup, number));
     let body = json!({ "name": name, "text": text }).to_string();
-    let Some(answer) = ask(socket, "POST", "/v1/apply", &body) else {
+    let Some(response) = ask(socket, "POST", "/v1/apply", &body) else {
         return false;
     };
-    assert!(answer.contains("\"saved\":true"), "{answer}");
+    assert!(response.contains("\"saved\":true"), "{response}");
     true
 }
 
@@ -219,8 +219,8 @@ fn kill_at(target: &Target, call: &str, when: u32, trace: &Path) -> Child {
         .spawn()
         .unwrap_or_else(|error| panic!("strace, which `cargo xtask setup` installs: {error}"));
     let mut lines = BufReader::new(strace.stderr.take().unwrap()).lines();
-    let said = lines.next().unwrap().unwrap();
-    assert!(said.contains("attached"), "may it attach? {said}");
+    let output = lines.next().unwrap().unwrap();
+    assert!(output.contains("attached"), "may it attach? {output}");
     // A closed pipe would end it.
     std::thread::spawn(move || lines.for_each(drop));
     strace

@@ -58,10 +58,10 @@ fn target_with_low_memlock_limit_serves_and_warns() {
         let mut target = ordinary(&setup, memlock);
         let lines = target.lines(&["memlock"]).len() + target.lines(&["MEMLOCK"]).len();
         assert!(lines <= 2, "more than one line about it:\n{}", target.log());
-        let said = target.lines(&["RLIMIT_MEMLOCK"]);
-        assert_eq!(said.len(), 1, "{}", target.log());
+        let output = target.lines(&["RLIMIT_MEMLOCK"]);
+        assert_eq!(output.len(), 1, "{}", target.log());
         for word in [&memlock.to_string(), "ulimit -l", "LimitMEMLOCK", "cost"] {
-            assert!(said[0].contains(word), "{word}: {}", said[0]);
+            assert!(output[0].contains(word), "{word}: {}", output[0]);
         }
         same_bytes(&target.read(1, 0, None), &pattern(1, 4 * MIB));
         let data = pattern(2, 3 * MIB);
@@ -159,7 +159,7 @@ fn costs_almost_nothing(setup: Setup, over: &str) {
         "{}",
         target.log()
     );
-    // On a busy machine it may still be at what the host asked first, or each turn may cost
+    // On a busy machine it may still be at what the host asked first, or each iteration may cost
     // more because the caches are others'. Neither lasts; one that polls has more than that
     // in every window, whatever else runs.
     let mut shares = Vec::new();

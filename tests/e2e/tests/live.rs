@@ -207,21 +207,21 @@ fn service_manager_is_notified_of_reload() {
     let mut command = setup.command();
     command.env("NOTIFY_SOCKET", &socket);
     let target = setup.start_as(&mut command);
-    let hear = || {
+    let receive = || {
         let mut bytes = [0; 4096];
         let len = manager.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     };
-    assert!(hear().contains("READY=1"));
+    assert!(receive().contains("READY=1"));
     let setup = setup.file(MIB);
     reload(&setup, &target, &setup.text());
-    let reloading = hear();
+    let reloading = receive();
     let time = reloading
         .lines()
         .find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
     assert!(reloading.contains("RELOADING=1"), "{reloading}");
     assert!(time.unwrap().parse::<u64>().is_ok(), "{reloading}");
-    let ready = hear();
+    let ready = receive();
     assert!(
         ready.contains("READY=1") && ready.contains("STATUS=serving 2 namespaces"),
         "{ready}"
@@ -284,7 +284,7 @@ fn ana_state_changes_while_a_host_uses_the_other_port() {
         let command = format!("read --namespace-id {nsid} --block-count 8 --data -");
         over(&target, port, HOST, &command)
     };
-    for (state, said) in [
+    for (state, output) in [
         ("inaccessible", "Asymmetric Access Inaccessible"),
         ("persistent-loss", "Asymmetric Access Persistent Loss"),
         ("change", "Asymmetric Access Transition"),
@@ -296,7 +296,7 @@ fn ana_state_changes_while_a_host_uses_the_other_port() {
             line.contains("reloaded: 1 changes, 0 controllers"),
             "{line}"
         );
-        read(0, 2).fails(1, &[said]);
+        read(0, 2).fails(1, &[output]);
         read(0, 1).ok();
         read(1, 2).ok();
         reload(&setup, &target, &optimized);

@@ -21,12 +21,12 @@ fn queue(target: &Target, qid: u16, entries: u16, cntlid: u16) -> Option<(Peer, 
     let data = ConnectData::new([9; 16], cntlid, &nqn(NQN), &name);
     let connect = Connect::new(qid, entries, 0);
     peer.capsule(&connect_capsule(&(connect, data)));
-    let answer = peer.response();
-    if !answer.status().is_success() {
-        assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
+    let response = peer.response();
+    if !response.status().is_success() {
+        assert_eq!(response.status(), Status::CONNECT_CONTROLLER_BUSY);
         return None;
     }
-    let [low, high, ..] = answer.result.get().to_le_bytes();
+    let [low, high, ..] = response.result.get().to_le_bytes();
     Some((peer, u16::from_le_bytes([low, high])))
 }
 

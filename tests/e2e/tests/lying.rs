@@ -8,14 +8,14 @@
 
 use std::net::TcpListener;
 
-use nvmeof_e2e::{NQN, PATIENCE, Peer, Run};
+use nvmeof_e2e::{NQN, Peer, Run, TIMEOUT};
 use nvmeof_wire::{Cqe, Status};
 
 /// Runs `nvmeof COMMAND` against a target that calls `play` for each connection. The command
 /// must fail with a message that contains all of `words`.
 #[track_caller]
 fn against(command: &str, play: fn(&mut Peer), words: &[&str]) {
-    against_within(PATIENCE.as_secs(), command, play, words);
+    against_within(TIMEOUT.as_secs(), command, play, words);
 }
 
 /// The same with a timeout in seconds.
@@ -40,7 +40,7 @@ fn id_ctrl(play: fn(&mut Peer), words: &[&str]) {
 
 /// Receives the request of 20 + 4 + 32 bytes; replies with `flags` and `private`.
 fn reply(peer: &mut Peer, flags: u8, private: &[u8]) {
-    let _ = peer.hear(56);
+    let _ = peer.receive(56);
     let len = u16::try_from(4 + private.len()).unwrap();
     let mut frame = b"MPA ID Rep Frame".to_vec();
     frame.extend([flags, 2]);
@@ -59,7 +59,7 @@ fn accept(peer: &mut Peer) {
 /// Receives the Connect command of 2 + 18 + 64 + 4 bytes.
 fn take_connect(peer: &mut Peer) {
     accept(peer);
-    let _ = peer.hear(88);
+    let _ = peer.receive(88);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn nonsensical_responses_are_refused() {
     id_ctrl(
         |peer| {
             accept(peer);
-            let connect = peer.hear(88);
+            let connect = peer.receive(88);
             let cid = u16::from_le_bytes([connect[22], connect[23]]);
             peer.capsule(&Cqe::new(cid, 5000, Status::SUCCESS, 1).to_bytes());
             peer.receive_all();

@@ -39,11 +39,11 @@ fn documented(name: &str, column: usize) -> f64 {
 /// Fails when `kib` is more than documented, or less.
 #[track_caller]
 fn as_documented(name: &str, column: usize, kib: f64) {
-    let said = documented(name, column);
-    println!("{name}: {kib:.1} KiB, documented {said:.1}");
+    let output = documented(name, column);
+    println!("{name}: {kib:.1} KiB, documented {output:.1}");
     assert!(
-        agrees(kib, said),
-        "{name}: {kib:.1} KiB are in use, docs/memory.md says {said:.1}"
+        agrees(kib, output),
+        "{name}: {kib:.1} KiB are in use, docs/memory.md says {output:.1}"
     );
 }
 
@@ -63,29 +63,29 @@ fn buffers_are_in_use() -> bool {
 /// all pages are in use.
 #[track_caller]
 fn with_buffers(name: &str, kib: f64) {
-    let said = documented(name, 0);
+    let output = documented(name, 0);
     as_documented(
         name,
         0,
         if buffers_are_in_use() {
             kib
         } else {
-            kib.max(said)
+            kib.max(output)
         },
     );
 }
 
-fn agrees(kib: f64, said: f64) -> bool {
-    kib <= said * MARGIN + SLACK_KIB && said <= kib * MARGIN + SLACK_KIB
+fn agrees(kib: f64, output: f64) -> bool {
+    kib <= output * MARGIN + SLACK_KIB && output <= kib * MARGIN + SLACK_KIB
 }
 
 #[test]
 fn figures_are_checked_in_both_directions() {
-    for (kib, said) in [(10.0, 10.0), (14.0, 10.0), (10.0, 14.0), (1.0, 3.0)] {
-        assert!(agrees(kib, said), "{kib} {said}");
+    for (kib, output) in [(10.0, 10.0), (14.0, 10.0), (10.0, 14.0), (1.0, 3.0)] {
+        assert!(agrees(kib, output), "{kib} {output}");
     }
-    for (kib, said) in [(15.0, 10.0), (10.0, 15.0), (0.0, 3.0), (10_000.0, 70_000.0)] {
-        assert!(!agrees(kib, said), "{kib} {said}");
+    for (kib, output) in [(15.0, 10.0), (10.0, 15.0), (0.0, 3.0), (10_000.0, 70_000.0)] {
+        assert!(!agrees(kib, output), "{kib} {output}");
     }
 }
 

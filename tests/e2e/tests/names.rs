@@ -133,8 +133,8 @@ fn empty_hostnqn_is_served_where_any_host_may_connect() {
     let target = serving(&setup, NQN, &format!("allowed_hosts = [\"{name}\"]"));
     let (_peer, status) = answered(target.address(), of_spdk);
     assert_eq!(status, Status::CONNECT_INVALID_HOST);
-    let said = target.lines(&["Connect refused", "sent an empty HOSTNQN", "allow_any_host"]);
-    assert_eq!(said.len(), 1, "{}", target.log());
+    let stdout = target.lines(&["Connect refused", "sent an empty HOSTNQN", "allow_any_host"]);
+    assert_eq!(stdout.len(), 1, "{}", target.log());
     target.stop();
 }
 
@@ -193,23 +193,23 @@ fn missing_interface_is_reported() {
     let text = setup
         .text()
         .replace("\"127.0.0.1\"", "\"fe80::1%nowhere0\"");
-    let (config, said) = (setup.path("target.toml"), setup.path("said"));
+    let (config, stdout) = (setup.path("target.toml"), setup.path("said"));
     fs::write(&config, text).unwrap();
     let mut command = target_command();
     command.arg("serve").arg("--config").arg(&config);
-    command.stderr(fs::File::create(&said).unwrap());
+    command.stderr(fs::File::create(&stdout).unwrap());
     let mut child = command.spawn().unwrap();
     let words = "the interface of fe80::1%nowhere0 does not exist";
     let logged = eventually(|| {
-        fs::read_to_string(&said)
+        fs::read_to_string(&stdout)
             .unwrap()
             .contains(words)
             .then_some(())
     });
     let _ = child.kill();
     let _ = child.wait();
-    let said = fs::read_to_string(&said).unwrap();
-    assert!(logged.is_some() && !said.contains("os error"), "{said}");
+    let stdout = fs::read_to_string(&stdout).unwrap();
+    assert!(logged.is_some() && !stdout.contains("os error"), "{stdout}");
 }
 
 /// Runs in a network namespace, whose loopback interface gets a link-local address.

@@ -54,9 +54,9 @@ fn state(peer: &mut Peer) -> WriteProtection {
         cdw11: 0,
         nsid: 1,
     };
-    let answer = ask(peer, command.to_sqe());
-    assert!(answer.status().is_success(), "{answer:?}");
-    WriteProtection::from_dword(answer.dw0())
+    let response = ask(peer, command.to_sqe());
+    assert!(response.status().is_success(), "{response:?}");
+    WriteProtection::from_dword(response.dw0())
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn acknowledged_protection_is_kept_after_kill() {
     let setup = setup();
     let mut target = setup.start();
     for to in [PROTECTED, NONE, PROTECTED, PROTECTED, NONE] {
-        let answer = ask(&mut admin(&target), command(1, to));
-        assert!(answer.status().is_success(), "{answer:?}");
+        let response = ask(&mut admin(&target), command(1, to));
+        assert!(response.status().is_success(), "{response:?}");
         target.kill();
         target = setup.start();
         assert_eq!(state(&mut admin(&target)), to);
@@ -78,7 +78,7 @@ fn acknowledged_protection_is_kept_after_kill() {
 fn acknowledged_protections_survive_a_kill() {
     let setup = setup();
     let mut target = setup.start();
-    for answers in 0..12 {
+    for responses in 0..12 {
         let mut peer = admin(&target);
         let before = state(&mut peer);
         // All of them request the same state, so any response decides it.
@@ -86,13 +86,13 @@ fn acknowledged_protections_survive_a_kill() {
         for cid in 0..12 {
             peer.capsule(&command(cid, to).to_bytes());
         }
-        for _ in 0..answers {
+        for _ in 0..responses {
             assert!(peer.response().status().is_success());
         }
         target.kill();
         target = setup.start();
         let after = state(&mut admin(&target));
-        assert!(after == to || (answers == 0 && after == before));
+        assert!(after == to || (responses == 0 && after == before));
     }
     target.stop();
 }
@@ -105,8 +105,8 @@ fn hosts_get_error_if_protection_cannot_be_saved() {
     // A folder cannot be replaced by a file.
     let book = setup.path("state.json.protected");
     std::fs::create_dir(&book).unwrap();
-    let answer = ask(&mut peer, command(1, PROTECTED));
-    assert_eq!(answer.status().without_more(), Status::INTERNAL_ERROR);
+    let response = ask(&mut peer, command(1, PROTECTED));
+    assert_eq!(response.status().without_more(), Status::INTERNAL_ERROR);
     assert_eq!(state(&mut peer), NONE);
     target.write(1, 0, &[7; 512]);
     let reported = eventually(|| {
@@ -115,8 +115,8 @@ fn hosts_get_error_if_protection_cannot_be_saved() {
     });
     assert!(reported.is_some(), "{}", target.log());
     std::fs::remove_dir(&book).unwrap();
-    let answer = ask(&mut peer, command(2, PROTECTED));
-    assert!(answer.status().is_success(), "{answer:?}");
+    let response = ask(&mut peer, command(2, PROTECTED));
+    assert!(response.status().is_success(), "{response:?}");
     target.assert_healthy();
     target.stop();
 }
@@ -125,7 +125,7 @@ fn hosts_get_error_if_protection_cannot_be_saved() {
 fn protection_without_state_file_is_refused() {
     let setup = Setup::new().file(1 << 20);
     let target = setup.start();
-    let answer = ask(&mut admin(&target), command(1, PROTECTED));
-    assert_eq!(answer.status().kind(), Status::INVALID_FIELD);
+    let response = ask(&mut admin(&target), command(1, PROTECTED));
+    assert_eq!(response.status().kind(), Status::INVALID_FIELD);
     target.stop();
 }

@@ -86,10 +86,10 @@ fn missing_device_is_retried() {
         "[\"iwarp\",\"verbs\"]",
     ] {
         let setup = Setup::new().provider(provider).file(MIB);
-        let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
+        let output = String::from_utf8(check(&setup).ok().stdout).unwrap();
         assert!(
-            said.contains("would wait: ") && said.contains("verbs: "),
-            "{said}"
+            output.contains("would wait: ") && output.contains("verbs: "),
+            "{output}"
         );
         let mut target = setup.start_anyhow();
         target.wait_for_log("waiting for port 127.0.0.1:0: provider: verbs: ");

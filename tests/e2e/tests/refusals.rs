@@ -91,7 +91,7 @@ fn unreachable_target_is_reported() {
 #[test]
 fn foreign_server_is_reported() {
     // Servers that send other data, close the connection, or are silent.
-    for said in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b""] {
+    for output in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b""] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
@@ -100,7 +100,7 @@ fn foreign_server_is_reported() {
                 // With what it asked taken in, the end is no reset.
                 let mut asked = [0; 64];
                 let _ = std::io::Read::read(&mut stream, &mut asked);
-                std::io::Write::write_all(&mut stream, said).unwrap();
+                std::io::Write::write_all(&mut stream, output).unwrap();
             }
         });
         let line = format!("discover -t rdma -a 127.0.0.1 -s {port}");

@@ -46,10 +46,10 @@ fn removal_in_use_names_disconnected_hosts() {
         let nobody = setup.path("nobody.toml").display().to_string();
         let line = line.replace("nobody.toml", &nobody);
         let bench = start_io(&target);
-        let answer = ask(&setup, &line);
-        let lost = answer["disconnected"].as_array().unwrap();
+        let response = ask(&setup, &line);
+        let lost = response["disconnected"].as_array().unwrap();
         let mine = lost.iter().find(|one| one["host"] == HOST);
-        let mine = mine.unwrap_or_else(|| panic!("{line}: {answer}"));
+        let mine = mine.unwrap_or_else(|| panic!("{line}: {response}"));
         assert_eq!(
             (&mine["subsystem"], &mine["why"]),
             (&json!(NQN), &json!(why))
@@ -60,12 +60,12 @@ fn removal_in_use_names_disconnected_hosts() {
         let (setup, target) = scene();
         let line = line.replace(&nobody, &setup.path("nobody.toml").display().to_string());
         let bench = start_io(&target);
-        let said = ctl(&setup, &line).ok().text();
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let output = ctl(&setup, &line).ok().text();
+        let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
         let entry = format!("of {NQN}, host {HOST}: {why}");
         assert!(
-            said.contains("disconnected: controller ") && said.contains(&entry),
-            "{said}"
+            output.contains("disconnected: controller ") && output.contains(&entry),
+            "{output}"
         );
         assert_eq!(bench.end().status, Some(1), "{line}");
         target.stop();
@@ -79,8 +79,8 @@ fn removal_of_a_namespace_disconnects_no_host() {
     let mut target = setup.start();
     let mut bench = start_io(&target);
     for line in ["namespace disable 2", "namespace remove 2"] {
-        let answer = ask(&setup, line);
-        assert_eq!(answer["disconnected"], json!([]), "{answer}");
+        let response = ask(&setup, line);
+        assert_eq!(response["disconnected"], json!([]), "{response}");
         nvmeof_e2e::assert_io_continues(&target, &mut bench);
     }
     assert_eq!(nsids(&target), [1]);

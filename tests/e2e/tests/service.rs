@@ -9,11 +9,11 @@ use std::time::Duration;
 use nvmeof_e2e::{Run, Setup, target_command};
 
 /// A timeout that is far longer than any step here.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The next notification of the daemon that contains `words`; others are skipped.
 #[track_caller]
-fn hear(manager: &UnixDatagram, words: &str) -> String {
+fn receive(manager: &UnixDatagram, words: &str) -> String {
     let mut bytes = [0; 4096];
     for _ in 0..1000 {
         let len = manager.recv(&mut bytes).unwrap();
@@ -22,7 +22,7 @@ fn hear(manager: &UnixDatagram, words: &str) -> String {
             return text;
         }
     }
-    panic!("never heard {words}");
+    panic!("timed out waiting for {words}");
 }
 
 #[test]
@@ -30,27 +30,27 @@ fn service_manager_is_notified_of_ready_watchdog_and_stopping() {
     let setup = Setup::new().file(1 << 20);
     let socket = setup.path("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = target_command();
     command.arg("serve").arg("--config").arg(setup.config());
     command.env("NOTIFY_SOCKET", &socket);
     // The daemon sends watchdog notifications every 50 ms.
     command.env("WATCHDOG_USEC", "100000");
     let target = setup.start_as(&mut command);
-    let ready = hear(&manager, "READY=1");
+    let ready = receive(&manager, "READY=1");
     let port = target.address().port().to_string();
     assert!(
         ready.contains("STATUS=serving 1 namespace") && ready.contains(&port),
         "{ready}"
     );
     for _ in 0..3 {
-        hear(&manager, "WATCHDOG=1");
+        receive(&manager, "WATCHDOG=1");
     }
     // Also while hosts do I/O.
     let _ = target.read(1, 0, Some(8));
-    hear(&manager, "WATCHDOG=1");
+    receive(&manager, "WATCHDOG=1");
     target.stop();
-    let stopping = hear(&manager, "STOPPING=1");
+    let stopping = receive(&manager, "STOPPING=1");
     assert!(stopping.contains("STATUS=stopping"), "{stopping}");
 }
 
@@ -67,11 +67,11 @@ fn service_manager_timeout_covers_drain() {
         let setup = Setup::new().file(1 << 20).head(lines);
         let socket = setup.path("notify");
         let manager = UnixDatagram::bind(&socket).unwrap();
-        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        manager.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut command = setup.command();
         command.env("NOTIFY_SOCKET", &socket);
         setup.start_as(&mut command).stop();
-        let stopping = hear(&manager, "STOPPING=1");
+        let stopping = receive(&manager, "STOPPING=1");
         let asked = stopping
             .lines()
             .find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));

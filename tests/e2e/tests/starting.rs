@@ -51,9 +51,9 @@ fn missing_file_is_inactive_until_created() {
     let path = setup.image_path(2).display().to_string();
     let setup = setup.namespace(&path, "");
     let checked = check(&setup).ok();
-    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let output = String::from_utf8_lossy(&checked.stdout).into_owned();
     for words in ["valid", "would wait", "target.toml:", "no such file"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     let mut target = setup.start();
     target.wait_for_log("WARN waiting for namespace 2");
@@ -152,17 +152,17 @@ fn target_without_listener_runs_and_retries() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let setup = Setup::new().file(MIB).port(port);
-    let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
+    let output = String::from_utf8(check(&setup).ok().stdout).unwrap();
     assert!(
-        said.contains("would wait") && said.contains("in use"),
-        "{said}"
+        output.contains("would wait") && output.contains("in use"),
+        "{output}"
     );
     let socket = setup.path("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
-    let hear = |words: &str| {
+    let receive = |words: &str| {
         let mut bytes = [0; 4096];
         loop {
             let len = manager.recv(&mut bytes).unwrap();
@@ -175,14 +175,14 @@ fn target_without_listener_runs_and_retries() {
     let mut command = setup.command();
     command.env("NOTIFY_SOCKET", &socket);
     let mut target = setup.start_anyhow_as(&mut command);
-    let ready = hear("READY=1");
+    let ready = receive("READY=1");
     assert!(
         ready.contains("on no port; waiting for port 127.0.0.1:"),
         "{ready}"
     );
     drop(listener);
     target.wait_for_log(SERVED);
-    let status = hear("STATUS=serving 1 namespace on 127.0.0.1:");
+    let status = receive("STATUS=serving 1 namespace on 127.0.0.1:");
     assert!(!status.contains("waiting"), "{status}");
     let line = format!("discover -t rdma -a 127.0.0.1 -s {port}");
     let json = Run::nvmeof(&line).json();
@@ -254,12 +254,12 @@ fn locked_state_file_is_retried() {
     // Not `check`, which writes the file that the target reads.
     let mut check = target_command();
     check.arg("check-config").arg(setup.path("target.toml"));
-    let said = String::from_utf8(Run::new(check).ok().stdout).unwrap();
+    let output = String::from_utf8(Run::new(check).ok().stdout).unwrap();
     for words in [
         "control.state: another target uses the state file",
         "control.socket: another process listens there",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(output.contains(words), "{words}: {output}");
     }
     first.kill();
     second.wait_for_log("ready: serving 1 namespace");
@@ -278,12 +278,12 @@ fn check_config_reports_metrics_address_in_use() {
         ),
     ] {
         let setup = Setup::new().head(&format!("[metrics]\nlisten = \"{address}\""));
-        let said = String::from_utf8(check(&setup).ok().stdout).unwrap();
-        let line = said.lines().find(|line| line.contains("metrics.listen"));
-        let line = line.unwrap_or_else(|| panic!("{said}"));
+        let output = String::from_utf8(check(&setup).ok().stdout).unwrap();
+        let line = output.lines().find(|line| line.contains("metrics.listen"));
+        let line = line.unwrap_or_else(|| panic!("{output}"));
         assert!(
             line.contains("would wait") && line.contains(words),
-            "{said}"
+            "{output}"
         );
     }
 }
@@ -321,9 +321,9 @@ fn soft_descriptor_limit_is_raised_for_many_files() {
         command.args(verb.split(' ')).arg(&config);
         command
     };
-    let said = Run::new(limited("check-config")).ok();
-    let said = String::from_utf8(said.stdout).unwrap();
-    assert!(!said.contains("would wait"), "{said}");
+    let output = Run::new(limited("check-config")).ok();
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.contains("would wait"), "{output}");
     let target = setup.start_as(&mut limited("serve --config"));
     assert_eq!(active(&target).len(), 300);
     target.stop();
@@ -442,13 +442,13 @@ fn check_of_a_served_file_names_the_target_that_serves_it() {
     let setup = managed().file(MIB);
     assert!(!check(&setup).ok().stderr.contains("a target is running"));
     let target = setup.start();
-    let said = check(&setup).ok().stderr;
+    let output = check(&setup).ok().stderr;
     assert!(
-        said.contains("a target is running with the control.socket"),
-        "{said}"
+        output.contains("a target is running with the control.socket"),
+        "{output}"
     );
     // The recommended command shows that nothing would change.
-    let command = said.split('`').nth(1).unwrap();
+    let command = output.split('`').nth(1).unwrap();
     let plan = command.strip_prefix("nvmeof-target ctl ").unwrap();
     let planned = ctl(&setup, plan).ok().text();
     assert!(planned.contains("nothing"), "{planned}");

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use nvmeof_e2e::{
-    HOST, NQN, PATIENCE, Run, Setup, Target, ctl, eventually, exchange, over_socket, sample,
+    HOST, NQN, Run, Setup, TIMEOUT, Target, ctl, eventually, exchange, over_socket, sample,
     target_command,
 };
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn over_tcp(target: &mut Target, path: &str) -> (String, String) {
     let line = target.wait_for_log("metrics listening on http://");
     let (_, rest) = line.split_once("http://").unwrap();
     let stream = TcpStream::connect(rest.split('/').next().unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     exchange(stream, path)
 }
 
@@ -123,9 +123,9 @@ fn plain_text_request_gets_the_older_format() {
         let mut stream = UnixStream::connect(setup.path("control.sock")).unwrap();
         let head = format!("GET /metrics HTTP/1.1\r\nhost: a\r\naccept: {accept}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     };
     let plain = ask("text/plain;version=0.0.4");
     assert!(

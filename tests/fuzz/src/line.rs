@@ -23,7 +23,7 @@ pub struct Line {
     /// The current stream; streams with lower numbers are closed.
     current: u64,
     open: bool,
-    said: Vec<StreamEvent>,
+    message: Vec<StreamEvent>,
 }
 
 impl Default for Line {
@@ -35,7 +35,7 @@ impl Default for Line {
             room: usize::MAX,
             current: 0,
             open: false,
-            said: Vec::new(),
+            message: Vec::new(),
         }
     }
 }
@@ -47,7 +47,7 @@ impl Line {
     /// A peer connects to this side.
     pub fn arrive(&mut self) {
         let stream = self.renew();
-        self.said.push(StreamEvent::Incoming {
+        self.message.push(StreamEvent::Incoming {
             listener: ListenerId(1),
             stream,
             peer: ADDR.into(),
@@ -87,12 +87,12 @@ impl Streams for Line {
 
     fn connect(&mut self, _addr: Address) -> Result<StreamId, ConnectError> {
         let stream = self.renew();
-        self.said.push(StreamEvent::Connected(stream));
+        self.message.push(StreamEvent::Connected(stream));
         Ok(stream)
     }
 
     fn poll(&mut self, _now: Duration, events: &mut Vec<StreamEvent>) {
-        events.append(&mut self.said);
+        events.append(&mut self.message);
         if self.open && (!self.inbound.is_empty() || self.ended || self.room > 0) {
             events.push(StreamEvent::Ready(StreamId(self.current)));
         }

@@ -14,7 +14,7 @@ impl<'a> Script<'a> {
 
     /// Whether all of it was read.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

@@ -15,11 +15,11 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:disk";
 /// A host.
 pub const HOST: &str = "nqn.2026-11.org.example:host";
 
-/// Namespace and disk of [`SUBSYSTEM`] that only a permitted host may access.
+/// Namespace and backing store of [`SUBSYSTEM`] that only a permitted host may access.
 pub const HIDDEN: u32 = 2;
-/// Namespace and disk that hosts can access only in the model of [`other`].
+/// Namespace and backing store that hosts can access only in the model of [`other`].
 pub const CLOSED: u32 = 4;
-/// Namespace and disk that are read-only.
+/// Namespace and backing store that are read-only.
 pub const READ_ONLY: u32 = 3;
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
@@ -114,7 +114,7 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
         nsid,
         blocks: 1000,
         block_size,
-        disk: nsid,
+        store: nsid,
         deallocate: true,
         volatile_cache: true,
         ..NamespaceSpec::default()

@@ -15,7 +15,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
     Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
+use nvmeof_rdma_shm::{ShareMemory, Shm, ShmConfig};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Bytes of each ring.
@@ -114,7 +114,7 @@ impl Ours {
     /// When the system has no room for it.
     #[must_use]
     pub fn new() -> Self {
-        Self::that_gives(config().give)
+        Self::with_sharing(config().share_memory)
     }
 
     /// A provider that permits, or not, that peers access its memory in place.
@@ -122,9 +122,12 @@ impl Ours {
     /// # Panics
     /// When the system has no room for it.
     #[must_use]
-    pub fn that_gives(give: Give) -> Self {
+    pub fn with_sharing(share_memory: ShareMemory) -> Self {
         let pool = POOL.with(Clone::clone);
-        let config = ShmConfig { give, ..config() };
+        let config = ShmConfig {
+            share_memory,
+            ..config()
+        };
         let mut shm = Shm::new(config).expect("a provider");
         shm.register(pool.region()).expect("a region");
         Self {

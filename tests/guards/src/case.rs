@@ -104,14 +104,14 @@ impl Case {
     /// call in which none are.
     pub(crate) fn functions(self) -> &'static [&'static str] {
         match self.path {
-            Path::Target(_) | Path::TargetOfTwo(_) => &["target_turn", "carry_for_target"],
-            Path::Initiator(_) => &["initiator_turn", "carry_for_initiator"],
-            Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_turn"],
-            Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_turn"],
-            Path::EngineSend => &["sender_turn", "carry_for_initiator"],
-            Path::EngineReceive => &["receiver_turn", "carry_for_target"],
-            Path::Long(_) => &["worker_turn", "worker_posts", "carry_for_initiator"],
-            Path::LongOwner(_) => &["owner_turn", "carry_for_target"],
+            Path::Target(_) | Path::TargetOfTwo(_) => &["target_iteration", "carry_for_target"],
+            Path::Initiator(_) => &["initiator_iteration", "carry_for_initiator"],
+            Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_iteration"],
+            Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_iteration"],
+            Path::EngineSend => &["sender_iteration", "carry_for_initiator"],
+            Path::EngineReceive => &["receiver_iteration", "carry_for_target"],
+            Path::Long(_) => &["worker_iteration", "worker_posts", "carry_for_initiator"],
+            Path::LongOwner(_) => &["owner_iteration", "carry_for_target"],
         }
     }
 
@@ -167,7 +167,7 @@ fn operation(operation: Operation) -> &'static str {
 
 fn rounds_on(stage: &mut Stage, operation: Operation, depth: usize, rounds: u32) {
     for _ in 0..rounds {
-        stage.round(operation, depth, |turn| turn(), |turn| turn());
+        stage.round(operation, depth, |step| step(), |step| step());
     }
 }
 

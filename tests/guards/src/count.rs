@@ -75,16 +75,16 @@ fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
             "cannot start valgrind: {error}; install the package `valgrind` (cargo xtask setup)"
         )
     })?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(format!("{}: {}\n{said}", case.name(), output.status));
+        return Err(format!("{}: {}\n{stdout}", case.name(), output.status));
     }
     if profile {
         print_profile(case, &file.0)?;
     }
     let text = std::fs::read_to_string(&file.0)
-        .map_err(|error| format!("cannot read callgrind's output: {error}\n{said}"))?;
-    total(&text).ok_or_else(|| format!("callgrind's output has no total\n{said}"))
+        .map_err(|error| format!("cannot read callgrind's output: {error}\n{stdout}"))?;
+    total(&text).ok_or_else(|| format!("callgrind's output has no total\n{stdout}"))
 }
 
 /// A file that is removed when this is dropped.

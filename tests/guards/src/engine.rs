@@ -23,12 +23,12 @@ const NOW: Duration = Duration::ZERO;
 
 /// A sender and a receiver, connected.
 pub struct Engine {
-    sender: End,
-    receiver: End,
+    sender: Endpoint,
+    receiver: Endpoint,
 }
 
 /// One side of a connection.
-pub(crate) struct End {
+pub(crate) struct Endpoint {
     pub(crate) provider: SoftRdma<PipeStreams>,
     pub(crate) qp: QpId,
     pub(crate) events: Vec<Event>,
@@ -45,17 +45,17 @@ impl Engine {
 
     /// Sends `count` messages at once and receives them.
     pub fn round(&mut self, count: usize) {
-        sender_turn(&mut self.sender, count);
+        sender_iteration(&mut self.sender, count);
         let mut received = 0;
         while received < count {
-            received += receiver_turn(&mut self.receiver);
+            received += receiver_iteration(&mut self.receiver);
         }
-        sender_turn(&mut self.sender, 0);
+        sender_iteration(&mut self.sender, 0);
     }
 }
 
 /// The side that connected, and the side that listened.
-pub(crate) fn connected(crc: bool) -> (End, End) {
+pub(crate) fn connected(crc: bool) -> (Endpoint, Endpoint) {
     let pipes = Pipes::default();
     let config = SoftConfig {
         crc,
@@ -71,7 +71,7 @@ pub(crate) fn connected(crc: bool) -> (End, End) {
     let mut accepted = None;
     let mut stands = false;
     while !stands {
-        for event in turned(&mut to, &mut events) {
+        for event in polled(&mut to, &mut events) {
             if let Event::ConnectRequest(request) = event {
                 to.prepare(request.qp, &CONFIG).unwrap();
                 to.accept(request.qp, &nothing).unwrap();
@@ -79,14 +79,14 @@ pub(crate) fn connected(crc: bool) -> (End, End) {
             }
         }
         let established = |event: &Event| matches!(event, Event::Established { .. });
-        stands = turned(&mut from, &mut events).any(|event| established(&event));
+        stands = polled(&mut from, &mut events).any(|event| established(&event));
     }
-    let receiver = End {
+    let receiver = Endpoint {
         provider: to,
         qp: accepted.unwrap(),
         events: Vec::with_capacity(512),
     };
-    let sender = End {
+    let sender = Endpoint {
         provider: from,
         qp,
         events,
@@ -94,7 +94,7 @@ pub(crate) fn connected(crc: bool) -> (End, End) {
     (sender, receiver)
 }
 
-fn turned<'a>(
+fn polled<'a>(
     provider: &mut SoftRdma<PipeStreams>,
     events: &'a mut Vec<Event>,
 ) -> std::vec::Drain<'a, Event> {
@@ -103,7 +103,7 @@ fn turned<'a>(
     events.drain(..)
 }
 
-impl End {
+impl Endpoint {
     pub(crate) fn post_recvs(&mut self) {
         let layout = PoolLayout {
             count: 256,
@@ -117,7 +117,7 @@ impl End {
         }
     }
 
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn poll_once(&mut self) {
         self.provider.submit(NOW);
         self.provider.poll(NOW, &mut self.events);
     }
@@ -125,7 +125,7 @@ impl End {
     /// An iteration, in which used receive buffers are posted again.
     #[inline]
     pub(crate) fn receive(&mut self) -> usize {
-        self.turn();
+        self.poll_once();
         let mut count = 0;
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
@@ -146,7 +146,7 @@ impl End {
 
 /// Posts `count` Sends, sends them, takes completions.
 #[inline(never)]
-fn sender_turn(end: &mut End, count: usize) {
+fn sender_iteration(end: &mut Endpoint, count: usize) {
     for _ in 0..count {
         let work = Work::Send {
             head: Inline::new(&[7; BYTES]).unwrap(),
@@ -156,12 +156,12 @@ fn sender_turn(end: &mut End, count: usize) {
         };
         end.provider.post(end.qp, Tag(0), work).unwrap();
     }
-    end.turn();
+    end.poll_once();
     end.events.clear();
 }
 
 /// Receives, and posts the buffers again. Returns the number of messages.
 #[inline(never)]
-fn receiver_turn(end: &mut End) -> usize {
+fn receiver_iteration(end: &mut Endpoint) -> usize {
     end.receive()
 }

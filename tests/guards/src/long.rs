@@ -5,7 +5,7 @@ use std::hint::black_box;
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Event, Inline, Provider as _, RemoteSlice, Rights, Tag, Work};
 
-use crate::engine::{BYTES, End, connected};
+use crate::engine::{BYTES, Endpoint, connected};
 
 /// Bytes of each payload.
 const LONG: usize = 128 << 10;
@@ -26,8 +26,8 @@ pub enum Direction {
 /// A side that accesses the memory of the other, connected.
 pub struct Long {
     direction: Direction,
-    worker: End,
-    owner: End,
+    worker: Endpoint,
+    owner: Endpoint,
     bufs: Vec<Buf>,
     remotes: Vec<RemoteSlice>,
 }
@@ -59,8 +59,8 @@ impl Long {
         worker_posts(worker, self.direction, &mut self.bufs, &self.remotes, count);
         let (mut done, mut heard) = (0, 0);
         for _ in 0..TURNS {
-            heard += owner_turn(owner);
-            done += worker_turn(worker, &mut self.bufs);
+            heard += owner_iteration(owner);
+            done += worker_iteration(worker, &mut self.bufs);
             let all = match self.direction {
                 Direction::Write => done == 2 * count && heard == count,
                 Direction::Read => done == count,
@@ -73,7 +73,7 @@ impl Long {
     }
 }
 
-fn pool(end: &mut End) -> Pool {
+fn pool(end: &mut Endpoint) -> Pool {
     let layout = PoolLayout {
         count: BUFS,
         stride: LONG,
@@ -87,7 +87,7 @@ fn pool(end: &mut End) -> Pool {
 /// Posts the work of a round, which counts for the worker.
 #[inline(never)]
 fn worker_posts(
-    end: &mut End,
+    end: &mut Endpoint,
     direction: Direction,
     bufs: &mut Vec<Buf>,
     remotes: &[RemoteSlice],
@@ -114,8 +114,8 @@ fn worker_posts(
 
 /// Polls, and takes completions. Returns their number.
 #[inline(never)]
-fn worker_turn(end: &mut End, bufs: &mut Vec<Buf>) -> usize {
-    end.turn();
+fn worker_iteration(end: &mut Endpoint, bufs: &mut Vec<Buf>) -> usize {
+    end.poll_once();
     let mut count = 0;
     for event in end.events.drain(..) {
         match event {
@@ -132,7 +132,7 @@ fn worker_turn(end: &mut End, bufs: &mut Vec<Buf>) -> usize {
 
 /// Polls the owner of the memory. Returns the number of received messages.
 #[inline(never)]
-fn owner_turn(end: &mut End) -> usize {
+fn owner_iteration(end: &mut Endpoint) -> usize {
     // The compiler must not merge this function with the receiver's.
     black_box(Direction::Read);
     end.receive()

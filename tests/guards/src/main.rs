@@ -2,7 +2,7 @@
 //!
 //! `check` runs every case under callgrind twice, once with twice as many
 //! rounds: the difference is what the rounds cost, without what came before
-//! them. Only the turns of one side are counted, and in them not what stands
+//! them. Only the iterations of one side are counted, and in them not what stands
 //! for the system calls.
 //!
 //! Counts depend on the compiler, and on functions that are chosen by what the

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Disks, Spec};
+use nvmeof_backend::{Claim, Spec, UringStores};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
@@ -32,9 +32,9 @@ const BLOCKS: u64 = 1 << 20;
 /// Entries of the I/O queue.
 const QUEUE: u16 = 130;
 /// Maximum iterations until an operation has completed, without other threads.
-const MOST_TURNS: u32 = 10_000;
-/// The same with a disk or the kernel, which take time.
-const MOST_TURNS_OF_OTHERS: u32 = 100_000_000;
+const MAX_ITERATIONS: u32 = 10_000;
+/// The same with a file or the kernel, which take time.
+const MAX_ITERATIONS_OF_OTHERS: u32 = 100_000_000;
 
 /// The medium between both sides.
 #[derive(Clone, Debug)]
@@ -61,11 +61,11 @@ pub enum Submit {
 /// A target with one namespace and an initiator with one I/O queue, or several.
 pub struct Stage {
     medium: Medium,
-    reactor: Reactor<Disks>,
+    reactor: Reactor<UringStores>,
     /// The target knows each by another name.
     hosts: Vec<Host>,
     now: Duration,
-    most_turns: u32,
+    max_iterations: u32,
 }
 
 /// An initiator.
@@ -160,10 +160,10 @@ impl Stage {
         "null:4G".parse().unwrap()
     }
 
-    /// The same with another medium and a disk of 4 GiB.
+    /// The same with another medium and a backing store of 4 GiB.
     #[must_use]
-    pub fn on(medium: &Medium, disk: &Spec) -> Self {
-        let mut reactor = reactor(medium, disk);
+    pub fn on(medium: &Medium, store: &Spec) -> Self {
+        let mut reactor = reactor(medium, store);
         let mut now = Duration::ZERO;
         let host = Host::connect(medium, &mut reactor, 0, &mut now);
         Self {
@@ -171,9 +171,9 @@ impl Stage {
             reactor,
             hosts: vec![host],
             now,
-            most_turns: match (medium, disk) {
-                (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MOST_TURNS,
-                _ => MOST_TURNS_OF_OTHERS,
+            max_iterations: match (medium, store) {
+                (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MAX_ITERATIONS,
+                _ => MAX_ITERATIONS_OF_OTHERS,
             },
         }
     }
@@ -196,7 +196,7 @@ impl Stage {
 
     /// Counters of the target's io_uring.
     pub fn ring_counts(&mut self) -> RingCounts {
-        self.reactor.storage_mut().ring().counts()
+        self.reactor.stores_mut().ring().counts()
     }
 
     /// Lets the target sleep briefly, if it would.
@@ -217,13 +217,13 @@ impl Stage {
     ) {
         let mut at_work: Vec<&mut Host> = self.hosts.iter_mut().collect();
         for host in &mut at_work {
-            initiator(&mut || initiator_turn(host, operation, depth, self.now));
+            initiator(&mut || initiator_iteration(host, operation, depth, self.now));
         }
-        for _ in 0..self.most_turns {
+        for _ in 0..self.max_iterations {
             self.now += STEP;
-            target(&mut || target_turn(&mut self.reactor, self.now));
+            target(&mut || target_iteration(&mut self.reactor, self.now));
             for host in &mut at_work {
-                initiator(&mut || initiator_turn(host, operation, 0, self.now));
+                initiator(&mut || initiator_iteration(host, operation, 0, self.now));
             }
             at_work.retain_mut(|host| !host.has_done(depth));
             if at_work.is_empty() {
@@ -239,7 +239,7 @@ impl Host {
     /// Connects a host, with a queue and buffers for all its entries.
     fn connect(
         medium: &Medium,
-        reactor: &mut Reactor<Disks>,
+        reactor: &mut Reactor<UringStores>,
         number: usize,
         now: &mut Duration,
     ) -> Self {
@@ -248,7 +248,7 @@ impl Host {
         let info = settle(|| {
             *now += STEP;
             admin.poll(*now, &mut done);
-            turn(reactor, *now);
+            poll_once(reactor, *now);
             admin.info().cloned()
         });
         let config = IoConfig {
@@ -266,7 +266,7 @@ impl Host {
         settle(|| {
             *now += STEP;
             queue.poll(*now, &mut done);
-            turn(reactor, *now);
+            poll_once(reactor, *now);
             queue.is_ready().then_some(())
         });
         let layout = PoolLayout {
@@ -279,7 +279,7 @@ impl Host {
         // Enough time for the target to map the initiator's memory.
         for _ in 0..SETTLING {
             *now += Duration::from_millis(1);
-            turn(reactor, *now);
+            poll_once(reactor, *now);
             queue.poll(*now, &mut done);
         }
         Self {
@@ -314,7 +314,7 @@ impl Default for Stage {
 
 /// One iteration of a caller of the polled interface: submit, poll.
 #[inline(never)]
-fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Duration) {
+fn initiator_iteration(host: &mut Host, operation: Operation, submit: usize, now: Duration) {
     for _ in 0..submit {
         let blocks = Blocks {
             operation,
@@ -347,17 +347,17 @@ fn initiator_turn(host: &mut Host, operation: Operation, submit: usize, now: Dur
 
 /// One iteration of the target's loop.
 #[inline(never)]
-fn target_turn(reactor: &mut Reactor<Disks>, now: Duration) {
-    black_box(turn(reactor, now));
+fn target_iteration(reactor: &mut Reactor<UringStores>, now: Duration) {
+    black_box(poll_once(reactor, now));
 }
 
-fn turn(reactor: &mut Reactor<Disks>, now: Duration) -> bool {
-    reactor.turn(now).unwrap().did_work
+fn poll_once(reactor: &mut Reactor<UringStores>, now: Duration) -> bool {
+    reactor.poll_once(now).unwrap().did_work
 }
 
 /// Repeats a step until it returns a value.
 fn settle<T>(mut step: impl FnMut() -> Option<T>) -> T {
-    (0..MOST_TURNS_OF_OTHERS)
+    (0..MAX_ITERATIONS_OF_OTHERS)
         .find_map(|_| step())
         .expect("both sides connect")
 }
@@ -393,7 +393,7 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
     AdminQueue::connect(provider, medium.address(), config, now).unwrap()
 }
 
-fn reactor(medium: &Medium, disk: &Spec) -> Reactor<Disks> {
+fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
     let namespace = NamespaceSpec {
         nsid: 1,
         blocks: BLOCKS,
@@ -424,13 +424,13 @@ fn reactor(medium: &Medium, disk: &Spec) -> Reactor<Disks> {
         drain: Duration::from_secs(5),
     };
     let model = Model::build(limits, &[port], &[subsystem]).unwrap();
-    let claim = Claim::take(disk, None).unwrap();
-    let disks = Disks::with(RingConfig::default(), [(0, claim)]).unwrap();
+    let claim = Claim::take(store, None).unwrap();
+    let stores = UringStores::with(RingConfig::default(), [(0, claim)]).unwrap();
     let mailbox = Mailbox::new().unwrap();
     let peers = Arc::from([mailbox.clone()]);
-    let mut reactor = Reactor::new(config, Target::new(model), disks, mailbox, peers).unwrap();
+    let mut reactor = Reactor::new(config, Target::new(model), stores, mailbox, peers).unwrap();
     let regions: Vec<_> = reactor.regions().cloned().collect();
-    reactor.storage_mut().register_regions(&regions);
+    reactor.stores_mut().register_regions(&regions);
     let provider = medium.provider(Side::Target);
     let provider = reactor.add_provider(provider).unwrap();
     reactor.listen(provider, address).unwrap();

@@ -25,8 +25,8 @@ fn calls(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
         stage.round(
             operation,
             depth,
-            |turn| target += counts * count(measure(turn)),
-            |turn| initiator += counts * count(measure(turn)),
+            |step| target += counts * count(measure(step)),
+            |step| initiator += counts * count(measure(step)),
         );
     }
     (target, initiator)
@@ -97,23 +97,23 @@ fn io_in_place_allocates_and_registers_nothing() {
         path,
         readonly: false,
     };
-    let disks = [Stage::null(), file];
-    for (disk, operation) in disks
+    let stores = [Stage::null(), file];
+    for (store, operation) in stores
         .iter()
-        .flat_map(|disk| OPERATIONS.map(|op| (disk, op)))
+        .flat_map(|store| OPERATIONS.map(|op| (store, op)))
     {
         for depth in [1, 64] {
             let sockets = tempfile::tempdir().unwrap();
             let medium = Medium::Shm(sockets.path().join("meet"));
-            let mut stage = Stage::on(&medium, disk);
+            let mut stage = Stage::on(&medium, store);
             let (target, initiator) = calls(&mut stage, operation, depth);
-            let what = format!("{operation:?} at depth {depth}, {disk}");
+            let what = format!("{operation:?} at depth {depth}, {store}");
             assert!(
                 target <= OF_ROOM && initiator == 0,
                 "{what}: {target}, {initiator}"
             );
             let counts = stage.ring_counts();
-            let all = match disk {
+            let all = match store {
                 Spec::File { .. } => (WARM + COUNTED) as u64,
                 _ => 0,
             };

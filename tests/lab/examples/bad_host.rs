@@ -16,7 +16,7 @@ use nvmeof_wire::fabrics::Connect;
 use zerocopy::IntoBytes;
 
 /// Time limit of each step.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const RECEIVES: usize = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -102,7 +102,7 @@ impl Host {
         what: &str,
         wanted: impl Fn(&Event) -> Option<T>,
     ) -> Result<T, Box<dyn Error>> {
-        let end = self.start.elapsed() + PATIENCE;
+        let end = self.start.elapsed() + TIMEOUT;
         let mut events = Vec::new();
         while self.start.elapsed() < end {
             let now = self.start.elapsed();

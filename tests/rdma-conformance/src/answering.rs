@@ -1,18 +1,18 @@
 //! Cases: an RDMA Write and its message, posted together (`post_response`).
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::{check, fill};
 use crate::rig::{Link, Rig};
-use nvmeof_rdma::{Answer, Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind};
+use nvmeof_rdma::{Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind, WriteAndSend};
 
 /// Bytes of the message, as many as a completion queue entry has.
 const HEAD: usize = 16;
 
 /// A response with `len` bytes of pattern `seed`, and a message of that pattern.
-fn answer(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> Answer {
+fn reply(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> WriteAndSend {
     let mut head = [0; HEAD];
     fill(&mut head, seed);
-    Answer {
+    WriteAndSend {
         local: rig[A].filled(len, seed),
         remote,
         head: Inline::of(head),
@@ -39,10 +39,10 @@ pub fn response_is_data_then_message(rig: &mut Rig<'_>) {
         let window = rig[B].buf(len);
         let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
         rig[B].recv(link.b, tag, 64);
-        let mut answer = answer(rig, tag, len, slice);
+        let mut reply = reply(rig, tag, len, slice);
         let invalidates = tag >= 5;
-        answer.invalidate = invalidates.then_some(slice.key);
-        rig[A].answer(link.a, tag, answer).expect("it is taken");
+        reply.invalidate = invalidates.then_some(slice.key);
+        rig[A].reply(link.a, tag, reply).expect("it is taken");
         let message = rig.message(B, link.b, tag, HEAD);
         let named = rig.deviations().named(invalidates.then_some(slice.key));
         assert_eq!(message.invalidated, named);
@@ -63,8 +63,8 @@ pub fn responses_keep_order(rig: &mut Rig<'_>) {
     });
     rig[A].write(link.a, 100, 300_000, long);
     for (tag, slice) in (1u64..).zip(windows) {
-        let answer = answer(rig, tag, 5000, slice);
-        rig[A].answer(link.a, tag, answer).expect("it is taken");
+        let reply = reply(rig, tag, 5000, slice);
+        rig[A].reply(link.a, tag, reply).expect("it is taken");
         if tag == 2 {
             rig[A].read(link.a, 101, 1000, long);
         }
@@ -86,25 +86,25 @@ pub fn refused_and_unsent_responses_return(rig: &mut Rig<'_>) {
     let link = rig.link_with(&config, &rig.config());
     let window = rig[B].buf(4096);
     let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
-    let long = answer(rig, 1, 4097, slice);
-    let refused = rig[A].answer(link.a, 1, long);
+    let long = reply(rig, 1, 4097, slice);
+    let refused = rig[A].reply(link.a, 1, long);
     let (len, max) = (4097, 4096);
     assert_eq!(refused, Err(PostError::TooLong { len, max }));
     rig[B].recv(link.b, 2, 64);
-    let first = answer(rig, 2, 4096, slice);
-    assert_eq!(rig[A].answer(link.a, 2, first), Ok(()));
-    let second = answer(rig, 3, 4096, slice);
-    let full = rig[A].answer(link.a, 3, second);
+    let first = reply(rig, 2, 4096, slice);
+    assert_eq!(rig[A].reply(link.a, 2, first), Ok(()));
+    let second = reply(rig, 3, 4096, slice);
+    let full = rig[A].reply(link.a, 3, second);
     assert_eq!(full, Err(PostError::QueueFull { depth: 2 }));
     rig.message(B, link.b, 2, HEAD);
     all_done(rig, link);
-    let last = answer(rig, 4, 4096, slice);
-    assert_eq!(rig[A].answer(link.a, 4, last), Ok(()));
+    let last = reply(rig, 4, 4096, slice);
+    assert_eq!(rig[A].reply(link.a, 4, last), Ok(()));
     rig[A].provider().disconnect(link.a);
     rig.closed(A, link.a);
     assert_eq!(rig[A].outstanding_work(link.a), 0);
-    let gone = answer(rig, 5, 4096, slice);
-    assert_eq!(rig[A].answer(link.a, 5, gone), Err(PostError::Closed));
+    let gone = reply(rig, 5, 4096, slice);
+    assert_eq!(rig[A].reply(link.a, 5, gone), Err(PostError::Closed));
 }
 
 /// Its last completion is the Send's.
@@ -113,8 +113,8 @@ pub fn response_message_returns_last(rig: &mut Rig<'_>) {
     let window = rig[B].buf(4096);
     let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
     rig[B].recv(link.b, 1, 64);
-    let answer = answer(rig, 1, 4096, slice);
-    rig[A].answer(link.a, 1, answer).expect("it is taken");
+    let reply = reply(rig, 1, 4096, slice);
+    rig[A].reply(link.a, 1, reply).expect("it is taken");
     rig.message(B, link.b, 1, HEAD);
     let mut data = Vec::new();
     loop {

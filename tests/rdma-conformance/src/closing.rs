@@ -1,6 +1,6 @@
 //! Cases: the end of connections.
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all};
 use crate::rig::{Rig, private};
 use nvmeof_rdma::{CloseReason, ExposeError, PostError, Rights};
@@ -8,7 +8,7 @@ use nvmeof_rdma::{CloseReason, ExposeError, PostError, Rights};
 /// Outstanding receives, sends, writes and reads return, then `Closed`, on both sides,
 /// whichever side disconnects.
 pub fn everything_returns_before_closed(rig: &mut Rig<'_>) {
-    for turns in [0, 1, 5, 20] {
+    for iterations in [0, 1, 5, 20] {
         for end in [A, B] {
             let link = rig.link();
             let source = rig[B].filled(100_000, 1);
@@ -22,7 +22,7 @@ pub fn everything_returns_before_closed(rig: &mut Rig<'_>) {
                 rig[A].write(link.a, tag, 100_000, sink);
                 rig[A].send(link.a, tag, 64);
             }
-            for _ in 0..turns {
+            for _ in 0..iterations {
                 rig.step();
             }
             rig[end].disconnect(link.at(end));
@@ -82,10 +82,10 @@ pub fn both_sides_may_disconnect_at_once(rig: &mut Rig<'_>) {
 /// A connection that is not established yet can be closed at any time.
 pub fn connecting_may_be_canceled(rig: &mut Rig<'_>) {
     let config = rig.config();
-    for turns in 0..8 {
+    for iterations in 0..8 {
         let a = rig.call();
         rig[A].recv(a, 1, 64);
-        for _ in 0..turns {
+        for _ in 0..iterations {
             rig.step();
         }
         rig[A].disconnect(a);

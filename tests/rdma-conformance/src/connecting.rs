@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::rig::{Link, Rig, private};
 use nvmeof_rdma::{Address, CloseReason, ConnectError, Event, ListenError, PrivateData, QpConfig};
 
@@ -172,9 +172,9 @@ pub fn messages_stay_on_their_connection(rig: &mut Rig<'_>) {
             rig[B].recv(link.b, tag, 1000);
         }
     }
-    for turn in 0..4 {
+    for tag in 0..4 {
         for (link, first) in links.iter().zip((0u64..).step_by(100)) {
-            rig[A].send(link.a, first + turn, 1000);
+            rig[A].send(link.a, first + tag, 1000);
         }
     }
     for (link, first) in links.iter().zip((0u64..).step_by(100)) {

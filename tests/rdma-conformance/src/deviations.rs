@@ -64,9 +64,9 @@ impl Deviations {
         key.filter(|_| !self.invalidated_unreported)
     }
 
-    /// Whether `got` matches the sent private data `said`.
-    pub(super) fn same(&self, got: &[u8], said: &[u8]) -> bool {
-        match got.strip_prefix(said) {
+    /// Whether `got` matches the sent private data `message`.
+    pub(super) fn same(&self, got: &[u8], message: &[u8]) -> bool {
+        match got.strip_prefix(message) {
             Some(rest) if self.padded => rest.iter().all(|byte| *byte == 0),
             Some(rest) => rest.is_empty(),
             None => false,

@@ -48,7 +48,7 @@ use std::time::Duration;
 pub use deviations::Deviations;
 pub use pattern::check as check_pattern;
 pub use rig::{Link, Rig};
-pub use side::End;
+pub use side::Endpoint;
 
 use nvmeof_rdma::{Address, Provider};
 
@@ -62,7 +62,7 @@ pub trait Fabric {
 
     /// An address the provider at `end` can listen on and the other can
     /// reach, with port 0.
-    fn addr(&self, end: End) -> Address;
+    fn addr(&self, end: Endpoint) -> Address;
 
     /// Whether the providers serve Unix sockets as well as IP addresses.
     fn serves_unix(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Cases: load, repeated connections, and idle connections.
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::fill;
 use crate::rig::Rig;
 use nvmeof_rdma::{QpConfig, RemoteSlice, Rights};
@@ -134,7 +134,7 @@ pub fn sleeping_side_is_woken(rig: &mut Rig<'_>) {
             rig[sleeper].recv(to, round, 64);
             rig.goes_to_sleep(sleeper);
             rig[end].send(from, round, 64);
-            rig.turn_at(end);
+            rig.poll_at(end);
             assert!(rig.wakes(sleeper), "for a message");
             rig.message(sleeper, to, round, 64);
         }
@@ -154,7 +154,7 @@ pub fn idle_provider_has_nothing_to_do(rig: &mut Rig<'_>) {
     for end in [A, B] {
         assert!(rig.rests(end), "{end:?} is kept awake");
         // A timer may expire now, however long the machine took until here.
-        let comes_to_rest = (0..100).any(|_| !rig.turn_at(end));
+        let comes_to_rest = (0..100).any(|_| !rig.poll_at(end));
         assert!(comes_to_rest, "{end:?} makes progress for ever");
     }
 }

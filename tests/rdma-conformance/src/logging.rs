@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{CloseReason, QpOwner, Rights};
 

@@ -1,6 +1,6 @@
 //! Cases: valid RDMA Writes and Reads.
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all, fill};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{Outcome, QpConfig, RemoteSlice, Rights, Work, WorkKind};

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nvmeof_memory::Buf;
 
-use nvmeof_rdma::{Answer, Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind};
+use nvmeof_rdma::{
+    Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind, WriteAndSend,
+};
 
 /// Outstanding work of one provider.
 #[derive(Debug, Default)]
@@ -217,10 +219,10 @@ pub(super) struct WorkSign {
 }
 
 impl WorkSign {
-    pub(super) fn of_answer(answer: &Answer) -> Self {
+    pub(super) fn of_answer(reply: &WriteAndSend) -> Self {
         Self {
             kind: WorkKind::Write,
-            place: Some(place(&answer.local)),
+            place: Some(place(&reply.local)),
         }
     }
 

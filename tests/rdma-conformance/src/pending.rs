@@ -1,20 +1,20 @@
 //! Cases: pending connection requests.
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::rig::{Link, Rig, private};
 use nvmeof_rdma::{Event, QpId};
 
 /// A request whose peer has gone ends with `Closed`, with or without a response.
 pub fn request_ends_when_peer_closes(rig: &mut Rig<'_>) {
     let config = rig.config();
-    for answer in [false, true] {
+    for reply in [false, true] {
         let a = rig.call();
         let b = rig.request(B).qp;
         rig[B].prepare(b, &config);
         rig[B].recv(b, 1, 64);
         rig[A].disconnect(a);
         rig.closed(A, a);
-        if answer {
+        if reply {
             // Too late, which is detected now or soon.
             let _ = rig[B].provider().accept(b, &private(""));
         }

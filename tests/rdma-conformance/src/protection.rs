@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{
@@ -276,7 +276,7 @@ pub fn invalidating_for_another_queue_pair_is_a_fault(rig: &mut Rig<'_>) {
 /// When `withdraw` returns, no byte changes any more, even in the middle of a
 /// write.
 pub fn withdraw_stops_write_in_progress(rig: &mut Rig<'_>) {
-    for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
+    for iterations in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
         let link = rig.link();
         let len = 100_000;
         let window = rig[B].buf(len);
@@ -284,7 +284,7 @@ pub fn withdraw_stops_write_in_progress(rig: &mut Rig<'_>) {
         for tag in 0..20 {
             rig[A].write(link.a, tag, len, slice);
         }
-        for _ in 0..turns {
+        for _ in 0..iterations {
             rig.step();
         }
         let window = rig[B].withdraw(slice.key);
@@ -306,13 +306,13 @@ pub fn withdraw_stops_write_in_progress(rig: &mut Rig<'_>) {
 /// `withdraw` returns memory only when no read of it is in progress: a read that succeeds has
 /// the earlier bytes.
 pub fn withdraw_during_read_is_safe(rig: &mut Rig<'_>) {
-    for turns in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
+    for iterations in [0, 1, 2, 3, 4, 6, 9, 13, 20, 40] {
         let link = rig.link();
         let len = 1 << 20;
         let window = rig[B].filled(len, 4);
         let slice = rig[B].expose(link.b, window, Rights::REMOTE_READ);
         rig[A].read(link.a, 1, len, slice);
-        for _ in 0..turns {
+        for _ in 0..iterations {
             rig.step();
         }
         let mut window = match rig[B].try_withdraw(slice.key) {

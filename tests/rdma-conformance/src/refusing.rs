@@ -2,7 +2,7 @@
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::check;
 use crate::rig::{Rig, private};
 use nvmeof_rdma::{

@@ -4,7 +4,7 @@ use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use crate::pattern::check;
-use crate::side::{End, Side};
+use crate::side::{Endpoint, Side};
 use crate::{Deviations, Fabric};
 use nvmeof_rdma::{
     Address, CloseReason, Completion, ConnectRequest, Event, ListenerId, Outcome, PrivateData,
@@ -14,7 +14,7 @@ use nvmeof_rdma_layers::TraceLog;
 
 /// Maximum number of consecutive iterations without an event while waiting: half a minute if
 /// each pause is a millisecond.
-const PATIENCE: u32 = 30_000;
+const MAX_PAUSES: u32 = 30_000;
 /// Maximum number of events just before a side goes to sleep.
 const RESTS: u32 = 10;
 /// Number of consecutive iterations without an event after which everything is idle.
@@ -43,30 +43,30 @@ pub struct Link {
 impl Link {
     /// The queue pair at `end`.
     #[must_use]
-    pub fn at(&self, end: End) -> QpId {
+    pub fn at(&self, end: Endpoint) -> QpId {
         match end {
-            End::A => self.a,
-            End::B => self.b,
+            Endpoint::A => self.a,
+            Endpoint::B => self.b,
         }
     }
 }
 
-impl Index<End> for Rig<'_> {
+impl Index<Endpoint> for Rig<'_> {
     type Output = Side;
 
-    fn index(&self, end: End) -> &Side {
+    fn index(&self, end: Endpoint) -> &Side {
         match end {
-            End::A => &self.a,
-            End::B => &self.b,
+            Endpoint::A => &self.a,
+            Endpoint::B => &self.b,
         }
     }
 }
 
-impl IndexMut<End> for Rig<'_> {
-    fn index_mut(&mut self, end: End) -> &mut Side {
+impl IndexMut<Endpoint> for Rig<'_> {
+    fn index_mut(&mut self, end: Endpoint) -> &mut Side {
         match end {
-            End::A => &mut self.a,
-            End::B => &mut self.b,
+            Endpoint::A => &mut self.a,
+            Endpoint::B => &mut self.b,
         }
     }
 }
@@ -94,14 +94,14 @@ impl<'f> Rig<'f> {
 
     /// Closes everything and checks that nothing was lost.
     pub fn finish(mut self) {
-        for end in [End::A, End::B] {
+        for end in [Endpoint::A, Endpoint::B] {
             for qp in self[end].outstanding.open_qps() {
                 if self[end].provider_ref().is_some() {
                     self[end].disconnect(qp);
                 }
             }
         }
-        for end in [End::A, End::B] {
+        for end in [Endpoint::A, Endpoint::B] {
             if self[end].provider_ref().is_none() {
                 continue;
             }
@@ -110,7 +110,7 @@ impl<'f> Rig<'f> {
             });
         }
         self.settle();
-        for end in [End::A, End::B] {
+        for end in [Endpoint::A, Endpoint::B] {
             if self[end].provider_ref().is_some() {
                 self[end].withdraw_all();
             }
@@ -132,7 +132,7 @@ impl<'f> Rig<'f> {
 
     /// Checks that the peer of `end` violated the protocol, not `end`, and that both report
     /// it, as far as their devices do.
-    pub(super) fn assert_peer_fault(&mut self, end: End, link: Link) {
+    pub(super) fn assert_peer_fault(&mut self, end: Endpoint, link: Link) {
         let silent = self.deviations().silent_faults;
         let good_bye = |reason: &CloseReason| {
             silent && matches!(reason, CloseReason::Peer | CloseReason::Network { .. })
@@ -154,27 +154,27 @@ impl<'f> Rig<'f> {
 
     /// An address the provider at `end` can listen on, with port 0.
     #[must_use]
-    pub fn free_addr(&self, end: End) -> Address {
+    pub fn free_addr(&self, end: Endpoint) -> Address {
         self.fabric.addr(end)
     }
 
     /// Submits and polls on both sides; returns whether there was any progress.
-    pub fn turn(&mut self) -> bool {
-        let a = self.turn_at(End::A);
-        self.turn_at(End::B) || a
+    pub fn poll_once(&mut self) -> bool {
+        let a = self.poll_at(Endpoint::A);
+        self.poll_at(Endpoint::B) || a
     }
 
     /// Submits and polls on one side.
-    pub fn turn_at(&mut self, end: End) -> bool {
+    pub fn poll_at(&mut self, end: Endpoint) -> bool {
         let now = self.now();
-        self[end].turn(now)
+        self[end].poll_once(now)
     }
 
     /// Lets time pass; with `timers` also if only a time-out is pending.
-    fn pause(&mut self, ends: &[End], timers: bool) -> bool {
+    fn pause(&mut self, ends: &[Endpoint], timers: bool) -> bool {
         let sides = ends.iter().map(|end| match end {
-            End::A => &self.a,
-            End::B => &self.b,
+            Endpoint::A => &self.a,
+            Endpoint::B => &self.b,
         });
         let present: Vec<&dyn Provider> = sides.filter_map(Side::provider_ref).collect();
         let fds: Vec<_> = present.iter().filter_map(|one| one.wait_fd()).collect();
@@ -183,21 +183,21 @@ impl<'f> Rig<'f> {
     }
 
     /// Whether the descriptor of `end` becomes readable soon. True without a descriptor.
-    pub fn wakes(&mut self, end: End) -> bool {
+    pub fn wakes(&mut self, end: Endpoint) -> bool {
         let side = match end {
-            End::A => &self.a,
-            End::B => &self.b,
+            Endpoint::A => &self.a,
+            Endpoint::B => &self.b,
         };
         let Some(fd) = side.provider_ref().and_then(Provider::wait_fd) else {
             return true;
         };
-        (0..PATIENCE).any(|_| self.fabric.pause(&[fd], None))
+        (0..MAX_PAUSES).any(|_| self.fabric.pause(&[fd], None))
     }
 
     /// Lets `end` go to sleep as soon as there is nothing to do, without a pause before.
-    pub fn goes_to_sleep(&mut self, end: End) {
+    pub fn goes_to_sleep(&mut self, end: Endpoint) {
         for _ in 0..RESTS {
-            while self.turn_at(end) {}
+            while self.poll_at(end) {}
             let now = self.now();
             if self[end].rest().is_none_or(|until| until > now) {
                 return;
@@ -207,10 +207,10 @@ impl<'f> Rig<'f> {
     }
 
     /// Whether the descriptor of `end` stays unreadable. True without a descriptor.
-    pub fn rests(&mut self, end: End) -> bool {
+    pub fn rests(&mut self, end: Endpoint) -> bool {
         let side = match end {
-            End::A => &self.a,
-            End::B => &self.b,
+            Endpoint::A => &self.a,
+            Endpoint::B => &self.b,
         };
         let Some(fd) = side.provider_ref().and_then(Provider::wait_fd) else {
             return true;
@@ -220,8 +220,8 @@ impl<'f> Rig<'f> {
 
     /// Polls both sides once, or lets time pass if there is nothing to do.
     pub fn step(&mut self) {
-        if !self.turn() {
-            self.pause(&[End::A, End::B], true);
+        if !self.poll_once() {
+            self.pause(&[Endpoint::A, Endpoint::B], true);
         }
     }
 
@@ -235,7 +235,7 @@ impl<'f> Rig<'f> {
     pub fn wait<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let mut idle = 0;
         loop {
-            let progress = self.turn();
+            let progress = self.poll_once();
             if let Some(found) = done(self) {
                 return found;
             }
@@ -243,43 +243,48 @@ impl<'f> Rig<'f> {
                 idle = 0;
             } else {
                 idle += 1;
-                self.pause(&[End::A, End::B], true);
+                self.pause(&[Endpoint::A, Endpoint::B], true);
             }
-            assert!(idle < PATIENCE, "timed out waiting until {what}");
+            assert!(idle < MAX_PAUSES, "timed out waiting until {what}");
         }
     }
 
     /// Polls both sides until nothing is in flight. Time-outs do not fire.
     pub fn settle(&mut self) {
-        self.settle_at(&[End::A, End::B]);
+        self.settle_at(&[Endpoint::A, Endpoint::B]);
     }
 
     /// Polls some sides until nothing is in flight.
-    pub fn settle_at(&mut self, ends: &[End]) {
+    pub fn settle_at(&mut self, ends: &[Endpoint]) {
         let mut quiet = 0;
-        let mut turns = 0u32;
+        let mut iterations = 0u32;
         while quiet < QUIET {
             let mut progress = false;
             for end in ends {
-                progress |= self.turn_at(*end);
+                progress |= self.poll_at(*end);
             }
             if progress || self.pause(ends, false) {
                 quiet = 0;
             } else {
                 quiet += 1;
             }
-            turns += 1;
-            assert!(turns < 10_000_000, "it never becomes idle");
+            iterations += 1;
+            assert!(iterations < 10_000_000, "it never becomes idle");
         }
     }
 
     /// Takes the next event at `end`, if there is one.
-    pub fn take_event(&mut self, end: End) -> Option<Event> {
+    pub fn take_event(&mut self, end: Endpoint) -> Option<Event> {
         self[end].inbox.pop_front()
     }
 
     /// Waits for the first event at `end` that `pick` selects and takes it.
-    pub fn event<T>(&mut self, end: End, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Event {
+    pub fn event<T>(
+        &mut self,
+        end: Endpoint,
+        what: &str,
+        pick: impl Fn(&Event) -> Option<T>,
+    ) -> Event {
         let text = format!("{what} at {end:?}");
         self.wait(&text, |rig| {
             let inbox = &mut rig[end].inbox;
@@ -289,7 +294,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits for a connection request.
-    pub fn request(&mut self, end: End) -> ConnectRequest {
+    pub fn request(&mut self, end: Endpoint) -> ConnectRequest {
         let event = self.event(end, "a connect request", |event| {
             matches!(event, Event::ConnectRequest(_)).then_some(())
         });
@@ -300,7 +305,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits until `qp` is established; returns the peer's private data.
-    pub fn established(&mut self, end: End, qp: QpId) -> PrivateData {
+    pub fn established(&mut self, end: Endpoint, qp: QpId) -> PrivateData {
         let event = self.event(end, "Established", |event| match event {
             Event::Established { qp: of, .. } => (*of == qp).then_some(()),
             Event::Closed { qp: of, reason } if *of == qp => {
@@ -315,7 +320,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits until a receive of `qp` returns.
-    pub fn received(&mut self, end: End, qp: QpId) -> Received {
+    pub fn received(&mut self, end: Endpoint, qp: QpId) -> Received {
         let event = self.event(end, "a receive", |event| {
             (matches!(event, Event::Received(_)) && event.qp() == qp).then_some(())
         });
@@ -326,7 +331,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits for a message of `len` bytes of pattern `seed`.
-    pub fn message(&mut self, end: End, qp: QpId, seed: u64, len: usize) -> Received {
+    pub fn message(&mut self, end: Endpoint, qp: QpId, seed: u64, len: usize) -> Received {
         let received = self.received(end, qp);
         assert_eq!(received.outcome, Outcome::Success);
         assert_eq!(received.len, len, "length of message {seed}");
@@ -335,7 +340,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits until work of `qp` returns.
-    pub fn completion(&mut self, end: End, qp: QpId) -> Completion {
+    pub fn completion(&mut self, end: Endpoint, qp: QpId) -> Completion {
         let event = self.event(end, "a completion", |event| {
             (matches!(event, Event::Completion(_)) && event.qp() == qp).then_some(())
         });
@@ -346,7 +351,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits until work of `qp` is completed successfully.
-    pub fn success(&mut self, end: End, qp: QpId, tag: u64) -> Completion {
+    pub fn success(&mut self, end: Endpoint, qp: QpId, tag: u64) -> Completion {
         let completion = self.completion(end, qp);
         assert_eq!(completion.outcome, Outcome::Success);
         assert_eq!(completion.tag.0, tag);
@@ -354,7 +359,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Waits until `qp` is closed.
-    pub fn closed(&mut self, end: End, qp: QpId) -> CloseReason {
+    pub fn closed(&mut self, end: Endpoint, qp: QpId) -> CloseReason {
         let event = self.event(end, "Closed", |event| {
             (matches!(event, Event::Closed { .. }) && event.qp() == qp).then_some(())
         });
@@ -382,7 +387,7 @@ impl<'f> Rig<'f> {
         if let Some((_, addr)) = self.listening {
             return addr;
         }
-        let wanted = self.free_addr(End::B);
+        let wanted = self.free_addr(Endpoint::B);
         let listening = self.b.provider().listen(wanted).expect("B listens");
         self.listening = Some(listening);
         listening.1
@@ -395,7 +400,7 @@ impl<'f> Rig<'f> {
     }
 
     /// Starts to connect from `end`.
-    pub fn connect(&mut self, end: End, addr: Address, config: &QpConfig, text: &str) -> QpId {
+    pub fn connect(&mut self, end: Endpoint, addr: Address, config: &QpConfig, text: &str) -> QpId {
         let now = self.now();
         let side = &mut self[end];
         let qp = side.provider().connect(addr, config, &private(text), now);
@@ -407,11 +412,11 @@ impl<'f> Rig<'f> {
     /// Starts to connect from A to B.
     pub fn call(&mut self) -> QpId {
         let (addr, config) = (self.listening(), self.config());
-        self.connect(End::A, addr, &config, "")
+        self.connect(Endpoint::A, addr, &config, "")
     }
 
     /// Prepares and accepts a request at `end`.
-    pub fn accept(&mut self, end: End, qp: QpId, config: &QpConfig, text: &str) {
+    pub fn accept(&mut self, end: Endpoint, qp: QpId, config: &QpConfig, text: &str) {
         self[end].prepare(qp, config);
         let result = self[end].provider().accept(qp, &private(text));
         result.expect("a request is accepted");
@@ -426,11 +431,11 @@ impl<'f> Rig<'f> {
     /// Connects A to B with sizes for each.
     pub fn link_with(&mut self, a: &QpConfig, b: &QpConfig) -> Link {
         let addr = self.listening();
-        let active = self.connect(End::A, addr, a, "");
-        let passive = self.request(End::B).qp;
-        self.accept(End::B, passive, b, "");
-        self.established(End::A, active);
-        self.established(End::B, passive);
+        let active = self.connect(Endpoint::A, addr, a, "");
+        let passive = self.request(Endpoint::B).qp;
+        self.accept(Endpoint::B, passive, b, "");
+        self.established(Endpoint::A, active);
+        self.established(Endpoint::B, passive);
         Link {
             a: active,
             b: passive,
@@ -440,14 +445,14 @@ impl<'f> Rig<'f> {
     /// Checks that a message goes from A to B. Earlier completions stay.
     pub fn assert_alive(&mut self, link: Link) {
         const TAG: u64 = 0xA11;
-        self[End::B].recv(link.b, TAG, 256);
-        self[End::A].send(link.a, TAG, 200);
-        self.message(End::B, link.b, TAG, 200);
+        self[Endpoint::B].recv(link.b, TAG, 256);
+        self[Endpoint::A].send(link.a, TAG, 200);
+        self.message(Endpoint::B, link.b, TAG, 200);
         let own = |event: &Event| match event {
             Event::Completion(one) if (one.qp, one.tag) == (link.a, Tag(TAG)) => Some(()),
             _ => None,
         };
-        self.event(End::A, "the message is sent", own);
+        self.event(Endpoint::A, "the message is sent", own);
     }
 }
 

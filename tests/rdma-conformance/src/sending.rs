@@ -1,6 +1,6 @@
 //! Cases: sends and receives.
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{Inline, Outcome, Work};

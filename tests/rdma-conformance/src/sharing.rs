@@ -2,7 +2,7 @@
 
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 
-use crate::End::{A, B};
+use crate::Endpoint::{A, B};
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{CloseReason, Event, Outcome, PostError, SharedReceives, SrqId};
 

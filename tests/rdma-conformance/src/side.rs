@@ -8,21 +8,21 @@ use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 use crate::outstanding::{Outstanding, WorkSign};
 use crate::pattern;
 use nvmeof_rdma::{
-    Answer, Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
-    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work,
+    Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
+    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 use nvmeof_rdma_layers::{Trace, TraceLog};
 
 /// One of the two providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Endpoint {
     /// The connecting one, in most cases.
     A,
     /// The listening one, in most cases.
     B,
 }
 
-impl End {
+impl Endpoint {
     /// The other one.
     #[must_use]
     pub fn other(self) -> Self {
@@ -230,9 +230,9 @@ impl Side {
     /// # Errors
     /// The error of the provider. Half of the response may return nevertheless, so
     /// `outstanding` counts it as refused: nothing of it may be outstanding.
-    pub fn answer(&mut self, qp: QpId, tag: u64, answer: Answer) -> Result<(), PostError> {
-        let sign = WorkSign::of_answer(&answer);
-        let result = self.provider().post_response(qp, Tag(tag), answer);
+    pub fn reply(&mut self, qp: QpId, tag: u64, reply: WriteAndSend) -> Result<(), PostError> {
+        let sign = WorkSign::of_answer(&reply);
+        let result = self.provider().post_response(qp, Tag(tag), reply);
         if result.is_ok() {
             self.outstanding.posted_answer(qp, Tag(tag), &sign);
         }
@@ -296,7 +296,7 @@ impl Side {
         let before = self.now;
         let mut quiet_since = None;
         while start.elapsed() < OPENS_AT_LAST {
-            if self.turn(before + start.elapsed()) {
+            if self.poll_once(before + start.elapsed()) {
                 quiet_since = Some(Instant::now());
             } else if quiet_since.is_some_and(|since| since.elapsed() > OPENS_WITHIN) {
                 break;
@@ -368,7 +368,7 @@ impl Side {
     }
 
     /// Submits and polls once; returns whether there was any progress.
-    pub(super) fn turn(&mut self, now: Duration) -> bool {
+    pub(super) fn poll_once(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
         let now = self.now;
         let Some(provider) = &mut self.provider else {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::Deviations;
-use crate::End::{self, A, B};
+use crate::Endpoint::{self, A, B};
 use crate::pattern::check;
 use crate::rig::{Link, Rig};
 use nvmeof_rdma::{
@@ -58,7 +58,7 @@ pub(super) struct Conn {
 
 /// Traffic of one direction.
 pub(super) struct Direction {
-    pub(super) from: End,
+    pub(super) from: Endpoint,
     /// Lengths of unused receives.
     pub(super) room: VecDeque<usize>,
     /// Messages in flight.
@@ -116,7 +116,7 @@ impl Conn {
         }
     }
 
-    fn direction_from(&mut self, end: End) -> &mut Direction {
+    fn direction_from(&mut self, end: Endpoint) -> &mut Direction {
         match end {
             A => &mut self.directions[0],
             B => &mut self.directions[1],
@@ -214,7 +214,7 @@ impl Soak {
         }
     }
 
-    fn received(rig: &mut Rig<'_>, conn: &mut Conn, end: End, received: &Received) {
+    fn received(rig: &mut Rig<'_>, conn: &mut Conn, end: Endpoint, received: &Received) {
         if !received.outcome.is_success() {
             assert!(conn.ending, "{received:?}");
             return;
@@ -232,7 +232,7 @@ impl Soak {
         }
     }
 
-    fn completed(conn: &mut Conn, end: End, completion: Completion, deviations: &Deviations) {
+    fn completed(conn: &mut Conn, end: Endpoint, completion: Completion, deviations: &Deviations) {
         // Its source may be withdrawn already.
         let late = deviations.answers_after_withdraw && conn.ending;
         let success = completion.outcome.is_success();

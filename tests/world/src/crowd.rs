@@ -16,7 +16,7 @@ use nvmeof_initiator_core::{Blocks, Operation};
 use nvmeof_memory::{ClassSpec, Classes, Pages};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_layers::{Dice, Faults, OneIn};
-use nvmeof_rdma_sim::{SimConfig, SimNet, Trouble};
+use nvmeof_rdma_sim::{NetworkFault, SimConfig, SimNet};
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_target_engine::ReactorConfig;
 
@@ -100,9 +100,9 @@ pub fn run(crowd: &Crowd) -> Result<Service, String> {
         let cut = from + crowd.time / 3;
         scene.run_until(|scene| scene.net.now() >= cut)?;
         let honest = scene.honest.ip;
-        scene.net.inject(Trouble::Cut(honest, TARGET));
+        scene.net.inject(NetworkFault::Cut(honest, TARGET));
         scene.run_until(|scene| scene.net.now() >= cut + crowd.pause)?;
-        scene.net.inject(Trouble::Heal(honest, TARGET));
+        scene.net.inject(NetworkFault::Heal(honest, TARGET));
     }
     scene.run_until(|scene| scene.net.now() >= end)?;
     Ok(scene.service())
@@ -188,18 +188,18 @@ impl Scene {
 
     fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), String> {
         while !done(self) {
-            self.turn()?;
+            self.step()?;
         }
         Ok(())
     }
 
-    fn turn(&mut self) -> Result<(), String> {
+    fn step(&mut self) -> Result<(), String> {
         let now = self.net.now();
         self.disks.advance();
-        let turned = self.reactors.turn(now, &self.disks);
-        let mut progress = turned.map_err(|wrong| wrong.0)?.worked;
+        let polled = self.reactors.poll_once(now, &self.disks);
+        let mut progress = polled.map_err(|wrong| wrong.0)?.worked;
         for hostile in &mut self.hostile {
-            progress |= hostile.turn(now);
+            progress |= hostile.poll_once(now);
         }
         progress |= self.poll_honest(now)?;
         if progress {
@@ -293,7 +293,7 @@ fn model() -> Model {
         nsid: 1,
         blocks: 1 << 9,
         block_size: BLOCK,
-        disk: 0,
+        store: 0,
         ..NamespaceSpec::default()
     };
     let subsystem = SubsystemSpec {

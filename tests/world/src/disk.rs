@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{
-    Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Storage, StorageError, Why,
-    flush_begins,
+    BackingStores, BackingStoresError, Done, IoError, IoErrorKind, Losses, Op, RefusalReason,
+    Refused, Request, flush_begins,
 };
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
@@ -241,8 +241,8 @@ impl Drop for DiskHandle {
     }
 }
 
-impl Storage for DiskHandle {
-    fn disks(&self) -> Vec<u32> {
+impl BackingStores for DiskHandle {
+    fn stores(&self) -> Vec<u32> {
         (0..u32::try_from(self.disks.lock().disks.len()).unwrap()).collect()
     }
 
@@ -269,7 +269,7 @@ impl Storage for DiskHandle {
     fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
-            let why = Why::NotOpen;
+            let why = RefusalReason::NotOpen;
             return Err(Refused { why, back: request });
         }
         let mine = inner
@@ -277,14 +277,14 @@ impl Storage for DiskHandle {
             .values()
             .filter(|job| job.reactor == self.reactor);
         if mine.count() >= inner.temper.room {
-            let why = Why::Full;
+            let why = RefusalReason::Full;
             return Err(Refused { why, back: request });
         }
         inner.submit(self.reactor, usize::try_from(disk).unwrap(), request);
         Ok(None)
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
             return Ok(());
@@ -299,7 +299,7 @@ impl Storage for DiskHandle {
         Ok(())
     }
 
-    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+    fn may_sleep(&mut self) -> Result<bool, BackingStoresError> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
             return Ok(true);

@@ -203,7 +203,7 @@ impl Plan {
         if plan.is_peaceful() {
             // For any number of calls that wait for a slow disk.
             for host in &mut plan.hosts {
-                host.command_timeout = PATIENCE;
+                host.command_timeout = COMMAND_TIMEOUT;
             }
         }
         plan
@@ -280,7 +280,7 @@ impl Plan {
 const SCRATCH: u64 = 256 << 10;
 
 /// A command time-out that no queue of commands reaches.
-const PATIENCE: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn disk(dice: &mut Dice, at: usize) -> DiskShape {
     let block_size = if (at + dice.below(2)).is_multiple_of(2) {

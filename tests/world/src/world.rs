@@ -126,8 +126,8 @@ const LONGEST_CALL: Duration = Duration::from_secs(60);
 const LONGEST_UNDISTURBED: Duration = Duration::from_secs(10);
 /// Maximum duration of a run in virtual time.
 const LONGEST_RUN: Duration = Duration::from_secs(600);
-const MOST_TURNS: u64 = 3_000_000;
-/// Maximum number of turns without progress and without time passing.
+const MAX_ITERATIONS: u64 = 3_000_000;
+/// Maximum number of iterations without progress and without time passing.
 const MOST_STILL: u64 = 10_000;
 /// Undisturbed time of hosts after which no work of earlier connections remains.
 const SETTLED_AFTER: Duration = Duration::from_millis(60);
@@ -189,13 +189,13 @@ impl World {
 
     /// Runs until the end.
     pub(crate) fn run(mut self) -> Result<Report, Failure> {
-        let mut turns = 0u64;
+        let mut iterations = 0u64;
         let result = loop {
-            turns += 1;
-            if turns > MOST_TURNS {
-                break Err(Wrong(format!("no end after {turns} turns")));
+            iterations += 1;
+            if iterations > MAX_ITERATIONS {
+                break Err(Wrong(format!("no end after {iterations} iterations")));
             }
-            match self.turn() {
+            match self.step() {
                 Ok(()) if self.phase == Phase::Over => break Ok(()),
                 Ok(()) => {}
                 Err(wrong) => break Err(wrong),
@@ -231,10 +231,10 @@ impl World {
     }
 
     /// Does all work that is due now, then advances time.
-    fn turn(&mut self) -> Result<(), Wrong> {
+    fn step(&mut self) -> Result<(), Wrong> {
         let now = self.net.now();
         let mut progress = self.undo_due(now)?;
-        progress |= self.turn_target(now)?;
+        progress |= self.step_target(now)?;
         self.count_losses();
         for at in 0..self.hosts.len() {
             progress |= self.poll_host(at, now)?;
@@ -277,16 +277,16 @@ impl World {
         Ok(())
     }
 
-    fn turn_target(&mut self, now: Duration) -> Result<bool, Wrong> {
+    fn step_target(&mut self, now: Duration) -> Result<bool, Wrong> {
         self.disks.advance();
-        let turned = self.reactors.turn(now, &self.disks)?;
-        if turned.drained {
+        let polled = self.reactors.poll_once(now, &self.disks)?;
+        if polled.drained {
             self.drained()?;
         }
-        Ok(turned.worked)
+        Ok(polled.worked)
     }
 
-    /// Invariants, checked in each turn.
+    /// Invariants, checked in each iteration.
     fn watch(&mut self, now: Duration) -> Result<(), Wrong> {
         if let Some(wrong) = self.disks.wrong() {
             return Err(Wrong(wrong));
@@ -439,7 +439,7 @@ fn model(plan: &Plan, away: &Away) -> Model {
         nsid,
         blocks: shape.blocks,
         block_size: u32::try_from(shape.block_size).unwrap(),
-        disk: u32::try_from(disk).unwrap(),
+        store: u32::try_from(disk).unwrap(),
         deallocate: shape.deallocate,
         volatile_cache: shape.volatile,
         ana_group: nsid,

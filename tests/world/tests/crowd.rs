@@ -68,14 +68,14 @@ fn all(crowds: &[Crowd], check: impl Fn(&Crowd, Service) -> Option<String> + Syn
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(crowd) = crowds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let said = match run(crowd) {
+                    let message = match run(crowd) {
                         Ok(service) => {
                             check(crowd, service).map(|why| format!("{why} {service:?}"))
                         }
                         Err(error) => Some(error),
                     };
-                    if let Some(said) = said {
-                        wrong.lock().unwrap().push(format!("{said}: {crowd:?}"));
+                    if let Some(message) = message {
+                        wrong.lock().unwrap().push(format!("{message}: {crowd:?}"));
                     }
                 }
             });

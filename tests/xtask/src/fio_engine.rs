@@ -211,8 +211,8 @@ mod tests {
         let place = folder.join("one/two");
         let engine = bundle(&built, &place).unwrap();
         assert_eq!(std::fs::read_to_string(engine).unwrap(), "engine");
-        let said = run::output(&mut run::command(place.join("fio"))).unwrap();
-        assert_eq!(said, "\n");
+        let stdout = run::output(&mut run::command(place.join("fio"))).unwrap();
+        assert_eq!(stdout, "\n");
         // Again, over what is there.
         bundle(&built, &place).unwrap();
         std::fs::remove_dir_all(folder).unwrap();

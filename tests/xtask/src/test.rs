@@ -48,7 +48,7 @@ pub(crate) struct Step {
 }
 
 /// The result of a step.
-enum End {
+enum StepResult {
     Ok(Duration),
     Failed(Duration, Failure),
     /// The step that it depends on failed or was not run.
@@ -267,7 +267,7 @@ fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
             .map_err(|_| Failure::Failed("a thread of xtask panicked".into()))?;
         let mut ends = ends?;
         for (step, outcome, took) in behind {
-            ends.push((step, End::of(step, outcome, took)?));
+            ends.push((step, StepResult::of(step, outcome, took)?));
         }
         Ok::<_, Failure>(ends)
     })?;
@@ -277,9 +277,9 @@ fn run_steps(steps: &[&Step], extent: Extent, times: &mut Times) -> Outcome {
     for (step, end) in ends {
         println!("{}", row(step.name, &end));
         match end {
-            End::Ok(took) => times.took(&known_as(step, extent), took),
-            End::Failed(_, failure) => failures.add(Err(failure))?,
-            End::NotRun(_) => {}
+            StepResult::Ok(took) => times.took(&known_as(step, extent), took),
+            StepResult::Failed(_, failure) => failures.add(Err(failure))?,
+            StepResult::NotRun(_) => {}
         }
     }
     println!("{:21} {:>9}", "all", run::seconds(started.elapsed()));
@@ -292,15 +292,15 @@ fn in_foreground<'a>(
     extent: Extent,
     times: &Times,
     started: Instant,
-) -> Outcome<Vec<(&'a Step, End)>> {
-    let mut ends: Vec<(&Step, End)> = Vec::new();
+) -> Outcome<Vec<(&'a Step, StepResult)>> {
+    let mut ends: Vec<(&Step, StepResult)> = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         if let Some(needed) = step.needs
             && ends
                 .iter()
                 .any(|(other, end)| other.name == needed && !end.is_ok())
         {
-            ends.push((step, End::NotRun(needed)));
+            ends.push((step, StepResult::NotRun(needed)));
             continue;
         }
         run::heading(&format!("{}: {}", step.name, step.about));
@@ -309,7 +309,7 @@ fn in_foreground<'a>(
         println!("{}", progress(place, started.elapsed(), expected));
         let started = Instant::now();
         let outcome = (step.run)(extent);
-        ends.push((step, End::of(step, outcome, started.elapsed())?));
+        ends.push((step, StepResult::of(step, outcome, started.elapsed())?));
     }
     Ok(ends)
 }
@@ -322,7 +322,7 @@ fn known_as(step: &Step, extent: Extent) -> String {
     }
 }
 
-impl End {
+impl StepResult {
     /// # Errors
     /// The step was interrupted.
     fn of(step: &Step, outcome: Outcome, took: Duration) -> Outcome<Self> {
@@ -367,11 +367,11 @@ fn repeatable(failure: Failure, step: &Step) -> Failure {
     }
 }
 
-fn row(name: &str, end: &End) -> String {
+fn row(name: &str, end: &StepResult) -> String {
     let (word, took) = match end {
-        End::NotRun(needed) => return format!("{name:12} not run: {needed} failed"),
-        End::Ok(took) => ("ok", took),
-        End::Failed(took, _) => ("FAILED", took),
+        StepResult::NotRun(needed) => return format!("{name:12} not run: {needed} failed"),
+        StepResult::Ok(took) => ("ok", took),
+        StepResult::Failed(took, _) => ("FAILED", took),
     };
     format!("{name:12} {word:8} {:>9}", run::seconds(*took))
 }
@@ -491,7 +491,7 @@ mod tests {
         // Chosen alone it does what it needs by itself.
         let alone = [step("e2e", Some("build"), |_| Ok(()))];
         assert!(outcome(&alone).is_ok());
-        let row = row("e2e", &End::NotRun("build"));
+        let row = row("e2e", &StepResult::NotRun("build"));
         assert_eq!(row, "e2e          not run: build failed");
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Provider, UnixPath};
-use nvmeof_rdma_conformance::{End, Fabric};
+use nvmeof_rdma_conformance::{Endpoint, Fabric};
 use nvmeof_rdma_iwarp::IwarpConfig;
 use nvmeof_rdma_layers::{Faults, Faulty, OneIn};
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ impl Fabric for Loopback {
         (a, b)
     }
 
-    fn addr(&self, _end: End) -> Address {
+    fn addr(&self, _end: Endpoint) -> Address {
         let Some(folder) = &self.folder else {
             return "127.0.0.1:0".parse().unwrap();
         };

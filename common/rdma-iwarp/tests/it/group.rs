@@ -51,7 +51,7 @@ impl Threads {
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         // Nothing here depends on time.
         let now = Duration::ZERO;
         for (provider, requests) in self.providers.iter_mut().zip(&mut self.requests) {
@@ -70,7 +70,7 @@ impl Threads {
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         while !done(self) {
-            self.turn();
+            self.poll_once();
             assert!(self.start.elapsed() < Duration::from_secs(60), "no {what}");
         }
     }

@@ -27,16 +27,16 @@ const CONFIG: QpConfig = QpConfig {
 };
 const LARGE: usize = 6 << 20;
 /// Time-out of the tests.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct End {
+struct Endpoint {
     provider: Iwarp,
     start: Instant,
     events: Vec<Event>,
     pool: Pool,
 }
 
-impl End {
+impl Endpoint {
     fn new(config: IwarpConfig) -> Self {
         let mut provider = nvmeof_rdma_iwarp::new(config).unwrap();
         let layout = PoolLayout {
@@ -64,7 +64,7 @@ impl End {
         (end, addr)
     }
 
-    fn turn(&mut self) -> bool {
+    fn poll_once(&mut self) -> bool {
         let now = self.start.elapsed();
         self.provider.submit(now);
         self.provider.poll(now, &mut self.events)
@@ -72,7 +72,7 @@ impl End {
 
     /// Sleeps like an owner: only if there is nothing to do.
     fn sleep(&mut self) {
-        if !self.turn() {
+        if !self.poll_once() {
             let fd = PollFd::new(self.provider.wait_fd().unwrap(), PollFlags::POLLIN);
             poll(&mut [fd], PollTimeout::from(5u8)).unwrap();
         }
@@ -85,7 +85,7 @@ impl End {
             if let Some(found) = self.events.iter().find_map(&mut find) {
                 return found;
             }
-            assert!(start.elapsed() < PATIENCE, "no {what}");
+            assert!(start.elapsed() < TIMEOUT, "no {what}");
         }
     }
 
@@ -112,7 +112,7 @@ fn mpa_request() -> Vec<u8> {
 
 /// Reads until the other side closes.
 fn read_all(mut stream: TcpStream) -> Vec<u8> {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
     // A reset is an end, too.
     let _ = stream.read_to_end(&mut bytes);
@@ -121,7 +121,7 @@ fn read_all(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn connections_without_mpa_request_are_closed() {
-    let (mut end, addr) = End::listening();
+    let (mut end, addr) = Endpoint::listening();
     let mut strangers = Vec::new();
     for bytes in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -135,24 +135,24 @@ fn connections_without_mpa_request_are_closed() {
     let start = Instant::now();
     while !strangers.iter().all(std::thread::JoinHandle::is_finished) {
         end.sleep();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
-    let heard: Vec<_> = strangers.into_iter().map(|s| s.join().unwrap()).collect();
+    let received: Vec<_> = strangers.into_iter().map(|s| s.join().unwrap()).collect();
     // Only the peer that requests markers gets a rejection.
-    assert_eq!(&heard[1][..17], b"MPA ID Rep Frame\x20");
-    assert!(heard[0].is_empty() && heard[2].is_empty());
+    assert_eq!(&received[1][..17], b"MPA ID Rep Frame\x20");
+    assert!(received[0].is_empty() && received[2].is_empty());
     assert!(end.events.is_empty());
 }
 
 #[test]
 fn peer_that_violates_protocol_gets_terminate() {
-    let (mut end, addr) = End::listening();
+    let (mut end, addr) = Endpoint::listening();
     let mut peer = TcpStream::connect(addr.socket_addr().unwrap()).unwrap();
     peer.write_all(&mpa_request()).unwrap();
     let qp = end.request();
     end.provider.prepare(qp, &CONFIG).unwrap();
     end.provider.accept(qp, &PrivateData::empty()).unwrap();
-    end.turn();
+    end.poll_once();
     // An RDMA Write to an unknown key, and more data than will be read.
     let mut bytes = vec![0, 18, 0xc1, 0x40, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes.extend_from_slice(&[0; 40_000]);
@@ -163,16 +163,16 @@ fn peer_that_violates_protocol_gets_terminate() {
     while !reader.is_finished() {
         end.sleep();
     }
-    let heard = reader.join().unwrap();
+    let received = reader.join().unwrap();
     // The reply, then a Terminate: DDP, tagged buffer, invalid steering tag.
-    assert_eq!(&heard[..16], b"MPA ID Rep Frame");
-    assert_eq!(&heard[24 + 20..24 + 22], &[0x11, 0x00]);
+    assert_eq!(&received[..16], b"MPA ID Rep Frame");
+    assert_eq!(&received[24 + 20..24 + 22], &[0x11, 0x00]);
 }
 
 #[test]
 fn connect_to_silent_listener_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut end = End::new(IwarpConfig {
+    let mut end = Endpoint::new(IwarpConfig {
         handshake: Duration::from_millis(50),
         ..IwarpConfig::default()
     });
@@ -194,7 +194,7 @@ fn connect_to_silent_listener_times_out() {
     while peer.read(&mut [0; 64]).is_err() {
         end.provider.submit(now);
         end.provider.poll(now, &mut end.events);
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert!(end.events.is_empty());
     let due = end.provider.next_deadline().unwrap();
@@ -220,15 +220,15 @@ fn several_mib_go_both_ways_through_a_unix_socket() {
 }
 
 fn go_both_ways(addr: Address) {
-    let (mut b, addr) = End::listening_at(addr);
-    let mut a = End::new(IwarpConfig {
+    let (mut b, addr) = Endpoint::listening_at(addr);
+    let mut a = Endpoint::new(IwarpConfig {
         crc: true,
         ..IwarpConfig::default()
     });
     let now = a.start.elapsed();
     let nothing = PrivateData::empty();
     let qp_a = a.provider.connect(addr, &CONFIG, &nothing, now).unwrap();
-    a.turn();
+    a.poll_once();
     let qp_b = b.request();
     b.provider.prepare(qp_b, &CONFIG).unwrap();
     b.provider.accept(qp_b, &nothing).unwrap();
@@ -247,7 +247,7 @@ fn go_both_ways(addr: Address) {
         .unwrap();
     let sink = b.pool.take().unwrap();
     let sink = b.provider.expose(qp_b, sink, Rights::REMOTE_WRITE).unwrap();
-    b.turn();
+    b.poll_once();
     a.until("connection", |event| {
         matches!(event, Event::Established { .. }).then_some(())
     });
@@ -278,15 +278,15 @@ fn go_both_ways(addr: Address) {
         a.provider.post(qp_a, Tag(tag), work).unwrap();
     }
     let start = Instant::now();
-    let arrived = |b: &End| {
+    let arrived = |b: &Endpoint| {
         b.events
             .iter()
             .any(|event| matches!(event, Event::Received(_)))
     };
     while a.events.len() < 3 || !arrived(&b) {
-        a.turn();
-        b.turn();
-        assert!(start.elapsed() < PATIENCE);
+        a.poll_once();
+        b.poll_once();
+        assert!(start.elapsed() < TIMEOUT);
     }
     let mut expected = vec![0; LARGE];
     pattern(&mut expected, 3);

@@ -12,13 +12,13 @@ use nvmeof_rdma::{
 use super::passing::MOST_REGIONS;
 use super::{Core, Shm};
 use crate::channel::Channel;
-use crate::conn::{Conn, Phase, terms};
+use crate::conn::{Conn, Phase, parameters};
 use crate::fault::{codes, fault};
-use crate::grant::Taken;
+use crate::grant::PeerMemory;
 use crate::group::Arrived;
 use crate::link::Link;
 use crate::listening;
-use crate::message::{self, Message, Request, Terms};
+use crate::message::{self, ConnectionParameters, Message, Request};
 
 impl Shm {
     /// Starts to connect. The next poll reports if no process listens.
@@ -72,7 +72,7 @@ impl Shm {
             return self.core.log_refusal(Some(&link), &text);
         }
         let mut conn = Conn::new(Phase::AwaitRequest, Some((listener, arrived.at)));
-        conn.counted = arrived.counted;
+        conn.guard = arrived.guard;
         conn.id = QpId(self.conns.next_id());
         if let Err(error) = self.core.watch(&link, conn.id.0) {
             return self.core.log_refusal(Some(&link), &error);
@@ -132,7 +132,7 @@ impl Core {
             ring: ring as u64,
             grants,
             sought,
-            terms: terms(&conn.config, private_data),
+            parameters: parameters(&conn.config, private_data),
         };
         link.send(&request.to_bytes(), Some(fd.as_fd()))?;
         self.watch(&link, conn.id.0)?;
@@ -166,14 +166,14 @@ impl Core {
         let Request {
             grants,
             sought,
-            terms,
+            parameters,
             ..
         } = request;
         let Some((listener, addr)) = conn.listener else {
             return;
         };
         if grants > 0 && self.config.mapped > 0 {
-            conn.taken = conn.link.as_ref().map(|link| Taken::new(link.keep()));
+            conn.peer_memory = conn.link.as_ref().map(|link| PeerMemory::new(link.keep()));
         }
         self.set_deadline(conn, None);
         // A listener on all addresses relies on the peer's statement: it only determines
@@ -184,16 +184,16 @@ impl Core {
             _ => None,
         };
         conn.channel = Some(channel);
-        conn.peer_reads_in = terms.reads_in;
+        conn.peer_reads_in = parameters.reads_in;
         conn.phase = Phase::Requested;
         events.push(Event::ConnectRequest(ConnectRequest {
             listener,
             qp: conn.id,
             // The system always knows the credentials.
             peer: conn.peer().unwrap_or(SocketAddr::new(addr.ip(), 0).into()),
-            private_data: terms.private_data,
-            reads_in: terms.reads_out,
-            reads_out: terms.reads_in,
+            private_data: parameters.private_data,
+            reads_in: parameters.reads_out,
+            reads_out: parameters.reads_in,
         }));
     }
 
@@ -207,10 +207,10 @@ impl Core {
             return Err(conn.phase.refusal());
         }
         conn.send(&Message::Accept {
-            terms: terms(&conn.config, private_data),
-            regions: conn.taken.as_ref().map_or(0, |_| MOST_REGIONS),
+            parameters: parameters(&conn.config, private_data),
+            regions: conn.peer_memory.as_ref().map_or(0, |_| MOST_REGIONS),
         });
-        let in_place = conn.taken.is_some();
+        let in_place = conn.peer_memory.is_some();
         self.log_data_path(conn, in_place);
         self.pending = self.pending.saturating_sub(1);
         conn.start(conn.peer_reads_in);
@@ -243,8 +243,8 @@ impl Core {
         let qp = conn.id;
         match message {
             Message::Accept {
-                terms:
-                    Terms {
+                parameters:
+                    ConnectionParameters {
                         reads_in,
                         private_data,
                         ..

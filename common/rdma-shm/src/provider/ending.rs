@@ -154,7 +154,7 @@ impl Core {
             self.unwatch(&link);
         }
         conn.channel = None;
-        conn.taken = None;
+        conn.peer_memory = None;
         conn.outbound.flush(qp, &mut self.keys, events);
         conn.inbound.flush(qp, events);
         if visible {
@@ -181,7 +181,7 @@ impl Core {
     pub(super) fn still_used(&self, conn: &Conn) -> Vec<u32> {
         let granted = conn.channel.as_ref().filter(|_| conn.peer_takes > 0);
         let used = granted.map(|channel| {
-            let keys = self.given.keys_of(conn.id);
+            let keys = self.shared_regions.keys_of(conn.id);
             keys.filter(|key| !channel.revoke(*key)).collect()
         });
         used.unwrap_or_default()

@@ -46,7 +46,7 @@ impl Core {
     pub(super) fn pass_regions(&self, conn: &mut Conn, last: usize) {
         while conn.passed <= last
             && conn.passed < conn.peer_takes
-            && let Some(region) = self.given.region(conn.passed)
+            && let Some(region) = self.shared_regions.region(conn.passed)
         {
             let message = Message::Region {
                 number: u32::try_from(conn.passed).unwrap_or(u32::MAX),
@@ -72,7 +72,7 @@ impl Core {
         len: u64,
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), Fault> {
-        let (Some(taken), Some(channel)) = (&mut conn.taken, &conn.channel) else {
+        let (Some(peer_memory), Some(channel)) = (&mut conn.peer_memory, &conn.channel) else {
             let text = "unexpected memory";
             return Err(fault(codes::REGION, text));
         };
@@ -83,7 +83,7 @@ impl Core {
         let user = conn.link.as_ref().and_then(|link| link.user().ok());
         let user = user.unwrap_or(u32::MAX);
         let map = |fd: BorrowedFd<'_>, len| borrowed.map(fd, len, user, *mapped);
-        if !taken.map(number, len, fd, channel, map)? {
+        if !peer_memory.map(number, len, fd, channel, map)? {
             let most = self.config.mapped;
             if let Some(left_out) = self.log.ask(self.now) {
                 log_peer!(

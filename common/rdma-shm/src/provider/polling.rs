@@ -182,7 +182,7 @@ impl Core {
             // No process was listening.
             Phase::AwaitReply => false,
             Phase::Running | Phase::Ending => {
-                match conn.exchange(&mut self.keys, &mut self.given, events) {
+                match conn.exchange(&mut self.keys, &mut self.shared_regions, events) {
                     Ok(worked) => worked,
                     Err(fault) => {
                         self.end_fault(conn, fault, events);
@@ -251,7 +251,7 @@ impl Core {
             let Some(link) = &conn.link else {
                 return taken > 0;
             };
-            let received = if conn.phase == Phase::AwaitRequest || conn.taken.is_some() {
+            let received = if conn.phase == Phase::AwaitRequest || conn.peer_memory.is_some() {
                 link.receive_memory(&mut room)
             } else {
                 let message = link.receive(&mut room);

@@ -134,7 +134,7 @@ impl Side {
 
     /// Polls, and checks what comes back on the connection under attack; returns the events
     /// of others.
-    fn turn(&mut self, now: Duration) -> Vec<Event> {
+    fn poll_once(&mut self, now: Duration) -> Vec<Event> {
         let mut events = Vec::new();
         self.provider.submit(now);
         self.provider.poll(now, &mut events);
@@ -206,11 +206,11 @@ impl Host {
         }
     }
 
-    fn turn(&mut self) -> [Vec<Event>; 2] {
+    fn poll_once(&mut self) -> [Vec<Event>; 2] {
         self.now += Duration::from_millis(1);
         let now = self.now;
         let [a, b] = &mut self.sides;
-        [a.turn(now), b.turn(now)]
+        [a.poll_once(now), b.poll_once(now)]
     }
 
     /// Connects side 0 to side 1.
@@ -221,7 +221,7 @@ impl Host {
         let (a, mut b) = (a.unwrap(), None);
         let mut standing = 0;
         while standing < 2 {
-            for event in self.turn().into_iter().flatten() {
+            for event in self.poll_once().into_iter().flatten() {
                 match event {
                     Event::ConnectRequest(request) => {
                         let pid = i32::try_from(std::process::id()).unwrap();
@@ -254,7 +254,7 @@ impl Host {
         from.provider.post(a, Tag(0), work).unwrap();
         let (mut sent, mut got) = (false, false);
         while !(sent && got) {
-            for event in self.turn().into_iter().flatten() {
+            for event in self.poll_once().into_iter().flatten() {
                 match event {
                     Event::Received(one) => {
                         assert_eq!((&one.buf[..5], one.len), (&b"alive"[..], 5));
@@ -289,14 +289,14 @@ impl Host {
             if dice.below(3) == 0 {
                 self.sides[dice.below(2)].scribble(&mut dice);
             }
-            assert!(self.turn().iter().all(Vec::is_empty));
+            assert!(self.poll_once().iter().all(Vec::is_empty));
         }
         for side in &mut self.sides {
             side.provider.disconnect(side.qp);
         }
-        // Closing lingers for a second, and a turn is a millisecond.
+        // Closing lingers for a second, and an iteration takes a millisecond.
         for _ in 0..3000 {
-            assert!(self.turn().iter().all(Vec::is_empty));
+            assert!(self.poll_once().iter().all(Vec::is_empty));
         }
         let reasons = [0, 1].map(|side| self.sides[side].closed.take());
         self.sides.iter_mut().for_each(Side::end);
@@ -351,7 +351,7 @@ fn long_write_out_of_bounds_changes_nothing() {
     let remote = RemoteSlice { len, ..window };
     host.sides[0].post(Work::Write { local, remote });
     while host.sides.iter().any(|side| side.closed.is_none()) {
-        host.turn();
+        host.poll_once();
     }
     let reason = host.sides[1].closed.take();
     assert!(matches!(reason, Some(CloseReason::PeerFault(_))));

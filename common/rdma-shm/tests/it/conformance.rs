@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_rdma_conformance::{End, Fabric};
+use nvmeof_rdma_conformance::{Endpoint, Fabric};
 use nvmeof_rdma_layers::{Faults, Faulty, OneIn};
-use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
+use nvmeof_rdma_shm::{ShareMemory, Shm, ShmConfig};
 use tempfile::TempDir;
 
 struct OneHost {
@@ -18,28 +18,28 @@ struct OneHost {
     ring: usize,
     /// How long connections are polled before they rely on wake-ups.
     spin: Duration,
-    give: Give,
+    share_memory: ShareMemory,
     /// Faults to inject, within the contract; `None` without that layer.
     faults: Option<Faults>,
     start: Instant,
 }
 
-fn one_host(ring: usize, spin: Duration, give: Give) -> OneHost {
+fn one_host(ring: usize, spin: Duration, share_memory: ShareMemory) -> OneHost {
     OneHost {
         folder: tempfile::tempdir().unwrap(),
         ring,
         spin,
-        give,
+        share_memory,
         faults: None,
         start: Instant::now(),
     }
 }
 
 /// The same below the layer that injects `faults`.
-fn faulty(give: Give, faults: Faults) -> OneHost {
+fn faulty(share_memory: ShareMemory, faults: Faults) -> OneHost {
     OneHost {
         faults: Some(faults),
-        ..one_host(512 << 10, Duration::from_micros(50), give)
+        ..one_host(512 << 10, Duration::from_micros(50), share_memory)
     }
 }
 
@@ -48,11 +48,13 @@ impl Fabric for OneHost {
         let Self {
             ring,
             spin,
-            give,
+            share_memory,
             faults,
             ..
         } = self;
-        format!("rings of {ring} bytes, spinning for {spin:?}, memory to {give:?}, {faults:?}")
+        format!(
+            "rings of {ring} bytes, spinning for {spin:?}, memory to {share_memory:?}, {faults:?}"
+        )
     }
 
     fn pair(&mut self) -> (Box<dyn Provider>, Box<dyn Provider>) {
@@ -61,7 +63,7 @@ impl Fabric for OneHost {
                 folder: self.folder.path().join("meet"),
                 ring: self.ring,
                 spin: self.spin,
-                give: self.give,
+                share_memory: self.share_memory,
                 ..ShmConfig::default()
             };
             let shm = Shm::new(config).unwrap();
@@ -73,10 +75,10 @@ impl Fabric for OneHost {
         (make(), make())
     }
 
-    fn addr(&self, end: End) -> Address {
+    fn addr(&self, end: Endpoint) -> Address {
         match end {
-            End::A => "[::1]:0".parse().unwrap(),
-            End::B => "127.0.0.1:0".parse().unwrap(),
+            Endpoint::A => "[::1]:0".parse().unwrap(),
+            Endpoint::B => "127.0.0.1:0".parse().unwrap(),
         }
     }
 
@@ -96,10 +98,10 @@ impl Fabric for OneHost {
 nvmeof_rdma_conformance::conformance_suite!(
     bare,
     [
-        one_host(512 << 10, Duration::from_micros(50), Give::SameUser),
-        one_host(64 << 10, Duration::ZERO, Give::SameUser),
-        one_host(512 << 10, Duration::from_micros(50), Give::Never),
-        one_host(64 << 10, Duration::ZERO, Give::Never),
+        one_host(512 << 10, Duration::from_micros(50), ShareMemory::SameUser),
+        one_host(64 << 10, Duration::ZERO, ShareMemory::SameUser),
+        one_host(512 << 10, Duration::from_micros(50), ShareMemory::Never),
+        one_host(64 << 10, Duration::ZERO, ShareMemory::Never),
     ]
 );
 
@@ -107,16 +109,17 @@ nvmeof_rdma_conformance::conformance_suite!(
 // late events violate none.
 nvmeof_rdma_conformance::conformance_suite!(
     faulty_without_faults,
-    [Give::SameUser, Give::Never].map(|give| faulty(give, Faults::default()))
+    [ShareMemory::SameUser, ShareMemory::Never]
+        .map(|share_memory| faulty(share_memory, Faults::default()))
 );
 nvmeof_rdma_conformance::conformance_suite!(
     delayed,
-    [Give::SameUser, Give::Never].map(|give| {
+    [ShareMemory::SameUser, ShareMemory::Never].map(|share_memory| {
         let faults = Faults {
             delay: OneIn(3),
             delay_polls: 8,
             ..Faults::default()
         };
-        faulty(give, faults)
+        faulty(share_memory, faults)
     })
 );

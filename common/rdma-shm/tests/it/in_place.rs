@@ -14,7 +14,7 @@ use nvmeof_rdma::{
     Address, CloseReason, Event, ExposeError, Inline, PostError, PrivateData, Provider, QpConfig,
     QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_rdma_shm::{Give, Shm, ShmConfig};
+use nvmeof_rdma_shm::{ShareMemory, Shm, ShmConfig};
 use tempfile::TempDir;
 
 const LEN: usize = 8192;
@@ -48,11 +48,11 @@ struct Side {
 }
 
 impl Side {
-    fn new(folder: &TempDir, give: Give) -> Self {
+    fn new(folder: &TempDir, share_memory: ShareMemory) -> Self {
         let config = ShmConfig {
             folder: folder.path().to_owned(),
             linger: Duration::from_millis(20),
-            give,
+            share_memory,
             ..ShmConfig::default()
         };
         let (mut provider, pool) = (Shm::new(config).unwrap(), pool());
@@ -109,11 +109,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(give: Give) -> Self {
+    fn new(share_memory: ShareMemory) -> Self {
         let folder = TempDir::new().unwrap();
         let mut pair = Self {
-            a: Side::new(&folder, give),
-            b: Side::new(&folder, give),
+            a: Side::new(&folder, share_memory),
+            b: Side::new(&folder, share_memory),
             now: Duration::ZERO,
             _folder: folder,
         };
@@ -122,7 +122,7 @@ impl Pair {
         let now = Duration::ZERO;
         a.qp = a.provider.connect(addr(), &CONFIG, &data, now).unwrap();
         while pair.a.events.is_empty() {
-            pair.turn();
+            pair.poll_once();
             if let Some(Event::ConnectRequest(asked)) = pair.b.events.pop() {
                 pair.b.qp = asked.qp;
                 pair.b.provider.prepare(asked.qp, &CONFIG).unwrap();
@@ -136,7 +136,7 @@ impl Pair {
     }
 
     /// Both are in this process, so the test controls the time.
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         self.now += Duration::from_millis(1);
         let now = self.now;
         assert!(now < Duration::from_secs(60), "waited in vain");
@@ -149,20 +149,20 @@ impl Pair {
     /// Long enough for all messages to arrive, and to linger.
     fn settle(&mut self) {
         for _ in 0..100 {
-            self.turn();
+            self.poll_once();
         }
     }
 
-    fn turn_until(&mut self, done: impl Fn(&Self) -> bool) {
+    fn poll_until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
-            self.turn();
+            self.poll_once();
         }
     }
 }
 
 #[test]
 fn mapped_buffer_is_memory_of_owner() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     assert!(pair.a.works_in_place() && !pair.b.works_in_place());
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -188,7 +188,7 @@ fn mapped_buffer_is_memory_of_owner() {
 
 #[test]
 fn key_limits_range_and_rights() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let read = pair.a.expose(1, Rights::REMOTE_READ);
     let write = pair.a.expose(2, Rights::REMOTE_WRITE);
     let unknown = RemoteSlice {
@@ -225,7 +225,7 @@ fn key_limits_range_and_rights() {
 
 #[test]
 fn data_of_host_without_lent_memory_use_rings() {
-    let mut pair = Pair::new(Give::Never);
+    let mut pair = Pair::new(ShareMemory::Never);
     assert!(!pair.a.works_in_place());
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
@@ -233,7 +233,7 @@ fn data_of_host_without_lent_memory_use_rings() {
     let local = pair.b.pool.take().unwrap();
     let remote = slice;
     pair.b.post(Work::Read { local, remote }).unwrap();
-    pair.turn_until(|pair| !pair.b.events.is_empty());
+    pair.poll_until(|pair| !pair.b.events.is_empty());
     let Some(Event::Completion(read)) = pair.b.events.pop() else {
         panic!("a completion")
     };
@@ -243,7 +243,7 @@ fn data_of_host_without_lent_memory_use_rings() {
 /// The ring of A gets no record, and yet the data arrive.
 #[test]
 fn writes_and_reads_access_lent_memory() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
     for work in [true, false] {
@@ -279,7 +279,7 @@ fn message(invalidate: Option<RemoteKey>) -> Work {
 
 #[test]
 fn key_in_use_cannot_be_invalidated() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     let buf = pair.a.pool.take().unwrap();
     pair.a.provider.post_recv(pair.a.qp, Tag(0), buf).unwrap();
@@ -289,7 +289,7 @@ fn key_in_use_cannot_be_invalidated() {
     assert!(matches!(refused, PostError::WrongState { .. }), "{refused}");
     drop(mapped);
     pair.b.post(message(Some(slice.key))).unwrap();
-    pair.turn_until(|pair| !pair.a.events.is_empty());
+    pair.poll_until(|pair| !pair.a.events.is_empty());
     assert!(pair.b.map(slice, Rights::all()).is_none());
     pair.a.provider.withdraw(slice.key).unwrap();
 }
@@ -297,7 +297,7 @@ fn key_in_use_cannot_be_invalidated() {
 #[test]
 fn buffers_return_after_peer_releases_memory() {
     for peer_closes in [false, true] {
-        let mut pair = Pair::new(Give::SameUser);
+        let mut pair = Pair::new(ShareMemory::SameUser);
         let slice = pair.a.expose(7, Rights::all());
         pair.settle();
         let mut mapped = pair.b.map(slice, Rights::all()).unwrap();
@@ -307,14 +307,14 @@ fn buffers_return_after_peer_releases_memory() {
             &mut pair.a
         };
         side.provider.disconnect(side.qp);
-        pair.turn_until(|pair| pair.b.is_closed());
+        pair.poll_until(|pair| pair.b.is_closed());
         pair.settle();
         assert!(!pair.a.is_closed(), "the peer's device may still write");
         let busy = pair.a.provider.withdraw(slice.key).unwrap_err();
         assert_eq!(busy, ExposeError::Busy);
         mapped.fill(8);
         drop(mapped);
-        pair.turn_until(|pair| pair.a.is_closed());
+        pair.poll_until(|pair| pair.a.is_closed());
         let expected = if peer_closes {
             CloseReason::Peer
         } else {
@@ -331,7 +331,7 @@ fn buffers_return_after_peer_releases_memory() {
 /// is something to do, and the next poll reports it.
 #[test]
 fn work_posted_before_rest_is_reported_by_next_poll() {
-    let mut pair = Pair::new(Give::Never);
+    let mut pair = Pair::new(ShareMemory::Never);
     let now = pair.now;
     let has_to_poll = |side: &mut Side| {
         side.provider.rest();
@@ -352,12 +352,12 @@ fn work_posted_before_rest_is_reported_by_next_poll() {
 /// The peer may be stopped for ever.
 #[test]
 fn peer_that_keeps_memory_is_checked_periodically() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
     let mapped = pair.b.map(slice, Rights::all()).unwrap();
     pair.a.provider.disconnect(pair.a.qp);
-    pair.turn_until(|pair| pair.b.is_closed());
+    pair.poll_until(|pair| pair.b.is_closed());
     let mut now = pair.now;
     let end = now + Duration::from_secs(60);
     let mut looks = 0;
@@ -382,7 +382,7 @@ fn peer_that_keeps_memory_is_checked_periodically() {
 #[test]
 fn memory_of_gone_side_stays_valid_while_in_use() {
     // The owner goes: memory in use stays until it is released.
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
     let mut mapped = pair.b.map(slice, Rights::all()).unwrap();
@@ -390,27 +390,27 @@ fn memory_of_gone_side_stays_valid_while_in_use() {
     let folder = TempDir::new().unwrap();
     drop(std::mem::replace(
         &mut pair.a,
-        Side::new(&folder, Give::Never),
+        Side::new(&folder, ShareMemory::Never),
     ));
     assert_eq!(owners.available(), BUFFERS - 1, "that one is not reused");
     drop(owners);
-    pair.turn_until(|pair| pair.b.is_closed());
+    pair.poll_until(|pair| pair.b.is_closed());
     mapped.fill(1);
     assert!(mapped.to_vec().iter().all(|byte| *byte == 1));
 
     // The user goes: the owner is notified.
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     let slice = pair.a.expose(7, Rights::all());
     pair.settle();
     let mapped = pair.b.map(slice, Rights::all()).unwrap();
     drop(std::mem::replace(
         &mut pair.b,
-        Side::new(&folder, Give::Never),
+        Side::new(&folder, ShareMemory::Never),
     ));
     pair.settle();
     assert!(!pair.a.is_closed());
     drop(mapped);
-    pair.turn_until(|pair| pair.a.is_closed());
+    pair.poll_until(|pair| pair.a.is_closed());
     pair.a.provider.withdraw(slice.key).unwrap();
     assert_eq!(pair.a.pool.available(), BUFFERS);
 }
@@ -418,11 +418,11 @@ fn memory_of_gone_side_stays_valid_while_in_use() {
 /// Keys are reused: each time they refer to the right memory.
 #[test]
 fn grant_slots_are_reused() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     for round in 0..10_000u32 {
         let byte = round.to_le_bytes()[0];
         let slice = pair.a.expose(byte, Rights::all());
-        pair.turn();
+        pair.poll_once();
         let mapped = pair.b.map(slice, Rights::all()).unwrap();
         let bytes = mapped.to_vec();
         assert_eq!((bytes[0], bytes[LEN - 1]), (byte, byte), "round {round}");
@@ -435,7 +435,7 @@ fn grant_slots_are_reused() {
 /// peer maps.
 #[test]
 fn late_regions_are_passed_up_to_limit() {
-    let mut pair = Pair::new(Give::SameUser);
+    let mut pair = Pair::new(ShareMemory::SameUser);
     for number in 1..20 {
         let pool = pool();
         pair.a.provider.register(pool.region()).unwrap();

@@ -46,7 +46,7 @@ pub(crate) struct Host {
 }
 
 /// How long anything may take on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(crate) fn addr() -> Address {
     "127.0.0.1:4420".parse().unwrap()
@@ -77,7 +77,7 @@ impl Host {
         socket
             .connect(&SockAddr::unix(self.path()).unwrap())
             .unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket
     }
 
@@ -85,7 +85,7 @@ impl Host {
         let mut events = Vec::new();
         self.now += Duration::from_micros(100);
         self.provider.poll(self.now, &mut events);
-        assert!(self.start.elapsed() < PATIENCE);
+        assert!(self.start.elapsed() < TIMEOUT);
         events
     }
 
@@ -183,12 +183,12 @@ pub(crate) fn send(socket: &Socket, bytes: &[u8], fds: &[&OwnedFd]) {
 /// Everything that the provider sends to a stranger before it closes.
 pub(crate) fn last_words(host: &mut Host, socket: &Socket) -> String {
     socket.set_nonblocking(true).unwrap();
-    let mut said = String::new();
+    let mut message = String::new();
     loop {
         let mut bytes = [0; 512];
         match std::io::Read::read(&mut &*socket, &mut bytes) {
-            Ok(0) => return said,
-            Ok(len) => said += &String::from_utf8_lossy(&bytes[..len]),
+            Ok(0) => return message,
+            Ok(len) => message += &String::from_utf8_lossy(&bytes[..len]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 assert!(host.poll().is_empty());
             }

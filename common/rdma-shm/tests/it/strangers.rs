@@ -57,9 +57,9 @@ fn invalid_request_is_refused_with_reason() {
     for (bytes, fds, reason) in cases {
         let stranger = host.stranger();
         send(&stranger, bytes, fds);
-        let said = last_words(&mut host, &stranger);
-        assert!(said.contains(reason), "{bytes:02x?}: {said:?}");
-        assert_eq!(said.is_empty(), reason.is_empty(), "{said:?}");
+        let text = last_words(&mut host, &stranger);
+        assert!(text.contains(reason), "{bytes:02x?}: {text:?}");
+        assert_eq!(text.is_empty(), reason.is_empty(), "{text:?}");
     }
     assert_eq!(open_of(&passed), open);
     host.assert_open();

@@ -14,7 +14,7 @@ use nvmeof_rdma::{
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const BUFFERS: usize = 64;
 const LEN: usize = 128 << 10;
 /// Number of posted receives, and of each kind of work.
@@ -100,7 +100,7 @@ impl Player {
         while self.qp.is_none() {
             self.call(addr);
             while self.qp.is_none() && self.closed.is_none() {
-                self.turn();
+                self.poll_once();
             }
             if self.closed.take().is_some() {
                 self.forget_failure();
@@ -212,7 +212,7 @@ impl Player {
     }
 
     /// Submits, polls and handles events, or sleeps.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn poll_once(&mut self) {
         if !self.look() {
             self.sleep();
         }
@@ -221,7 +221,7 @@ impl Player {
     /// Submits, polls and handles events. Returns whether there was any progress.
     pub(crate) fn look(&mut self) -> bool {
         let now = self.start.elapsed();
-        assert!(now < PATIENCE, "waited in vain");
+        assert!(now < TIMEOUT, "waited in vain");
         self.provider.submit(now);
         let mut events = Vec::new();
         let worked = self.provider.poll(now, &mut events);
@@ -242,8 +242,8 @@ impl Player {
     fn sleep(&mut self) {
         let now = self.start.elapsed();
         let left = self.provider.next_deadline();
-        let left = left.map(|at| at.saturating_sub(now).min(PATIENCE));
-        let ms = left.unwrap_or(PATIENCE).as_micros().div_ceil(1000);
+        let left = left.map(|at| at.saturating_sub(now).min(TIMEOUT));
+        let ms = left.unwrap_or(TIMEOUT).as_micros().div_ceil(1000);
         let mut fds = [PollFd::new(
             self.provider.wait_fd().unwrap(),
             PollFlags::POLLIN,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_rdma_conformance::{End, Fabric};
+use nvmeof_rdma_conformance::{Endpoint, Fabric};
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 
@@ -67,10 +67,10 @@ impl SimFabric {
     }
 }
 
-pub(crate) fn ip(end: End) -> IpAddr {
+pub(crate) fn ip(end: Endpoint) -> IpAddr {
     let last = match end {
-        End::A => 1,
-        End::B => 2,
+        Endpoint::A => 1,
+        Endpoint::B => 2,
     };
     Ipv4Addr::new(10, 0, 0, last).into()
 }
@@ -94,10 +94,13 @@ impl Fabric for SimFabric {
             (self.wrap)(self.net.endpoint(ip(end), config))
         };
         let crc = self.seed % 4;
-        (make(End::A, crc == 1 || crc == 3), make(End::B, crc >= 2))
+        (
+            make(Endpoint::A, crc == 1 || crc == 3),
+            make(Endpoint::B, crc >= 2),
+        )
     }
 
-    fn addr(&self, end: End) -> Address {
+    fn addr(&self, end: Endpoint) -> Address {
         SocketAddr::new(ip(end), 0).into()
     }
 

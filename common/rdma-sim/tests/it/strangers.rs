@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::fabric::SimFabric;
 use nvmeof_rdma::{CloseReason, Event};
-use nvmeof_rdma_conformance::End::B;
+use nvmeof_rdma_conformance::Endpoint::B;
 use nvmeof_rdma_conformance::Rig;
 use nvmeof_rdma_layers::Dice;
 use nvmeof_rdma_sim::SimStreams;

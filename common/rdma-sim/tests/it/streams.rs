@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::ListenError;
 use nvmeof_rdma_layers::OneIn;
-use nvmeof_rdma_sim::{SimChances, SimConfig, SimNet, SimStreams, Trouble};
+use nvmeof_rdma_sim::{NetworkFault, SimChances, SimConfig, SimNet, SimStreams};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -183,12 +183,12 @@ fn close_with_unread_bytes_is_reset() {
 #[test]
 fn cut_delays_everything_until_healed() {
     let mut ends = ends(4, SimConfig::default());
-    ends.net.inject(Trouble::Cut(B, A));
+    ends.net.inject(NetworkFault::Cut(B, A));
     let sent = ends.a.send(ends.at_a, &[IoSlice::new(&[1; 900])]).unwrap();
     ends.a.close(ends.at_a);
     ends.net.advance(Duration::from_secs(3600));
     assert!(poll(&mut ends.b).is_empty());
-    ends.net.inject(Trouble::Heal(A, B));
+    ends.net.inject(NetworkFault::Heal(A, B));
     assert!(is_ready(&poll(&mut ends.b), ends.at_b));
     let (bytes, stopped) = drain(&mut ends.b, ends.at_b);
     assert_eq!((bytes.len(), stopped), (sent, None));
@@ -197,17 +197,17 @@ fn cut_delays_everything_until_healed() {
 #[test]
 fn connections_are_refused_reset_and_half_closed() {
     let mut ends = ends(5, SimConfig::default());
-    ends.net.inject(Trouble::HalfClose(A, B));
+    ends.net.inject(NetworkFault::HalfClose(A, B));
     while ends.net.advance_to_next(None) {}
     assert_eq!(drain(&mut ends.b, ends.at_b), (vec![], None));
     assert_eq!(drain(&mut ends.a, ends.at_a).1, Some(ErrorKind::WouldBlock));
-    ends.net.inject(Trouble::Reset(A, B));
+    ends.net.inject(NetworkFault::Reset(A, B));
     while ends.net.advance_to_next(None) {}
     for (streams, id) in [(&mut ends.a, ends.at_a), (&mut ends.b, ends.at_b)] {
         assert_eq!(drain(streams, id).1, Some(ErrorKind::ConnectionReset));
     }
     let (_, addr) = ends.b.listen(SocketAddr::new(B, 0).into()).unwrap();
-    ends.net.inject(Trouble::Refuse(B, 1));
+    ends.net.inject(NetworkFault::Refuse(B, 1));
     poll(&mut ends.a);
     for refused in [true, false] {
         ends.a.connect(addr).unwrap();

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::fabric::{SimFabric, ip};
 use nvmeof_rdma::{CloseReason, Event, Provider, QpId, Rights, Work, WorkKind};
-use nvmeof_rdma_conformance::End::{A, B};
+use nvmeof_rdma_conformance::Endpoint::{A, B};
 use nvmeof_rdma_conformance::{Link, Rig, check_pattern};
 use nvmeof_rdma_layers::{OneIn, Trace, TraceLog};
-use nvmeof_rdma_sim::{SimChances, SimNet, Trouble};
+use nvmeof_rdma_sim::{NetworkFault, SimChances, SimNet};
 
 /// Runs `test` on the networks of some seeds. Seeds that are not multiples of 4 use
 /// checksums.
@@ -26,7 +26,7 @@ fn on_seeds(seeds: impl Iterator<Item = u64>, test: impl Fn(&mut Rig<'_>, &SimNe
         let mut rig = Rig::new(&mut fabric);
         test(&mut rig, &net);
         net.set_chances(SimChances::default());
-        net.inject(Trouble::Heal(ip(A), ip(B)));
+        net.inject(NetworkFault::Heal(ip(A), ip(B)));
         rig.finish();
     }
 }
@@ -54,7 +54,7 @@ fn reset_closes_both_sides() {
         for _ in 0..net.now().subsec_nanos() % 16 {
             rig.step();
         }
-        net.inject(Trouble::Reset(ip(A), ip(B)));
+        net.inject(NetworkFault::Reset(ip(A), ip(B)));
         for end in [A, B] {
             let reason = rig.closed(end, link.at(end));
             let network = matches!(reason, CloseReason::Network { .. } | CloseReason::Peer);
@@ -70,14 +70,14 @@ fn healed_cut_loses_nothing() {
     on_seeds(0..8, |rig, net| {
         let link = rig.link();
         rig.assert_alive(link);
-        net.inject(Trouble::Cut(ip(A), ip(B)));
+        net.inject(NetworkFault::Cut(ip(A), ip(B)));
         rig[B].recv(link.b, 1, 64);
         rig[A].send(link.a, 2, 64);
         rig.settle();
         net.advance(Duration::from_secs(60));
         rig.settle();
         assert_eq!(rig[B].outstanding_recvs(link.b), 1);
-        net.inject(Trouble::Heal(ip(A), ip(B)));
+        net.inject(NetworkFault::Heal(ip(A), ip(B)));
         rig.message(B, link.b, 2, 64);
     });
 }
@@ -88,7 +88,7 @@ fn connection_across_cut_is_closed() {
         let link = rig.link();
         rig[A].recv(link.a, 1, 64);
         let before = net.now();
-        net.inject(Trouble::Cut(ip(A), ip(B)));
+        net.inject(NetworkFault::Cut(ip(A), ip(B)));
         // One side waits until its bytes are sent, the other sent none.
         let waiting = rig[A].buf(64);
         let waiting = rig[A].expose(link.a, waiting, Rights::REMOTE_READ);
@@ -107,7 +107,7 @@ fn connection_across_cut_is_closed() {
 fn handshake_across_cut_times_out() {
     on_seeds(0..8, |rig, net| {
         rig.listening();
-        net.inject(Trouble::Cut(ip(A), ip(B)));
+        net.inject(NetworkFault::Cut(ip(A), ip(B)));
         let a = rig.call();
         rig[A].recv(a, 1, 64);
         let reason = rig.closed(A, a);
@@ -119,7 +119,7 @@ fn handshake_across_cut_times_out() {
 fn refused_connection_is_network_failure() {
     on_seeds(0..4, |rig, net| {
         rig.listening();
-        net.inject(Trouble::Refuse(ip(B), 2));
+        net.inject(NetworkFault::Refuse(ip(B), 2));
         for _ in 0..2 {
             let a = rig.call();
             let reason = rig.closed(A, a);
@@ -136,7 +136,7 @@ fn half_close_ends_connection() {
         let link = rig.link();
         rig[A].recv(link.a, 1, 64);
         rig[B].recv(link.b, 1, 64);
-        net.inject(Trouble::HalfClose(ip(B), ip(A)));
+        net.inject(NetworkFault::HalfClose(ip(B), ip(A)));
         assert_eq!(rig.closed(A, link.a), CloseReason::Peer);
         rig.closed(B, link.b);
     });
@@ -309,7 +309,7 @@ fn same_seed_yields_same_trace() {
                 rig.step();
             }
         }
-        net.inject(Trouble::Reset(ip(A), ip(B)));
+        net.inject(NetworkFault::Reset(ip(A), ip(B)));
         rig.finish();
         (net.now(), log.lines())
     };

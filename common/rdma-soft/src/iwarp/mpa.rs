@@ -219,7 +219,7 @@ impl Reads {
     /// the Write nevertheless, and the initiator has to end the connection (error "no
     /// matching RTR").
     #[must_use]
-    pub fn answer(&self, ird: u32, ord: u32) -> Self {
+    pub fn reply(&self, ird: u32, ord: u32) -> Self {
         let read = self.peer_to_peer && self.rtr_read && !self.rtr_write;
         Self {
             peer_to_peer: self.peer_to_peer,
@@ -293,11 +293,11 @@ mod tests {
             (false, true, (false, true)),
             (false, false, (true, false)),
         ] {
-            let answer = ask(write, read).answer(4, 4);
-            assert!(answer.peer_to_peer && !answer.rtr_empty);
-            assert_eq!((answer.rtr_write, answer.rtr_read), picked);
+            let reply = ask(write, read).reply(4, 4);
+            assert!(reply.peer_to_peer && !reply.rtr_empty);
+            assert_eq!((reply.rtr_write, reply.rtr_read), picked);
         }
-        assert_eq!(Reads::new(9, 9).answer(4, 5), Reads::new(4, 5));
+        assert_eq!(Reads::new(9, 9).reply(4, 5), Reads::new(4, 5));
     }
 
     proptest! {

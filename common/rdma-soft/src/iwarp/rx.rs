@@ -91,7 +91,7 @@ enum State {
 }
 
 /// A complete FPDU.
-struct Whole<'a> {
+struct CompleteFpdu<'a> {
     header: Header,
     /// Bytes of MPA length and header.
     own: usize,
@@ -103,7 +103,7 @@ struct Whole<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Whole<'a> {
+impl<'a> CompleteFpdu<'a> {
     /// The first FPDU of `bytes`. `None` if it is incomplete or has an invalid header.
     #[inline(always)]
     fn split(bytes: &'a [u8]) -> Option<Self> {
@@ -258,8 +258,8 @@ impl Rx {
         if self.carried > 0 {
             return Ok(bytes);
         }
-        while let Some(whole) = Whole::split(bytes) {
-            let Whole { header, crc, .. } = &whole;
+        while let Some(whole) = CompleteFpdu::split(bytes) {
+            let CompleteFpdu { header, crc, .. } = &whole;
             let checked = match self.check_crc {
                 true => check_crc(*crc, crc::of(whole.covered)),
                 false => Ok(()),

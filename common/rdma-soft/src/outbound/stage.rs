@@ -1,6 +1,6 @@
 //! Framing of work and responses.
 
-use nvmeof_rdma::{Answer, Inline, RemoteKey, RemoteSlice, Tag, Work, WorkKind};
+use nvmeof_rdma::{Inline, RemoteKey, RemoteSlice, Tag, Work, WorkKind, WriteAndSend};
 
 use super::frames::{Done, NO_HEAD, Payload, Source};
 use super::message::Message;
@@ -32,16 +32,16 @@ impl Outbound {
     }
 
     /// Queues a Write and its Send, which become one entry if both can be framed immediately.
-    pub(crate) fn post_response(&mut self, tag: Tag, answer: Answer) {
-        if answer.local.len() > self.limit.tagged || !self.is_free() {
-            return self.wait(answer.into_works().map(|work| (tag, work)));
+    pub(crate) fn post_response(&mut self, tag: Tag, reply: WriteAndSend) {
+        if reply.local.len() > self.limit.tagged || !self.is_free() {
+            return self.wait(reply.into_works().map(|work| (tag, work)));
         }
-        let Answer {
+        let WriteAndSend {
             local,
             remote,
             head,
             invalidate,
-        } = answer;
+        } = reply;
         let number = self.next_number();
         let payload = Payload {
             source: Source::Work(number),

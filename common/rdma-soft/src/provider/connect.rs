@@ -308,7 +308,7 @@ impl<S: Streams> SoftRdma<S> {
         };
         let reads = conn
             .peer_reads
-            .map_or(Reads::new(ird, ord), |asked| asked.answer(ird, ord));
+            .map_or(Reads::new(ird, ord), |asked| asked.reply(ird, ord));
         put_frame(conn, frame, reads, private_data);
     }
 

@@ -77,11 +77,11 @@ impl Raw {
     /// Establishes the connection of the stream.
     fn establish(&mut self) -> QpId {
         self.send(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
-        self.turn();
+        self.poll_once();
         let qp = self.request().qp;
         self.provider.prepare(qp, &CONFIG).unwrap();
         self.provider.accept(qp, &PrivateData::empty()).unwrap();
-        self.turn();
+        self.poll_once();
         assert!(matches!(self.events.remove(0), Event::Established { .. }));
         assert_eq!(self.receive().len(), FRAME_LEN + 4);
         qp
@@ -111,7 +111,7 @@ impl Raw {
         received.is_ok_and(|count| count == 0)
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         while self.provider.poll(self.now, &mut self.events) {}
     }
 
@@ -144,7 +144,7 @@ impl Raw {
         let buf = raw.pool.take().unwrap();
         raw.provider.post_recv(qp, Tag(1), buf).unwrap();
         raw.send(bytes);
-        raw.turn();
+        raw.poll_once();
         assert_eq!(raw.terminate(), code);
         assert!(raw.ended());
         match raw.reason() {
@@ -245,13 +245,13 @@ fn reply_has_revision_of_request() {
     ] {
         let mut raw = Raw::passive(SoftConfig::default());
         raw.send(&request(revision, flags, reads, b"hello"));
-        raw.turn();
+        raw.poll_once();
         let asked = raw.request();
         assert_eq!(&*asked.private_data, b"hello");
         raw.provider.prepare(asked.qp, &CONFIG).unwrap();
         let private_data = PrivateData::new(b"yes").unwrap();
         raw.provider.accept(asked.qp, &private_data).unwrap();
-        raw.turn();
+        raw.poll_once();
         let bytes = raw.receive();
         let (frame, answered) = reply(&bytes);
         assert_eq!(
@@ -272,7 +272,7 @@ fn linux_host_connects() {
     asks.extend_from_slice(&[0, 0, 0, 0, 0x20, 0, 0x1f, 0]);
     asks.resize(56, 0);
     raw.send(&asks);
-    raw.turn();
+    raw.poll_once();
     let asked = raw.request();
     assert_eq!((asked.reads_in, asked.reads_out), (0, 128));
     assert_eq!(*asked.private_data, asks[24..]);
@@ -281,7 +281,7 @@ fn linux_host_connects() {
     raw.provider.post_recv(asked.qp, Tag(3), buf).unwrap();
     let private_data = PrivateData::empty();
     raw.provider.accept(asked.qp, &private_data).unwrap();
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.receive()[16..], [0x10, 2, 0, 4, 0, 2, 0, 2]);
     let mut command = vec![0x7f, 0x40, 0, 0, 1, 0, 0, 0];
     command.resize(64, 0x55);
@@ -291,7 +291,7 @@ fn linux_host_connects() {
     frame.extend_from_slice(&[0; 4]);
     assert_eq!(frame.len(), 88);
     raw.send(&frame);
-    raw.turn();
+    raw.poll_once();
     match raw.events.pop() {
         Some(Event::Received(received)) => {
             assert_eq!((received.len, received.tag), (64, Tag(3)));
@@ -312,7 +312,7 @@ fn unsupported_request_is_rejected() {
     ] {
         let mut raw = Raw::passive(SoftConfig::default());
         raw.send(&bytes);
-        raw.turn();
+        raw.poll_once();
         assert!(raw.events.is_empty(), "{:?}", raw.events);
         assert!(reply(&raw.receive()).0.reject);
         assert!(raw.ended());
@@ -326,7 +326,7 @@ fn connection_without_valid_request_is_closed() {
     for bytes in [b"GET / HTTP/1.0\r\n\r\n".to_vec(), too_long] {
         let mut raw = Raw::passive(SoftConfig::default());
         raw.send(&bytes);
-        raw.turn();
+        raw.poll_once();
         assert!(raw.ended() && raw.events.is_empty());
     }
 }
@@ -337,7 +337,7 @@ fn data_before_reply_end_connection() {
     let mut bytes = request(1, 0, None, b"");
     bytes.extend(untagged(Opcode::SEND, 0, 1, b"too soon"));
     raw.send(&bytes);
-    raw.turn();
+    raw.poll_once();
     assert!(matches!(raw.reason(), CloseReason::PeerFault(_)));
 }
 
@@ -353,10 +353,10 @@ fn responder_sends_nothing_before_first_frame() {
         solicited: false,
     };
     raw.provider.post(qp, Tag(2), work).unwrap();
-    raw.turn();
+    raw.poll_once();
     assert!(raw.receive().is_empty() && raw.events.is_empty());
     raw.send(&untagged(Opcode::SEND, 0, 1, b"go"));
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.receive().len(), 28);
     assert_eq!(raw.events.len(), 2);
 }
@@ -409,14 +409,14 @@ fn operations_without_payload_check_no_key() {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     raw.send(&tagged(Opcode::WRITE, 0xdead, b""));
     raw.send(&untagged(Opcode::READ_REQUEST, 1, 1, &read_request(0)));
-    raw.turn();
+    raw.poll_once();
     assert!(raw.events.is_empty());
     let answer = raw.receive();
     let header = Header::parse(&answer[..16]).unwrap();
     assert_eq!((header.opcode, header.payload), (Opcode::READ_RESPONSE, 0));
     assert_eq!(header.kind, Kind::Tagged { stag: 9, to: 0 });
     raw.provider.disconnect(qp);
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.reason(), CloseReason::Local);
 }
 
@@ -439,7 +439,7 @@ fn reads_above_negotiated_number_are_a_fault() {
     };
     // In one call, so that none is completed before the third arrives.
     raw.send(&[request(1), request(2), request(3)].concat());
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.terminate(), codes::DDP_NO_BUFFER);
     assert!(raw.provider.withdraw(slice.key).is_ok());
 }
@@ -448,7 +448,7 @@ fn reads_above_negotiated_number_are_a_fault() {
 fn terminate_is_described() {
     let (mut raw, _) = Raw::running(SoftConfig::default());
     raw.send(&untagged(Opcode::TERMINATE, 2, 1, &[0x11, 0x01, 0, 0]));
-    raw.turn();
+    raw.poll_once();
     let reason = raw.reason();
     assert!(matches!(&reason, CloseReason::Terminated(fault) if fault.code == codes::DDP_BOUNDS));
     assert!(reason.to_string().contains("base or bounds"), "{reason}");
@@ -462,7 +462,7 @@ fn end_inside_frame_is_a_fault() {
             raw.send(bytes);
         }
         raw.peer.shutdown_send(raw.stream);
-        raw.turn();
+        raw.poll_once();
         match raw.reason() {
             CloseReason::Peer => assert!(good),
             CloseReason::PeerFault(fault) => {
@@ -480,11 +480,11 @@ fn oldest_silent_connection_is_closed() {
     let mut raw = Raw::passive(config);
     let mut streams = vec![raw.stream];
     for _ in 0..3 {
-        raw.turn();
+        raw.poll_once();
         raw.stream = raw.peer.connect(addr()).unwrap();
         streams.push(raw.stream);
     }
-    raw.turn();
+    raw.poll_once();
     let ended: Vec<bool> = streams
         .into_iter()
         .map(|stream| {
@@ -499,13 +499,13 @@ fn oldest_silent_connection_is_closed() {
 fn silent_peer_times_out() {
     let mut raw = Raw::passive(SoftConfig::default());
     raw.send(b"MPA ID");
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.provider.next_deadline(), Some(Duration::from_secs(10)));
     raw.now = Duration::from_secs(9);
-    raw.turn();
+    raw.poll_once();
     assert!(!raw.ended());
     raw.now = Duration::from_secs(10);
-    raw.turn();
+    raw.poll_once();
     assert!(raw.ended() && raw.events.is_empty());
     assert_eq!(raw.provider.next_deadline(), None);
 }
@@ -544,14 +544,14 @@ proptest! {
                 if raw.peer.send(raw.stream, &[IoSlice::new(piece)]).is_err() {
                     break;
                 }
-                raw.turn();
+                raw.poll_once();
             }
             let described: Vec<String> = raw.events.iter().map(|event| match event {
                 Event::Received(received) => format!("{:?} {:?}", received.len, received.outcome),
                 other => format!("{other:?}"),
             }).collect();
             raw.provider.disconnect(qp);
-            raw.turn();
+            raw.poll_once();
             raw.events.clear();
             assert_eq!(raw.pool.available(), 8);
             described

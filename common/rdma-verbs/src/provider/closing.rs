@@ -197,7 +197,7 @@ impl Verbs {
             return;
         };
         flush(&mut conn, events);
-        self.stop_drawing(&conn);
+        self.detach_srq(&conn);
         let reason = conn.reason.take().unwrap_or(CloseReason::Local);
         let reason = match self.device_of(&conn) {
             Some((device, number)) => found_by(reason, device, number),

@@ -23,8 +23,8 @@ use crate::retired::Retired;
 use crate::siw;
 use crate::sizes;
 use crate::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, Drawn, INLINE,
-    ProtectionDomain, QpParts, QpSizes, RecvChain, SendChain,
+    CmEvent, CmEventKind, CmId, ConnectParams, Context, ContextKey, INLINE, ProtectionDomain,
+    QpParts, QpSizes, RecvChain, SendChain, SrqHandle,
 };
 use crate::words::{Refusal, accept_reason, network, of_device, refusal, set_up_reason};
 
@@ -315,7 +315,7 @@ impl Verbs {
                 let gone = io::ErrorKind::NetworkUnreachable.into();
                 return Err(call("creating a queue pair")(gone));
             }
-            Some(_) => adapter.drawn(),
+            Some(_) => adapter.srq_handle(),
             None => None,
         };
         let draws = drawn.is_some();
@@ -324,7 +324,7 @@ impl Verbs {
         };
         adapter.users += 1;
         if let Some(receives) = adapter.receives.as_mut().filter(|_| draws) {
-            receives.draws(conn.cm.qp_number(), qp);
+            receives.add_user(conn.cm.qp_number(), qp);
         }
         conn.link = Some(Link {
             room,
@@ -408,13 +408,13 @@ impl Verbs {
             reads_in,
             reads_out,
             at,
-            counted,
+            guard,
         } = request;
         cm.set_token(id.0);
         let peer = cm.peer_addr().unwrap_or(at);
         let mut conn = Conn::new(id, cm, peer, Phase::Requested);
         conn.listener = Some(listener);
-        conn.counted = counted;
+        conn.guard = guard;
         conn.asked = (reads_in, reads_out);
         let deadline = self.now + self.config.handshake;
         Self::set_deadline(&mut self.deadlines, &mut conn, Some(deadline));
@@ -577,9 +577,9 @@ fn make_qp(
     id: AdapterId,
     conn: &mut Conn,
     pd: Arc<ProtectionDomain>,
-    drawn: Option<Drawn>,
+    drawn: Option<SrqHandle>,
     internal: u32,
-) -> Result<Option<(Room, sizes::Made)>, VerbsError> {
+) -> Result<Option<(Room, sizes::CreatedQp)>, VerbsError> {
     let (sends, recvs) = (conn.config.sends, conn.config.recvs);
     let wanted = QpSizes {
         sends: sends + internal,

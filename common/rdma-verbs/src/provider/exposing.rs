@@ -136,7 +136,7 @@ impl Verbs {
         let domain = adapter.shared.as_ref().ok_or(ExposeError::Closed)?;
         let shared = domain.region_of(buf).ok_or(ExposeError::NotRegistered)?;
         let once = adapter.windows_once();
-        let region = match once.then(|| narrow(domain, shared, buf)) {
+        let region = match once.then(|| register_exact(domain, shared, buf)) {
             None => Arc::clone(shared),
             Some(Ok(region)) => region,
             Some(Err(error)) => {
@@ -304,14 +304,14 @@ impl Verbs {
             this.exposed.get(&key)?.may_go_back().then_some(())
         });
         if closed.is_none() {
-            self.cut_off(qp, not_acknowledged());
+            self.abort_immediately(qp, not_acknowledged());
         }
         let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
         if matches!(exposure.access, Access::Region { .. }) {
             self.withdrawn.add(key);
         }
         if let Err(error) = self.close_access(exposure.access) {
-            self.cut_off(qp, not_closed(&error));
+            self.abort_immediately(qp, not_closed(&error));
         }
         Ok(exposure.buf)
     }
@@ -330,7 +330,7 @@ impl Verbs {
 
     /// Ends a queue pair immediately, because a key could not be invalidated: when it is
     /// destroyed its peer can access nothing, whatever keys exist.
-    fn cut_off(&mut self, qp: QpId, reason: CloseReason) {
+    fn abort_immediately(&mut self, qp: QpId, reason: CloseReason) {
         self.fail_own(qp, reason);
         let mut events = std::mem::take(&mut self.later);
         self.end_all(&mut events);
@@ -487,7 +487,11 @@ fn free_key(window: &MemoryWindow, exposed: &KeyMap<Exposure>) -> u32 {
 }
 
 /// Registers exactly the exposed bytes, for a window of its own.
-fn narrow(domain: &Domain, shared: &MemoryRegion, buf: &Buf) -> io::Result<Arc<MemoryRegion>> {
+fn register_exact(
+    domain: &Domain,
+    shared: &MemoryRegion,
+    buf: &Buf,
+) -> io::Result<Arc<MemoryRegion>> {
     let offset = if buf.is_empty() {
         0
     } else {

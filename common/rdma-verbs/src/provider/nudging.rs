@@ -45,9 +45,9 @@ impl Verbs {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
-        let heard = conn.recvs.came_back() > 0;
+        let received = conn.recvs.returned() > 0;
         let quiet = conn.phase == Phase::Running && conn.sends.is_empty();
-        if heard || !quiet {
+        if received || !quiet {
             return;
         }
         let (addr, key) = (0, NO_KEY);

@@ -210,7 +210,7 @@ impl Verbs {
                 self.lose_adapter(AdapterId(index));
                 return;
             }
-            event::SRQ_ERR => self.lose_shared(AdapterId(index), event.srq),
+            event::SRQ_ERR => self.srq_failed(AdapterId(index), event.srq),
             event::PORT_ACTIVE => tracing::info!(device = name, port = event.port, "port is up"),
             event::PORT_ERR => tracing::warn!(device = name, port = event.port, "port is down"),
             _ => {}
@@ -229,7 +229,7 @@ impl Verbs {
         if event.event == event::COMM_EST {
             self.establish_by_message(qp, events);
         } else if event.event == event::LAST_WQE {
-            self.took_last(qp);
+            self.on_last_receive(qp);
         } else if let Some(reason) = event_reason(event.event) {
             self.fail_own(qp, reason);
         }

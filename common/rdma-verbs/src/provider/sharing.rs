@@ -10,7 +10,7 @@ use nvmeof_rdma::{Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag,
 use super::Verbs;
 use super::closing::received;
 use crate::adapter::{Adapter, AdapterId};
-use crate::conn::{Conn, Draw, Phase};
+use crate::conn::{Conn, Phase, SrqUse};
 use crate::shared::Shared;
 use crate::sys::{SrqKey, WorkCompletion};
 use crate::words::of_device;
@@ -47,7 +47,7 @@ impl Verbs {
         }
         let shared = receives.is;
         if let Some(conn) = self.conns.get_mut(qp) {
-            conn.draws = Some(Draw { of: id, recvs });
+            conn.draws = Some(SrqUse { of: id, recvs });
         }
         Some(shared)
     }
@@ -125,7 +125,7 @@ impl Verbs {
         let Some(receives) = self.receives_of(id) else {
             return;
         };
-        let qp = receives.drawer(wc.qp);
+        let qp = receives.user(wc.qp);
         let item = receives.take(wc.id);
         let (Some(qp), Some(mut item)) = (qp, item) else {
             tracing::error!(
@@ -149,7 +149,7 @@ impl Verbs {
             return false;
         };
         let awaited = conn.draws.filter(|_| conn.was_connected && !conn.drew_last);
-        let Some(Draw { of: id, .. }) = awaited else {
+        let Some(SrqUse { of: id, .. }) = awaited else {
             return false;
         };
         let there = |one: &Adapter| !one.gone;
@@ -166,7 +166,7 @@ impl Verbs {
 
     /// The device takes no more receives for a queue pair, or the time for its report has
     /// passed.
-    pub(super) fn took_last(&mut self, qp: QpId) {
+    pub(super) fn on_last_receive(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
@@ -179,7 +179,7 @@ impl Verbs {
     }
 
     /// A shared receive queue failed: queue pairs that use it get no message any more.
-    pub(super) fn lose_shared(&mut self, id: AdapterId, which: Option<SrqKey>) {
+    pub(super) fn srq_failed(&mut self, id: AdapterId, which: Option<SrqKey>) {
         let Some(receives) = self.receives_of(id) else {
             return;
         };
@@ -187,7 +187,7 @@ impl Verbs {
             // It belongs to another thread.
             return;
         }
-        let drawers: Vec<QpId> = receives.drawers().collect();
+        let drawers: Vec<QpId> = receives.users().collect();
         for qp in drawers {
             let text = "the device stopped the shared receive queue";
             self.fail(qp, of_device(io::ErrorKind::ConnectionAborted, text));
@@ -196,8 +196,8 @@ impl Verbs {
 
     /// Removes a destroyed queue pair, of which no completion is left. The last one that uses
     /// the queue destroys it, with the posted receives.
-    pub(super) fn stop_drawing(&mut self, conn: &Conn) {
-        let Some(Draw { of, recvs }) = conn.draws else {
+    pub(super) fn detach_srq(&mut self, conn: &Conn) {
+        let Some(SrqUse { of, recvs }) = conn.draws else {
             return;
         };
         let Some(adapter) = self.adapter(of) else {

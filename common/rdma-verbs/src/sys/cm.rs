@@ -14,7 +14,7 @@ use super::raw::{
     self, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
     ibv_qp_type, rdma_cm_id, rdma_conn_param, rdma_port_space,
 };
-use super::{CompletionQueue, ContextKey, Drawn, ProtectionDomain, check, last_error};
+use super::{CompletionQueue, ContextKey, ProtectionDomain, SrqHandle, check, last_error};
 
 /// Objects from which a queue pair is created.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct QpParts {
     pub(crate) pd: Arc<ProtectionDomain>,
     pub(crate) cq: Arc<CompletionQueue>,
     /// The shared receive queue, if it uses one.
-    pub(crate) drawn: Option<Drawn>,
+    pub(crate) drawn: Option<SrqHandle>,
 }
 
 /// Identifies an id as long as it exists.
@@ -190,15 +190,15 @@ impl CmId {
 
     /// Allows binding the address although connections of a closed listener still use it.
     pub(crate) fn set_reuse_addr(&self) -> io::Result<()> {
-        self.switch_on(raw::OPTION_ID_REUSEADDR)
+        self.enable_option(raw::OPTION_ID_REUSEADDR)
     }
 
     /// Restricts an IPv6 address to IPv6, whatever `net.ipv6.bindv6only` says.
     pub(crate) fn set_only_v6(&self) -> io::Result<()> {
-        self.switch_on(raw::OPTION_ID_AFONLY)
+        self.enable_option(raw::OPTION_ID_AFONLY)
     }
 
-    fn switch_on(&self, name: i32) -> io::Result<()> {
+    fn enable_option(&self, name: i32) -> io::Result<()> {
         let mut on: libc::c_int = 1;
         let len = size_of::<libc::c_int>();
         self.set_option(name, (&raw mut on).cast(), len)

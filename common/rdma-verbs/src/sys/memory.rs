@@ -415,15 +415,15 @@ mod tests {
             stride: 64 << 20,
             lead: 0,
         };
-        for (said, failed) in [(0, false), (libc::EIO, false), (libc::EBUSY, true)] {
-            SAID.store(said, Ordering::Relaxed);
+        for (message, failed) in [(0, false), (libc::EIO, false), (libc::EBUSY, true)] {
+            SAID.store(message, Ordering::Relaxed);
             let pool = Pool::new(layout, Pages::Normal).unwrap();
             let region = MemoryRegion::local(&pd, pool.region(), None, false).unwrap();
             let addr = pool.region().addr();
             drop(pool);
             assert!(is_mapped(addr), "as long as it is registered");
-            assert_eq!(region.close().is_err(), failed, "{said}");
-            assert_eq!(is_mapped(addr), failed, "{said}");
+            assert_eq!(region.close().is_err(), failed, "{message}");
+            assert_eq!(is_mapped(addr), failed, "{message}");
         }
     }
 }

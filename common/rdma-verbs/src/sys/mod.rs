@@ -29,7 +29,7 @@ pub(crate) use context::{Context, ContextKey, DeviceAttr, DeviceEvent, PortAttr}
 pub(crate) use library::Missing;
 pub(crate) use memory::{MemoryRegion, MemoryWindow, Piece, ProtectionDomain};
 pub(crate) use raw::{event, status};
-pub(crate) use srq::{Drawn, SharedReceiveQueue, SrqKey};
+pub(crate) use srq::{SharedReceiveQueue, SrqHandle, SrqKey};
 
 /// Whether the libraries can be loaded.
 pub(crate) fn available() -> Result<(), Missing> {

@@ -22,7 +22,7 @@ pub(crate) struct SrqKey(pub(super) usize);
 
 /// The shared receive queue of a queue pair, and its completion queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Drawn {
+pub(crate) struct SrqHandle {
     pub(crate) srq: Arc<SharedReceiveQueue>,
     pub(crate) cq: Arc<CompletionQueue>,
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use nvmeof_rdma::{CloseReason, Rights};
-use nvmeof_rdma_conformance::End::{A, B};
+use nvmeof_rdma_conformance::Endpoint::{A, B};
 use nvmeof_rdma_conformance::{check_pattern, run};
 use nvmeof_rdma_verbs::DeviceKind;
 

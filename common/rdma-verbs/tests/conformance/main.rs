@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Limits, Provider};
-use nvmeof_rdma_conformance::{Deviations, End, Fabric};
+use nvmeof_rdma_conformance::{Deviations, Endpoint, Fabric};
 use nvmeof_rdma_verbs::{DeviceKind, VerbsConfig, device_for_local};
 
 struct Device {
@@ -89,7 +89,7 @@ impl Fabric for Device {
         (a, b)
     }
 
-    fn addr(&self, _end: End) -> Address {
+    fn addr(&self, _end: Endpoint) -> Address {
         SocketAddr::new(self.addr, 0).into()
     }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use nvmeof_rdma_conformance::{End::B, Rig, run};
+use nvmeof_rdma_conformance::{Endpoint::B, Rig, run};
 
 use super::device;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use nvmeof_rdma::{CloseReason, Event, Limits, PrivateData, Provider, QpConfig, QpId};
-use nvmeof_rdma_conformance::{End::A, Rig, run};
+use nvmeof_rdma_conformance::{Endpoint::A, Rig, run};
 use nvmeof_rdma_verbs::{DeviceKind, Verbs, VerbsConfig};
 
 use super::device;
@@ -180,7 +180,7 @@ fn closed_connection_frees_slot_when_destroyed() {
         provider.connect(addr, &sizes, &PrivateData::empty(), start.elapsed())
     };
     let mut events = Vec::new();
-    let mut turn = |provider: &mut Verbs| {
+    let mut poll_once = |provider: &mut Verbs| {
         provider.poll(start.elapsed(), &mut events);
         events
             .drain(..)
@@ -188,18 +188,18 @@ fn closed_connection_frees_slot_when_destroyed() {
     };
     let first = connect(&mut provider).expect("there is a free slot");
     while mute.stream.is_none() {
-        assert!(!turn(&mut provider), "it closed by itself");
+        assert!(!poll_once(&mut provider), "it closed by itself");
         mute.stream = mute.listener.accept().ok().map(|(stream, _)| stream);
     }
     let stream = mute.stream.as_ref().unwrap();
     stream.set_nonblocking(true).unwrap();
     provider.disconnect(first);
-    while !turn(&mut provider) {}
+    while !poll_once(&mut provider) {}
     let full = connect(&mut provider).unwrap_err().to_string();
     assert!(full.contains("all 1 entries"), "{full}");
     while let Err(error) = connect(&mut provider) {
         assert!(error.to_string().contains("all 1 entries"), "{error}");
-        assert!(!turn(&mut provider), "there is nothing to close");
+        assert!(!poll_once(&mut provider), "there is nothing to close");
     }
     assert!(mute.is_at_its_end());
 }

@@ -142,7 +142,7 @@ fn batch_takes_few_system_calls_with_fixed_buffers() {
     ring.register_regions([pool.region()]);
     let file = ring.add_file(tempfile::tempfile().unwrap()).unwrap();
     let mut done = Vec::new();
-    for turn in 0..4 {
+    for round in 0..4 {
         let before = ring.counts();
         for tag in 0..63 {
             let buf = pool.take().unwrap();
@@ -150,7 +150,7 @@ fn batch_takes_few_system_calls_with_fixed_buffers() {
             ring.write(tag, file, tag * 4096, buf, mode).unwrap();
         }
         let after = ring.counts();
-        assert_eq!((after.operations, after.not_fixed), ((turn + 1) * 63, 0));
+        assert_eq!((after.operations, after.not_fixed), ((round + 1) * 63, 0));
         // Seven batches of eight while they are started, and the last seven operations.
         assert_eq!(after.enters, before.enters + 7);
         ring.submit().unwrap();
@@ -238,7 +238,7 @@ fn polled_file_without_poll_queues_fails_reads_only() {
     }
     assert!(ring.remove_file(polled).unwrap().is_some());
     let refused = ring.read(1, polled, 0, pool.take().unwrap()).unwrap_err();
-    assert_eq!(refused.why, crate::Why::UnknownFile);
+    assert_eq!(refused.why, crate::RefusalReason::UnknownFile);
     drop(refused);
     let again = ring.add_polled_file(tempfile::tempfile().unwrap()).unwrap();
     ring.read(5, again, 0, pool.take().unwrap()).unwrap();

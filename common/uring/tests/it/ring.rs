@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::FallocateFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
-use nvmeof_uring::{Done, FileId, Mode, Ring, RingConfig, Why, WriteMode};
+use nvmeof_uring::{Done, FileId, Mode, RefusalReason, Ring, RingConfig, WriteMode};
 
 const STRIDE: usize = 4096;
 
@@ -120,8 +120,11 @@ fn operations_beyond_ring_size_are_refused() {
     let refused = ring
         .write(99, file, 0, filled(&pool, 99), WriteMode::Normal)
         .unwrap_err();
-    assert_eq!((refused.why, refused.back[0]), (Why::Full, 99));
-    assert_eq!(ring.fsync(98, file, true).unwrap_err().why, Why::Full);
+    assert_eq!((refused.why, refused.back[0]), (RefusalReason::Full, 99));
+    assert_eq!(
+        ring.fsync(98, file, true).unwrap_err().why,
+        RefusalReason::Full
+    );
 
     let mut done = wait(&mut ring, 16);
     done.sort_by_key(|done| done.tag);
@@ -244,7 +247,10 @@ fn removed_file_is_unknown_and_its_operations_complete() {
     let (other, _other_write) = pipe(&mut ring);
     assert_ne!(other, id, "the place is used again, the id is not");
     let refused = ring.read(2, id, 0, filled(&pool, 5)).unwrap_err();
-    assert_eq!((refused.why, refused.back[0]), (Why::UnknownFile, 5));
+    assert_eq!(
+        (refused.why, refused.back[0]),
+        (RefusalReason::UnknownFile, 5)
+    );
     write.write_all(b"x").unwrap();
     let done = one(&mut ring);
     assert_eq!((done.tag, done.result), (1, Ok(1)));

@@ -210,7 +210,7 @@ impl Job {
             if progress {
                 self.reap(now, &mut done, &mut tally, shared)?;
             }
-            self.pause(polling.turned(progress, now), &mut polling);
+            self.pause(polling.after_iteration(progress, now), &mut polling);
         }
         tally.time = now - begin;
         blocking::close(&mut self.queue, self.start);

@@ -191,13 +191,13 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.lines().count(), 4);
-        for (bytes, said) in [
+        for (bytes, message) in [
             (812.0, "812.0 B"),
             (1536.0, "1.5 KiB"),
             (3.0 * 1024.0 * 1024.0, "3.0 MiB"),
             (2e12, "1862.6 GiB"),
         ] {
-            assert_eq!(binary(bytes), said);
+            assert_eq!(binary(bytes), message);
         }
         assert_eq!(
             (short(812.4), short(45_200.0), short(1.3e6)),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_initiator_core::{
-    Answer, Ask, Command, ControllerInfo, Direction, IoLimits, KeepAlive, KeepAliveStep, Next,
-    Setup, SetupConfig, Shutdown, admin,
+    Ask, Command, CommandCompletion, ControllerInfo, Direction, IoLimits, KeepAlive, KeepAliveStep,
+    Next, Setup, SetupConfig, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
@@ -98,7 +98,7 @@ impl AdminQueue {
             cntlid: 0,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            whose: QpOwner::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
+            owner: QpOwner::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;
@@ -256,12 +256,12 @@ impl AdminQueue {
     }
 
     fn on_step_done(&mut self, call: &Done, now: Duration) {
-        let answer = match &call.result {
-            Ok(result) => Answer {
+        let completion = match &call.result {
+            Ok(result) => CommandCompletion {
                 status: Status::SUCCESS,
                 result: *result,
             },
-            Err(Error::Command(error)) => Answer {
+            Err(Error::Command(error)) => CommandCompletion {
                 status: error.status,
                 result: error.result,
             },
@@ -271,13 +271,13 @@ impl AdminQueue {
         match &mut self.phase {
             Phase::Setup(setup) => {
                 let data = call.buf.as_deref().unwrap_or_default();
-                if let Err(error) = setup.handle_completion(now, answer, data) {
+                if let Err(error) = setup.handle_completion(now, completion, data) {
                     let addr = self.connection.addr();
                     self.connection.fail_with(Error::setup(addr, 0, error));
                 }
             }
             Phase::Shutdown(shutdown) => {
-                let result = answer.status.is_success().then_some(answer.result);
+                let result = completion.status.is_success().then_some(completion.result);
                 shutdown.handle_completion(now, result);
             }
             Phase::Ready | Phase::Over => {}

@@ -12,7 +12,7 @@ use nvmeof_rdma::{
 
 use super::association::Association;
 use super::call::Done;
-use super::transfer::{Flight, Transfers};
+use super::transfer::{InFlightCommand, Transfers};
 use crate::error::{Error, Lost, LostCause, MachineError};
 
 /// Sizes and times of a connection.
@@ -33,7 +33,7 @@ pub struct ConnectionConfig {
     /// Time-out of connecting.
     pub connect_timeout: Duration,
     /// Host, subsystem and queue, for the log.
-    pub whose: QpOwner,
+    pub owner: QpOwner,
 }
 
 /// A queue pair to a controller: sends commands, receives responses, exposes memory and
@@ -56,7 +56,7 @@ pub struct Connection {
     addr: Address,
     qid: u16,
     state: State,
-    queue: Queue<Flight>,
+    queue: Queue<InFlightCommand>,
     transfers: Transfers,
     /// Buffer for events of the provider, kept between polls.
     events: Vec<Event>,
@@ -128,7 +128,7 @@ impl Connection {
         let qp = provider
             .connect(addr, &qp_config, &private_data, now)
             .map_err(|error| Error::cannot_connect(addr, &error))?;
-        provider.set_owner(qp, config.whose.clone());
+        provider.set_owner(qp, config.owner.clone());
         for number in 0..u64::from(size) {
             let Some(buf) = replies.take() else { break };
             provider
@@ -303,8 +303,8 @@ impl Connection {
         self.provider.rest();
     }
 
-    pub(super) fn parts(&mut self) -> Parts<'_> {
-        Parts {
+    pub(super) fn parts(&mut self) -> SendContext<'_> {
+        SendContext {
             provider: &mut *self.provider,
             qp: self.qp,
             queue: &mut self.queue,
@@ -401,7 +401,7 @@ impl Connection {
             let text = "a response invalidates a memory key that is not its command's";
             return self.fail(LostCause::Protocol(text.to_owned()));
         }
-        flight.answer = Some(response.answer);
+        flight.completion = Some(response.completion);
         if flight.sent {
             self.finish(response.cid, done);
         }
@@ -417,7 +417,7 @@ impl Connection {
             return;
         };
         flight.sent = true;
-        let answered = flight.answer.is_some();
+        let answered = flight.completion.is_some();
         if let Some(buf) = completion.buf {
             let transfer = flight.transfer;
             self.transfers.give_back(transfer, buf);
@@ -493,10 +493,10 @@ const CLOSING: Duration = Duration::from_secs(10);
 const READS_IN: u32 = 128;
 
 /// What sending commands needs of a connection.
-pub(super) struct Parts<'a> {
+pub(super) struct SendContext<'a> {
     pub(super) provider: &'a mut dyn Provider,
     pub(super) qp: QpId,
-    pub(super) queue: &'a mut Queue<Flight>,
+    pub(super) queue: &'a mut Queue<InFlightCommand>,
     pub(super) transfers: &'a mut Transfers,
     pub(super) command_timeout: Duration,
     pub(super) posted: &'a mut bool,

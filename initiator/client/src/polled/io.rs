@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
-use nvmeof_initiator_core::{Answer, ControllerInfo, IoLimits, Names, QueueShape};
+use nvmeof_initiator_core::{CommandCompletion, ControllerInfo, IoLimits, Names, QueueShape};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
 use nvmeof_wire::Status;
@@ -76,7 +76,7 @@ impl IoQueue {
             cntlid: info.cntlid,
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
-            whose: QpOwner::of_host(
+            owner: QpOwner::of_host(
                 &config.names.hostnqn.to_string(),
                 &config.names.subnqn.to_string(),
                 shape.qid,
@@ -308,19 +308,19 @@ impl IoQueue {
     }
 
     fn on_connect_done(&mut self, call: &Done) {
-        let answer = match &call.result {
-            Ok(result) => Answer {
+        let completion = match &call.result {
+            Ok(result) => CommandCompletion {
                 status: Status::SUCCESS,
                 result: *result,
             },
-            Err(Error::Command(error)) => Answer {
+            Err(Error::Command(error)) => CommandCompletion {
                 status: error.status,
                 result: error.result,
             },
             // The connection is lost, and has the reason.
             Err(_) => return,
         };
-        match check_connect(&self.names, self.shape, answer) {
+        match check_connect(&self.names, self.shape, completion) {
             Ok(_cntlid) => self.phase = Phase::Ready,
             Err(error) => {
                 let addr = self.connection.addr();

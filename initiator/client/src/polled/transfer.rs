@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Answer, Cid, CommandError, Direction, IoLimits, Payload};
+use nvmeof_initiator_core::{Cid, CommandCompletion, CommandError, Direction, IoLimits, Payload};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ExposeError, Inline, PostError, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
@@ -13,12 +13,12 @@ use nvmeof_wire::{Sqe, Status};
 use slab::Slab;
 
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
-use super::connection::{Connection, Parts};
+use super::connection::{Connection, SendContext};
 use crate::Error;
 
 /// A command in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightCommand {
     /// The call it belongs to.
     pub(super) transfer: usize,
     /// The key that the controller was requested to invalidate.
@@ -26,7 +26,7 @@ pub(super) struct Flight {
     /// Whether the send of the capsule has completed.
     pub(super) sent: bool,
     /// The response, once received.
-    pub(super) answer: Option<Answer>,
+    pub(super) completion: Option<CommandCompletion>,
     /// First block and number of blocks of this part of a split call.
     part: (u64, u64),
 }
@@ -97,7 +97,7 @@ impl Connection {
     }
 }
 
-impl Parts<'_> {
+impl SendContext<'_> {
     fn submit(
         &mut self,
         mut call: Call,
@@ -260,11 +260,11 @@ impl Parts<'_> {
         };
         let part = transfer.next_part();
         let (payload, key) = transfer.payload(part);
-        let flight = Flight {
+        let flight = InFlightCommand {
             transfer: index,
             key,
             sent: false,
-            answer: None,
+            completion: None,
             part,
         };
         let Ok(cid) = self.queue.begin(flight, deadline) else {
@@ -337,7 +337,7 @@ impl Transfers {
     }
 
     /// The name of a command in flight.
-    pub(super) fn name(&self, flight: &Flight) -> &'static str {
+    pub(super) fn name(&self, flight: &InFlightCommand) -> &'static str {
         let transfer = self.calls.get(flight.transfer);
         transfer.map_or("a command", |transfer| transfer.name(flight.part))
     }
@@ -346,7 +346,7 @@ impl Transfers {
     /// command.
     pub(super) fn part_done(
         &mut self,
-        flight: &Flight,
+        flight: &InFlightCommand,
         provider: &mut dyn Provider,
         done: &mut Vec<Done>,
     ) -> Result<(), &'static str> {
@@ -354,8 +354,8 @@ impl Transfers {
             return Ok(());
         };
         transfer.outstanding -= 1;
-        if let Some(answer) = flight.answer {
-            transfer.note(flight.part, answer);
+        if let Some(completion) = flight.completion {
+            transfer.note(flight.part, completion);
         }
         if transfer.outstanding > 0 || !transfer.is_all_sent() {
             return Ok(());
@@ -458,25 +458,25 @@ impl Transfer {
     }
 
     /// Records the completion of the command of a part.
-    fn note(&mut self, part: (u64, u64), answer: Answer) {
-        if !answer.status.is_success() {
-            self.note_failure(part, answer);
+    fn note(&mut self, part: (u64, u64), completion: CommandCompletion) {
+        if !completion.status.is_success() {
+            self.note_failure(part, completion);
         } else if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
-            *result = answer.result;
+            *result = completion.result;
         }
     }
 
     /// Of several failures, the one with the lowest block is kept.
     #[cold]
-    fn note_failure(&mut self, part: (u64, u64), answer: Answer) {
+    fn note_failure(&mut self, part: (u64, u64), completion: CommandCompletion) {
         let place = match &self.work {
             Work::Single(command) => command.place(),
             Work::Blocks(blocks) => Some(blocks.place(part.0, part.1)),
         };
         let error = CommandError {
             command: self.name(part),
-            status: answer.status,
-            result: answer.result,
+            status: completion.status,
+            result: completion.result,
             place,
         };
         let earlier = match &self.result {

@@ -90,16 +90,16 @@ impl Scene {
         };
         while !scene.io.is_ready() {
             assert!(!scene.io.is_closed(), "{:?}", scene.io.error());
-            scene.turn();
+            scene.poll_once();
         }
         // The target maps the host's memory meanwhile.
         for _ in 0..50 {
-            scene.turn();
+            scene.poll_once();
         }
         scene
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         self.now += STEP;
         self.target.poll(self.now);
         self.admin.poll(self.now, &mut self.done);
@@ -127,13 +127,13 @@ fn calls_complete_without_memory_that_the_target_keeps() {
     let asked = scene.now;
     scene.read(0);
     while scene.target.kept.is_empty() {
-        scene.turn();
+        scene.poll_once();
     }
     scene.target.manners.keeps = false;
     scene.target.manners.silent = true;
     scene.read(1);
     while !scene.io.is_closed() {
-        scene.turn();
+        scene.poll_once();
         let waited = scene.now - asked;
         assert!(waited < Duration::from_secs(20), "it waits for ever");
         // Memory that the target still writes to is not reused; other calls get their buffers
@@ -176,12 +176,12 @@ fn calls_return_memory_that_the_target_releases_in_time() {
     scene.read(0);
     let asked = scene.now;
     while scene.now - asked < COMMAND_TIMEOUT + Duration::from_secs(5) {
-        scene.turn();
+        scene.poll_once();
     }
     assert!(scene.done.is_empty(), "the target may still write there");
     scene.target.kept.clear();
     while scene.done.is_empty() {
-        scene.turn();
+        scene.poll_once();
         assert!(scene.now - asked < Duration::from_secs(20));
     }
     let call = scene.done.pop().unwrap();

@@ -74,7 +74,7 @@ impl World {
         AdminQueue::connect(self.provider(), self.addr, config, self.net.now()).unwrap()
     }
 
-    fn turn(&mut self, until: Option<Duration>) {
+    fn poll_once(&mut self, until: Option<Duration>) {
         let mut busy = true;
         while busy && self.alive {
             busy = self.target.poll(self.net.now());
@@ -90,7 +90,7 @@ impl World {
         while admin.info().is_none() {
             assert!(!admin.is_closed(), "{:?}", admin.error());
             while admin.poll(self.net.now(), &mut done) {}
-            self.turn(admin.next_deadline());
+            self.poll_once(admin.next_deadline());
         }
         admin
     }
@@ -127,7 +127,7 @@ impl World {
                 return None;
             }
             while io.poll(self.net.now(), &mut done) {}
-            self.turn(io.next_deadline());
+            self.poll_once(io.next_deadline());
         }
         Some(io)
     }
@@ -144,7 +144,7 @@ impl World {
         while done.len() < count {
             while io.poll(self.net.now(), &mut done) {}
             if done.len() < count {
-                self.turn(io.next_deadline());
+                self.poll_once(io.next_deadline());
             }
         }
         done.sort_by_key(|call| call.user);
@@ -299,7 +299,7 @@ fn batch_is_submitted_until_the_queue_is_full() {
     assert_eq!(left, [4, 5], "in their order");
     // They are sent without a poll.
     while world.target.served.len() < 4 {
-        world.turn(None);
+        world.poll_once(None);
     }
     assert_eq!(io.submit_batch(&mut calls, world.net.now()).unwrap(), 0);
     world.ended(&mut io, 4);
@@ -444,7 +444,7 @@ fn crash_of_target_ends_all_calls() {
         }
         io.submit_now(start);
         for _ in 0..seed {
-            world.turn(None);
+            world.poll_once(None);
         }
         world.target.hang_up();
         let done = world.ended(&mut io, 8);
@@ -472,7 +472,7 @@ fn unexpected_response_breaks_the_queue() {
 
 #[test]
 fn refusals_reach_the_caller_in_words() {
-    for (manners, said) in [
+    for (manners, message) in [
         (
             Manners {
                 connect: crate::fake::refused(nvmeof_wire::fabrics::InvalidParameter::InData(256)),
@@ -501,10 +501,10 @@ fn refusals_reach_the_caller_in_words() {
         let mut done = Vec::new();
         while !admin.is_closed() {
             while admin.poll(world.net.now(), &mut done) {}
-            world.turn(admin.next_deadline());
+            world.poll_once(admin.next_deadline());
         }
         let error = admin.error().unwrap().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
 }
 
@@ -516,7 +516,7 @@ fn refused_connection_is_reported() {
     let mut done = Vec::new();
     while !admin.is_closed() {
         while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
+        world.poll_once(admin.next_deadline());
     }
     let error = admin.error().unwrap().to_string();
     assert!(
@@ -537,7 +537,7 @@ fn shutdown_is_requested_and_awaited() {
     admin.shutdown(world.net.now(), Duration::from_secs(5));
     while !admin.is_closed() {
         while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
+        world.poll_once(admin.next_deadline());
     }
     assert!(world.target.shut_down);
     assert!(done.is_empty());

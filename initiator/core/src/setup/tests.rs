@@ -77,7 +77,7 @@ impl Controller {
         }
     }
 
-    fn answer(&mut self, step: Step) -> (Status, u64, Vec<u8>) {
+    fn completion(&mut self, step: Step) -> (Status, u64, Vec<u8>) {
         let ok = |result| (Status::SUCCESS, result, Vec::new());
         match step {
             Step::Connect => (self.connect.0, self.connect.1, Vec::new()),
@@ -109,9 +109,9 @@ impl Controller {
                 Next::Send(ask) => {
                     sent.push(ask.command.name());
                     assert!(matches!(setup.poll(now), Next::Pending));
-                    let (status, result, data) = self.answer(setup.step);
-                    let answer = Answer { status, result };
-                    if let Err(error) = setup.handle_completion(now, answer, &data) {
+                    let (status, result, data) = self.completion(setup.step);
+                    let completion = CommandCompletion { status, result };
+                    if let Err(error) = setup.handle_completion(now, completion, &data) {
                         return (sent, Err(error));
                     }
                 }
@@ -220,8 +220,8 @@ fn refusals_have_cause_and_remedy() {
         };
         let error = controller.error();
         assert!(error.to_string().contains(cause), "{error}");
-        let said = error.remedy().unwrap();
-        assert!(said.contains(remedy), "{said}");
+        let message = error.remedy().unwrap();
+        assert!(message.contains(remedy), "{message}");
     }
 }
 

@@ -18,7 +18,7 @@ use nvmeof_rdma::explain;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use nvmeof_atomic_file::{Readers, replace};
+use nvmeof_atomic_file::{ReadAccess, replace};
 use nvmeof_target_api::{
     CallError, Caller, DocumentIn, DocumentOut, Edit, EditsIn, ForgetIn, HostIn, LostOut,
     OutcomeOut, Resize, SavedOut, StatusOut,
@@ -148,7 +148,7 @@ enum Failed {
 
 /// Time limit of a request: a change waits for every reactor, a drain for commands in
 /// flight.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 impl Ctl {
     /// Runs the command. Exit status: 0 success, 1 failure, 2 usage error or
@@ -262,7 +262,7 @@ impl Ctl {
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(&self.socket, PATIENCE)
+        Caller::new(&self.socket, TIMEOUT)
     }
 
     fn get<T: DeserializeOwned>(
@@ -270,8 +270,8 @@ impl Ctl {
         path: &str,
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), Failed> {
-        let answer = self.caller().ask(Method::GET, path, None)?;
-        self.print(answer, text)
+        let reply = self.caller().ask(Method::GET, path, None)?;
+        self.print(reply, text)
     }
 
     fn post<T: DeserializeOwned>(
@@ -280,25 +280,25 @@ impl Ctl {
         body: &Value,
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), Failed> {
-        let answer = self.caller().ask(Method::POST, path, Some(body))?;
-        self.print(answer, text)
+        let reply = self.caller().ask(Method::POST, path, Some(body))?;
+        self.print(reply, text)
     }
 
     fn print<T: DeserializeOwned>(
         &self,
-        answer: Value,
+        reply: Value,
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), Failed> {
         if self.output_format == Format::Json {
-            print::out_json(&answer);
+            print::out_json(&reply);
         } else {
-            print::out(&text(&self.parsed(answer)?));
+            print::out(&text(&self.parsed(reply)?));
         }
         Ok(())
     }
 
-    fn parsed<T: DeserializeOwned>(&self, answer: Value) -> Result<T, Failed> {
-        serde_json::from_value(answer).map_err(|error| Failed::File {
+    fn parsed<T: DeserializeOwned>(&self, reply: Value) -> Result<T, Failed> {
+        serde_json::from_value(reply).map_err(|error| Failed::File {
             file: self.socket.clone(),
             why: format!("unexpected response, perhaps of another version: {error}"),
         })
@@ -307,8 +307,8 @@ impl Ctl {
     /// Writes the served configuration to a file with the rights of the caller, not those of
     /// the target.
     fn save_to(&self, file: &Path, force: bool) -> Result<(), Failed> {
-        let answer = self.caller().ask(Method::GET, "/v1/document", None)?;
-        let text = answer
+        let reply = self.caller().ask(Method::GET, "/v1/document", None)?;
+        let text = reply
             .get("text")
             .and_then(Value::as_str)
             .unwrap_or_default();
@@ -319,7 +319,7 @@ impl Ctl {
         if !force && file.exists() {
             return Err(wrong("exists already; --force replaces it".to_owned()));
         }
-        let replaced = replace(file, text.as_bytes(), Readers::Everybody);
+        let replaced = replace(file, text.as_bytes(), ReadAccess::Everybody);
         replaced.map_err(|error| wrong(explain(&error)))?;
         let saved = json!({ "file": file.display().to_string() });
         self.print(saved, |saved: &SavedOut| {

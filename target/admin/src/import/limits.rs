@@ -41,7 +41,7 @@ struct Served {
 /// Old and new limit of one object of the file.
 struct Limited<'a> {
     /// The place in the file.
-    place: &'a str,
+    location: &'a str,
     was: i64,
     is: i64,
 }
@@ -103,7 +103,7 @@ impl Imported {
         };
         let usual = self.most_queues();
         let all = self.subsystems.iter().map(|it| Limited {
-            place: &it.place,
+            location: &it.location,
             was: it.queues,
             is: configured_queues(it).unwrap_or(usual).into(),
         });
@@ -117,7 +117,7 @@ impl Imported {
             less: "fewer are not possible",
         };
         let all = self.ports.iter().map(|it| Limited {
-            place: &it.place,
+            location: &it.location,
             was: it.queue_size,
             is: entries(it).into(),
         });
@@ -133,7 +133,7 @@ impl Imported {
             less: "another port accepts that many, and the limit is the same for all ports",
         };
         let all = self.ports.iter().map(|it| Limited {
-            place: &it.place,
+            location: &it.location,
             was: it.max_transfer.into(),
             is: most,
         });
@@ -157,18 +157,21 @@ impl Served {
     fn report<'a>(&self, all: impl Iterator<Item = Limited<'a>>, report: &mut Report) {
         let mut others: BTreeMap<(i64, i64), Vec<&str>> = BTreeMap::new();
         for one in all.filter(|one| one.was != one.is) {
-            others.entry((one.was, one.is)).or_default().push(one.place);
+            others
+                .entry((one.was, one.is))
+                .or_default()
+                .push(one.location);
         }
-        for ((was, is), places) in others {
-            let [first, more @ ..] = places.as_slice() else {
+        for ((was, is), locations) in others {
+            let [first, more @ ..] = locations.as_slice() else {
                 continue;
             };
-            let place = format!("{first}.{}", self.key);
+            let location = format!("{first}.{}", self.key);
             let mut what = format!("{was} {} become {is}", self.of_what);
             if !more.is_empty() {
                 what = format!("{what}, in {} more places too", more.len());
             }
-            report.note(&place, &what, &self.remedy(was, is));
+            report.note(&location, &what, &self.remedy(was, is));
         }
     }
 

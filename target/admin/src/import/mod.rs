@@ -4,11 +4,11 @@
 //! Each item that cannot be imported is reported with a remedy. An item that is not
 //! understood never extends the access of hosts.
 
-mod disks;
 mod limits;
 mod ports;
 mod report;
 mod saved;
+mod store_probe;
 mod subsystems;
 #[cfg(test)]
 mod tests;
@@ -27,11 +27,11 @@ use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
 
 use crate::complain;
-use disks::Disks;
 use nvmeof_target_config::{Config, on_unusual_names};
 use ports::{Port, Referral};
 use report::Report;
 use saved::Object;
+use store_probe::Probe;
 use subsystems::Subsystem;
 
 /// Longest file in bytes. One with ten thousand namespaces has a third of it.
@@ -154,7 +154,7 @@ impl Import {
 
     fn import(&self) -> Result<(String, Report), ImportError> {
         let bytes = read(&self.file)?;
-        let (text, report) = converted(&self.file, &bytes, Disks(&disks::kind))?;
+        let (text, report) = converted(&self.file, &bytes, Probe(&store_probe::kind))?;
         if let Some(output) = &self.output {
             write_new(output, &text).map_err(|error| ImportError::Write {
                 path: output.clone(),
@@ -194,7 +194,7 @@ impl Import {
 }
 
 /// Converts the content of a file.
-fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Report), ImportError> {
+fn converted(path: &Path, bytes: &[u8], probe: Probe<'_>) -> Result<(String, Report), ImportError> {
     let path = || path.to_owned();
     let saved: Value = serde_json::from_slice(bytes).map_err(|error| ImportError::Json {
         path: path(),
@@ -204,7 +204,7 @@ fn converted(path: &Path, bytes: &[u8], disks: Disks<'_>) -> Result<(String, Rep
         return Err(ImportError::Spdk { path: path() });
     }
     let mut report = Report::default();
-    let imported = convert(&saved, disks, &mut report);
+    let imported = convert(&saved, probe, &mut report);
     let imported = imported.ok_or_else(|| ImportError::Nothing { path: path() })?;
     let text = text::of(&imported);
     check(&text, &mut report);
@@ -223,8 +223,8 @@ fn is_spdk(saved: &Value) -> bool {
 /// file system is not accessed.
 #[must_use]
 pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
-    let nothing = |_: &Path| disks::Kind::Unknown;
-    let (text, report) = converted(Path::new("nvmet.json"), bytes, Disks(&nothing)).ok()?;
+    let nothing = |_: &Path| store_probe::Kind::Unknown;
+    let (text, report) = converted(Path::new("nvmet.json"), bytes, Probe(&nothing)).ok()?;
     Some((text, report.losses()))
 }
 
@@ -246,7 +246,7 @@ fn check(text: &str, report: &mut Report) {
 }
 
 /// `None`: there are neither ports nor subsystems.
-fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Imported> {
+fn convert(saved: &Value, probe: Probe<'_>, report: &mut Report) -> Option<Imported> {
     let known = |key| saved.get(key).is_some_and(Value::is_array);
     if !known("ports") && !known("subsystems") {
         return None;
@@ -254,7 +254,7 @@ fn convert(saved: &Value, disks: Disks<'_>, report: &mut Report) -> Option<Impor
     let mut root = Object::new(String::new(), saved, report)?;
     let discovery = subsystems::read_discovery(&mut root, report);
     let (ports, referrals) = ports::read(&mut root, report);
-    let subsystems = subsystems::read(&mut root, disks, report);
+    let subsystems = subsystems::read(&mut root, probe, report);
     subsystems::read_hosts(&mut root, report);
     root.finish(report);
     let mut imported = Imported {
@@ -282,18 +282,18 @@ impl Imported {
             if !reached {
                 let what = "no imported port exports it";
                 let remedy = "it is left out, so that other ports do not export it";
-                report.lost(&subsystem.place, what, remedy);
+                report.lost(&subsystem.location, what, remedy);
             }
             reached
         });
         let known: BTreeSet<&str> = self.subsystems.iter().map(|it| it.nqn.as_str()).collect();
         self.ports.retain_mut(|port| {
-            let place = format!("{}.subsystems", port.place);
+            let location = format!("{}.subsystems", port.location);
             port.subsystems.retain(|nqn| {
                 let is_known = known.contains(nqn.as_str());
                 if !is_known {
                     let what = format!("there is no subsystem {}", report::quoted(nqn));
-                    report.lost(&place, &what, "add it");
+                    report.lost(&location, &what, "add it");
                 }
                 is_known
             });

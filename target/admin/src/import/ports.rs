@@ -15,8 +15,8 @@ pub(super) const IN_CAPSULE: u32 = 4096;
 /// An imported port.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Port {
-    /// The place in the file.
-    pub(super) place: String,
+    /// The location in the file.
+    pub(super) location: String,
     pub(super) id: u16,
     /// The IP address, with the interface if it is link-local.
     pub(super) traddr: String,
@@ -96,7 +96,7 @@ struct Parameters {
 }
 
 /// The address of a port or referral.
-struct Reached {
+struct ParsedAddress {
     traddr: IpAddr,
     /// The interface of a link-local address.
     interface: Option<String>,
@@ -114,8 +114,8 @@ pub(super) fn read(root: &mut Object<'_>, report: &mut Report) -> (Vec<Port>, Ve
             .iter()
             .find(|other| (&other.traddr, other.trsvcid) == (&port.traddr, port.trsvcid));
         if let Some(twin) = twin {
-            let what = format!("has the address of {}", twin.place);
-            report.lost(&port.place, &what, "one port serves both");
+            let what = format!("has the address of {}", twin.location);
+            report.lost(&port.location, &what, "one port serves both");
             continue;
         }
         for referral in referrals_of(&mut object, report) {
@@ -147,9 +147,9 @@ fn number_port_zero(ports: &mut [Port], report: &mut Report) {
     // nvmet has one folder for each number, so at most one port is 0.
     if let Some(port) = ports.iter_mut().find(|port| port.id == 0) {
         port.id = free;
-        let place = format!("{}.portid", port.place);
+        let location = format!("{}.portid", port.location);
         report.note(
-            &place,
+            &location,
             &format!("0 is not a port ID of this target; the port becomes {free}"),
             "",
         );
@@ -157,13 +157,13 @@ fn number_port_zero(ports: &mut [Port], report: &mut Report) {
 }
 
 fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
-    let place = object.own_place().to_owned();
+    let location = object.own_location().to_owned();
     let subsystems = object.texts("subsystems", report);
     let mut addr = object.object("addr", report);
     let reached = reached(&mut addr, report);
     addr.skip(&["portid"]);
     addr.finish(report);
-    let Reached {
+    let ParsedAddress {
         traddr,
         interface,
         trsvcid,
@@ -174,7 +174,7 @@ fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
     };
     if subsystems.is_empty() {
         let what = "has no subsystem, so nvmet does not listen there";
-        report.note(&place, what, "the port is left out");
+        report.note(&location, what, "the port is left out");
         return None;
     }
     let id = port_id(object, report);
@@ -192,7 +192,7 @@ fn port(object: &mut Object<'_>, report: &mut Report) -> Option<Port> {
         max_transfer,
         ana: ana_groups(object, report),
         subsystems,
-        place,
+        location,
     })
 }
 
@@ -200,15 +200,15 @@ fn port_id(object: &mut Object<'_>, report: &mut Report) -> Option<u16> {
     let id = object.number("portid", report);
     let checked = id.and_then(|id| u16::try_from(id).ok());
     if checked.is_none() {
-        let place = object.place("portid");
-        report.lost(&place, "is not a port ID", "set a port ID of 0 to 65535");
+        let location = object.location("portid");
+        report.lost(&location, "is not a port ID", "set a port ID of 0 to 65535");
     }
     checked
 }
 
 /// The address of a port or a referral; `None`, and a remark, if it cannot be used with
 /// RDMA.
-fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
+fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<ParsedAddress> {
     let trtype = addr.text("trtype", report).unwrap_or_default();
     let adrfam = addr.text("adrfam", report).unwrap_or_default();
     let traddr = addr.text("traddr", report).unwrap_or_default();
@@ -222,7 +222,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
         );
         let remedy = "a [[port]] at this address serves hosts without RDMA devices too, with \
                       software iWARP; connect them with the transport rdma";
-        report.lost(&addr.place("trtype"), &what, remedy);
+        report.lost(&addr.location("trtype"), &what, remedy);
         return None;
     }
     let adrfam_known = ["ipv4", "ipv6", ""];
@@ -232,7 +232,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     {
         let what = format!("address family {} is not supported", quoted(&adrfam));
         let remedy = "give the interface an IP address (IPoIB)";
-        report.lost(&addr.place("adrfam"), &what, remedy);
+        report.lost(&addr.location("adrfam"), &what, remedy);
         return None;
     }
     // Brackets as in a URL.
@@ -250,7 +250,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
             true => format!("write its address, which `getent ahosts {traddr}` prints"),
             false => "write an IP address".to_owned(),
         };
-        report.lost(&addr.place("traddr"), &what, &remedy);
+        report.lost(&addr.location("traddr"), &what, &remedy);
         return None;
     };
     let service = match trsvcid.as_str() {
@@ -260,7 +260,7 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     let Some(trsvcid) = service else {
         let what = format!("{} is not a port number", quoted(&trsvcid));
         report.lost(
-            &addr.place("trsvcid"),
+            &addr.location("trsvcid"),
             &what,
             "set a port number of 1 to 65535",
         );
@@ -269,9 +269,9 @@ fn reached(addr: &mut Object<'_>, report: &mut Report) -> Option<Reached> {
     if treq == "required" {
         let what = "secure channels are not supported";
         let remedy = "restrict the network to hosts that may see the data (docs/security.md)";
-        report.lost(&addr.place("treq"), what, remedy);
+        report.lost(&addr.location("treq"), what, remedy);
     }
-    Some(Reached {
+    Some(ParsedAddress {
         traddr: ip,
         interface,
         trsvcid,
@@ -294,7 +294,7 @@ fn parameters(object: &mut Object<'_>, report: &mut Report) -> Parameters {
     let queue_size = queue.filter(|it| *it >= 0).unwrap_or(KERNEL_ENTRIES);
     let max_transfer = transfer(param.number("mdts", report));
     if param.switch("pi_enable", report) == Some(true) {
-        no_protection(&param.place("pi_enable"), report);
+        no_protection(&param.location("pi_enable"), report);
     }
     param.finish(report);
     Parameters {
@@ -308,7 +308,7 @@ fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     const DEFAULT: i64 = IN_CAPSULE as i64;
     /// The maximum of this target.
     const MOST: i64 = 64 << 10;
-    let place = param.place("inline_data_size");
+    let location = param.location("inline_data_size");
     let wanted = param.number("inline_data_size", report)?;
     if wanted < 0 || wanted == DEFAULT {
         return None;
@@ -317,7 +317,7 @@ fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     if taken != wanted {
         let what = format!("{wanted} bytes become {taken}");
         report.note(
-            &place,
+            &location,
             &what,
             "the size must be a multiple of 16, at most 64 KiB",
         );
@@ -325,16 +325,16 @@ fn in_capsule(param: &mut Object<'_>, report: &mut Report) -> Option<u32> {
     if taken > DEFAULT {
         let what = "with more than 4 KiB of in-capsule data a command has one descriptor only";
         let remedy = "remove in_capsule and max_descriptors if hosts use lists of descriptors";
-        report.note(&place, what, remedy);
+        report.note(&location, what, remedy);
     }
     u32::try_from(taken).ok()
 }
 
 /// Reports protection information, which is not supported.
-pub(super) fn no_protection(place: &str, report: &mut Report) {
+pub(super) fn no_protection(location: &str, report: &mut Report) {
     let what = "protection information (T10 PI) is not supported";
     let remedy = "format devices without metadata before they are served";
-    report.lost(place, what, remedy);
+    report.lost(location, what, remedy);
 }
 
 fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, AnaState> {
@@ -342,7 +342,7 @@ fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, Ana
     for mut group in object.objects("ana_groups", report) {
         let id = group.number("grpid", report);
         let mut ana = group.object("ana", report);
-        let place = ana.place("state");
+        let location = ana.location("state");
         let word = ana.text("state", report).unwrap_or_default();
         ana.finish(report);
         group.finish(report);
@@ -356,12 +356,12 @@ fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, Ana
                 groups.insert(id, AnaState::Inaccessible);
                 let what = format!("{} is not an ANA state", quoted(&word));
                 report.lost(
-                    &place,
+                    &location,
                     &what,
                     "the group is inaccessible until a state is set",
                 );
             }
-            (None, _) => report.lost(&place, "has no ANA group", "set a grpid"),
+            (None, _) => report.lost(&location, "has no ANA group", "set a grpid"),
         }
     }
     groups
@@ -370,16 +370,16 @@ fn ana_groups(object: &mut Object<'_>, report: &mut Report) -> BTreeMap<u32, Ana
 fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
     let mut found = Vec::new();
     for mut referral in object.objects("referrals", report) {
-        let place = referral.own_place().to_owned();
+        let location = referral.own_location().to_owned();
         let enabled = referral.switch("enable", report);
         referral.skip(&["name"]);
         let mut addr = referral.object("addr", report);
-        let place_of_id = addr.place("portid");
+        let id_location = addr.location("portid");
         let number = addr.number("portid", report);
         let port_id = number.and_then(|id| u16::try_from(id).ok());
         if number.is_some() && port_id.is_none() {
             let remedy = "set the port_id of the referral, 1 to 65535";
-            report.lost(&place_of_id, "is not a port ID", remedy);
+            report.lost(&id_location, "is not a port ID", remedy);
         }
         let reached = reached(&mut addr, report);
         addr.finish(report);
@@ -387,10 +387,10 @@ fn referrals_of(object: &mut Object<'_>, report: &mut Report) -> Vec<Referral> {
         match (reached, enabled) {
             (Some(_), Some(false)) => {
                 let remedy = "add a [[referral]] to report it to hosts";
-                report.note(&place, "is not enabled", remedy);
+                report.note(&location, "is not enabled", remedy);
             }
             (
-                Some(Reached {
+                Some(ParsedAddress {
                     traddr, trsvcid, ..
                 }),
                 _,

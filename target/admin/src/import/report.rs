@@ -24,7 +24,7 @@ pub(super) enum Weight {
 pub(super) struct Remark {
     pub(super) weight: Weight,
     /// The place in the file, such as `ports[0].addr.trtype`.
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) what: String,
     /// The remedy.
     pub(super) remedy: String,
@@ -51,22 +51,22 @@ impl Default for Report {
 }
 
 impl Report {
-    pub(super) fn lost(&mut self, place: &str, what: &str, remedy: &str) {
-        self.add(Weight::Lost, place, what, remedy);
+    pub(super) fn lost(&mut self, location: &str, what: &str, remedy: &str) {
+        self.add(Weight::Lost, location, what, remedy);
     }
 
-    pub(super) fn note(&mut self, place: &str, what: &str, remedy: &str) {
-        self.add(Weight::Note, place, what, remedy);
+    pub(super) fn note(&mut self, location: &str, what: &str, remedy: &str) {
+        self.add(Weight::Note, location, what, remedy);
     }
 
-    fn add(&mut self, weight: Weight, place: &str, what: &str, remedy: &str) {
+    fn add(&mut self, weight: Weight, location: &str, what: &str, remedy: &str) {
         if self.remarks.len() == MOST_REMARKS {
             self.more = self.more.saturating_add(1);
             return;
         }
         self.remarks.push(Remark {
             weight,
-            place: place.to_owned(),
+            location: location.to_owned(),
             what: what.to_owned(),
             remedy: remedy.to_owned(),
         });
@@ -85,7 +85,7 @@ impl fmt::Display for Remark {
             Weight::Lost => "not imported",
             Weight::Note => "note",
         };
-        write!(f, "{word}: {}: {}", self.place, self.what)?;
+        write!(f, "{word}: {}: {}", self.location, self.what)?;
         if !self.remedy.is_empty() {
             write!(f, "; {}", self.remedy)?;
         }

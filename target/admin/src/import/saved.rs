@@ -18,35 +18,35 @@ const LONGEST_LIST: usize = 65_536;
 /// An object; reading a key removes it.
 #[derive(Debug)]
 pub(super) struct Object<'a> {
-    place: String,
+    location: String,
     fields: BTreeMap<&'a str, &'a Value>,
 }
 
 impl<'a> Object<'a> {
     /// `None`, and a remark, if the value is not an object.
-    pub(super) fn new(place: String, value: &'a Value, report: &mut Report) -> Option<Self> {
+    pub(super) fn new(location: String, value: &'a Value, report: &mut Report) -> Option<Self> {
         let Value::Object(map) = value else {
-            report.lost(&place, "is not an object", "correct it in the file");
+            report.lost(&location, "is not an object", "correct it in the file");
             return None;
         };
         let fields = map.iter().map(|(key, value)| (key.as_str(), value));
         Some(Self {
-            place,
+            location,
             fields: fields.collect(),
         })
     }
 
     /// The place of `key`.
-    pub(super) fn place(&self, key: &str) -> String {
-        match self.place.as_str() {
+    pub(super) fn location(&self, key: &str) -> String {
+        match self.location.as_str() {
             "" => key.to_owned(),
-            place => format!("{place}.{key}"),
+            location => format!("{location}.{key}"),
         }
     }
 
     /// The place of this object.
-    pub(super) fn own_place(&self) -> &str {
-        &self.place
+    pub(super) fn own_location(&self) -> &str {
+        &self.location
     }
 
     /// A text, or a number as text.
@@ -54,8 +54,8 @@ impl<'a> Object<'a> {
         let value = self.fields.remove(key)?;
         let text = plain(value);
         if text.is_none() {
-            let place = self.place(key);
-            report.lost(&place, "is not a valid text", "correct it in the file");
+            let location = self.location(key);
+            report.lost(&location, "is not a valid text", "correct it in the file");
         }
         text
     }
@@ -66,7 +66,7 @@ impl<'a> Object<'a> {
         let number = text.trim().parse().ok();
         if number.is_none() {
             let what = format!("{} is not a number", quoted(&text));
-            report.lost(&self.place(key), &what, "correct it in the file");
+            report.lost(&self.location(key), &what, "correct it in the file");
         }
         number
     }
@@ -82,7 +82,7 @@ impl<'a> Object<'a> {
             1 => Some(true),
             other => {
                 let what = format!("{other} is neither 0 nor 1");
-                report.lost(&self.place(key), &what, "correct it in the file");
+                report.lost(&self.location(key), &what, "correct it in the file");
                 None
             }
         }
@@ -90,32 +90,32 @@ impl<'a> Object<'a> {
 
     /// An object, empty if there is none.
     pub(super) fn object(&mut self, key: &str, report: &mut Report) -> Object<'a> {
-        let place = self.place(key);
+        let location = self.location(key);
         let value = self.fields.remove(key);
-        let found = value.and_then(|value| Object::new(place.clone(), value, report));
+        let found = value.and_then(|value| Object::new(location.clone(), value, report));
         found.unwrap_or(Object {
-            place,
+            location,
             fields: BTreeMap::new(),
         })
     }
 
     /// The objects of a list, empty if there is none.
     pub(super) fn objects(&mut self, key: &str, report: &mut Report) -> Vec<Object<'a>> {
-        let place = self.place(key);
+        let location = self.location(key);
         let elements = self.list(key, report).iter().enumerate();
-        let objects =
-            elements.filter_map(|(at, value)| Object::new(format!("{place}[{at}]"), value, report));
+        let objects = elements
+            .filter_map(|(at, value)| Object::new(format!("{location}[{at}]"), value, report));
         objects.collect()
     }
 
     /// The texts of a list, empty if there is none.
     pub(super) fn texts(&mut self, key: &str, report: &mut Report) -> Vec<String> {
-        let place = self.place(key);
+        let location = self.location(key);
         let mut texts = Vec::new();
         for (at, value) in self.list(key, report).iter().enumerate() {
             match plain(value) {
                 Some(text) => texts.push(text),
-                None => report.lost(&format!("{place}[{at}]"), "is not a valid name", ""),
+                None => report.lost(&format!("{location}[{at}]"), "is not a valid name", ""),
             }
         }
         texts
@@ -128,12 +128,16 @@ impl<'a> Object<'a> {
                 let kept = elements.get(..LONGEST_LIST);
                 if kept.is_some_and(|kept| kept.len() < elements.len()) {
                     let what = format!("has more than {LONGEST_LIST} elements");
-                    report.lost(&self.place(key), &what, "the rest is left out");
+                    report.lost(&self.location(key), &what, "the rest is left out");
                 }
                 kept.unwrap_or(elements)
             }
             Some(_) => {
-                report.lost(&self.place(key), "is not a list", "correct it in the file");
+                report.lost(
+                    &self.location(key),
+                    "is not a list",
+                    "correct it in the file",
+                );
                 &[]
             }
         }
@@ -149,9 +153,9 @@ impl<'a> Object<'a> {
     /// Reports unknown keys, without their values, which may be secrets.
     pub(super) fn finish(self, report: &mut Report) {
         for key in self.fields.keys() {
-            let place = self.place(&quoted(key).replace('"', ""));
+            let location = self.location(&quoted(key).replace('"', ""));
             let remedy = "if hosts depend on it, look for an equivalent in docs/configuration.md";
-            report.lost(&place, "is an unknown key", remedy);
+            report.lost(&location, "is an unknown key", remedy);
         }
     }
 }

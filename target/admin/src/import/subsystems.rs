@@ -4,11 +4,11 @@ use nvmeof_target_core::ControllerIds;
 use nvmeof_wire::Nqn;
 use uuid::Uuid;
 
-use super::disks::{Disks, Geometry};
 use super::limits::KERNEL_QUEUES;
 use super::ports::no_protection;
 use super::report::{Report, quoted};
 use super::saved::Object;
+use super::store_probe::{Geometry, Probe};
 
 /// Highest namespace ID.
 const HIGHEST_NSID: i64 = 1 << 16;
@@ -23,7 +23,7 @@ const FIRMWARE: usize = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subsystem {
     /// The place in the file.
-    pub(super) place: String,
+    pub(super) location: String,
     pub(super) nqn: String,
     pub(super) serial: Option<String>,
     pub(super) model: Option<String>,
@@ -55,16 +55,16 @@ pub(super) struct Namespace {
 }
 
 /// Subsystems that can be imported.
-pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Vec<Subsystem> {
+pub(super) fn read(root: &mut Object<'_>, probe: Probe<'_>, report: &mut Report) -> Vec<Subsystem> {
     let mut all: Vec<Subsystem> = Vec::new();
     for mut object in root.objects("subsystems", report) {
-        let Some(subsystem) = subsystem(&mut object, disks, report) else {
+        let Some(subsystem) = subsystem(&mut object, probe, report) else {
             continue;
         };
         object.finish(report);
         if all.iter().any(|other| other.nqn == subsystem.nqn) {
             let remedy = "the first one is served";
-            report.lost(&subsystem.place, "appears twice", remedy);
+            report.lost(&subsystem.location, "appears twice", remedy);
             continue;
         }
         all.push(subsystem);
@@ -77,7 +77,7 @@ pub(super) fn read(root: &mut Object<'_>, disks: Disks<'_>, report: &mut Report)
 pub(super) fn read_discovery(root: &mut Object<'_>, report: &mut Report) -> Option<Nqn> {
     let mut discovery = root.object("discovery", report);
     let name = discovery.text("nqn", report);
-    let place = discovery.place("nqn");
+    let location = discovery.location("nqn");
     discovery.finish(report);
     let name = name?;
     match Nqn::new(name.trim()) {
@@ -85,18 +85,22 @@ pub(super) fn read_discovery(root: &mut Object<'_>, report: &mut Report) -> Opti
         Ok(nqn) => Some(nqn),
         Err(error) => {
             let what = format!("{} is not an NQN: {error}", quoted(&name));
-            report.lost(&place, &what, "hosts use the well-known discovery NQN");
+            report.lost(&location, &what, "hosts use the well-known discovery NQN");
             None
         }
     }
 }
 
-fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Option<Subsystem> {
-    let place = object.own_place().to_owned();
+fn subsystem(object: &mut Object<'_>, probe: Probe<'_>, report: &mut Report) -> Option<Subsystem> {
+    let location = object.own_location().to_owned();
     let nqn = object.text("nqn", report).unwrap_or_default();
     if let Err(error) = Nqn::new(&nqn) {
         let what = format!("{} is not an NQN: {error}", quoted(&nqn));
-        report.lost(&object.place("nqn"), &what, "set the NQN of the subsystem");
+        report.lost(
+            &object.location("nqn"),
+            &what,
+            "set the NQN of the subsystem",
+        );
         return None;
     }
     let mut attr = object.object("attr", report);
@@ -118,12 +122,12 @@ fn subsystem(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
         if enabled.unwrap_or(has_device) {
             let what = "NVMe passthrough is not supported";
             let remedy = "serve its namespaces as block devices: [[subsystem.namespace]] with path";
-            report.lost(passthru.own_place(), what, remedy);
+            report.lost(passthru.own_location(), what, remedy);
         }
     }
-    let namespaces = namespaces(object, disks, report);
+    let namespaces = namespaces(object, probe, report);
     Some(Subsystem {
-        place,
+        location,
         nqn,
         serial,
         model,
@@ -151,7 +155,7 @@ fn printable(
     if !fits {
         let what = format!("{} is not valid", quoted(text));
         let remedy = format!("use up to {longest} printable ASCII characters");
-        report.lost(&attr.place(key), &what, &remedy);
+        report.lost(&attr.location(key), &what, &remedy);
     }
     (fits && !text.is_empty()).then(|| text.to_owned())
 }
@@ -168,7 +172,7 @@ fn firmware_revision(attr: &mut Object<'_>, report: &mut Report) -> Option<Strin
     }
     let what = format!("{} looks like the release of the kernel", quoted(&text));
     let remedy = "this target reports its own version; set firmware_revision to change it";
-    report.note(&attr.place("firmware"), &what, remedy);
+    report.note(&attr.location("firmware"), &what, remedy);
     None
 }
 
@@ -180,7 +184,11 @@ fn ieee_oui(attr: &mut Object<'_>, report: &mut Report) -> Option<String> {
     let number = u32::from_str_radix(digits, 16).ok();
     let Some(number) = number.filter(|number| *number < 1 << 24) else {
         let what = format!("{} is not an IEEE OUI", quoted(&text));
-        report.lost(&attr.place("ieee_oui"), &what, "use six hexadecimal digits");
+        report.lost(
+            &attr.location("ieee_oui"),
+            &what,
+            "use six hexadecimal digits",
+        );
         return None;
     };
     let [_, high, middle, low] = number.to_be_bytes();
@@ -197,7 +205,7 @@ fn controller_ids(attr: &mut Object<'_>, report: &mut Report) -> (Option<u16>, O
             let what = format!("{number} is not a controller ID");
             let remedy = "if several targets serve this subsystem, give each its own range within \
                           1 to 65519 (cntlid_min, cntlid_max)";
-            report.lost(&attr.place(key), &what, remedy);
+            report.lost(&attr.location(key), &what, remedy);
         }
         fits.filter(|it| *it != most)
     };
@@ -207,7 +215,7 @@ fn controller_ids(attr: &mut Object<'_>, report: &mut Report) -> (Option<u16>, O
 /// Attributes that are not configurable in this target.
 fn attributes(attr: &mut Object<'_>, report: &mut Report) {
     if attr.switch("pi_enable", report) == Some(true) {
-        no_protection(&attr.place("pi_enable"), report);
+        no_protection(&attr.location("pi_enable"), report);
     }
     // The PCI Vendor IDs of Identify Controller (VID, SSVID), which newer kernels have.
     for key in ["vendor_id", "subsys_vendor_id"] {
@@ -215,7 +223,7 @@ fn attributes(attr: &mut Object<'_>, report: &mut Report) {
         if !["", "0", "0x0"].contains(&vendor.trim()) {
             let what = format!("{} is not reported to hosts", quoted(&vendor));
             let remedy = "this target is not a PCI device and reports 0";
-            report.lost(&attr.place(key), &what, remedy);
+            report.lost(&attr.location(key), &what, remedy);
         }
     }
     // The NVMe version of this target is not configurable.
@@ -224,7 +232,7 @@ fn attributes(attr: &mut Object<'_>, report: &mut Report) {
 
 /// NQNs of hosts. Invalid ones are ignored.
 fn hosts(object: &mut Object<'_>, report: &mut Report) -> Vec<String> {
-    let place = object.place("allowed_hosts");
+    let location = object.location("allowed_hosts");
     let mut names = Vec::new();
     for name in object.texts("allowed_hosts", report) {
         match Nqn::new(&name) {
@@ -232,20 +240,20 @@ fn hosts(object: &mut Object<'_>, report: &mut Report) -> Vec<String> {
             Ok(_) => names.push(name),
             Err(error) => {
                 let what = format!("{} is not an NQN: {error}", quoted(&name));
-                report.lost(&place, &what, "correct it in the file");
+                report.lost(&location, &what, "correct it in the file");
             }
         }
     }
     names
 }
 
-fn namespaces(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Vec<Namespace> {
+fn namespaces(object: &mut Object<'_>, probe: Probe<'_>, report: &mut Report) -> Vec<Namespace> {
     let mut all: Vec<Namespace> = Vec::new();
     for mut object in object.objects("namespaces", report) {
-        let place = object.own_place().to_owned();
-        if let Some(namespace) = namespace(&mut object, disks, report) {
+        let location = object.own_location().to_owned();
+        if let Some(namespace) = namespace(&mut object, probe, report) {
             if all.iter().any(|other| other.nsid == namespace.nsid) {
-                report.lost(&place, "appears twice", "the first one is served");
+                report.lost(&location, "appears twice", "the first one is served");
             } else {
                 all.push(namespace);
             }
@@ -255,7 +263,7 @@ fn namespaces(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) ->
     all
 }
 
-fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> Option<Namespace> {
+fn namespace(object: &mut Object<'_>, probe: Probe<'_>, report: &mut Report) -> Option<Namespace> {
     let nsid = object.number("nsid", report);
     let enabled = object.switch("enable", report).unwrap_or(false);
     let group = group(object, report);
@@ -267,29 +275,29 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
     if uuid.is_none() {
         let what = "has no UUID; this target generates one";
         let remedy = "hosts that used it without a UUID treat it as another namespace";
-        report.note(device.own_place(), what, remedy);
+        report.note(device.own_location(), what, remedy);
     }
-    let at_path = device.place("path");
+    let at_path = device.location("path");
     device.finish(report);
     for key in ["buffered_io", "p2pmem"] {
         let wanted = object.text(key, report).unwrap_or_default();
         if !["", "0"].contains(&wanted.as_str()) {
             let what = "has no equivalent: this target chooses caching and memory itself";
-            report.note(&object.place(key), what, "");
+            report.note(&object.location(key), what, "");
         }
     }
     let mut reservations = object.object("resv", report);
     if reservations.switch("enable", report) == Some(true) {
         let what = "reservations are not supported";
         let remedy = "clusters that use them for fencing cannot use this namespace";
-        report.lost(reservations.own_place(), what, remedy);
+        report.lost(reservations.own_location(), what, remedy);
     }
     reservations.finish(report);
     let nsid = nsid.filter(|nsid| (1..=HIGHEST_NSID).contains(nsid));
     let Some(nsid) = nsid.and_then(|nsid| u32::try_from(nsid).ok()) else {
-        let place = object.place("nsid");
+        let location = object.location("nsid");
         report.lost(
-            &place,
+            &location,
             "is not a namespace ID",
             "set a namespace ID of 1 to 65536",
         );
@@ -300,7 +308,7 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
         report.lost(&at_path, &what, "set an absolute path");
         return None;
     }
-    let Geometry { block_size, rest } = disks.geometry(&at_path, &path, report);
+    let Geometry { block_size, rest } = probe.geometry(&at_path, &path, report);
     if let (Some(block), 1..) = (block_size, rest) {
         let what = format!(
             "{} is not a whole number of blocks of {block} bytes; the namespace is disabled",
@@ -327,7 +335,7 @@ fn namespace(object: &mut Object<'_>, disks: Disks<'_>, report: &mut Report) -> 
 
 /// The ANA group, which nvmetcli saves under one of two keys; 0: none.
 fn group(object: &mut Object<'_>, report: &mut Report) -> u32 {
-    let place = object.place("ana_grpid");
+    let location = object.location("ana_grpid");
     let plain = object.number("ana_grpid", report);
     let mut ana = object.object("ana", report);
     let grouped = ana.number("grpid", report);
@@ -337,7 +345,7 @@ fn group(object: &mut Object<'_>, report: &mut Report) -> u32 {
     };
     u32::try_from(group).unwrap_or_else(|_| {
         let what = format!("{group} is not an ANA group ID");
-        report.lost(&place, &what, "the namespace is in group 1");
+        report.lost(&location, &what, "the namespace is in group 1");
         1
     })
 }
@@ -350,7 +358,7 @@ fn identifier(device: &mut Object<'_>, key: &str, report: &mut Report) -> Option
         Err(_) => {
             let what = format!("{} is not a {}", quoted(&text), key.to_uppercase());
             let remedy = "this target reports another one, and hosts see another namespace";
-            report.lost(&device.place(key), &what, remedy);
+            report.lost(&device.location(key), &what, remedy);
             None
         }
     }
@@ -373,7 +381,7 @@ pub(super) fn read_hosts(root: &mut Object<'_>, report: &mut Report) {
             let what = "in-band authentication (DH-HMAC-CHAP) is not supported";
             let remedy = "hosts are identified only by their NQN: restrict the network to hosts \
                           that may connect (docs/security.md)";
-            report.lost(dhchap.own_place(), what, remedy);
+            report.lost(dhchap.own_location(), what, remedy);
         }
         dhchap.skip(&["dhgroup", "hash"]);
         dhchap.finish(report);

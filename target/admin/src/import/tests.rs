@@ -15,8 +15,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::disks::Kind;
 use super::report::Weight;
+use super::store_probe::Kind;
 use super::*;
 
 /// Two subsystems, three namespaces, two ports, ANA groups.
@@ -33,9 +33,9 @@ fn nowhere(_: &Path) -> Kind {
     Kind::Unknown
 }
 
-fn import(saved: &Value, disks: &dyn Fn(&Path) -> Kind) -> (String, Report) {
+fn import(saved: &Value, probe: &dyn Fn(&Path) -> Kind) -> (String, Report) {
     let mut report = Report::default();
-    let converted = convert(saved, Disks(disks), &mut report).unwrap();
+    let converted = convert(saved, Probe(probe), &mut report).unwrap();
     (text::of(&converted), report)
 }
 
@@ -125,7 +125,7 @@ fn configuration_of_spdk_is_recognized() {
             {"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:cnode1"}}]},
     ]});
     let bytes = serde_json::to_vec(&saved).unwrap();
-    let error = converted(Path::new("spdk.json"), &bytes, Disks(&nowhere)).unwrap_err();
+    let error = converted(Path::new("spdk.json"), &bytes, Probe(&nowhere)).unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("spdk.json: is a configuration of SPDK"),
@@ -366,16 +366,19 @@ fn unsupported_settings_are_reported_with_line_and_remedy() {
             "subsystems[0].passthru[0]",
         ),
     ];
-    for (pointer, value, place) in cases {
+    for (pointer, value, location) in cases {
         let (text, report) = import(&saved_with(pointer, value), &small_blocks);
         let _ = imported(&text);
-        let found = report.remarks.iter().find(|remark| remark.place == place);
+        let found = report
+            .remarks
+            .iter()
+            .find(|remark| remark.location == location);
         let Some(found) = found else {
-            panic!("{pointer}: nothing about {place}:\n{}", remarks(&report));
+            panic!("{pointer}: nothing about {location}:\n{}", remarks(&report));
         };
         assert_eq!(found.weight, Weight::Lost, "{found}");
         assert!(
-            !found.remedy.is_empty() || place.ends_with("hosts"),
+            !found.remedy.is_empty() || location.ends_with("hosts"),
             "{found}"
         );
         assert!(
@@ -451,7 +454,7 @@ fn import_keeps_controller_identifier_ranges() {
     // nvmet refuses this, but a file may have it.
     saved["subsystems"][1]["attr"]["cntlid_max"] = json!(99);
     let bytes = serde_json::to_vec(&saved).unwrap();
-    let (_, report) = converted(Path::new("saved"), &bytes, Disks(&small_blocks)).unwrap();
+    let (_, report) = converted(Path::new("saved"), &bytes, Probe(&small_blocks)).unwrap();
     assert_eq!(report.losses(), 1, "{}", remarks(&report));
     assert!(
         remarks(&report).contains("exceeds cntlid_max"),
@@ -513,8 +516,8 @@ fn configuration_without_ana_has_no_ana_groups() {
 #[test]
 fn block_size_is_that_of_nvmet() {
     let saved = serde_json::from_str(SAVED).unwrap();
-    let sizes = |disks: &dyn Fn(&Path) -> Kind| {
-        let (text, report) = import(&saved, disks);
+    let sizes = |probe: &dyn Fn(&Path) -> Kind| {
+        let (text, report) = import(&saved, probe);
         let lines = text.lines().filter(|line| line.starts_with("block_size"));
         (
             lines.map(str::to_owned).collect::<Vec<_>>(),
@@ -684,7 +687,7 @@ proptest! {
         let pointer: &String = which.get(&all);
         let saved = saved_with(pointer, value);
         let mut report = Report::default();
-        if let Some(converted) = convert(&saved, Disks(&small_blocks), &mut report) {
+        if let Some(converted) = convert(&saved, Probe(&small_blocks), &mut report) {
             let _ = imported(&text::of(&converted));
         }
     }

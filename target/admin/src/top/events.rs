@@ -44,7 +44,7 @@ fn clock(now: &Snapshot) -> String {
 }
 
 fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
-    if !now.goes_on(before) {
+    if !now.is_same_run_as(before) {
         return vec!["the target was restarted".to_owned()];
     }
     let mut all = Vec::new();

@@ -51,7 +51,7 @@ enum Format {
 /// The control socket of the systemd service.
 const DEFAULT_SOCKET: &str = "/run/nvmeof/control.sock";
 /// Time limit of a response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -68,7 +68,7 @@ impl Top {
     /// # Errors
     /// The message for the user.
     pub fn run(&self) -> Result<(), String> {
-        let caller = Caller::new(&self.socket, PATIENCE);
+        let caller = Caller::new(&self.socket, TIMEOUT);
         let mut poll = || poll(&caller);
         let interval = Duration::from_secs_f64(self.interval);
         if self.once {

@@ -65,9 +65,13 @@ impl Rates {
     pub(super) fn between(before: &Snapshot, now: &Snapshot) -> Self {
         // A restarted target starts at 0.
         let zero = Snapshot::default();
-        let before = if now.goes_on(before) { before } else { &zero };
+        let before = if now.is_same_run_as(before) {
+            before
+        } else {
+            &zero
+        };
         let seconds = (now.uptime - before.uptime).max(f64::MIN_POSITIVE);
-        let since = Since { seconds };
+        let since = Interval { seconds };
         let total = since.row(String::new(), &before.totals(), &now.totals(), 0);
         let namespaces = now.namespaces.iter().map(|one| {
             let same = |it: &&nvmeof_target_api::NamespaceState| {
@@ -117,11 +121,11 @@ impl Rates {
 }
 
 /// An interval.
-struct Since {
+struct Interval {
     seconds: f64,
 }
 
-impl Since {
+impl Interval {
     fn row(&self, name: String, before: &Counts, now: &Counts, commands: usize) -> Row {
         let times = now.all_times().since(&before.all_times());
         let quantile = |part| {

@@ -94,9 +94,9 @@ fn pressed(time: Duration) -> std::io::Result<Option<Key>> {
 pub(super) fn meaning(key: KeyEvent) -> Option<Key> {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
-        KeyCode::Char('c') if control => Some(Key::End),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Key::End),
-        KeyCode::Char('s') => Some(Key::Sort),
+        KeyCode::Char('c') if control => Some(Key::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
+        KeyCode::Char('s') => Some(Key::SortKey),
         KeyCode::Char('r') => Some(Key::Reverse),
         KeyCode::Char('p' | ' ') => Some(Key::Pause),
         KeyCode::Up | KeyCode::Char('k') => Some(Key::Up),

@@ -13,12 +13,12 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::screen::{Display, draw, meaning};
-use super::view::{Key, Sort};
+use super::view::{Key, SortKey};
 use super::*;
 use nvmeof_target_api::Latency;
 use nvmeof_target_api::{Counts, Failed, HostState, NamespaceState, QueueState, ReactorState};
 
-const DISK: &str = "nqn.2026-11.org.example:disk";
+const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 const HOST: &str = "nqn.2026-11.org.example:a-host-with-a-rather-long-name";
 
 fn named<T: Clone>(all: &[(&str, T)]) -> BTreeMap<String, T> {
@@ -44,7 +44,7 @@ fn reads(n: u64) -> Counts {
 
 fn namespace(nsid: u32, n: u64) -> NamespaceState {
     NamespaceState {
-        subsystem: DISK.to_owned(),
+        subsystem: SUBNQN.to_owned(),
         nsid,
         bytes: 1 << 30,
         state: "ready".to_owned(),
@@ -58,7 +58,7 @@ fn namespace(nsid: u32, n: u64) -> NamespaceState {
 fn target(at: f64, n: u64) -> Snapshot {
     let host = HostState {
         host: HOST.to_owned(),
-        subsystem: DISK.to_owned(),
+        subsystem: SUBNQN.to_owned(),
         connected: true,
         queues: 2,
         commands: 6,
@@ -234,30 +234,30 @@ fn keys_sort_reverse_pause_and_quit() {
     assert!(seen[23].contains("lowest first"));
     let mut sorts = Vec::new();
     for _ in 0..6 {
-        shows.view.press(Key::Sort);
+        shows.view.press(Key::SortKey);
         sorts.push(shows.view.sort);
     }
     let expected = [
-        Sort::Read,
-        Sort::Written,
-        Sort::P99,
-        Sort::Errors,
-        Sort::Name,
-        Sort::Iops,
+        SortKey::Read,
+        SortKey::Written,
+        SortKey::P99,
+        SortKey::Errors,
+        SortKey::Name,
+        SortKey::Iops,
     ];
     assert_eq!(sorts, expected);
     shows.view.press(Key::Pause);
     assert!(screen(&shows)[0].ends_with("PAUSED"));
-    assert!(shows.view.press(Key::End));
+    assert!(shows.view.press(Key::Quit));
 }
 
 #[test]
 fn keys_match_the_help_line() {
     let plain = |code| meaning(KeyEvent::new(code, KeyModifiers::NONE));
     for (code, key) in [
-        (KeyCode::Char('q'), Some(Key::End)),
-        (KeyCode::Esc, Some(Key::End)),
-        (KeyCode::Char('s'), Some(Key::Sort)),
+        (KeyCode::Char('q'), Some(Key::Quit)),
+        (KeyCode::Esc, Some(Key::Quit)),
+        (KeyCode::Char('s'), Some(Key::SortKey)),
         (KeyCode::Char('r'), Some(Key::Reverse)),
         (KeyCode::Char('p'), Some(Key::Pause)),
         (KeyCode::Char(' '), Some(Key::Pause)),
@@ -269,7 +269,7 @@ fn keys_match_the_help_line() {
         assert_eq!(plain(code), key, "{code:?}");
     }
     let end = meaning(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
-    assert_eq!(end, Some(Key::End));
+    assert_eq!(end, Some(Key::Quit));
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn events_are_listed_newest_first() {
         "limits.controllers was reached 1 times".to_owned(),
         "reactor 1 does not respond".to_owned(),
         "2 connections lost: network".to_owned(),
-        format!("{DISK} namespace 1 is no longer served"),
-        format!("{HOST} disconnected from {DISK}"),
+        format!("{SUBNQN} namespace 1 is no longer served"),
+        format!("{HOST} disconnected from {SUBNQN}"),
     ];
     assert_eq!(events, expected);
     let seen = screen(&shows);
@@ -338,7 +338,7 @@ fn long_tables_scroll() {
     let mut shows = Display::default();
     let mut before = target(10.0, 0);
     shows.update(Ok(many), &mut before);
-    shows.view.sort = Sort::Name;
+    shows.view.sort = SortKey::Name;
     for _ in 0..100 {
         shows.view.press(Key::Down);
     }

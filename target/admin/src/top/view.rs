@@ -5,7 +5,7 @@ use super::rates::Row;
 /// The settings of the view.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    pub(super) sort: Sort,
+    pub(super) sort: SortKey,
     /// Lowest first instead of highest.
     pub(super) reversed: bool,
     pub(super) paused: bool,
@@ -17,7 +17,7 @@ pub(super) struct View {
 
 /// The sort key of namespaces and hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum SortKey {
     #[default]
     Iops,
     Read,
@@ -30,15 +30,15 @@ pub(super) enum Sort {
 /// The function of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    End,
-    Sort,
+    Quit,
+    SortKey,
     Reverse,
     Pause,
     Up,
     Down,
 }
 
-impl Sort {
+impl SortKey {
     const ALL: [Self; 6] = [
         Self::Iops,
         Self::Read,
@@ -70,8 +70,8 @@ impl View {
     /// Applies a key; returns whether it ends the program.
     pub(super) fn press(&mut self, key: Key) -> bool {
         match key {
-            Key::End => return true,
-            Key::Sort => self.sort = self.sort.next(),
+            Key::Quit => return true,
+            Key::SortKey => self.sort = self.sort.next(),
             Key::Reverse => self.reversed = !self.reversed,
             Key::Pause => self.paused = !self.paused,
             Key::Up => self.from = self.from.saturating_sub(1),
@@ -84,12 +84,12 @@ impl View {
     pub(super) fn sorted<'a>(&self, rows: &'a [Row]) -> Vec<&'a Row> {
         let mut rows: Vec<&Row> = rows.iter().collect();
         let number = |row: &Row| match self.sort {
-            Sort::Iops => row.iops,
-            Sort::Read => row.read,
-            Sort::Written => row.written,
-            Sort::P99 => row.p99.unwrap_or(-1.0),
-            Sort::Errors => row.errors,
-            Sort::Name => 0.0,
+            SortKey::Iops => row.iops,
+            SortKey::Read => row.read,
+            SortKey::Written => row.written,
+            SortKey::P99 => row.p99.unwrap_or(-1.0),
+            SortKey::Errors => row.errors,
+            SortKey::Name => 0.0,
         };
         // Highest first; equal rows in the order of names.
         rows.sort_by(|one, other| {

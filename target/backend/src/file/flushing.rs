@@ -2,10 +2,10 @@
 //! submitted before it began.
 
 use nix::errno::Errno;
-use nvmeof_uring::{Waker, Why};
+use nvmeof_uring::{RefusalReason, Waker};
 
 use super::job::Next;
-use super::{FileDisk, LostDuringSync};
+use super::{FileBackend, LostDuringSync};
 use crate::losses::{CompletedSync, RunningSync};
 use crate::{Io, IoErrorKind};
 
@@ -42,7 +42,7 @@ impl Flushing {
     }
 }
 
-impl FileDisk {
+impl FileBackend {
     /// Begins a flush if one is due.
     pub(super) fn flush(&mut self, io: &mut Io<'_>) {
         if !self.flushing.is_due() || io.room() == 0 {
@@ -55,7 +55,7 @@ impl FileDisk {
                 let slots = std::mem::take(&mut self.flushing.pending);
                 self.flushing.running = Some((begun, slots));
             }
-            Err(refused) if refused.why == Why::Full => {}
+            Err(refused) if refused.why == RefusalReason::Full => {}
             Err(_) => {
                 for slot in std::mem::take(&mut self.flushing.pending) {
                     self.fail(slot, IoErrorKind::Other, Errno::EBADF, io);

@@ -70,12 +70,12 @@ enum Kind {
     Write(Range<usize>),
     Flush,
     Deallocate,
-    WriteZeroes(Way),
+    WriteZeroes(ZeroMethod),
 }
 
 /// How a range is zeroed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ZeroMethod {
     Punch,
     ZeroRange,
     Write,
@@ -101,9 +101,9 @@ impl Job {
                 ..
             } => {
                 let way = if *may_deallocate {
-                    Way::Punch
+                    ZeroMethod::Punch
                 } else {
-                    Way::ZeroRange
+                    ZeroMethod::ZeroRange
                 };
                 (Kind::WriteZeroes(way), *fua)
             }
@@ -178,7 +178,7 @@ impl Job {
     }
 
     /// Sets the view to the bytes that are not transferred.
-    pub(super) fn aim(&self, mut buf: Buf) -> Buf {
+    pub(super) fn set_remaining_view(&self, mut buf: Buf) -> Buf {
         if let (Some(view), Ok(moved)) = (self.view(), usize::try_from(self.moved)) {
             let aimed = buf.set_view(view.start + moved..view.end);
             debug_assert!(aimed.is_ok(), "less than the original view");
@@ -191,9 +191,9 @@ impl Job {
         let len = self.len - self.moved;
         if let Kind::WriteZeroes(way) = &mut self.kind {
             *way = match *way {
-                Way::Punch if zeroes.no_punch && zeroes.no_zero_range => Way::Write,
-                Way::Punch if zeroes.no_punch => Way::ZeroRange,
-                Way::ZeroRange if zeroes.no_zero_range => Way::Write,
+                ZeroMethod::Punch if zeroes.no_punch && zeroes.no_zero_range => ZeroMethod::Write,
+                ZeroMethod::Punch if zeroes.no_punch => ZeroMethod::ZeroRange,
+                ZeroMethod::ZeroRange if zeroes.no_zero_range => ZeroMethod::Write,
                 way => way,
             };
         }
@@ -202,9 +202,9 @@ impl Job {
             Kind::Read(_) => Step::Read,
             Kind::Write(_) => Step::Write,
             Kind::Flush => Step::Sync,
-            Kind::Deallocate | Kind::WriteZeroes(Way::Punch) => Step::Punch { len },
-            Kind::WriteZeroes(Way::ZeroRange) => Step::ZeroRange { len },
-            Kind::WriteZeroes(Way::Write) => Step::WriteZeroes { len },
+            Kind::Deallocate | Kind::WriteZeroes(ZeroMethod::Punch) => Step::Punch { len },
+            Kind::WriteZeroes(ZeroMethod::ZeroRange) => Step::ZeroRange { len },
+            Kind::WriteZeroes(ZeroMethod::Write) => Step::WriteZeroes { len },
         }
     }
 
@@ -226,10 +226,12 @@ impl Job {
         };
         match self.kind {
             _ if self.syncs => Next::Done(Ok(())),
-            Kind::Read(_) | Kind::Write(_) | Kind::WriteZeroes(Way::Write) => {
+            Kind::Read(_) | Kind::Write(_) | Kind::WriteZeroes(ZeroMethod::Write) => {
                 self.transferred(bytes)
             }
-            Kind::Deallocate | Kind::WriteZeroes(Way::Punch | Way::ZeroRange) if self.fua => {
+            Kind::Deallocate | Kind::WriteZeroes(ZeroMethod::Punch | ZeroMethod::ZeroRange)
+                if self.fua =>
+            {
                 // fallocate(2) has no flag for durability.
                 self.syncs = true;
                 Next::Step
@@ -274,12 +276,12 @@ impl Job {
                 zeroes.no_punch = true;
                 Next::Done(Ok(()))
             }
-            Kind::WriteZeroes(Way::Punch) if unsupported => {
+            Kind::WriteZeroes(ZeroMethod::Punch) if unsupported => {
                 zeroes.no_punch = true;
-                self.kind = Kind::WriteZeroes(Way::ZeroRange);
+                self.kind = Kind::WriteZeroes(ZeroMethod::ZeroRange);
                 Next::Step
             }
-            Kind::WriteZeroes(Way::ZeroRange) if unsupported => {
+            Kind::WriteZeroes(ZeroMethod::ZeroRange) if unsupported => {
                 if !zeroes.no_zero_range {
                     tracing::info!(
                         path,
@@ -288,7 +290,7 @@ impl Job {
                     );
                 }
                 zeroes.no_zero_range = true;
-                self.kind = Kind::WriteZeroes(Way::Write);
+                self.kind = Kind::WriteZeroes(ZeroMethod::Write);
                 Next::Step
             }
             _ => Next::Done(Err((IoErrorKind::of(errno), errno))),

@@ -1,18 +1,18 @@
 //! Immediate completions are returned once, by `submit`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use nvmeof_backend::{Claim, Disks, Done, Op, Request, Spec, Why};
+use nvmeof_backend::{Claim, Done, Op, RefusalReason, Request, Spec, UringStores};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
 const BLOCK: usize = 4096;
 
-fn read(disks: &mut Disks, spec: &Spec, tag: u64, buf: Buf) -> Option<Done> {
+fn read(stores: &mut UringStores, spec: &Spec, tag: u64, buf: Buf) -> Option<Done> {
     let claim = Claim::take(spec, None).unwrap();
     let number = u32::try_from(tag).unwrap();
-    disks.open(number, &claim).unwrap();
+    stores.open(number, &claim).unwrap();
     let op = Op::Read { offset: 0, buf };
-    disks.submit(number, Request { tag, op }).unwrap()
+    stores.submit(number, Request { tag, op }).unwrap()
 }
 
 fn buf() -> Buf {
@@ -28,14 +28,14 @@ fn buf() -> Buf {
 
 #[test]
 fn immediate_completion_is_returned_by_submit() {
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
     let spec: Spec = "null:1G".parse().unwrap();
     let mut polled: Vec<Done> = Vec::new();
 
-    let done = read(&mut disks, &spec, 1, buf()).unwrap();
+    let done = read(&mut stores, &spec, 1, buf()).unwrap();
     assert_eq!((done.tag, done.result), (1, Ok(())));
     assert!(done.buf.unwrap().iter().all(|byte| *byte == 0));
-    assert!(!disks.poll(&mut polled).unwrap());
+    assert!(!stores.poll(&mut polled).unwrap());
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn kernel_completion_is_returned_by_poll() {
         path,
         readonly: false,
     };
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
-    assert!(read(&mut disks, &spec, 1, buf()).is_none());
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
+    assert!(read(&mut stores, &spec, 1, buf()).is_none());
     let mut polled = Vec::new();
-    while !disks.poll(&mut polled).unwrap() {
+    while !stores.poll(&mut polled).unwrap() {
         std::thread::yield_now();
     }
     assert_eq!(polled.pop().unwrap().tag, 1);
@@ -62,14 +62,14 @@ fn batch_over_several_stores_takes_few_system_calls() {
     const EACH: u64 = 31;
     const ALL: usize = 93;
     let dir = tempfile::tempdir().unwrap();
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
     let layout = PoolLayout {
         count: ALL,
         stride: BLOCK,
         lead: 0,
     };
     let pool = Pool::new(layout, Pages::Normal).unwrap();
-    assert_eq!(disks.register_regions([pool.region()]).left_out, 0);
+    assert_eq!(stores.register_regions([pool.region()]).left_out, 0);
     let open = |number: u32| {
         let path = dir.path().join(format!("{number}.img"));
         std::fs::File::create(&path)
@@ -81,16 +81,16 @@ fn batch_over_several_stores_takes_few_system_calls() {
             readonly: false,
         };
         let claim = Claim::take(&spec, None).unwrap();
-        disks.open(number, &claim).unwrap();
+        stores.open(number, &claim).unwrap();
         number
     };
     let ids: Vec<_> = (0..3).map(open).collect();
     let mut done = Vec::new();
-    for turn in 0..4u64 {
-        let before = disks.ring().counts();
+    for round in 0..4u64 {
+        let before = stores.ring().counts();
         for (tag, id) in (0..EACH).flat_map(|tag| ids.iter().map(move |id| (tag, *id))) {
             let (offset, buf) = (tag * BLOCK as u64, pool.take().unwrap());
-            let op = match turn % 2 {
+            let op = match round % 2 {
                 0 => Op::Write {
                     offset,
                     buf,
@@ -98,21 +98,21 @@ fn batch_over_several_stores_takes_few_system_calls() {
                 },
                 _ => Op::Read { offset, buf },
             };
-            assert!(disks.submit(id, Request { tag, op }).unwrap().is_none());
+            assert!(stores.submit(id, Request { tag, op }).unwrap().is_none());
         }
-        disks.poll(&mut done).unwrap();
-        let after = disks.ring().counts();
+        stores.poll(&mut done).unwrap();
+        let after = stores.ring().counts();
         // Batches of eight operations, and one for the last five.
-        assert_eq!(after.enters, before.enters + 12, "turn {turn}");
-        assert_eq!(after.operations, (turn + 1) * 3 * EACH);
+        assert_eq!(after.enters, before.enters + 12, "round {round}");
+        assert_eq!(after.operations, (round + 1) * 3 * EACH);
         assert_eq!(after.not_fixed, 0);
         while done.len() < ALL {
-            disks.poll(&mut done).unwrap();
+            stores.poll(&mut done).unwrap();
         }
         assert!(done.drain(..).all(|done| done.result.is_ok()));
-        let idle = disks.ring().counts();
-        assert!(!disks.poll(&mut done).unwrap());
-        assert_eq!(disks.ring().counts(), idle);
+        let idle = stores.ring().counts();
+        assert!(!stores.poll(&mut done).unwrap());
+        assert_eq!(stores.ring().counts(), idle);
     }
 }
 
@@ -124,7 +124,7 @@ fn unresponsive_stores_leave_room_in_ring() {
         in_flight: 64,
         ..RingConfig::default()
     };
-    let mut disks = Disks::new(config).unwrap();
+    let mut stores = UringStores::new(config).unwrap();
     let mut open = |number: u32| {
         let path = dir.path().join(format!("{number}.img"));
         let size = BLOCK as u64;
@@ -134,7 +134,7 @@ fn unresponsive_stores_leave_room_in_ring() {
             readonly: false,
         };
         let claim = Claim::take(&spec, None).unwrap();
-        disks.open(number, &claim).unwrap();
+        stores.open(number, &claim).unwrap();
         number
     };
     let ids: Vec<_> = (0..4).map(&mut open).collect();
@@ -148,10 +148,10 @@ fn unresponsive_stores_leave_room_in_ring() {
         let mut taken = 0;
         while let Some(buf) = pool.take() {
             let op = Op::Read { offset: 0, buf };
-            match disks.submit(*id, Request { tag: 0, op }) {
+            match stores.submit(*id, Request { tag: 0, op }) {
                 Ok(done) => assert!(done.is_none()),
                 Err(refused) => {
-                    assert_eq!(refused.why, Why::Full);
+                    assert_eq!(refused.why, RefusalReason::Full);
                     break;
                 }
             }

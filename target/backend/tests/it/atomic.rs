@@ -80,7 +80,7 @@ fn read(bench: &mut Bench, range: Range) {
 /// Waits for all submitted operations. All bytes of a read are equal.
 fn wait(bench: &mut Bench, done: &mut Vec<Done>) {
     while done.len() < AT_ONCE {
-        bench.turn(done);
+        bench.poll_once(done);
     }
     for Done { result, buf, .. } in done.drain(..) {
         assert_eq!(result, Ok(()));

@@ -108,7 +108,7 @@ fn run(bench: &mut Bench, model: &mut [u8], batch: &[BlockRequest]) {
         expected.insert(bench.submit(op, &mut done), reads);
     }
     while done.len() < batch.len() {
-        bench.turn(&mut done);
+        bench.poll_once(&mut done);
     }
     for Done { tag, buf, result } in done {
         assert_eq!(result, Ok(()));

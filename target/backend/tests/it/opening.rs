@@ -4,7 +4,7 @@
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nvmeof_backend::{BlockSize, Claim, CloseError, Disks, Numbers, OpenError, Spec};
+use nvmeof_backend::{BlockSize, Claim, CloseError, Numbers, OpenError, Spec, UringStores};
 use nvmeof_uring::RingConfig;
 
 fn spec(path: &Path, readonly: bool) -> Spec {
@@ -134,16 +134,16 @@ fn writable_file_is_served_only_once() {
     assert!(matches!(reader, Err(OpenError::Locked { .. })));
 
     // Open backing stores keep the claim: it ends with the last of them.
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
-    disks.open(0, &first).unwrap();
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
+    stores.open(0, &first).unwrap();
     drop(first.clone());
     drop(first);
     refused(&path, &["locked"]);
-    disks.close(0).unwrap();
+    stores.close(0).unwrap();
     let again = take(&path).unwrap();
-    disks.open(0, &again).unwrap();
+    stores.open(0, &again).unwrap();
     drop(again);
-    drop(disks);
+    drop(stores);
 
     let readers = [0; 2].map(|_| Claim::take(&spec(&path, true), None).unwrap());
     refused(&path, &["locked"]);
@@ -159,20 +159,20 @@ fn full_file_table_refuses_another_store() {
         files: 1,
         ..RingConfig::default()
     };
-    let mut disks = Disks::new(config).unwrap();
+    let mut stores = UringStores::new(config).unwrap();
     let mut numbers = Numbers::default();
-    let [disk, another] = [0; 2].map(|_| numbers.take().unwrap());
-    disks.open(disk, &claim).unwrap();
-    let error = disks.open(another, &claim).unwrap_err();
+    let [store, another] = [0; 2].map(|_| numbers.take().unwrap());
+    stores.open(store, &claim).unwrap();
+    let error = stores.open(another, &claim).unwrap_err();
     says(error, &["disk.img", "all 1 slots", "fewer namespaces"]);
-    disks.close(disk).unwrap();
-    numbers.free(disk);
+    stores.close(store).unwrap();
+    numbers.free(store);
     // It reuses the slot of the file.
     let next = numbers.take().unwrap();
-    disks.open(next, &claim).unwrap();
-    assert_ne!(next, disk);
-    assert!(disks.geometry(disk).is_none() && disks.geometry(next).is_some());
-    assert!(matches!(disks.close(disk), Err(CloseError::NotOpen)));
+    stores.open(next, &claim).unwrap();
+    assert_ne!(next, store);
+    assert!(stores.geometry(store).is_none() && stores.geometry(next).is_some());
+    assert!(matches!(stores.close(store), Err(CloseError::NotOpen)));
 }
 
 #[test]
@@ -200,9 +200,9 @@ fn claim_opens_on_another_thread() {
     any_thread(&claim);
     let other = claim.clone();
     let reactor = std::thread::spawn(move || {
-        let mut disks = Disks::new(RingConfig::default()).unwrap();
-        disks.open(0, &other).unwrap();
-        disks.geometry(0).unwrap().clone()
+        let mut stores = UringStores::new(RingConfig::default()).unwrap();
+        stores.open(0, &other).unwrap();
+        stores.geometry(0).unwrap().clone()
     });
     assert_eq!(&reactor.join().unwrap(), claim.geometry());
 }
@@ -244,12 +244,12 @@ fn resized_claim_shares_lock() {
         (8192, 16384)
     );
     assert!(larger.resized().unwrap().is_none());
-    let mut disks = Disks::new(RingConfig::default()).unwrap();
-    disks.open(0, &larger).unwrap();
-    assert_eq!(disks.geometry(0).unwrap().size, 16384);
+    let mut stores = UringStores::new(RingConfig::default()).unwrap();
+    stores.open(0, &larger).unwrap();
+    assert_eq!(stores.geometry(0).unwrap().size, 16384);
     drop((claim, larger));
     refused(&path, &["locked"]);
-    drop(disks);
+    drop(stores);
     let claim = take(&path).unwrap();
     resize(1000);
     let error = claim.resized().err().unwrap();

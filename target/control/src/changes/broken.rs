@@ -6,7 +6,7 @@ use nvmeof_rdma::Address;
 use nvmeof_target_api::{Edit, NamespaceAdd};
 use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::ports;
-use nvmeof_target_manage::unopenable;
+use nvmeof_target_manage::unusable_namespaces;
 
 /// An object that cannot be served.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ enum Object {
 /// that may become available are not among them: the target waits for these. Backing stores are
 /// closed again.
 pub(super) fn find(config: &Config) -> Vec<Broken> {
-    let namespaces = unopenable(config).into_iter().map(|one| Broken {
+    let namespaces = unusable_namespaces(config).into_iter().map(|one| Broken {
         object: Object::Namespace(one.nqn, one.nsid),
         error: one.error,
     });

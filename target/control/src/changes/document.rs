@@ -45,7 +45,7 @@ impl Document {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let toml = text.parse::<DocumentMut>();
         let mut toml = toml.map_err(|error| error.to_string())?;
-        spread(toml.as_table_mut());
+        expand_inline_tables(toml.as_table_mut());
         Ok(Self { toml })
     }
 
@@ -339,7 +339,7 @@ impl Document {
         provider: &[String],
         id: Option<u16>,
     ) -> Result<(), EditError> {
-        let mut table = located(address)?;
+        let mut table = address_table(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), PORT)?;
         let exists = all.iter().any(|table| address_of(table) == Some(wanted));
@@ -369,7 +369,7 @@ impl Document {
         port_id: Option<u16>,
         nqn: Option<&str>,
     ) -> Result<(), EditError> {
-        let mut table = located(address)?;
+        let mut table = address_table(address)?;
         let wanted = parsed(address)?;
         let all = tables_mut(self.toml.as_table_mut(), REFERRAL)?;
         if all.iter().any(|table| address_of(table) == Some(wanted)) {
@@ -492,7 +492,7 @@ fn none_at<T>(key: &'static str, address: &str) -> Result<T, EditError> {
 }
 
 /// Converts inline lists of tables to tables with headers.
-fn spread(parent: &mut Table) {
+fn expand_inline_tables(parent: &mut Table) {
     for key in [SUBSYSTEM, PORT, REFERRAL, NAMESPACE, ANA_GROUP] {
         let Some(item) = parent.get_mut(key) else {
             continue;
@@ -504,7 +504,7 @@ fn spread(parent: &mut Table) {
             };
         }
         if let Item::ArrayOfTables(all) = item {
-            all.iter_mut().for_each(spread);
+            all.iter_mut().for_each(expand_inline_tables);
         }
     }
 }
@@ -557,7 +557,7 @@ fn parsed(address: &str) -> Result<Address, EditError> {
 }
 
 /// A table with the keys of an address.
-fn located(address: &str) -> Result<Table, EditError> {
+fn address_table(address: &str) -> Result<Table, EditError> {
     let mut table = Table::new();
     match parsed(address)? {
         Address::Ip(address) => {

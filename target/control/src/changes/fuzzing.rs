@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::effective::{AdminFile, Base, Effective};
-use super::keeper::Kept;
+use super::keeper::ServedState;
 use super::state::State;
 use nvmeof_target_api::EditsIn;
 
@@ -17,7 +17,7 @@ use nvmeof_target_api::EditsIn;
 pub(crate) fn edits(document: &str, body: &[u8]) -> Option<String> {
     let EditsIn { edits, .. } = serde_json::from_slice(body).ok()?;
     let base = Base::of(&State::new(), file(document)).ok()?;
-    let kept = Kept::of(base.clone(), State::new()).ok()?;
+    let kept = ServedState::of(base.clone(), State::new()).ok()?;
     let state = kept.edited(edits).ok()?.state;
     let effective = Effective::of(&base, &state.edits, &[]);
     let effective = effective.unwrap_or_else(|error| unreachable!("the base is good: {error}"));
@@ -36,7 +36,7 @@ pub(crate) fn state(document: &str, bytes: &[u8]) -> Option<usize> {
     let state = State::parse(Path::new("state.json"), bytes).ok()?;
     let base = Base::of(&state, file(document)).ok()?;
     let alone = Effective::of(&base, &[], &[]);
-    let kept = Kept::of(base, state);
+    let kept = ServedState::of(base, state);
     assert_eq!(
         kept.is_ok(),
         alone.is_ok(),

@@ -32,11 +32,11 @@ pub struct Keeper {
     /// The change that holds it.
     progress: Mutex<Option<Progress>>,
     /// The result of the last change.
-    kept: Mutex<Arc<Kept>>,
+    kept: Mutex<Arc<ServedState>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct ServedState {
     pub(super) base: Base,
     pub(super) state: State,
     pub(super) effective: Effective,
@@ -86,7 +86,7 @@ pub(super) struct KeeperFiles {
 
 /// The served document and its origin.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ServedDocument {
     /// The configuration file.
     pub(crate) file: PathBuf,
     /// The name of the document in messages.
@@ -129,7 +129,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Kept {
+impl ServedState {
     /// The base with the edits of `state`; only edits that do not fit are deferred.
     pub(super) fn of(base: Base, state: State) -> Result<Self, ConfigError> {
         let effective = Effective::of(&base, &state.edits, &[])?;
@@ -167,7 +167,7 @@ impl Kept {
 
 impl Keeper {
     /// Keeps the document that `manager` serves.
-    pub(super) fn new(manager: Arc<Manager>, files: KeeperFiles, kept: Kept) -> Self {
+    pub(super) fn new(manager: Arc<Manager>, files: KeeperFiles, kept: ServedState) -> Self {
         Self {
             manager,
             files,
@@ -179,7 +179,7 @@ impl Keeper {
 
     /// Saves changes on another file system.
     #[cfg(test)]
-    pub(crate) fn keep_on(&mut self, files: impl Files + Send + Sync + 'static) {
+    pub(crate) fn save_on(&mut self, files: impl Files + Send + Sync + 'static) {
         self.files.system = Box::new(files);
     }
 
@@ -244,7 +244,7 @@ impl Keeper {
         Ok(planned)
     }
 
-    fn read_again(&self, kept: &Kept) -> Result<(Base, State), ConfigError> {
+    fn read_again(&self, kept: &ServedState) -> Result<(Base, State), ConfigError> {
         let (file, _) = AdminFile::read(&self.files.config)?;
         let state = State {
             applied: None,
@@ -359,17 +359,17 @@ impl Keeper {
             .prepare(&*self.files.system, path)
             .and_then(|pending| pending.commit());
         saved.map_err(|error| ChangeError::StillUnsaved(Arc::new(error)))?;
-        self.replace(Kept {
+        self.replace(ServedState {
             saved: true,
-            ..Kept::clone(&kept)
+            ..ServedState::clone(&kept)
         });
         Ok(path.clone())
     }
 
     /// The served document and its origin.
-    pub(crate) fn show(&self) -> Shown {
+    pub(crate) fn show(&self) -> ServedDocument {
         let kept = self.kept();
-        Shown {
+        ServedDocument {
             file: self.files.config.clone(),
             name: kept.effective.name.clone(),
             text: kept.effective.text.clone(),
@@ -419,7 +419,7 @@ impl Keeper {
                 false
             }
         };
-        self.replace(Kept {
+        self.replace(ServedState {
             base,
             state,
             effective,
@@ -436,7 +436,7 @@ impl Keeper {
 
     /// The exclusive right to change something, and the present state. Waits for a change in
     /// progress.
-    pub(super) fn change(&self) -> (Changing<'_>, Arc<Kept>) {
+    pub(super) fn change(&self) -> (Changing<'_>, Arc<ServedState>) {
         // The mutex protects no data that a panic could leave inconsistent.
         let changing = self.changing.lock();
         let changing = Changing {
@@ -466,12 +466,12 @@ impl Keeper {
     }
 
     /// The result of the last change. Does not wait for a change in progress.
-    pub(super) fn kept(&self) -> Arc<Kept> {
+    pub(super) fn kept(&self) -> Arc<ServedState> {
         // It is replaced as a whole, after every step that can fail.
         Arc::clone(&lock(&self.kept))
     }
 
-    fn replace(&self, next: Kept) {
+    fn replace(&self, next: ServedState) {
         *lock(&self.kept) = Arc::new(next);
     }
 }
@@ -479,7 +479,7 @@ impl Keeper {
 const NO_STATE: &str =
     "not saved: there is no control.state, so the changes are lost when the target ends";
 
-impl Kept {
+impl ServedState {
     /// Warnings about settings of a document to apply, which are ignored.
     fn ignored_settings(&self, name: &Path, text: &str) -> Result<Vec<String>, ConfigError> {
         let config = Config::parse(name, text.to_owned())?;

@@ -47,7 +47,7 @@ impl Lock {
 pub(super) fn is_free(state: &Path, config: &Config) -> Result<(), ConfigError> {
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(OFlag::O_NOFOLLOW.bits());
-    let Ok(file) = options.open(beside(state)) else {
+    let Ok(file) = options.open(lock_path(state)) else {
         return Ok(());
     };
     match file.try_lock_shared() {
@@ -70,7 +70,7 @@ fn taken(state: &Path, config: &Config) -> ConfigError {
 
 /// The warning if the lock file cannot be opened or locked.
 fn unlocked(state: &Path, error: &io::Error) -> String {
-    let path = beside(state);
+    let path = lock_path(state);
     let what = format!(
         "{}: cannot be locked against a second target: {}",
         path.display(),
@@ -91,7 +91,7 @@ fn unlocked(state: &Path, error: &io::Error) -> String {
     }
 }
 
-fn beside(state: &Path) -> PathBuf {
+fn lock_path(state: &Path) -> PathBuf {
     with_ending(state, ".lock")
 }
 
@@ -100,7 +100,7 @@ fn hold(state: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let options = options.custom_flags(OFlag::O_NOFOLLOW.bits());
-    let file = options.open(beside(state))?;
+    let file = options.open(lock_path(state))?;
     for _ in 0..TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -120,18 +120,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state.json");
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        let said = unlocked(&state, &denied);
-        assert!(said.contains("state.json.lock: cannot be locked"), "{said}");
-        assert!(!said.contains("remove it"), "{said}");
+        let message = unlocked(&state, &denied);
+        assert!(
+            message.contains("state.json.lock: cannot be locked"),
+            "{message}"
+        );
+        assert!(!message.contains("remove it"), "{message}");
         drop(hold(&state).unwrap());
         let me = Uid::current();
         let me = User::from_uid(me)
             .unwrap()
             .map_or(me.to_string(), |user| user.name);
-        let said = unlocked(&state, &denied);
+        let message = unlocked(&state, &denied);
         assert!(
-            said.contains(&format!("the file belongs to {me}: remove it")),
-            "{said}"
+            message.contains(&format!("the file belongs to {me}: remove it")),
+            "{message}"
         );
     }
 }

@@ -26,7 +26,7 @@ pub use keeper::Keeper;
 pub(crate) use keeper::Stalled;
 pub(crate) use nvmeof_target_api::Edit;
 pub(crate) use nvmeof_target_api::Resize;
-pub use start::{Standing, check_state};
+pub use start::{LoadedConfig, check_state};
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Logs the outcome of the operation `what`.
-    pub fn tell(&self, what: &str) {
+    pub fn log(&self, what: &str) {
         for change in &self.report.changes {
             tracing::info!("{what}: {change}");
         }

@@ -4,7 +4,7 @@ use super::ChangeError;
 use super::Outcome;
 use super::Planned;
 use super::effective::{Base, Effective};
-use super::keeper::{Keeper, Kept};
+use super::keeper::{Keeper, ServedState};
 use super::state::State;
 use super::together::Edited;
 use nvmeof_target_api::Deferred;
@@ -24,7 +24,7 @@ pub(super) fn remarks_on_deferred<'a>(
     forgotten.chain(made).collect()
 }
 
-impl Kept {
+impl ServedState {
     /// Deferred edits that fit the `edited` document. Their objects may still be unavailable.
     ///
     /// # Errors

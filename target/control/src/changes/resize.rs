@@ -4,7 +4,7 @@ use super::document::{Document, EditError, refusal};
 use nvmeof_target_api::{Edit, Resize};
 
 use super::ChangeError;
-use nvmeof_target_manage::{Manager, NewSize, NotResized, Report};
+use nvmeof_target_manage::{Manager, Report, ResizeNamespaceError, ResizeRequest};
 
 /// Every block size divides this.
 const UNIT: u64 = 4096;
@@ -28,15 +28,15 @@ pub(super) fn make(manager: &Manager, text: &str, resize: &Resize) -> Result<Rep
         let what = format!("{size}: must be a multiple of {UNIT} bytes");
         return refusal("size", what).map_err(refused);
     }
-    let done = manager.resize_one(NewSize {
+    let done = manager.resize_namespace(ResizeRequest {
         nqn: &nqn,
         nsid: resize.nsid,
         size: resize.size,
         shrink: resize.shrink,
     });
     done.map_err(|error| match error {
-        NotResized::Apply(error) => error.into(),
-        NotResized::Unfit(key, what) => refused(EditError { key, what }),
+        ResizeNamespaceError::Apply(error) => error.into(),
+        ResizeNamespaceError::Invalid(key, what) => refused(EditError { key, what }),
     })
 }
 

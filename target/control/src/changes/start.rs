@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::effective::{AdminFile, Base, Effective};
-use super::keeper::{Keeper, KeeperFiles, Kept};
+use super::keeper::{Keeper, KeeperFiles, ServedState};
 use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock};
@@ -16,15 +16,16 @@ use nvmeof_target_manage::protections;
 use nvmeof_target_manage::{ServeError, Server};
 
 /// The configuration and its changes, read but not served yet.
-pub struct Standing {
+pub struct LoadedConfig {
     files: KeeperFiles,
-    kept: Kept,
+    kept: ServedState,
 }
 
 /// Checks that a target that serves `config` could read and lock its state file.
 ///
 /// # Errors
-/// The [`ConfigError`] of [`Standing::read`]: another target holds the file, or it cannot be read.
+/// The [`ConfigError`] of [`LoadedConfig::read`]: another target holds the file, or it cannot be
+/// read.
 pub fn check_state(config: &Config) -> Result<(), ConfigError> {
     let Some(path) = config.control().state.as_deref() else {
         return Ok(());
@@ -33,7 +34,7 @@ pub fn check_state(config: &Config) -> Result<(), ConfigError> {
     lock::is_free(path, config)
 }
 
-impl Standing {
+impl LoadedConfig {
     /// Reads the configuration file and the state file, and locks the state file.
     ///
     /// # Errors
@@ -58,7 +59,7 @@ impl Standing {
         };
         let applied = state.applied.is_some();
         let base = Base::of(&state, admin);
-        let kept = base.and_then(|base| Kept::of(base, state));
+        let kept = base.and_then(|base| ServedState::of(base, state));
         let kept = kept.map_err(|error| files.with_remedy(applied, error))?;
         Ok(Self { files, kept })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
-use nvmeof_atomic_file::{Files, Pending, Readers, prepare};
+use nvmeof_atomic_file::{Files, Pending, ReadAccess, prepare};
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
@@ -97,7 +97,7 @@ impl State {
     ) -> io::Result<Pending<'a, F>> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
-        prepare(files, path, &bytes, Readers::Owner)
+        prepare(files, path, &bytes, ReadAccess::Owner)
     }
 }
 
@@ -150,8 +150,8 @@ mod tests {
         ] {
             std::fs::write(&path, text).unwrap();
             let error = State::load(&path).unwrap_err().to_string();
-            let said = error.contains(words) && error.contains("move it away");
-            assert!(said && error.contains("state.json"), "{error}");
+            let message = error.contains(words) && error.contains("move it away");
+            assert!(message && error.contains("state.json"), "{error}");
         }
     }
 }

@@ -5,8 +5,8 @@ mod at_once;
 mod blame;
 mod deferred;
 mod keys;
+mod outcome_log;
 mod protected;
-mod tell;
 mod unsaved;
 
 use std::fmt::Write;
@@ -75,8 +75,8 @@ impl Scene {
     }
 
     fn start(&self) -> Daemon {
-        let standing = Standing::read(&self.path("target.toml")).unwrap();
-        let (server, keeper) = standing.serve().unwrap();
+        let loaded = LoadedConfig::read(&self.path("target.toml")).unwrap();
+        let (server, keeper) = loaded.serve().unwrap();
         let server = Some(server);
         Daemon { server, keeper }
     }

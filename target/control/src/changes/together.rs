@@ -10,7 +10,7 @@ use nvmeof_target_core::{Change, Subject};
 use nvmeof_wire::Nqn;
 
 use super::document::{Document, refusal};
-use super::keeper::{Keeper, Kept};
+use super::keeper::{Keeper, ServedState};
 use super::ready::remarks_on_deferred;
 use super::state::State;
 use super::{ChangeError, Outcome, compact};
@@ -31,7 +31,7 @@ pub(super) struct Edited {
 
 /// The document to which the edits of each client are applied in turn.
 struct Draft<'a> {
-    kept: &'a Kept,
+    kept: &'a ServedState,
     document: Document,
     base: Document,
     /// Edits in effect.
@@ -45,7 +45,7 @@ struct Draft<'a> {
 
 /// The result of the edits of one client.
 #[derive(Default)]
-struct Made {
+struct EditResult {
     /// With defaults filled in; none if everything exists already.
     edits: Vec<Edit>,
     forgotten: Vec<Edit>,
@@ -59,7 +59,7 @@ struct Made {
 struct StillProtected(ForgetError);
 
 impl<'a> Draft<'a> {
-    fn new(kept: &'a Kept) -> Result<Self, ConfigError> {
+    fn new(kept: &'a ServedState) -> Result<Self, ConfigError> {
         let document = Document::parse(&kept.effective.text)
             .map_err(|what| ConfigError::plain(&kept.effective.name, what))?;
         let mut state = kept.state.clone();
@@ -77,12 +77,12 @@ impl<'a> Draft<'a> {
 
     /// Applies all of these edits, or none. Deferred edits come after them; one about the same
     /// object is forgotten.
-    fn make(&mut self, mut edits: Vec<Edit>) -> Result<Made, ChangeError> {
+    fn make(&mut self, mut edits: Vec<Edit>) -> Result<EditResult, ChangeError> {
         if let Some(nqn) = exists(&self.document, &edits) {
             let remark = format!("subsystem {nqn} exists already as requested; nothing changed");
-            return Ok(Made {
+            return Ok(EditResult {
                 remark: Some(remark),
-                ..Made::default()
+                ..EditResult::default()
             });
         }
         let mut document = self.document.clone();
@@ -106,7 +106,7 @@ impl<'a> Draft<'a> {
         (self.document, self.state.edits, self.late) = (document, all, late);
         self.edits.extend(edits.iter().cloned());
         self.forgotten.extend(forgotten.iter().cloned());
-        Ok(Made {
+        Ok(EditResult {
             edits,
             forgotten,
             remark: None,
@@ -126,7 +126,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Kept {
+impl ServedState {
     /// The state with these edits added.
     pub(super) fn edited(&self, edits: Vec<Edit>) -> Result<Edited, ChangeError> {
         let mut draft = Draft::new(self)?;
@@ -161,7 +161,8 @@ impl Keeper {
         };
         let requested = requests.iter().cloned();
         let made: Vec<_> = requested.map(|edits| draft.make(edits)).collect();
-        let counts = |made: &&Result<Made, _>| matches!(made, Ok(made) if !made.edits.is_empty());
+        let counts =
+            |made: &&Result<EditResult, _>| matches!(made, Ok(made) if !made.edits.is_empty());
         let several = made.iter().filter(counts).count() > 1;
         let edited = draft.finish();
         let served = match edited.edits.is_empty() {
@@ -183,7 +184,7 @@ impl Keeper {
             Err(error) => made
                 .into_iter()
                 .map(|made| match made? {
-                    Made { edits, .. } if !edits.is_empty() => {
+                    EditResult { edits, .. } if !edits.is_empty() => {
                         Err(error.clone().of_change(&named(&[edits])))
                     }
                     made => Ok(Outcome::unchanged(kept.saved).of(made, false)),
@@ -193,7 +194,7 @@ impl Keeper {
     }
 
     /// Serves the document with these edits, and keeps them.
-    fn serve_edited(&self, kept: &Kept, edited: Edited) -> Result<Outcome, ChangeError> {
+    fn serve_edited(&self, kept: &ServedState, edited: Edited) -> Result<Outcome, ChangeError> {
         let ready = kept.ready(&edited)?;
         let Edited {
             state, edits, held, ..
@@ -206,7 +207,7 @@ impl Keeper {
         let made = made.filter(|edit| !deferred.iter().any(|one| one.edit == **edit));
         outcome.warnings.extend(remarks_on_deferred(&[], made));
         outcome.warnings.extend(self.unprotect(&edits));
-        outcome.tell("change");
+        outcome.log("change");
         Ok(outcome)
     }
 
@@ -310,7 +311,7 @@ impl Outcome {
     }
 
     /// The outcome for one client, if `several` were applied together.
-    fn of(&self, made: Made, several: bool) -> Self {
+    fn of(&self, made: EditResult, several: bool) -> Self {
         let is_its = |subject: &Subject| made.edits.iter().any(|edit| is_about(edit, subject));
         let mut report = self.report.clone();
         if several {

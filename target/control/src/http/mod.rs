@@ -1,9 +1,9 @@
 //! The HTTP server of the control socket and of the metrics port: reading requests within
 //! bounds, and error responses.
 
-mod answering;
 mod fault;
 mod serve;
+mod server;
 
 use std::io;
 
@@ -11,12 +11,12 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use nix::errno::Errno;
 
-pub use answering::Answering;
-pub(crate) use answering::WORKERS;
 pub(crate) use fault::{Fault, Refusals};
 pub(crate) use serve::Bounds;
 #[cfg(test)]
 pub(crate) use serve::serve;
+pub use server::HttpServer;
+pub(crate) use server::WORKERS;
 
 /// The router with error responses for unknown paths and methods; `paths` names the known ones.
 pub(crate) fn finished(router: Router, paths: &'static str) -> Router {

@@ -24,7 +24,7 @@ pub use openapi::text as openapi;
 pub use queue::ChangeQueue;
 
 use crate::changes::{ChangeError, Keeper};
-use crate::http::{Answering, Bounds, Fault, may_succeed_later};
+use crate::http::{Bounds, Fault, HttpServer, may_succeed_later};
 use crate::watch::Watch;
 use nvmeof_target_config::{Config, ConfigError, ControlConfig};
 
@@ -36,7 +36,7 @@ pub struct Shared {
     /// Metrics and health.
     pub watch: Arc<Watch>,
     /// Notifies the service manager of the status after every change.
-    pub tell: fn(&str),
+    pub notify_status: fn(&str),
     /// Orders the requests that change something.
     pub queue: ChangeQueue,
 }
@@ -49,7 +49,7 @@ pub struct Bound {
 
 /// Serves the control socket until it is dropped.
 pub struct Control {
-    _answering: Answering,
+    _server: HttpServer,
     /// Removed when it is dropped.
     _file: SocketFile,
 }
@@ -94,10 +94,10 @@ impl Bound {
         let router: Router = routes::router(shared);
         let listener = self.listener;
         let listen = move || tokio::net::UnixListener::from_std(listener);
-        let answering = Answering::start("control", listen, router, Bounds::managing())?;
+        let server = HttpServer::start("control", listen, router, Bounds::managing())?;
         tracing::info!("control socket listening on {}", self.file.path().display());
         Ok(Control {
-            _answering: answering,
+            _server: server,
             _file: self.file,
         })
     }

@@ -22,8 +22,8 @@ pub struct ChangeQueue {
     /// The most requests that wait or are executed.
     most: usize,
     /// A change in progress for longer is reported to the clients that wait.
-    pub(super) patience: Duration,
-    waiting: Arc<Mutex<Vec<Waiting>>>,
+    pub(super) stall_limit: Duration,
+    waiting: Arc<Mutex<Vec<PendingEdits>>>,
 }
 
 /// A request that was admitted to the queue.
@@ -35,7 +35,7 @@ pub(super) struct Entry {
 
 /// The right to execute a request, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Permit {
     /// `None` if the semaphore is closed: the target ends.
     _worker: Option<OwnedSemaphorePermit>,
     _entry: OwnedSemaphorePermit,
@@ -43,7 +43,7 @@ pub(crate) struct Turn {
 
 /// Pending edits of one client.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingEdits {
     edits: Vec<Edit>,
     reply: Reply,
 }
@@ -52,15 +52,15 @@ pub(super) struct Waiting {
 pub(super) type Reply = oneshot::Sender<Result<Outcome, ChangeError>>;
 
 /// The outcome of edits, for which a client waits.
-pub(super) struct Awaited {
-    waiting: Arc<Mutex<Vec<Waiting>>>,
+pub(super) struct PendingOutcome {
+    waiting: Arc<Mutex<Vec<PendingEdits>>>,
     pub(super) outcome: oneshot::Receiver<Result<Outcome, ChangeError>>,
 }
 
 /// Requests that are executed at a time; changes among them are applied one after the other.
 const CONCURRENT: usize = WORKERS / 2;
 /// Several times the bound after which a reactor counts as stalled.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// One of this many connections is reserved for requests that only read.
 const RESERVED_SHARE: usize = 8;
 
@@ -78,7 +78,7 @@ impl ChangeQueue {
             workers: Arc::new(Semaphore::new(CONCURRENT)),
             entries: Arc::new(Semaphore::new(most)),
             most,
-            patience: PATIENCE,
+            stall_limit: STALL_LIMIT,
             waiting: Arc::default(),
         }
     }
@@ -116,24 +116,24 @@ impl ChangeQueue {
 
 impl Entry {
     /// Queues edits for the next request that gets a worker.
-    pub(super) fn push(&self, edits: Vec<Edit>) -> Awaited {
+    pub(super) fn push(&self, edits: Vec<Edit>) -> PendingOutcome {
         let (reply, outcome) = oneshot::channel();
-        lock(&self.queue.waiting).push(Waiting { edits, reply });
+        lock(&self.queue.waiting).push(PendingEdits { edits, reply });
         let waiting = Arc::clone(&self.queue.waiting);
-        Awaited { waiting, outcome }
+        PendingOutcome { waiting, outcome }
     }
 
     /// Waits for a worker, in order of arrival.
-    pub(super) async fn turn(self) -> Turn {
+    pub(super) async fn acquire(self) -> Permit {
         let worker = Arc::clone(&self.queue.workers).acquire_owned().await;
-        Turn {
+        Permit {
             _worker: worker.ok(),
             _entry: self.permit,
         }
     }
 }
 
-impl Awaited {
+impl PendingOutcome {
     /// Withdraws the edits, unless they are being applied. Returns whether it did.
     pub(super) fn withdraw(&mut self) -> bool {
         self.outcome.close();
@@ -144,13 +144,13 @@ impl Awaited {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for PendingOutcome {
     fn drop(&mut self) {
         self.withdraw();
     }
 }
 
-fn lock(waiting: &Mutex<Vec<Waiting>>) -> MutexGuard<'_, Vec<Waiting>> {
+fn lock(waiting: &Mutex<Vec<PendingEdits>>) -> MutexGuard<'_, Vec<PendingEdits>> {
     // Each update is a single operation, so a panic leaves it consistent.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use super::queue::Turn;
+use super::queue::Permit;
 use super::{Shared, openapi};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Planned, Resize, Stalled};
 use crate::http::{Fault, Refusals, finished, unfinished, work};
@@ -52,8 +52,8 @@ pub(super) const ROUTES: &[Route] = &[
 /// The router of the control socket, including metrics and health.
 pub(super) fn router(shared: &Shared) -> Router {
     let all = ROUTES.iter();
-    let router = all.fold(Router::new(), |router, (path, answers)| {
-        router.route(path, answers())
+    let router = all.fold(Router::new(), |router, (path, replies)| {
+        router.route(path, replies())
     });
     let watched = crate::watch::routes(&shared.watch);
     finished(
@@ -62,17 +62,17 @@ pub(super) fn router(shared: &Shared) -> Router {
     )
 }
 
-type Answer<T> = Result<Json<T>, Fault>;
+type JsonResult<T> = Result<Json<T>, Fault>;
 
 /// Status of the target: ports, subsystems, namespaces and connected hosts.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
-pub(super) async fn status(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
+pub(super) async fn status(State(shared): State<Shared>, _: NoBody) -> JsonResult<StatusOut> {
     ask(shared, |keeper| Ok(status_of(keeper))).await
 }
 
 /// The served configuration, with all run-time changes.
 #[utoipa::path(get, path = "/v1/document", responses((status = 200, body = DocumentOut)))]
-pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<DocumentOut> {
+pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> JsonResult<DocumentOut> {
     ask(shared, |keeper| {
         let shown = keeper.show();
         Ok(DocumentOut {
@@ -99,8 +99,8 @@ pub(super) async fn document(State(shared): State<Shared>, _: NoBody) -> Answer<
 pub(super) async fn plan(
     State(shared): State<Shared>,
     Body(document): Body<DocumentIn>,
-) -> Answer<OutcomeOut> {
-    in_turn(shared, move |keeper| {
+) -> JsonResult<OutcomeOut> {
+    with_permit(shared, move |keeper| {
         Ok(planned_out(keeper.plan(&document.name, document.text)?))
     })
     .await
@@ -118,7 +118,7 @@ pub(super) async fn plan(
 pub(super) async fn apply(
     State(shared): State<Shared>,
     Body(document): Body<DocumentIn>,
-) -> Answer<OutcomeOut> {
+) -> JsonResult<OutcomeOut> {
     change(shared, move |keeper| {
         logged("apply", keeper.apply(document.name, document.text))
     })
@@ -129,7 +129,7 @@ pub(super) async fn apply(
 ///
 /// It replaces a document of `POST /v1/apply`.
 #[utoipa::path(post, path = "/v1/reload", responses((status = 200, body = OutcomeOut), Refusals))]
-pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
+pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> JsonResult<OutcomeOut> {
     change(shared, |keeper| logged("reload", keeper.reload())).await
 }
 
@@ -139,8 +139,8 @@ pub(super) async fn reload(State(shared): State<Shared>, _: NoBody) -> Answer<Ou
     path = "/v1/reload/plan",
     responses((status = 200, body = OutcomeOut), Refusals)
 )]
-pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answer<OutcomeOut> {
-    in_turn(shared, |keeper| Ok(planned_out(keeper.plan_reload()?))).await
+pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> JsonResult<OutcomeOut> {
+    with_permit(shared, |keeper| Ok(planned_out(keeper.plan_reload()?))).await
 }
 
 /// Makes run-time changes, all or none.
@@ -156,9 +156,9 @@ pub(super) async fn plan_reload(State(shared): State<Shared>, _: NoBody) -> Answ
 pub(super) async fn edits(
     State(shared): State<Shared>,
     Body(EditsIn { edits, plan }): Body<EditsIn>,
-) -> Answer<OutcomeOut> {
+) -> JsonResult<OutcomeOut> {
     if plan {
-        return in_turn(shared, move |keeper| {
+        return with_permit(shared, move |keeper| {
             Ok(planned_out(keeper.plan_edit(edits)?))
         })
         .await;
@@ -178,7 +178,7 @@ pub(super) async fn edits(
 pub(super) async fn forget(
     State(shared): State<Shared>,
     Body(ForgetIn { edits }): Body<ForgetIn>,
-) -> Answer<OutcomeOut> {
+) -> JsonResult<OutcomeOut> {
     change(shared, move |keeper| {
         logged("forget", keeper.forget(&edits))
     })
@@ -195,7 +195,7 @@ pub(super) async fn forget(
 pub(super) async fn resize(
     State(shared): State<Shared>,
     Body(wanted): Body<Resize>,
-) -> Answer<OutcomeOut> {
+) -> JsonResult<OutcomeOut> {
     change(shared, move |keeper| {
         logged("resize", keeper.resize(&wanted))
     })
@@ -214,7 +214,7 @@ pub(super) async fn resize(
 pub(super) async fn disconnect(
     State(shared): State<Shared>,
     Body(HostIn { host, subsystem }): Body<HostIn>,
-) -> Answer<LostOut> {
+) -> JsonResult<LostOut> {
     change(shared, move |keeper| {
         let host = nqn("host", &host)?;
         let subsystem = subsystem.map(|name| nqn("subsystem", &name)).transpose()?;
@@ -227,12 +227,12 @@ pub(super) async fn disconnect(
 ///
 /// The configuration stays for `POST /v1/resume`.
 #[utoipa::path(post, path = "/v1/drain", responses((status = 200, body = LostOut), Refusals))]
-pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<LostOut> {
-    let notify = shared.tell;
+pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> JsonResult<LostOut> {
+    let notify = shared.notify_status;
     // A drain does not wait for other changes, and bounds its own time.
-    let turn = shared.queue.enter()?.turn().await;
+    let permit = shared.queue.enter()?.acquire().await;
     ask(shared, move |keeper| {
-        let _turn = turn;
+        let _permit = permit;
         let lost = keeper.drain();
         notify(&keeper.manager().status());
         Ok(lost?[..].into())
@@ -242,7 +242,7 @@ pub(super) async fn drain(State(shared): State<Shared>, _: NoBody) -> Answer<Los
 
 /// Accepts connections again after a drain.
 #[utoipa::path(post, path = "/v1/resume", responses((status = 200, body = StatusOut), Refusals))]
-pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<StatusOut> {
+pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> JsonResult<StatusOut> {
     change(shared, |keeper| {
         keeper.resume()?;
         Ok(status_of(keeper))
@@ -252,8 +252,8 @@ pub(super) async fn resume(State(shared): State<Shared>, _: NoBody) -> Answer<St
 
 /// Saves the run-time changes if that failed before.
 #[utoipa::path(post, path = "/v1/save", responses((status = 200, body = SavedOut), Refusals))]
-pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> Answer<SavedOut> {
-    in_turn(shared, |keeper| {
+pub(super) async fn save(State(shared): State<Shared>, _: NoBody) -> JsonResult<SavedOut> {
+    with_permit(shared, |keeper| {
         let file = keeper.save()?.display().to_string();
         Ok(SavedOut { file })
     })
@@ -384,7 +384,7 @@ fn planned_out(planned: Planned) -> OutcomeOut {
 
 /// The response to a change, which is logged.
 fn logged(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<OutcomeOut, Fault> {
-    let outcome = outcome.inspect(|outcome| outcome.tell(what));
+    let outcome = outcome.inspect(|outcome| outcome.log(what));
     response(what, outcome)
 }
 
@@ -410,27 +410,27 @@ fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
 /// changed what is served, too.
 async fn change<T: Send + 'static>(
     shared: Shared,
-    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
-) -> Answer<T> {
-    let notify = shared.tell;
-    in_turn(shared, move |keeper| {
-        let answer = answer(keeper);
+    operation: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> JsonResult<T> {
+    let notify = shared.notify_status;
+    with_permit(shared, move |keeper| {
+        let result = operation(keeper);
         notify(&keeper.manager().status());
-        answer
+        result
     })
     .await
 }
 
 /// Applies edits, together with the pending ones of other clients.
-async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
+async fn edit(shared: Shared, edits: Vec<Edit>) -> JsonResult<OutcomeOut> {
     let entry = shared.queue.enter()?;
     let mut awaited = entry.push(edits);
     let making = async {
-        let turn = entry.turn().await;
+        let permit = entry.acquire().await;
         let made = work({
             let shared = shared.clone();
             move || {
-                make_all(&shared, turn);
+                apply_all(&shared, permit);
                 Ok(())
             }
         });
@@ -456,12 +456,12 @@ async fn edit(shared: Shared, edits: Vec<Edit>) -> Answer<OutcomeOut> {
 }
 
 /// Applies all pending edits.
-fn make_all(shared: &Shared, turn: Turn) {
+fn apply_all(shared: &Shared, permit: Permit) {
     // Held until the end, also if the client disconnects.
-    let _turn = turn;
+    let _permit = permit;
     let made = shared.keeper.edit_all(|| shared.queue.take());
     if !made.is_empty() {
-        (shared.tell)(&shared.keeper.manager().status());
+        (shared.notify_status)(&shared.keeper.manager().status());
     }
     for (reply, outcome) in made {
         // Fails if the client has disconnected.
@@ -469,21 +469,21 @@ fn make_all(shared: &Shared, turn: Turn) {
     }
 }
 
-/// Executes a request that may have to wait for a change in progress or a backing store, when
-/// it is its turn.
-async fn in_turn<T: Send + 'static>(
+/// Executes a request that may have to wait for a change in progress or a backing store, once
+/// it has a permit.
+async fn with_permit<T: Send + 'static>(
     shared: Shared,
-    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
-) -> Answer<T> {
+    operation: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> JsonResult<T> {
     let entry = shared.queue.enter()?;
-    let turn = tokio::select! {
-        turn = entry.turn() => turn,
+    let permit = tokio::select! {
+        permit = entry.acquire() => permit,
         stalled = stalled(&shared) => return Err(not_started(&stalled)),
     };
     let answered = ask(shared.clone(), move |keeper| {
         // Held until the end, also if the client disconnects.
-        let _turn = turn;
-        answer(keeper)
+        let _permit = permit;
+        operation(keeper)
     });
     tokio::select! {
         biased;
@@ -498,8 +498,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Waits until a change has been in progress for longer than the bound.
 async fn stalled(shared: &Shared) -> Stalled {
     loop {
-        sleep(CHECK_INTERVAL.min(shared.queue.patience)).await;
-        if let Some(stalled) = shared.keeper.stalled(shared.queue.patience) {
+        sleep(CHECK_INTERVAL.min(shared.queue.stall_limit)).await;
+        if let Some(stalled) = shared.keeper.stalled(shared.queue.stall_limit) {
             return stalled;
         }
     }
@@ -524,10 +524,10 @@ fn not_finished(stalled: &Stalled) -> Fault {
 /// Executes a request on a thread of its own, since it may block.
 async fn ask<T: Send + 'static>(
     shared: Shared,
-    answer: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
-) -> Answer<T> {
+    operation: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
+) -> JsonResult<T> {
     let keeper = Arc::clone(&shared.keeper);
-    work(move || answer(&keeper)).await.map(Json)
+    work(move || operation(&keeper)).await.map(Json)
 }
 
 /// A JSON body.

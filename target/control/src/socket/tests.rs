@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::routes::{Body, NoBody, drain, edits, resume, status};
 use super::*;
-use crate::changes::Standing;
+use crate::changes::LoadedConfig;
 use crate::http::{finished, serve, work};
 use nvmeof_target_api::{Caller, Edit, EditsIn, NamespaceAdd, OutcomeOut};
 use nvmeof_target_manage::Server;
@@ -109,11 +109,11 @@ impl Scene {
     fn response(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
-        heard(&mut stream)
+        read_all(&mut stream)
     }
 }
 
-fn heard(stream: &mut UnixStream) -> String {
+fn read_all(stream: &mut UnixStream) -> String {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
@@ -145,9 +145,9 @@ fn router() -> Router {
 
 fn ask(scene: &Scene, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let method = method.parse().unwrap();
-    let answer = scene.caller().call(method, path, Some(body)).unwrap();
-    let body = serde_json::from_slice(&answer.body).unwrap();
-    (answer.status.as_u16(), body)
+    let reply = scene.caller().call(method, path, Some(body)).unwrap();
+    let body = serde_json::from_slice(&reply.body).unwrap();
+    (reply.status.as_u16(), body)
 }
 
 #[test]
@@ -201,23 +201,23 @@ fn oversized_body_is_refused() {
 #[test]
 fn body_is_refused_where_none_is_expected() {
     let scene = Scene::new(Bounds { body: 0, ..FEW });
-    let said = |head: &str, body: &[u8]| {
+    let exchange = |head: &str, body: &[u8]| {
         let head = format!("POST /echo HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n");
         scene.response(&[head.as_bytes(), body].concat())
     };
     let long = vec![b'x'; 60 << 10];
-    for answer in [
-        said("content-length: 1", b"1"),
-        said("content-length: 61440", &long),
-        said("transfer-encoding: chunked", b"1\r\n1\r\n0\r\n\r\n"),
+    for reply in [
+        exchange("content-length: 1", b"1"),
+        exchange("content-length: 61440", &long),
+        exchange("transfer-encoding: chunked", b"1\r\n1\r\n0\r\n\r\n"),
         // Nothing is sent after that, and nothing is awaited.
-        said("expect: 100-continue\r\ncontent-length: 9", b""),
+        exchange("expect: 100-continue\r\ncontent-length: 9", b""),
     ] {
-        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-        assert!(answer.contains("without one"), "{answer}");
+        assert!(reply.starts_with("HTTP/1.1 413 "), "{reply}");
+        assert!(reply.contains("without one"), "{reply}");
     }
     // A body of 0 bytes is no body.
-    let nothing = said("content-length: 0", b"");
+    let nothing = exchange("content-length: 0", b"");
     assert!(nothing.starts_with("HTTP/1.1 400 "), "{nothing}");
 }
 
@@ -227,8 +227,8 @@ fn oversized_head_is_refused() {
     let long = format!("x: {}\r\n", "y".repeat(FEW.head));
     let many = "x: y\r\n".repeat(100);
     for head in [long, many] {
-        let said = scene.response(format!("GET /slow HTTP/1.1\r\n{head}\r\n").as_bytes());
-        assert!(said.starts_with("HTTP/1.1 431 "), "{said}");
+        let text = scene.response(format!("GET /slow HTTP/1.1\r\n{head}\r\n").as_bytes());
+        assert!(text.starts_with("HTTP/1.1 431 "), "{text}");
     }
 }
 
@@ -236,10 +236,10 @@ fn oversized_head_is_refused() {
 fn connection_carries_one_request() {
     let scene = Scene::new(FEW);
     let one = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n";
-    let said = scene.response(format!("{one}1{one}2{one}3").as_bytes());
-    assert_eq!(said.matches("HTTP/1.1 200 ").count(), 1, "{said}");
-    assert!(said.to_lowercase().contains("connection: close"), "{said}");
-    assert!(said.ends_with("\r\n\r\n1"), "{said}");
+    let text = scene.response(format!("{one}1{one}2{one}3").as_bytes());
+    assert_eq!(text.matches("HTTP/1.1 200 ").count(), 1, "{text}");
+    assert!(text.to_lowercase().contains("connection: close"), "{text}");
+    assert!(text.ends_with("\r\n\r\n1"), "{text}");
 }
 
 #[test]
@@ -275,10 +275,10 @@ fn slow_client_is_notified_and_closed() {
     let mut closed = [PollFd::new(lazy.as_fd(), PollFlags::empty())];
     poll(&mut closed, PollTimeout::from(60_000u16)).unwrap();
     assert_eq!(closed[0].revents(), Some(PollFlags::POLLHUP));
-    assert!(heard(&mut lazy).len() < 32 << 20);
+    assert!(read_all(&mut lazy).len() < 32 << 20);
     // A request that takes longer on the target's side is not limited.
-    let answer = scene.caller().call(Method::GET, "/slow", None).unwrap();
-    assert_eq!(&answer.body[..], b"done");
+    let reply = scene.caller().call(Method::GET, "/slow", None).unwrap();
+    assert_eq!(&reply.body[..], b"done");
 }
 
 #[test]
@@ -299,8 +299,8 @@ fn silent_clients_do_not_block_others() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let answer = scene.caller().call(Method::GET, "/slow", None).unwrap();
-                assert_eq!(&answer.body[..], b"done");
+                let reply = scene.caller().call(Method::GET, "/slow", None).unwrap();
+                assert_eq!(&reply.body[..], b"done");
             });
         }
     });
@@ -338,16 +338,16 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A target without namespaces, and what its request handlers share.
-fn served(folder: &tempfile::TempDir, tell: fn(&str)) -> (Server, Shared) {
+fn served(folder: &tempfile::TempDir, notify_status: fn(&str)) -> (Server, Shared) {
     let file = folder.path().join("target.toml");
     let text = "[[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
                 [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\nallow_any_host = true\n";
     std::fs::write(&file, text).unwrap();
-    let (server, keeper) = Standing::read(&file).unwrap().serve().unwrap();
+    let (server, keeper) = LoadedConfig::read(&file).unwrap().serve().unwrap();
     let shared = Shared {
         keeper: Arc::new(keeper),
         watch: Arc::new(Watch::of(&server)),
-        tell,
+        notify_status,
         queue: ChangeQueue::default(),
     };
     (server, shared)
@@ -369,7 +369,7 @@ fn pending_changes_leave_capacity_for_reads() {
     runtime().block_on(async {
         let mut stalled = Vec::new();
         for _ in 0..4 {
-            stalled.push(shared.queue.enter().unwrap().turn().await);
+            stalled.push(shared.queue.enter().unwrap().acquire().await);
         }
         let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(planned())).collect();
         tokio::task::yield_now().await;
@@ -395,8 +395,8 @@ fn pending_changes_leave_capacity_for_reads() {
 fn service_manager_is_notified_of_every_change() {
     static NOTIFIED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
     let folder = tempfile::tempdir().unwrap();
-    let tell = |status: &str| NOTIFIED.lock().unwrap().push(status.to_owned());
-    let (server, shared) = served(&folder, tell);
+    let notify_status = |status: &str| NOTIFIED.lock().unwrap().push(status.to_owned());
+    let (server, shared) = served(&folder, notify_status);
     let shared = || State(shared.clone());
     let notified = || std::mem::take(&mut *NOTIFIED.lock().unwrap());
     let add = |plan| {
@@ -412,19 +412,19 @@ fn service_manager_is_notified_of_every_change() {
         edits(shared(), add(true)).await.map(drop).unwrap();
         assert_eq!(notified(), Vec::<String>::new());
         edits(shared(), add(false)).await.map(drop).unwrap();
-        let said = notified().concat();
+        let notifications = notified().concat();
         assert!(
-            said.starts_with("serving 1 namespace on 127.0.0.1:"),
-            "{said}"
+            notifications.starts_with("serving 1 namespace on 127.0.0.1:"),
+            "{notifications}"
         );
         drain(shared(), NoBody).await.map(drop).unwrap();
-        let said = notified().concat();
-        assert!(said.contains("drained"), "{said}");
+        let notifications = notified().concat();
+        assert!(notifications.contains("drained"), "{notifications}");
         edits(shared(), add(false)).await.map(drop).unwrap_err();
         resume(shared(), NoBody).await.map(drop).unwrap();
-        let said = notified();
-        assert_eq!(said.len(), 2);
-        assert!(!said[1].contains("drained"), "{said:?}");
+        let notifications = notified();
+        assert_eq!(notifications.len(), 2);
+        assert!(!notifications[1].contains("drained"), "{notifications:?}");
     });
     server.stop();
     server.join().unwrap();

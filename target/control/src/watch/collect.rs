@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_rdma_shm::Borrowed;
-use nvmeof_target_core::metrics::{MetricsRegistry, Of};
+use nvmeof_target_core::metrics::{MetricsRegistry, Subject};
 use nvmeof_target_core::{Limit, Model, Namespace, Target};
 use nvmeof_wire::Nqn;
 
@@ -17,10 +17,10 @@ use nvmeof_target_api::{
     SubsystemState, WaitingState,
 };
 use nvmeof_target_config::ProviderName;
-use nvmeof_target_engine::{Counters, End, ReactorSnapshot, Spent};
+use nvmeof_target_engine::{ConnectionEnd, Counters, ReactorSnapshot, ThreadState};
 use nvmeof_target_engine::{Mailbox, Order};
 use nvmeof_target_manage::ports::Providers;
-use nvmeof_target_manage::{Counted, FaultCounts, Manager, Server};
+use nvmeof_target_manage::{FaultCounts, Manager, MetricsSources, Server};
 
 /// Collects snapshots of the target. Safe to use from several threads.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Watch {
     providers: Providers,
     started: Instant,
     started_at: SystemTime,
-    patience: Duration,
+    timeout: Duration,
     /// The state of each reactor; `None` for those that did not respond.
     reactor_snapshots: Joined<Vec<Option<ReactorSnapshot>>>,
     snapshots: Joined<Snapshot>,
@@ -52,7 +52,7 @@ struct Watched {
 }
 
 /// A reactor that does not report its state within this time is stalled.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Watch {
     /// Monitors `server`.
@@ -62,25 +62,25 @@ impl Watch {
         Self {
             faults: manager.fault_counts().clone(),
             manager: Some(Opaque(manager)),
-            ..Self::new(server.counted().clone())
+            ..Self::new(server.metrics_sources().clone())
         }
     }
 
     /// Without a manager.
-    pub(super) fn new(counted: Counted) -> Self {
-        let reactors = counted.reactors.into_iter();
+    pub(super) fn new(sources: MetricsSources) -> Self {
+        let reactors = sources.reactors.into_iter();
         let watched = |(mailbox, counters)| Watched { mailbox, counters };
         Self {
-            target: counted.target,
+            target: sources.target,
             reactors: reactors.map(watched).collect(),
-            registry: counted.ledger,
+            registry: sources.registry,
             faults: FaultCounts::default(),
             manager: None,
-            borrowed: counted.borrowed,
-            providers: counted.providers,
+            borrowed: sources.borrowed,
+            providers: sources.providers,
             started: Instant::now(),
             started_at: SystemTime::now(),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             reactor_snapshots: Joined::default(),
             snapshots: Joined::default(),
         }
@@ -88,8 +88,8 @@ impl Watch {
 
     /// With another time that reactors have to respond.
     #[cfg(test)]
-    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -112,21 +112,21 @@ impl Watch {
 
     /// Requests the state of each reactor.
     fn ask_reactors(&self) -> Vec<Option<ReactorSnapshot>> {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         let asked: Vec<Receiver<ReactorSnapshot>> = self
             .reactors
             .iter()
             .map(|reactor| {
-                let (answer, receiver) = channel();
-                reactor.mailbox.order(Order::Look { answer });
+                let (reply, receiver) = channel();
+                reactor.mailbox.order(Order::Snapshot { reply });
                 receiver
             })
             .collect();
-        let answers = asked.into_iter().map(|receiver| {
+        let replies = asked.into_iter().map(|receiver| {
             let left = until.saturating_duration_since(Instant::now());
             receiver.recv_timeout(left).ok()
         });
-        answers.collect()
+        replies.collect()
     }
 
     fn collect(&self) -> Snapshot {
@@ -182,7 +182,7 @@ impl Watch {
     ) {
         state.answered = true;
         state.waiting_for_buffers = reactor_snapshot.waiting_for_buffers;
-        state.waiting_for_disks = reactor_snapshot.waiting_for_disks;
+        state.waiting_for_disks = reactor_snapshot.waiting_for_stores;
         state.free_buffers = reactor_snapshot.free_buffers;
         state.free_capsules = reactor_snapshot.free_capsules;
         let providers = self.providers.names();
@@ -336,13 +336,13 @@ impl Sum {
                 nsid == 0 || it.namespace(nsid).is_some() || disabled()
             })
         };
-        for counted in registry.read(now, &serves) {
-            let counts = Counts::from(&counted.totals);
-            let broken = counted.totals.broken;
-            let of_reactor = reactors.get_mut(counted.reactor);
+        for counters in registry.read(now, &serves) {
+            let counts = Counts::from(&counters.totals);
+            let broken = counters.totals.broken;
+            let of_reactor = reactors.get_mut(counters.reactor);
             let of_reactor = of_reactor.map(|state| &mut state.counts);
-            match counted.of {
-                Of::Namespace { subsystem, nsid } => {
+            match counters.subject {
+                Subject::Namespace { subsystem, nsid } => {
                     let subsystem = subsystem.as_str();
                     let key = (subsystem.to_owned(), nsid);
                     let state = self
@@ -355,7 +355,7 @@ impl Sum {
                         });
                     state.counts.add(&counts);
                 }
-                Of::Host {
+                Subject::Host {
                     host,
                     subsystem,
                     connected,
@@ -367,7 +367,7 @@ impl Sum {
                     self.add_to_subsystem(&subsystem, &counts, broken);
                     of_reactor.into_iter().for_each(|it| it.add(&counts));
                 }
-                Of::Forgotten { subsystem } => {
+                Subject::Forgotten { subsystem } => {
                     if let Some(subsystem) = subsystem {
                         self.add_to_subsystem(&subsystem, &counts, broken);
                     }
@@ -401,15 +401,15 @@ fn state_of(reactor: usize, counters: &Counters) -> ReactorState {
         reactor,
         ..ReactorState::default()
     };
-    for spent in Spent::ALL {
-        let (time, times) = counters.time(spent);
-        let name = spent.name().to_owned();
+    for thread_state in ThreadState::ALL {
+        let (time, times) = counters.time(thread_state);
+        let name = thread_state.name().to_owned();
         state.seconds.insert(name.clone(), time.as_secs_f64());
         state.times.insert(name, times);
     }
-    (state.accepted, state.rejected) = counters.asked();
+    (state.accepted, state.rejected) = counters.connection_requests();
     state.stalled = counters.all_stalled();
-    for end in End::ALL {
+    for end in ConnectionEnd::ALL {
         let ended = counters.ended(end);
         let name = end.name().to_owned();
         if end.is_error() {

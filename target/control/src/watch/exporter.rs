@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_rdma::ListenError;
 
 use super::{Watch, routes};
-use crate::http::{Answering, Bounds, finished, may_succeed_later};
+use crate::http::{Bounds, HttpServer, finished, may_succeed_later};
 use nvmeof_target_address::{self as zone, port_address};
 use nvmeof_target_config::{Config, ConfigError};
 
@@ -59,15 +59,15 @@ impl Exporter {
     ///
     /// # Errors
     /// If the thread or its runtime cannot be created.
-    pub fn serve(self, watch: &Arc<Watch>) -> io::Result<Answering> {
+    pub fn serve(self, watch: &Arc<Watch>) -> io::Result<HttpServer> {
         let address = self.listener.local_addr()?;
         let listen = move || tokio::net::TcpListener::from_std(self.listener);
         let router = finished(
             routes(watch),
             "the paths are /metrics, /healthz and /snapshot",
         );
-        let answering = Answering::start("metrics", listen, router, Bounds::watching())?;
+        let server = HttpServer::start("metrics", listen, router, Bounds::watching())?;
         tracing::info!("metrics listening on http://{address}/metrics");
-        Ok(answering)
+        Ok(server)
     }
 }

@@ -27,8 +27,8 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The router of all paths.
 pub(crate) fn routes(watch: &Arc<Watch>) -> Router {
     let all = ROUTES.iter();
-    let router = all.fold(Router::new(), |router, (path, answers)| {
-        router.route(path, answers())
+    let router = all.fold(Router::new(), |router, (path, replies)| {
+        router.route(path, replies())
     });
     router.with_state(Arc::clone(watch))
 }

@@ -44,7 +44,7 @@ struct Family {
 
 impl Collector for Families {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut out = Out(encoder);
+        let mut out = MetricsWriter(encoder);
         let snapshot = &self.0;
         out.target(snapshot)?;
         out.subsystems(snapshot)?;
@@ -55,12 +55,12 @@ impl Collector for Families {
     }
 }
 
-struct Out<'a>(DescriptorEncoder<'a>);
+struct MetricsWriter<'a>(DescriptorEncoder<'a>);
 
 /// Commands of a namespace, a host or a reactor, with its labels.
-type Of<'a> = [(Vec<Label>, &'a Counts)];
+type LabelledCounts<'a> = [(Vec<Label>, &'a Counts)];
 
-impl Out<'_> {
+impl MetricsWriter<'_> {
     fn target(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         let version = label("version", &snapshot.version);
         self.gauges(
@@ -371,7 +371,7 @@ impl Out<'_> {
     }
 
     /// Counts of commands, by the labels of each entry.
-    fn counts(&mut self, names: &Names, all: &Of<'_>) -> Result<(), Error> {
+    fn counts(&mut self, names: &Names, all: &LabelledCounts<'_>) -> Result<(), Error> {
         let operations = all.iter().flat_map(|(labels, counts)| {
             let each = counts.operations.iter();
             each.map(|(name, n)| (and(labels, label("operation", name)), *n))

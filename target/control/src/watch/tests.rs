@@ -31,19 +31,19 @@ use nvmeof_target_config::Config;
 use nvmeof_target_engine::ReactorSnapshot;
 use nvmeof_target_engine::{Mailbox, Order};
 use nvmeof_target_manage::ports::Providers;
-use nvmeof_target_manage::{Counted, Server};
+use nvmeof_target_manage::{MetricsSources, Server};
 
 const NQN: &str = "nqn.2026-11.org.example:disk";
 /// A host name that tries to break out of a label.
 const EVIL: &str = "nqn.2026-11.org.example:\"} 1\\n\\";
 
 /// The counters of reactors with these mailboxes.
-fn counted(target: Target, reactors: &[Mailbox]) -> Counted {
+fn sources(target: Target, reactors: &[Mailbox]) -> MetricsSources {
     let reactors = reactors.iter().map(|one| (one.clone(), Arc::default()));
-    Counted {
+    MetricsSources {
         target,
         reactors: reactors.collect(),
-        ledger: MetricsRegistry::default(),
+        registry: MetricsRegistry::default(),
         providers: Providers::default(),
         borrowed: Borrowed::default(),
     }
@@ -392,7 +392,7 @@ fn limit_hits_are_reported_by_configuration_key() {
     let target = idle_target();
     target.limit_counters().add(Limit::HostQueues);
     target.limit_counters().add(Limit::HostQueues);
-    let snapshot = Watch::new(counted(target, &[])).snapshot();
+    let snapshot = Watch::new(sources(target, &[])).snapshot();
     assert_eq!(snapshot.limits["limits.host_queues"], 2);
     let families = parse(&to_openmetrics(&snapshot));
     let name = "nvmeof_target_limit_hits_total";
@@ -411,16 +411,16 @@ fn idle_target() -> Target {
 fn respond(mailbox: &Mailbox) -> usize {
     let mut asked = 0;
     for order in mailbox.take_orders() {
-        if let Order::Look { answer } = order {
+        if let Order::Snapshot { reply } = order {
             asked += 1;
             let reactor_snapshot = ReactorSnapshot {
                 queues: Vec::new(),
                 waiting_for_buffers: 5,
-                waiting_for_disks: 0,
+                waiting_for_stores: 0,
                 free_buffers: 0,
                 free_capsules: 0,
             };
-            let _ = answer.send(reactor_snapshot);
+            let _ = reply.send(reactor_snapshot);
         }
     }
     asked
@@ -429,9 +429,9 @@ fn respond(mailbox: &Mailbox) -> usize {
 #[test]
 fn stalled_thread_is_named_and_does_not_block_others() {
     let boxes = [(); 3].map(|()| Mailbox::new().unwrap());
-    let watch = Watch::new(counted(idle_target(), &boxes));
+    let watch = Watch::new(sources(idle_target(), &boxes));
     // Long enough for the others to respond on a busy machine.
-    let watch = watch.with_patience(Duration::from_secs(3));
+    let watch = watch.with_timeout(Duration::from_secs(3));
     let (health, snapshot) = std::thread::scope(|scope| {
         let watching = scope.spawn(|| (watch.health(), watch.snapshot()));
         while !watching.is_finished() {
@@ -462,8 +462,8 @@ fn stalled_thread_is_named_and_does_not_block_others() {
 fn requests_for_many(ask: impl Fn(usize, &Watch) + Sync) -> usize {
     const OTHERS: usize = 8;
     let mailbox = Mailbox::new().unwrap();
-    let watch = Watch::new(counted(idle_target(), std::slice::from_ref(&mailbox)));
-    let watch = watch.with_patience(Duration::from_secs(60));
+    let watch = Watch::new(sources(idle_target(), std::slice::from_ref(&mailbox)));
+    let watch = watch.with_timeout(Duration::from_secs(60));
     std::thread::scope(|scope| {
         let (ask, watch) = (&ask, &watch);
         let first = scope.spawn(move || ask(0, watch));

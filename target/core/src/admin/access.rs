@@ -38,7 +38,7 @@ impl Admin<'_> {
         let nsids = if groups_only(command) {
             0
         } else {
-            namespace_view.seen().len() as u64
+            namespace_view.list().len() as u64
         };
         ANA_HEADER_LEN as u64 + groups * ANA_GROUP_LEN as u64 + nsids * NSID_LEN
     }
@@ -52,7 +52,7 @@ impl Admin<'_> {
         };
         let mut members: BTreeMap<u32, Vec<U32>> = BTreeMap::new();
         if !groups_only(command) {
-            for seen in namespace_view.seen() {
+            for seen in namespace_view.list() {
                 let nsid = U32::new(seen.namespace.nsid);
                 members
                     .entry(seen.namespace.ana_group)
@@ -91,7 +91,7 @@ impl Admin<'_> {
         let Some(namespace_view) = self.controller.namespace_view() else {
             return Ok(());
         };
-        let concerned = namespace_view.seen().iter().filter(|seen| {
+        let concerned = namespace_view.list().iter().filter(|seen| {
             let lost = sets && seen.state == AnaState::PERSISTENT_LOSS;
             let concerns = lost || fid == FeatureId::ERROR_RECOVERY;
             match nsid {
@@ -133,7 +133,7 @@ pub(super) fn describe(
     let groups = ANA_HEADER_LEN as u64 + u64::from(ABSENT_GROUP) * ANA_GROUP_LEN as u64;
     let room = u64::from(limits.max_transfer).saturating_sub(groups) / NSID_LEN;
     let room = u32::try_from(room).unwrap_or(u32::MAX);
-    let there = namespace_view.seen().len();
+    let there = namespace_view.list().len();
     let there = u32::try_from(there).unwrap_or(u32::MAX);
     id.mnan = room.max(there).min(nn).into();
 }

@@ -286,7 +286,7 @@ impl Admin<'_> {
             return Err(Failure::field(CDW10));
         };
         let values = &mut self.controller.lock().features.error_recovery;
-        let nsids = namespace_view.seen().iter().map(|one| one.namespace.nsid);
+        let nsids = namespace_view.list().iter().map(|one| one.namespace.nsid);
         for nsid in nsids.filter(|nsid| [*nsid, NSID_ALL].contains(&command.nsid)) {
             values.insert(nsid, value);
         }

@@ -109,7 +109,7 @@ impl Admin<'_> {
             return window.put(0, &self.discovery_controller(limits));
         };
         let seen = namespace_view.get(command.nsid);
-        let nsids = namespace_view.seen().iter().map(|one| one.namespace.nsid);
+        let nsids = namespace_view.list().iter().map(|one| one.namespace.nsid);
         // The disabled namespaces of this host.
         let disabled: Vec<_> = self.disabled(&namespace_view).collect();
         match command.cns {

@@ -14,7 +14,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::{Admin, CDW10, CDW12, NSID, effects, log_pages};
 use crate::controller::warnings::COMPOSITE_TEMPERATURE;
-use crate::controller::{Cold, Serves, errors};
+use crate::controller::{ColdState, ControllerKind, errors};
 use crate::discovery::{self, LogReader};
 use crate::model::FIRMWARE;
 use crate::namespace_view::Viewer;
@@ -157,7 +157,7 @@ impl Admin<'_> {
     /// The page of a namespace has the counts of its commands. Other fields are those of
     /// the controller: critical warnings are "for the state of the controller".
     fn smart(&self, nsid: u32) -> SmartLog {
-        let Serves::Nvm(live) = &self.controller.serves else {
+        let ControllerKind::Nvm(live) = &self.controller.kind else {
             return SmartLog::zeroed();
         };
         let mut counts = live.health.counts(self.now);
@@ -217,7 +217,7 @@ fn write_entries<E: IntoBytes + Immutable>(
     }
 }
 
-fn write_errors(cold: &Cold, window: &mut Window<'_>) {
+fn write_errors(cold: &ColdState, window: &mut Window<'_>) {
     let mut at = 0;
     for entry in cold.errors.iter() {
         let mut wire = ErrorEntry::new(entry.count, entry.status);

@@ -85,7 +85,7 @@ impl Admin<'_> {
     /// Base 2.1, 5.1.14: a Keep Alive while the timer is disabled is an error of the
     /// host, which has a wrong assumption of its timeout.
     fn keep_alive(&self) -> Result<Next, Failure> {
-        if self.controller.patience().is_none() {
+        if self.controller.keep_alive_timeout().is_none() {
             return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.into());
         }
         Ok(Next::Done(0))

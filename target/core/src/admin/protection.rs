@@ -8,8 +8,8 @@ use nvmeof_wire::features::WriteProtection;
 
 use super::features::{SEL, capabilities};
 use super::{Admin, CDW10, CDW11};
-use crate::controller::{Controller, Serves};
-use crate::live::{Granting, Live};
+use crate::controller::{Controller, ControllerKind};
+use crate::live::{Live, ProtectionStep};
 use crate::namespace_view::{NamespaceView, Present, VisibleNamespace};
 use crate::protection::{ProtectionRequest, Refused};
 use crate::request::{Epoch, Failure, Next, Request, Stage};
@@ -56,7 +56,7 @@ impl Admin<'_> {
             return self.protect_one(request, &self.visible(command.nsid)?.namespace, to);
         }
         let (live, namespace_view) = (self.live()?, self.namespace_view()?);
-        for seen in namespace_view.seen() {
+        for seen in namespace_view.list() {
             check_ready(&seen.namespace, to)?;
             let allowed = live.check_protection(seen.namespace.nsid, to);
             allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
@@ -83,19 +83,19 @@ impl Admin<'_> {
             self.notify_all(live, before);
         }
         match protecting.next {
-            Granting::Settle(asked) => {
+            ProtectionStep::Settle(asked) => {
                 self.controller.lock().protecting.push((nsid, asked));
-                let disk = namespace.disk;
+                let store = namespace.store;
                 let epoch = Epoch::default();
                 request.stage = Stage::Protect {
-                    disk,
+                    store,
                     nsid,
                     asked,
                     epoch,
                 };
                 Ok(Next::Execute(IoOp {
                     kind: IoKind::Settle,
-                    ..IoOp::flush(namespace.disk)
+                    ..IoOp::flush(namespace.store)
                 }))
             }
             granting => self.granted(request, granting, (nsid, to)),
@@ -111,7 +111,7 @@ impl Admin<'_> {
         to: WriteProtection,
     ) -> Result<Next, Failure> {
         let namespace_view = self.namespace_view()?;
-        let rest = namespace_view.seen().iter();
+        let rest = namespace_view.list().iter();
         for seen in rest.filter(|seen| seen.namespace.nsid >= from) {
             match self.protect_one(request, &seen.namespace, to)? {
                 Next::Done(_) => {}
@@ -169,18 +169,18 @@ impl Admin<'_> {
     fn granted(
         &self,
         request: &mut Request,
-        granting: Granting,
+        granting: ProtectionStep,
         (nsid, to): (u32, WriteProtection),
     ) -> Result<Next, Failure> {
         match granting {
-            Granting::Granted => Ok(Next::Done(0)),
-            Granting::Keep(keeping) => {
+            ProtectionStep::Granted => Ok(Next::Done(0)),
+            ProtectionStep::Keep(keeping) => {
                 let epoch = Epoch::default();
                 request.stage = Stage::Keep { nsid, to, epoch };
                 self.deferred.keeping.set(Some(keeping));
                 Ok(Next::Keep)
             }
-            Granting::Settle(_) | Granting::Refused => Err(not_kept()),
+            ProtectionStep::Settle(_) | ProtectionStep::Refused => Err(not_kept()),
         }
     }
 
@@ -206,9 +206,9 @@ impl Admin<'_> {
     }
 
     fn live(&self) -> Result<&Live, Failure> {
-        match &self.controller.serves {
-            Serves::Nvm(live) => Ok(live),
-            Serves::Discovery => Err(Failure::field(CDW10)),
+        match &self.controller.kind {
+            ControllerKind::Nvm(live) => Ok(live),
+            ControllerKind::Discovery => Err(Failure::field(CDW10)),
         }
     }
 }
@@ -230,7 +230,7 @@ pub(crate) fn cancel_requests(
     controller: &Controller,
     is_it: impl Fn(ProtectionRequest) -> bool,
 ) -> bool {
-    let Serves::Nvm(live) = &controller.serves else {
+    let ControllerKind::Nvm(live) = &controller.kind else {
         return false;
     };
     // Releases the lock of the controller, which is among those that are notified below.

@@ -34,21 +34,24 @@ pub(crate) fn discovery(target: &Target) -> Host {
 fn unknown_commands_are_refused() {
     let (mut host, _) = Host::admin(&target());
     for opcode in [0x00, 0x01, 0x04, 0x05, 0x0d, 0x10, 0x80, 0xff] {
-        let answer = host.plain(Sqe::new(Opcode(opcode)));
-        assert_eq!(answer.status(), Status::INVALID_OPCODE, "{opcode:#x}");
+        let completion = host.plain(Sqe::new(Opcode(opcode)));
+        assert_eq!(completion.status(), Status::INVALID_OPCODE, "{opcode:#x}");
     }
 }
 
 #[test]
 fn abort_of_unknown_command_aborts_nothing() {
     let (mut host, _) = Host::admin(&target());
-    let answer = host.plain(nvmeof_wire::admin::Abort { sqid: 1, cid: 1 }.to_sqe());
-    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 1));
+    let completion = host.plain(nvmeof_wire::admin::Abort { sqid: 1, cid: 1 }.to_sqe());
+    assert_eq!(
+        (completion.status(), completion.result()),
+        (Status::SUCCESS, 1)
+    );
 }
 
 #[test]
 fn a_discovery_controller_has_few_commands() {
     let mut host = discovery(&target());
-    let answer = host.plain(nvmeof_wire::admin::Abort { sqid: 1, cid: 1 }.to_sqe());
-    assert_eq!(answer.status(), Status::INVALID_OPCODE);
+    let completion = host.plain(nvmeof_wire::admin::Abort { sqid: 1, cid: 1 }.to_sqe());
+    assert_eq!(completion.status(), Status::INVALID_OPCODE);
 }

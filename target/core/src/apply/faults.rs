@@ -15,29 +15,29 @@ use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
-use crate::testing::{DISK, Host, apply, closed, namespace, subsystem, target};
+use crate::testing::{Host, SUBNQN, apply, closed, namespace, subsystem, target};
 use crate::{
     ChangeKind, Executed, NamespaceSpec, NamespaceState, Preferred, Revision, SubsystemSpec, Target,
 };
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
-    let answer = host.identify(cns, nsid);
-    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
-    T::read_from_bytes(&answer.data).ok().unwrap()
+    let completion = host.identify(cns, nsid);
+    assert_eq!(completion.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&completion.data).ok().unwrap()
 }
 
 fn read(host: &mut Host, nsid: u32) -> Status {
     let len = if nsid == 3 { 4096 } else { 512 };
-    let answer = host.read(Io::new(nsid, 0, 1).to_sqe(io::READ), len);
-    answer.cqe.status().without_more()
+    let completion = host.read(Io::new(nsid, 0, 1).to_sqe(io::READ), len);
+    completion.cqe.status().without_more()
 }
 
 /// What became of namespace 1.
 fn revise(target: &Target, blocks: u64, state: NamespaceState) -> Vec<ChangeKind> {
     let revision = Revision {
-        nqn: Nqn::new(DISK).unwrap(),
+        nqn: Nqn::new(SUBNQN).unwrap(),
         nsid: 1,
-        disk: 11,
+        store: 11,
         blocks,
         preferred: Preferred::default(),
         state,
@@ -53,9 +53,9 @@ fn preferred_sizes_follow_the_current_store() {
     let target = target();
     let (mut admin, _host) = Host::ready(&target);
     let revision = Revision {
-        nqn: Nqn::new(DISK).unwrap(),
+        nqn: Nqn::new(SUBNQN).unwrap(),
         nsid: 1,
-        disk: 10,
+        store: 10,
         blocks: 1000,
         preferred: Preferred {
             write: 4096,
@@ -91,14 +91,14 @@ fn namespace_of_a_lost_store_is_active_and_not_ready() {
         not_ready
     );
     assert_eq!(host.plain(flush(1)).cqe.status().without_more(), not_ready);
-    assert_eq!(host.ops.len(), ops, "its disk is left alone");
+    assert_eq!(host.ops.len(), ops, "its backing store is left alone");
     // The other one is served as ever, and flushed.
     assert_eq!(read(&mut host, 3), Status::SUCCESS);
     assert_eq!(
         host.plain(flush(NSID_ALL)).cqe.status().without_more(),
         not_ready
     );
-    let flushed: Vec<_> = host.ops[ops + 1..].iter().map(|op| op.disk).collect();
+    let flushed: Vec<_> = host.ops[ops + 1..].iter().map(|op| op.store).collect();
     assert_eq!(flushed, [30]);
     let list: NamespaceList = identify(&mut admin, Cns::ACTIVE_NAMESPACES, 0);
     assert_eq!(list.iter().collect::<Vec<_>>(), [1, 3]);
@@ -113,7 +113,7 @@ fn namespace_of_a_lost_store_is_active_and_not_ready() {
         (read(&mut host, 1), nstat(&mut admin)),
         (Status::SUCCESS, 1)
     );
-    assert_eq!(host.ops.last().unwrap().disk, 11);
+    assert_eq!(host.ops.last().unwrap().store, 11);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::*;
 use crate::NamespaceState;
 use crate::testing::{
-    CLOSED, DISK, HOST, Host, NOW, PEER, apply, apply_with, change_a_namespace, closed,
+    CLOSED, HOST, Host, NOW, PEER, SUBNQN, apply, apply_with, change_a_namespace, closed,
     connect_data, keyed, namespace, port, subsystem, target,
 };
 use crate::{
@@ -41,8 +41,8 @@ fn read_of(host: &mut Host, nsid: u32) -> Status {
 }
 
 fn active(admin: &mut Host) -> Vec<u32> {
-    let answer = admin.identify(Cns::ACTIVE_NAMESPACES, 0);
-    let list = NamespaceList::read_from_bytes(&answer.data).unwrap();
+    let completion = admin.identify(Cns::ACTIVE_NAMESPACES, 0);
+    let list = NamespaceList::read_from_bytes(&completion.data).unwrap();
     list.iter().collect()
 }
 
@@ -70,7 +70,7 @@ fn namespaces_come_and_go_under_a_host() {
         ]
     );
     assert_eq!(read_of(&mut io, 7), Status::SUCCESS);
-    assert_eq!(io.ops.last().unwrap().disk, 70);
+    assert_eq!(io.ops.last().unwrap().store, 70);
     assert_eq!(read_of(&mut io, 3), Status::INVALID_FIELD);
     assert_eq!(active(&mut admin), [1, 7]);
     assert_eq!(
@@ -87,8 +87,8 @@ fn resized_namespace_has_its_new_size() {
     assert_eq!(io.read(last, 512).status(), Status::LBA_OUT_OF_RANGE);
     change_a_namespace(&target);
     assert_eq!(io.read(last, 512).status(), Status::SUCCESS);
-    let answer = admin.identify(Cns::NAMESPACE, 1);
-    let id = IdentifyNamespace::read_from_bytes(&answer.data)
+    let completion = admin.identify(Cns::NAMESPACE, 1);
+    let id = IdentifyNamespace::read_from_bytes(&completion.data)
         .ok()
         .unwrap();
     assert_eq!(id.nsze.get(), 1001);
@@ -109,13 +109,13 @@ fn command_completes_on_its_original_store() {
     let mut request = Request::default();
     let action = io.queue.begin(io.now, &sqe.to_bytes(), &mut request);
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
-    assert_eq!(request.disk(), Some(10));
+    assert_eq!(request.store(), Some(10));
     // The namespace gets another backing store, which new commands use.
     let mut other = with(&[1]);
-    other.namespaces[0].disk = 99;
+    other.namespaces[0].store = 99;
     let _ = apply(&target, &[other]);
     assert_eq!(read_of(&mut io, 1), Status::SUCCESS);
-    assert_eq!(io.ops.last().unwrap().disk, 99);
+    assert_eq!(io.ops.last().unwrap().store, 99);
     // The first command continues on the old one.
     let data = ranges.as_bytes();
     let mut action = io.queue.step(io.now, &mut request, Event::Pulled(data));
@@ -124,16 +124,16 @@ fn command_completes_on_its_original_store() {
             panic!("{action:?}");
         };
         assert_eq!(
-            (op.disk, op.offset, op.kind),
+            (op.store, op.offset, op.kind),
             (10, offset, IoKind::Deallocate)
         );
-        assert_eq!(request.disk(), Some(10));
+        assert_eq!(request.store(), Some(10));
         let outcome = Executed::Ok;
         let event = Event::Executed { outcome, data };
         action = io.queue.step(io.now, &mut request, event);
     }
     assert!(matches!(action, Action::Respond(_)), "{action:?}");
-    assert_eq!(request.disk(), None);
+    assert_eq!(request.store(), None);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn flush_of_all_skips_none_when_a_namespace_is_removed() {
     let mut action = io.queue.begin(io.now, &sqe.to_bytes(), &mut request);
     let mut flushed = Vec::new();
     while let Action::Execute(op) = action {
-        flushed.push(op.disk);
+        flushed.push(op.store);
         if flushed.len() == 1 {
             let _ = apply(&target, &[with(&[2, 3])]);
             assert_eq!(read_of(&mut io, 1), Status::INVALID_FIELD);
@@ -169,7 +169,7 @@ fn removed_subsystem_disconnects_its_controllers() {
         [Disconnected {
             cntlid,
             hostnqn: nqn(HOST),
-            subnqn: nqn(DISK),
+            subnqn: nqn(SUBNQN),
             peer: PEER.into(),
             reason: DisconnectReason::SubsystemRemoved,
         }]
@@ -181,8 +181,8 @@ fn removed_subsystem_disconnects_its_controllers() {
     );
     assert_eq!(target.controllers(), 0);
     let mut again = Host::open(&target, 0, 32);
-    let answer = again.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let completion = again.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
     // A later subsystem with this NQN is another one: no state remains.
     let _ = apply(&target, &[subsystem()]);
     let (mut admin, mut io) = Host::ready(&target);
@@ -200,7 +200,7 @@ fn a_host_that_is_denied_is_disconnected_and_others_stay() {
     };
     let other = "nqn.2026-11.org.example:other";
     let (mut admin, mut io) = Host::ready(&target);
-    let data = nvmeof_wire::fabrics::ConnectData::new([8; 16], 0xffff, &nqn(DISK), &nqn(other));
+    let data = nvmeof_wire::fabrics::ConnectData::new([8; 16], 0xffff, &nqn(SUBNQN), &nqn(other));
     let (mut second, _) = Host::admin_with(&target, 0, &data);
     // Now by name, which changes nothing for listed hosts.
     let applied = apply(&target, &[allowed(&[HOST, other])]);
@@ -229,7 +229,7 @@ fn counters_stay_when_a_subsystem_changes() {
     let served = target.shared.served();
     assert_eq!(
         served
-            .live(&nqn(DISK))
+            .live(&nqn(SUBNQN))
             .unwrap()
             .health
             .counts(NOW)
@@ -247,8 +247,8 @@ fn the_discovery_log_has_a_new_generation_when_it_changed() {
     let mut host = crate::admin::tests::discovery(&target);
     let mut header = || {
         let page = GetLogPage::new(LogId::DISCOVERY, 0, 0, 1024);
-        let answer = host.read(page.to_sqe(), 1024);
-        let (header, _) = DiscoveryHeader::read_from_prefix(&answer.data).unwrap();
+        let completion = host.read(page.to_sqe(), 1024);
+        let (header, _) = DiscoveryHeader::read_from_prefix(&completion.data).unwrap();
         (header.genctr.get(), header.numrec.get())
     };
     assert_eq!(header(), (1, 1));
@@ -295,10 +295,10 @@ fn changes_display_in_words() {
     assert_eq!(
         lines,
         [
-            format!("subsystem {DISK} is changed: serial"),
-            format!("{DISK}: namespace 1 is resized from 512000 to 1024000 bytes"),
-            format!("{DISK}: namespace 2 is changed: readonly"),
-            format!("{DISK}: namespace 3 is removed"),
+            format!("subsystem {SUBNQN} is changed: serial"),
+            format!("{SUBNQN}: namespace 1 is resized from 512000 to 1024000 bytes"),
+            format!("{SUBNQN}: namespace 2 is changed: readonly"),
+            format!("{SUBNQN}: namespace 3 is removed"),
             format!("subsystem {CLOSED} is removed"),
         ]
     );
@@ -318,15 +318,15 @@ fn changes_display_in_words() {
     assert_eq!(
         lines,
         [
-            format!("subsystem {DISK} is changed: serial"),
-            format!("subsystem {DISK} is changed: model"),
-            format!("{DISK}: namespace 1 is resized from 512000 to 1024000 bytes"),
-            format!("{DISK}: namespace 1 is changed: path"),
-            format!("{DISK}: namespace 1 is changed: uuid"),
-            format!("{DISK}: namespace 1 is changed: readonly"),
-            format!("{DISK}: namespace 2 is changed: path"),
-            format!("{DISK}: namespace 3 is disabled"),
-            format!("{DISK}: namespace 3 is changed: ana_group"),
+            format!("subsystem {SUBNQN} is changed: serial"),
+            format!("subsystem {SUBNQN} is changed: model"),
+            format!("{SUBNQN}: namespace 1 is resized from 512000 to 1024000 bytes"),
+            format!("{SUBNQN}: namespace 1 is changed: path"),
+            format!("{SUBNQN}: namespace 1 is changed: uuid"),
+            format!("{SUBNQN}: namespace 1 is changed: readonly"),
+            format!("{SUBNQN}: namespace 2 is changed: path"),
+            format!("{SUBNQN}: namespace 3 is disabled"),
+            format!("{SUBNQN}: namespace 3 is changed: ana_group"),
         ]
     );
     let changes = build(&[]).difference(&build(&[closed()]));

@@ -79,7 +79,7 @@ impl Aborts {
     }
 
     /// Queue `sqid` is closed, and its commands with it: none of them is aborted.
-    pub(crate) fn gone(&mut self, sqid: u16) {
+    pub(crate) fn queue_closed(&mut self, sqid: u16) {
         for one in &mut self.waiting {
             if one.sqid == sqid && !matches!(one.stage, Stage::Known(_)) {
                 one.stage = Stage::Known(false);
@@ -122,7 +122,7 @@ mod tests {
         aborts.report(1, 7, true);
         assert_eq!(aborts.take_known(), Some((100, true)));
         assert_eq!(aborts.take_known(), None);
-        aborts.gone(2);
+        aborts.queue_closed(2);
         assert_eq!(aborts.take_known(), Some((101, false)));
         assert!(aborts.is_empty());
     }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Written rarely (but for `heard`), read by every queue of the controller.
+/// Written rarely (but for `last_active_ms`), read by every queue of the controller.
 #[derive(Debug, Default)]
-pub(crate) struct Hot {
+pub(crate) struct HotState {
     /// Whether commands other than Fabrics commands are served: CSTS.RDY and
     /// not shut down.
     ready: AtomicBool,
@@ -15,7 +15,7 @@ pub(crate) struct Hot {
     /// Counts resets. An I/O queue of an earlier count is closed.
     epoch: AtomicU32,
     /// Time of the last sign of life of the host, in milliseconds.
-    heard_ms: AtomicU64,
+    last_active_ms: AtomicU64,
     /// When the keep-alive interval began, in milliseconds.
     armed_ms: AtomicU64,
     /// Whether the host disabled the volatile write cache.
@@ -28,7 +28,7 @@ pub(crate) struct Hot {
     resets: AtomicBool,
 }
 
-impl Hot {
+impl HotState {
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
@@ -57,8 +57,8 @@ impl Hot {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn heard(&self) -> Duration {
-        Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
+    pub(crate) fn last_active(&self) -> Duration {
+        Duration::from_millis(self.last_active_ms.load(Ordering::Relaxed))
     }
 
     /// When the keep-alive interval began.
@@ -74,14 +74,14 @@ impl Hot {
     /// Begins a keep-alive interval with a sign of life of the host.
     pub(crate) fn arm(&self, now: Duration) {
         self.rearm(now);
-        self.hear(now);
+        self.note_activity(now);
     }
 
-    pub(crate) fn hear(&self, now: Duration) {
+    pub(crate) fn note_activity(&self, now: Duration) {
         let now_ms = ms(now);
         // Queues on other cores write this cache line too: write it only if it changes.
-        if self.heard_ms.load(Ordering::Relaxed) != now_ms {
-            self.heard_ms.store(now_ms, Ordering::Relaxed);
+        if self.last_active_ms.load(Ordering::Relaxed) != now_ms {
+            self.last_active_ms.store(now_ms, Ordering::Relaxed);
         }
     }
 

@@ -27,7 +27,7 @@ pub use disconnected::{DisconnectReason, Disconnected};
 pub(crate) use features::{
     Features, HostClock, KEEP_ALIVE_GRANULARITY_MS, rounded as rounded_kato,
 };
-pub(crate) use hot::Hot;
+pub(crate) use hot::HotState;
 
 use crate::live::{Live, View};
 use crate::model::PortAddress;
@@ -64,16 +64,16 @@ pub(crate) struct Controller {
     pub(crate) viewer: Arc<Viewer>,
     /// The view as of the last admin command.
     view: Option<Mutex<View>>,
-    pub(crate) serves: Serves,
-    pub(crate) hot: Hot,
+    pub(crate) kind: ControllerKind,
+    pub(crate) hot: HotState,
     /// What its queues have in flight.
     pub(crate) in_flight: Arc<InFlightCount>,
-    cold: Mutex<Cold>,
+    cold: Mutex<ColdState>,
 }
 
 /// The purpose of a controller.
 #[derive(Clone, Debug)]
-pub(crate) enum Serves {
+pub(crate) enum ControllerKind {
     /// A discovery controller.
     Discovery,
     /// The namespaces of a subsystem.
@@ -82,7 +82,7 @@ pub(crate) enum Serves {
 
 /// State that only admin commands and failures access.
 #[derive(Debug)]
-pub(crate) struct Cold {
+pub(crate) struct ColdState {
     pub(crate) registers: Registers,
     pub(crate) features: Features,
     pub(crate) errors: ErrorRing,
@@ -116,13 +116,13 @@ impl Controller {
         hostnqn: Nqn,
         hostid: [u8; 16],
         port: Option<PortAddress>,
-        serves: Serves,
+        kind: ControllerKind,
         features: Features,
     ) -> Self {
         let viewer = Arc::new(Viewer::new(hostnqn, port));
-        let view = match &serves {
-            Serves::Discovery => None,
-            Serves::Nvm(live) => Some(Mutex::new(live.view(Arc::clone(&viewer)))),
+        let view = match &kind {
+            ControllerKind::Discovery => None,
+            ControllerKind::Nvm(live) => Some(Mutex::new(live.view(Arc::clone(&viewer)))),
         };
         Self {
             cntlid,
@@ -133,10 +133,10 @@ impl Controller {
             peer: Arc::default(),
             viewer,
             view,
-            serves,
-            hot: Hot::default(),
+            kind,
+            hot: HotState::default(),
             in_flight: Arc::default(),
-            cold: Mutex::new(Cold {
+            cold: Mutex::new(ColdState {
                 registers: Registers::default(),
                 features,
                 errors: ErrorRing::default(),
@@ -153,7 +153,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Cold> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ColdState> {
         // A panic leaves no change half done.
         self.cold.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,22 +171,22 @@ impl Controller {
     }
 
     pub(crate) fn is_discovery(&self) -> bool {
-        matches!(self.serves, Serves::Discovery)
+        matches!(self.kind, ControllerKind::Discovery)
     }
 
     /// NQN of the subsystem.
     pub(crate) fn subnqn(&self) -> Nqn {
-        match &self.serves {
-            Serves::Discovery => Nqn::discovery(),
-            Serves::Nvm(live) => live.nqn,
+        match &self.kind {
+            ControllerKind::Discovery => Nqn::discovery(),
+            ControllerKind::Nvm(live) => live.nqn,
         }
     }
 
     /// The present state of the subsystem; `None` for a discovery controller.
     pub(crate) fn subsystem(&self) -> Option<Arc<Subsystem>> {
-        match &self.serves {
-            Serves::Discovery => None,
-            Serves::Nvm(live) => Some(live.current().subsystem),
+        match &self.kind {
+            ControllerKind::Discovery => None,
+            ControllerKind::Nvm(live) => Some(live.current().subsystem),
         }
     }
 
@@ -204,11 +204,11 @@ impl Controller {
     /// `nvme connect --keep-alive-tmo=0`), and Linux' target accepts it. Such an I/O
     /// controller lasts as long as its connection; a discovery controller expires after
     /// two minutes without a command.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub(crate) fn keep_alive_timeout(&self) -> Option<Duration> {
         let kato_ms = self.lock().features.kato_ms;
-        match (kato_ms, &self.serves) {
-            (0, Serves::Discovery) => Some(IDLE_DISCOVERY),
-            (0, Serves::Nvm(_)) => None,
+        match (kato_ms, &self.kind) {
+            (0, ControllerKind::Discovery) => Some(IDLE_DISCOVERY),
+            (0, ControllerKind::Nvm(_)) => None,
             (kato_ms, _) => Some(Duration::from_millis(kato_ms.into())),
         }
     }
@@ -219,9 +219,9 @@ impl Controller {
         let from = if by_traffic {
             self.hot.armed()
         } else {
-            self.hot.heard()
+            self.hot.last_active()
         };
-        Some(from + self.patience()? + MILLISECOND)
+        Some(from + self.keep_alive_timeout()? + MILLISECOND)
     }
 
     /// Whether the Keep Alive Timer has expired. If any command proves that the host is
@@ -231,11 +231,11 @@ impl Controller {
         if self.expires(by_traffic).is_none_or(|at| now < at) {
             return false;
         }
-        let heard = by_traffic && self.hot.heard() > self.hot.armed();
-        if heard {
+        let was_active = by_traffic && self.hot.last_active() > self.hot.armed();
+        if was_active {
             self.hot.rearm(now);
         }
-        !heard
+        !was_active
     }
 
     /// Adds a failed command to the error log. Returns whether this raised a new event.
@@ -247,7 +247,7 @@ impl Controller {
         let internal = entry.status.is(Status::INTERNAL_ERROR);
         let follow_ups = internal && self.raise(&mut cold, INTERNAL_ERROR);
         drop(cold);
-        if let Serves::Nvm(live) = &self.serves {
+        if let ControllerKind::Nvm(live) = &self.kind {
             live.health.error_entry();
         }
         follow_ups
@@ -256,7 +256,7 @@ impl Controller {
     /// The subsystem changed since `before`: raises events for changes that the host can
     /// see.
     pub(crate) fn subsystem_changed(&self, before: &Present) {
-        let Serves::Nvm(live) = &self.serves else {
+        let ControllerKind::Nvm(live) = &self.kind else {
             return;
         };
         let now = live.current();
@@ -305,7 +305,7 @@ impl Controller {
     }
 
     /// Raises an event, if the host has enabled it. Returns whether it is a new one.
-    pub(crate) fn raise(&self, cold: &mut Cold, notice: Notice) -> bool {
+    pub(crate) fn raise(&self, cold: &mut ColdState, notice: Notice) -> bool {
         let enabled = cold.features.async_events;
         let follow_ups = cold.notices.raise(notice, enabled);
         self.hot.set_event(cold.notices.is_ready());
@@ -313,7 +313,7 @@ impl Controller {
     }
 
     /// Raises the events of critical warnings that are new, or newly enabled.
-    pub(crate) fn warn(&self, cold: &mut Cold, warnings: CriticalWarning) {
+    pub(crate) fn warn(&self, cold: &mut ColdState, warnings: CriticalWarning) {
         for notice in warnings::events(warnings) {
             self.raise(cold, notice);
         }
@@ -366,7 +366,7 @@ impl Controller {
     }
 
     /// An Abort command that can complete, and whether it aborted a command.
-    pub(crate) fn known_abort(&self) -> Option<(u16, bool)> {
+    pub(crate) fn completed_abort(&self) -> Option<(u16, bool)> {
         if !self.hot.has_aborts() {
             return None;
         }

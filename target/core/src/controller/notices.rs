@@ -95,7 +95,7 @@ const ALL: [Notice; 8] = [
 
 /// How long a reported notice masks others of its type while its log page is not read:
 /// longer than a host needs to read the page, and short enough for the others.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const MASK_TIME: Duration = Duration::from_millis(500);
 
 impl Notice {
     /// All events that reading its log page clears.
@@ -116,7 +116,7 @@ impl Notice {
 /// notices even if it does not use ANA (`nvme_handle_aen_notice`), and reads the page of
 /// changed namespaces after the previous scan (`nvme_scan_work`), which may wait for access
 /// to a namespace. A notice whose page is not read therefore masks those of other pages for
-/// [`PATIENCE`] only; those of its own page stay masked until the page is read.
+/// [`MASK_TIME`] only; those of its own page stay masked until the page is read.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     /// Not sent yet.
@@ -176,7 +176,7 @@ impl Notices {
             .count();
         Some(match of_its_type {
             0 => Duration::ZERO,
-            _ => self.sent_at + PATIENCE,
+            _ => self.sent_at + MASK_TIME,
         })
     }
 
@@ -268,14 +268,14 @@ mod tests {
         assert_eq!(notices.next(NOW), Some(NAMESPACE_CHANGED));
         assert_eq!((notices.next(NOW), notices.is_ready()), (None, true));
         // Only for a limited time.
-        assert_eq!(notices.due(), Some(NOW + PATIENCE));
+        assert_eq!(notices.due(), Some(NOW + MASK_TIME));
         notices.page_read(LogId::CHANGED_NAMESPACES);
         assert_eq!(notices.due(), Some(Duration::ZERO));
         assert_eq!(notices.next(NOW), Some(ANA_CHANGED));
         // The host does not read its page.
         notices.raise(ANA_CHANGED, enabled);
         notices.raise(NAMESPACE_CHANGED, enabled);
-        let late = NOW + PATIENCE;
+        let late = NOW + MASK_TIME;
         let early = late - Duration::from_millis(1);
         assert_eq!(notices.next(early), None);
         assert_eq!(notices.next(late), Some(NAMESPACE_CHANGED));
@@ -284,8 +284,8 @@ mod tests {
         notices.page_read(LogId::CHANGED_NAMESPACES);
         notices.raise(NAMESPACE_CHANGED, enabled);
         notices.raise(TEMPERATURE, Kinds::TEMPERATURE.bits());
-        assert_eq!(notices.next(late + PATIENCE / 2), Some(TEMPERATURE));
-        assert_eq!(notices.due(), Some(late + PATIENCE));
+        assert_eq!(notices.next(late + MASK_TIME / 2), Some(TEMPERATURE));
+        assert_eq!(notices.due(), Some(late + MASK_TIME));
         // Changes covered by its own page are not reported again.
         notices.page_read(LogId::ANA);
         notices.page_read(LogId::CHANGED_NAMESPACES);

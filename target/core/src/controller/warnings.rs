@@ -32,7 +32,7 @@ pub(crate) fn critical(namespace_view: &NamespaceView, features: &Features) -> C
     // A namespace whose backing store is gone: "any internal error that degrades NVM
     // subsystem reliability".
     let lost = namespace_view
-        .seen()
+        .list()
         .iter()
         .any(|one| !one.namespace.is_ready());
     warnings.set(CriticalWarning::NDR, lost);

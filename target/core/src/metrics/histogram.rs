@@ -23,12 +23,12 @@ pub(super) struct Histogram {
 
 /// The latency of a command, and its bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Took {
+pub(crate) struct LatencySample {
     ns: u64,
     bucket: usize,
 }
 
-impl Took {
+impl LatencySample {
     #[inline]
     pub(crate) fn new(time: Duration) -> Self {
         // The command began and completed in the same iteration of the reactor: nearly all
@@ -56,7 +56,7 @@ impl Default for Histogram {
 impl Histogram {
     /// Adds a command.
     #[inline]
-    pub(super) fn add(&self, took: Took) {
+    pub(super) fn add(&self, took: LatencySample) {
         if let Some(count) = self.counts.get(took.bucket) {
             add(count, 1);
         }
@@ -178,7 +178,7 @@ mod tests {
     fn times_add_up() {
         let one = Histogram::default();
         let times = [0, 0, 1_500, 1_999, 9_000_000];
-        let took = |ns| Took::new(Duration::from_nanos(ns));
+        let took = |ns| LatencySample::new(Duration::from_nanos(ns));
         times.into_iter().for_each(|ns| one.add(took(ns)));
         let mut sum = Latency::default();
         one.add_to(&mut sum);

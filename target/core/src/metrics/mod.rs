@@ -15,8 +15,8 @@ mod tally;
 mod tests;
 
 pub use histogram::Latency;
-pub(crate) use histogram::Took;
-pub use reactor_metrics::{Counted, MetricsRegistry, Of, ReactorMetrics};
+pub(crate) use histogram::LatencySample;
+pub use reactor_metrics::{MetricsRegistry, ReactorMetrics, Subject, SubjectCounters};
 pub(crate) use tally::Tally;
 pub use tally::Totals;
 

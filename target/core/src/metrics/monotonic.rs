@@ -8,8 +8,8 @@ use std::time::Duration;
 use nvmeof_wire::{Nqn, Status};
 use proptest::prelude::*;
 
-use super::histogram::Took;
-use super::reactor_metrics::{MetricsRegistry, Of};
+use super::histogram::LatencySample;
+use super::reactor_metrics::{MetricsRegistry, Subject};
 use super::tally::Tally;
 use super::{Operation, ReactorMetrics, Totals};
 
@@ -63,7 +63,7 @@ fn hosts_of(queues: &[Queue]) -> BTreeSet<usize> {
 
 /// The actual counts.
 #[derive(Default)]
-struct Truth {
+struct Expected {
     /// By host.
     done: BTreeMap<usize, u64>,
     /// The counts whenever the host had no queue: it may restart from there.
@@ -74,7 +74,7 @@ struct Truth {
     most: usize,
 }
 
-impl Truth {
+impl Expected {
     fn may_report(&self, host: usize, reported: u64) -> bool {
         let done = self.done.get(&host).copied().unwrap_or_default();
         let mut away = self.away.get(&host).into_iter().flatten();
@@ -82,12 +82,12 @@ impl Truth {
     }
 }
 
-fn look(metrics_registry: &MetricsRegistry, now: Duration, queues: &[Queue], truth: &Truth) {
+fn look(metrics_registry: &MetricsRegistry, now: Duration, queues: &[Queue], truth: &Expected) {
     let of = |totals: &Totals| totals.operations(Operation::Admin);
     let (mut hosts, mut reactors) = (BTreeMap::<usize, u64>::new(), [0; REACTORS]);
     for one in metrics_registry.read(now, &|_, _| true) {
         reactors[one.reactor] += of(&one.totals);
-        if let Of::Host { host, .. } = one.of {
+        if let Subject::Host { host, .. } = one.subject {
             let host = (0..HOSTS).find(|it| nqn(*it) == host).unwrap();
             *hosts.entry(host).or_default() += of(&one.totals);
         }
@@ -110,7 +110,7 @@ proptest! {
         let metrics_registry = MetricsRegistry::remembering(FEW);
         let of = |reactor| metrics_registry.reactor_metrics(reactor);
         let reactors: Vec<ReactorMetrics> = (0..REACTORS).map(of).collect();
-        let (mut queues, mut truth) = (Vec::<Queue>::new(), Truth::default());
+        let (mut queues, mut truth) = (Vec::<Queue>::new(), Expected::default());
         let mut now = Duration::ZERO;
         for step in steps {
             match step {
@@ -124,7 +124,7 @@ proptest! {
                     let at = queue % queues.len();
                     let queue = &queues[at];
                     for _ in 0..commands {
-                        let took = Took::new(Duration::ZERO);
+                        let took = LatencySample::new(Duration::ZERO);
                         queue.tally.count(Operation::Admin, Status::SUCCESS, took);
                     }
                     *truth.done.entry(queue.host).or_default() += commands;
@@ -155,7 +155,7 @@ fn host_with_a_queue_on_any_reactor_is_kept() {
         metrics_registry.reactor_metrics(0),
         metrics_registry.reactor_metrics(1),
     );
-    let took = Took::new(Duration::ZERO);
+    let took = LatencySample::new(Duration::ZERO);
     let stays = one.host(nqn(1), nqn(0));
     let goes = other.host(nqn(1), nqn(0));
     goes.count(Operation::Admin, Status::SUCCESS, took);
@@ -164,7 +164,7 @@ fn host_with_a_queue_on_any_reactor_is_kept() {
         let all = metrics_registry.read(Duration::from_secs(seconds), &|_, _| true);
         let its = all
             .iter()
-            .filter(|one| matches!(one.of, Of::Host { host, .. } if host == nqn(1)));
+            .filter(|one| matches!(one.subject, Subject::Host { host, .. } if host == nqn(1)));
         its.map(|one| one.totals.operations(Operation::Admin))
             .sum::<u64>()
     };
@@ -195,8 +195,8 @@ fn host_that_left_first_is_forgotten_first() {
     let there: BTreeSet<usize> = metrics_registry
         .read(Duration::ZERO, &|_, _| true)
         .iter()
-        .filter_map(|one| match one.of {
-            Of::Host { host, .. } => (0..HOSTS).find(|it| nqn(*it) == host),
+        .filter_map(|one| match one.subject {
+            Subject::Host { host, .. } => (0..HOSTS).find(|it| nqn(*it) == host),
             _ => None,
         })
         .collect();

@@ -57,7 +57,7 @@ struct Entry {
     reason = "created only when counters are read"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum Subject {
     /// Commands on I/O queues.
     Namespace {
         /// NQN of the subsystem.
@@ -85,9 +85,9 @@ pub enum Of {
 
 /// The counters of one subject on one reactor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct SubjectCounters {
     /// The subject.
-    pub of: Of,
+    pub subject: Subject,
     /// The reactor.
     pub reactor: usize,
     /// The values.
@@ -135,20 +135,20 @@ impl MetricsRegistry {
     /// A snapshot of all counters of all reactors. `now` is the time of the caller;
     /// `serves` returns whether a subsystem has a namespace.
     #[must_use]
-    pub fn read(&self, now: Duration, serves: &dyn Fn(&Nqn, u32) -> bool) -> Vec<Counted> {
+    pub fn read(&self, now: Duration, serves: &dyn Fn(&Nqn, u32) -> bool) -> Vec<SubjectCounters> {
         let mut state = self.state();
         state.forget(now, serves);
         let namespaces = state.namespaces.iter();
         let namespaces = namespaces
             .filter(|((subsystem, nsid), _)| serves(subsystem, *nsid))
             .flat_map(|((subsystem, nsid), entry)| {
-                entry.counted(Of::Namespace {
+                entry.counted(Subject::Namespace {
                     subsystem: *subsystem,
                     nsid: *nsid,
                 })
             });
         let hosts = state.hosts.iter().flat_map(|((host, subsystem), entry)| {
-            entry.counted(Of::Host {
+            entry.counted(Subject::Host {
                 host: *host,
                 subsystem: *subsystem,
                 connected: entry.is_used(),
@@ -156,8 +156,8 @@ impl MetricsRegistry {
         });
         let forgotten = state.forgotten.iter().flat_map(|(subsystem, each)| {
             let each = each.iter().enumerate();
-            each.map(|(reactor, totals)| Counted {
-                of: Of::Forgotten {
+            each.map(|(reactor, totals)| SubjectCounters {
+                subject: Subject::Forgotten {
                     subsystem: *subsystem,
                 },
                 reactor,
@@ -304,9 +304,9 @@ impl Entry {
         all.filter_map(|(reactor, tally)| Some((reactor, tally.as_ref()?)))
     }
 
-    fn counted(&self, of: Of) -> impl Iterator<Item = Counted> {
-        self.tallies().map(move |(reactor, tally)| Counted {
-            of,
+    fn counted(&self, subject: Subject) -> impl Iterator<Item = SubjectCounters> {
+        self.tallies().map(move |(reactor, tally)| SubjectCounters {
+            subject,
             reactor,
             totals: Totals::of(tally),
         })

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Status;
 
-use super::histogram::{Histogram, Latency, Took};
+use super::histogram::{Histogram, Latency, LatencySample};
 use super::{Class, Operation};
-use crate::health::Moved;
+use crate::health::DataTransferred;
 
 const OPERATIONS: usize = Operation::ALL.len();
 const CLASSES: usize = Class::ALL.len();
@@ -62,7 +62,7 @@ pub struct Totals {
 impl Tally {
     /// A Read or Write succeeded, and transferred `bytes`.
     #[inline]
-    pub(crate) fn moved(&self, class: Class, bytes: u64, took: Took) {
+    pub(crate) fn moved(&self, class: Class, bytes: u64, took: LatencySample) {
         // The discriminant of a variant is its index in `ALL`.
         if let Some(per_class) = self.classes.get(class as usize) {
             per_class.times.add(took);
@@ -71,7 +71,7 @@ impl Tally {
     }
 
     /// Any other command completed.
-    pub(crate) fn count(&self, operation: Operation, status: Status, took: Took) {
+    pub(crate) fn count(&self, operation: Operation, status: Status, took: LatencySample) {
         let class = operation.class();
         if let Some(class) = class {
             self.moved(class, 0, took);
@@ -101,7 +101,7 @@ impl Tally {
     }
 
     /// A queue pair ended with an error.
-    pub(crate) fn broke(&self) {
+    pub(crate) fn count_connection_error(&self) {
         add(&self.broken, 1);
     }
 
@@ -131,7 +131,7 @@ impl Totals {
     }
 
     /// Data read and written, as SMART counts them.
-    pub(crate) fn done(&self) -> Moved {
+    pub(crate) fn done(&self) -> DataTransferred {
         let succeeded = |of| {
             let failed = self.failed.operations.get(of as usize);
             self.operations(of)
@@ -142,7 +142,7 @@ impl Totals {
             let all = all.iter().map(|of| succeeded(*of));
             all.fold(0, u64::wrapping_add)
         };
-        Moved {
+        DataTransferred {
             bytes_read: self.bytes_read.wrapping_add(self.bytes_checked),
             bytes_written: self.bytes_written.wrapping_add(self.bytes_copied),
             reads: sum(&[Operation::Read, Operation::Compare, Operation::Copy]),

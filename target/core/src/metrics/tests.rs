@@ -12,8 +12,8 @@ use nvmeof_wire::nvm::{Io, IoFlags, flush};
 use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Nqn, Sqe, Status};
 
-use super::{Class, Counted, Of, Operation, ReactorMetrics, Totals};
-use crate::testing::{DISK, HOST, Host, target};
+use super::{Class, Operation, ReactorMetrics, Subject, SubjectCounters, Totals};
+use crate::testing::{HOST, Host, SUBNQN, target};
 use crate::{Executed, Target};
 
 fn ready(target: &Target, reactor_metrics: &ReactorMetrics) -> (Host, Host) {
@@ -32,41 +32,41 @@ fn command(opcode: Opcode, nsid: u32, slba: u64) -> Sqe {
 }
 
 /// As long as the target of the test serves them.
-fn read(reactor_metrics: &ReactorMetrics, seconds: u64) -> Vec<Counted> {
-    let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == DISK && [0, 1, 3].contains(&nsid);
+fn read(reactor_metrics: &ReactorMetrics, seconds: u64) -> Vec<SubjectCounters> {
+    let serves = |subsystem: &Nqn, nsid| subsystem.as_str() == SUBNQN && [0, 1, 3].contains(&nsid);
     reactor_metrics
         .metrics_registry()
         .read(Duration::from_secs(seconds), &serves)
 }
 
-fn forgotten(all: &[Counted]) -> Totals {
-    let its = |one: &&Counted| match one.of {
-        Of::Forgotten { subsystem } => subsystem.is_some_and(|it| it.as_str() == DISK),
-        Of::Host { .. } | Of::Namespace { .. } => false,
+fn forgotten(all: &[SubjectCounters]) -> Totals {
+    let its = |one: &&SubjectCounters| match one.subject {
+        Subject::Forgotten { subsystem } => subsystem.is_some_and(|it| it.as_str() == SUBNQN),
+        Subject::Host { .. } | Subject::Namespace { .. } => false,
     };
     let found = all.iter().find(its);
     found.map_or_else(Totals::default, |one| one.totals.clone())
 }
 
-fn namespace(all: &[Counted], wanted: u32) -> Option<&Totals> {
-    let is_it = |one: &&Counted| match one.of {
-        Of::Namespace { subsystem, nsid } => nsid == wanted && subsystem.as_str() == DISK,
-        Of::Host { .. } | Of::Forgotten { .. } => false,
+fn namespace(all: &[SubjectCounters], wanted: u32) -> Option<&Totals> {
+    let is_it = |one: &&SubjectCounters| match one.subject {
+        Subject::Namespace { subsystem, nsid } => nsid == wanted && subsystem.as_str() == SUBNQN,
+        Subject::Host { .. } | Subject::Forgotten { .. } => false,
     };
     all.iter().find(is_it).map(|one| &one.totals)
 }
 
-fn host(all: &[Counted]) -> (&Totals, bool) {
-    let mut found = all.iter().filter_map(|one| match one.of {
-        Of::Host {
+fn host(all: &[SubjectCounters]) -> (&Totals, bool) {
+    let mut found = all.iter().filter_map(|one| match one.subject {
+        Subject::Host {
             host,
             subsystem,
             connected,
         } => {
-            assert_eq!((host.as_str(), subsystem.as_str()), (HOST, DISK));
+            assert_eq!((host.as_str(), subsystem.as_str()), (HOST, SUBNQN));
             Some((&one.totals, connected))
         }
-        Of::Namespace { .. } | Of::Forgotten { .. } => None,
+        Subject::Namespace { .. } | Subject::Forgotten { .. } => None,
     });
     let one = found.next().unwrap();
     assert_eq!(found.next(), None);
@@ -159,14 +159,14 @@ fn departed_host_is_kept_for_a_while() {
         host(&read(&reactor_metrics, 0)).1,
         "the other queue is there"
     );
-    queue.queue.broke();
+    queue.queue.count_connection_error();
     assert_eq!(host(&read(&reactor_metrics, 0)).0.broken, 1);
     drop(queue);
     assert!(!host(&read(&reactor_metrics, 5000)).1);
     assert_eq!(host(&read(&reactor_metrics, 5599)).0.bytes_read, 1024);
     assert_eq!(forgotten(&read(&reactor_metrics, 5599)), Totals::default());
     let later = read(&reactor_metrics, 5600);
-    let of_host = |one: &Counted| matches!(one.of, Of::Host { .. });
+    let of_host = |one: &SubjectCounters| matches!(one.subject, Subject::Host { .. });
     assert!(!later.iter().any(of_host), "{later:?}");
     let left = forgotten(&later);
     assert_eq!((left.bytes_read, left.broken), (1024, 1));
@@ -194,7 +194,7 @@ fn counts_of_removed_subsystems_are_merged() {
         let [one] = &later[..] else {
             panic!("{later:?}");
         };
-        assert_eq!(one.of, Of::Forgotten { subsystem: None });
+        assert_eq!(one.subject, Subject::Forgotten { subsystem: None });
         assert_eq!(&one.totals, before);
     }
 }
@@ -222,7 +222,10 @@ fn metrics_of_changing_host_names_are_bounded() {
     let all = read(&reactor_metrics, 0);
     assert_eq!(all.len(), 2 + super::reactor_metrics::MOST_UNUSED);
     let names = |n| {
-        let its = move |one: &&Counted| matches!(one.of, Of::Host { host, .. } if host == nqn(n));
+        let its = move |one: &&SubjectCounters| match one.subject {
+            Subject::Host { host, .. } => host == nqn(n),
+            Subject::Namespace { .. } | Subject::Forgotten { .. } => false,
+        };
         all.iter().find(its).is_some()
     };
     assert!(names(0) && names(999) && !names(1));

@@ -69,10 +69,10 @@ pub(super) fn groups(at: usize, given: &[AnaGroup]) -> Result<Vec<AnaGroup>, Mod
 
 /// Base 2.2, 8.1.1.2: "a valid ANA Group Identifier is a non-zero value that is
 /// less than or equal to ANAGRPMAX".
-pub(super) fn check(place: Location, key: &'static str, group: u32) -> Result<u32, ModelError> {
+pub(super) fn check(location: Location, key: &'static str, group: u32) -> Result<u32, ModelError> {
     if (1..=MAX_GROUP).contains(&group) {
         return Ok(group);
     }
     let why = format!("must be 1 to {MAX_GROUP}");
-    Err(wrong(place, key, group, &why))
+    Err(wrong(location, key, group, &why))
 }

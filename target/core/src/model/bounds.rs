@@ -23,12 +23,12 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let mut all = self.ports.to_vec();
         for (at, (port, given)) in all.iter_mut().zip(ports).enumerate() {
-            let place = Location::Port(at);
+            let location = Location::Port(at);
             if let Some(bytes) = given.in_capsule {
-                port.in_capsule = in_capsule(place, bytes, self.limits.in_capsule)?;
+                port.in_capsule = in_capsule(location, bytes, self.limits.in_capsule)?;
             }
             if let Some(entries) = given.queue_depth {
-                port.queue_depth = queue_depth(place, entries, self.limits.queue_depth)?;
+                port.queue_depth = queue_depth(location, entries, self.limits.queue_depth)?;
             }
         }
         self.ports = all.into();
@@ -51,8 +51,8 @@ impl Model {
     }
 }
 
-fn in_capsule(place: Location, bytes: u32, most: u32) -> Result<u32, ModelError> {
-    let bad = |why: &str| Err(wrong(place, "in_capsule", bytes, why));
+fn in_capsule(location: Location, bytes: u32, most: u32) -> Result<u32, ModelError> {
+    let bad = |why: &str| Err(wrong(location, "in_capsule", bytes, why));
     if bytes > most {
         return bad(&format!(
             "exceeds limits.in_capsule, which is {most}; raise that, and set smaller values for \
@@ -66,11 +66,11 @@ fn in_capsule(place: Location, bytes: u32, most: u32) -> Result<u32, ModelError>
     Ok(bytes)
 }
 
-fn queue_depth(place: Location, entries: u32, most: u16) -> Result<u16, ModelError> {
+fn queue_depth(location: Location, entries: u32, most: u16) -> Result<u16, ModelError> {
     let fits = u16::try_from(entries).ok();
     fits.filter(|one| (2..=most).contains(one)).ok_or_else(|| {
         let why = format!("must be 2 to {most} (limits.queue_depth)");
-        wrong(place, "queue_depth", entries, &why)
+        wrong(location, "queue_depth", entries, &why)
     })
 }
 
@@ -131,7 +131,10 @@ mod tests {
     fn invalid_in_capsule_sizes_are_refused() {
         for size in [8, 8208] {
             let error = built([PortBounds::default(), bytes(size)]).unwrap_err();
-            assert_eq!((error.place, error.key), (Location::Port(1), "in_capsule"));
+            assert_eq!(
+                (error.location, error.key),
+                (Location::Port(1), "in_capsule")
+            );
         }
     }
 
@@ -149,7 +152,10 @@ mod tests {
     fn invalid_queue_depths_are_refused() {
         for wrong in [0, 1, 257, 65_536 + 32] {
             let error = built([PortBounds::default(), entries(wrong)]).unwrap_err();
-            assert_eq!((error.place, error.key), (Location::Port(1), "queue_depth"));
+            assert_eq!(
+                (error.location, error.key),
+                (Location::Port(1), "queue_depth")
+            );
         }
     }
 }

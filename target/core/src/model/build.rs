@@ -89,7 +89,7 @@ pub struct NamespaceSpec {
     /// Whether hosts can use it. A disabled one has no backing store.
     pub state: NamespaceState,
     /// The number by which the engine knows the backing store.
-    pub disk: u32,
+    pub store: u32,
     /// The path of the backing store, for descriptions of differences.
     pub storage: String,
     /// Whether the backing store can deallocate.
@@ -116,7 +116,7 @@ impl Default for NamespaceSpec {
             eui64: None,
             readonly: false,
             state: NamespaceState::Ready,
-            disk: 0,
+            store: 0,
             storage: String::new(),
             deallocate: false,
             volatile_cache: false,
@@ -342,11 +342,11 @@ fn subsystem(
     all: &[SubsystemSpec],
     limits: &Limits,
 ) -> Result<Subsystem, ModelError> {
-    let place = Location::Subsystem(at);
-    let nqn = check_nqn(place, "nqn", &spec.nqn)?;
+    let location = Location::Subsystem(at);
+    let nqn = check_nqn(location, "nqn", &spec.nqn)?;
     if nqn.is_discovery() {
         return Err(wrong(
-            place,
+            location,
             "nqn",
             &spec.nqn,
             "this name is reserved for the discovery subsystem",
@@ -354,24 +354,24 @@ fn subsystem(
     }
     if all.iter().take(at).any(|other| other.nqn == spec.nqn) {
         return Err(wrong(
-            place,
+            location,
             "nqn",
             &spec.nqn,
             "another subsystem has this name already",
         ));
     }
     let serial = match &spec.serial {
-        Some(serial) => padded(place, "serial", serial)?,
+        Some(serial) => padded(location, "serial", serial)?,
         None => Ascii::new(&derive::serial(&spec.nqn)),
     };
-    let model_number = padded(place, "model", spec.model.as_deref().unwrap_or("nvmeof"))?;
+    let model_number = padded(location, "model", spec.model.as_deref().unwrap_or("nvmeof"))?;
     let mut namespaces = Vec::with_capacity(spec.namespaces.len());
     for (n, one) in spec.namespaces.iter().enumerate() {
-        let place = Location::Namespace {
+        let location = Location::Namespace {
             subsystem: at,
             namespace: n,
         };
-        namespaces.push(namespace(place, one, &spec.nqn, &namespaces)?);
+        namespaces.push(namespace(location, one, &spec.nqn, &namespaces)?);
     }
     namespaces.sort_by_key(|namespace| namespace.nsid);
     let is_active = |one: &Namespace| one.state.is_active();
@@ -380,26 +380,26 @@ fn subsystem(
         nqn,
         serial,
         model_number,
-        controller_ids: cntlids::checked(place, spec.cntlid_min, spec.cntlid_max)?,
-        io_queues: identity::io_queues(place, spec, limits)?,
-        firmware_revision: identity::firmware_revision(place, spec)?,
-        ieee_oui: identity::ieee_oui(place, spec)?,
-        allowed_hosts: allowed_hosts(place, spec)?,
+        controller_ids: cntlids::checked(location, spec.cntlid_min, spec.cntlid_max)?,
+        io_queues: identity::io_queues(location, spec, limits)?,
+        firmware_revision: identity::firmware_revision(location, spec)?,
+        ieee_oui: identity::ieee_oui(location, spec)?,
+        allowed_hosts: allowed_hosts(location, spec)?,
         namespaces,
         disabled,
     })
 }
 
-fn allowed_hosts(place: Location, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
+fn allowed_hosts(location: Location, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn>>, ModelError> {
     let hosts = spec
         .allowed_hosts
         .iter()
-        .map(|host| check_nqn(place, "allowed_hosts", host))
+        .map(|host| check_nqn(location, "allowed_hosts", host))
         .collect::<Result<_, _>>()?;
     match (spec.allow_any_host, spec.allowed_hosts.is_empty()) {
         (true, true) => Ok(None),
         (true, false) => Err(wrong(
-            place,
+            location,
             "allow_any_host",
             true,
             "conflicts with allowed_hosts; set only one of them",
@@ -410,7 +410,7 @@ fn allowed_hosts(place: Location, spec: &SubsystemSpec) -> Result<Option<Vec<Nqn
 }
 
 fn namespace(
-    place: Location,
+    location: Location,
     spec: &NamespaceSpec,
     nqn: &str,
     others: &[Namespace],
@@ -418,11 +418,11 @@ fn namespace(
     let nsid = spec.nsid;
     if !(1..=MAX_NSID).contains(&nsid) {
         let why = format!("must be 1 to {MAX_NSID}");
-        return Err(wrong(place, "nsid", nsid, &why));
+        return Err(wrong(location, "nsid", nsid, &why));
     }
     let taken = "another namespace of this subsystem has the same value";
     if others.iter().any(|other| other.nsid == nsid) {
-        return Err(wrong(place, "nsid", nsid, taken));
+        return Err(wrong(location, "nsid", nsid, taken));
     }
     let block_shift = match spec.block_size {
         512 => 9,
@@ -431,7 +431,7 @@ fn namespace(
         4096 => 12,
         other => {
             let why = "must be 512, 1024, 2048 or 4096";
-            return Err(wrong(place, "block_size", other, why));
+            return Err(wrong(location, "block_size", other, why));
         }
     };
     let bytes = spec.blocks.checked_mul(u64::from(spec.block_size));
@@ -439,7 +439,7 @@ fn namespace(
     let blocks = if active { spec.blocks } else { 0 };
     if (blocks == 0 && active) || bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
         let why = "a namespace has at least one block and at most 2^63 bytes";
-        return Err(wrong(place, "blocks", spec.blocks, why));
+        return Err(wrong(location, "blocks", spec.blocks, why));
     }
     let uuid = spec.uuid.unwrap_or_else(|| derive::uuid(nqn, nsid));
     let nguid = spec.nguid.unwrap_or_else(|| derive::nguid(nqn, nsid));
@@ -455,7 +455,7 @@ fn namespace(
         None
     };
     if let Some((key, value)) = clash {
-        return Err(wrong(place, key, value, taken));
+        return Err(wrong(location, key, value, taken));
     }
     Ok(Namespace {
         nsid,
@@ -466,36 +466,40 @@ fn namespace(
         eui64: spec.eui64,
         readonly: spec.readonly,
         state: spec.state,
-        disk: spec.disk,
+        store: spec.store,
         storage: spec.storage.as_str().into(),
         deallocate: spec.deallocate,
         volatile_cache: spec.volatile_cache,
         preferred: spec.preferred,
-        ana_group: ana::check(place, "ana_group", spec.ana_group)?,
-        hosts: hosts(place, spec)?,
+        ana_group: ana::check(location, "ana_group", spec.ana_group)?,
+        hosts: hosts(location, spec)?,
     })
 }
 
 /// The hosts that can access a namespace.
-fn hosts(place: Location, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
+fn hosts(location: Location, spec: &NamespaceSpec) -> Result<Option<Arc<[Nqn]>>, ModelError> {
     let Some(hosts) = &spec.hosts else {
         return Ok(None);
     };
     if hosts.is_empty() {
         let why = "the list is empty; name hosts, or omit this key for all that may connect";
-        return Err(wrong(place, "hosts", "none", why));
+        return Err(wrong(location, "hosts", "none", why));
     }
-    let hosts = hosts.iter().map(|host| check_nqn(place, "hosts", host));
+    let hosts = hosts.iter().map(|host| check_nqn(location, "hosts", host));
     hosts.collect::<Result<_, _>>().map(Some)
 }
 
-pub(super) fn check_nqn(place: Location, key: &'static str, nqn: &str) -> Result<Nqn, ModelError> {
-    Nqn::new(nqn).map_err(|error| wrong(place, key, nqn, &error.to_string()))
+pub(super) fn check_nqn(
+    location: Location,
+    key: &'static str,
+    nqn: &str,
+) -> Result<Nqn, ModelError> {
+    Nqn::new(nqn).map_err(|error| wrong(location, key, nqn, &error.to_string()))
 }
 
 /// `text` as ASCII padded with spaces.
 pub(super) fn padded<const N: usize>(
-    place: Location,
+    location: Location,
     key: &'static str,
     text: &str,
 ) -> Result<Ascii<N>, ModelError> {
@@ -505,7 +509,7 @@ pub(super) fn padded<const N: usize>(
         return Ok(Ascii::new(text));
     }
     let why = format!("must be 1 to {N} printable ASCII characters");
-    Err(wrong(place, key, text, &why))
+    Err(wrong(location, key, text, &why))
 }
 
 #[allow(
@@ -513,13 +517,13 @@ pub(super) fn padded<const N: usize>(
     reason = "names, numbers and addresses alike"
 )]
 pub(super) fn wrong(
-    place: Location,
+    location: Location,
     key: &'static str,
     value: impl ToString,
     why: &str,
 ) -> ModelError {
     ModelError {
-        place,
+        location,
         key,
         value: value.to_string(),
         why: why.to_owned(),

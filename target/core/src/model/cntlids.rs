@@ -126,9 +126,9 @@ pub(super) fn kept<'a>(subsystems: impl Iterator<Item = &'a Subsystem>) -> Vec<C
     joined
 }
 
-/// Checks the range of a subsystem at `place`; the default is all identifiers.
+/// Checks the range of a subsystem at `location`; the default is all identifiers.
 pub(super) fn checked(
-    place: Location,
+    location: Location,
     min: Option<u32>,
     max: Option<u32>,
 ) -> Result<ControllerIds, ModelError> {
@@ -140,12 +140,12 @@ pub(super) fn checked(
         let given = value.unwrap_or_else(|| u32::from(default));
         let fits = u16::try_from(given).ok();
         fits.filter(|one| (low..=high).contains(one))
-            .ok_or_else(|| wrong(place, key, given, &format!("must be {low} to {high}")))
+            .ok_or_else(|| wrong(location, key, given, &format!("must be {low} to {high}")))
     };
     let (min, max) = (one("cntlid_min", min, low)?, one("cntlid_max", max, high)?);
     if min > max {
         let why = format!("exceeds cntlid_max, which is {max}; lower it, or raise cntlid_max");
-        return Err(wrong(place, "cntlid_min", min, &why));
+        return Err(wrong(location, "cntlid_min", min, &why));
     }
     Ok(ControllerIds { min, max })
 }
@@ -195,7 +195,7 @@ mod tests {
         ];
         for (min, max, key) in rows {
             let error = of(min, max).unwrap_err();
-            assert_eq!(error.place, Location::Subsystem(0));
+            assert_eq!(error.location, Location::Subsystem(0));
             assert_eq!(error.key, key, "{min:?} {max:?}");
         }
     }

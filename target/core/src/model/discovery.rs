@@ -107,7 +107,7 @@ impl Model {
 }
 
 fn referral(
-    place: Location,
+    location: Location,
     spec: &ReferralSpec,
     others: &[Referral],
 ) -> Result<Referral, ModelError> {
@@ -119,20 +119,20 @@ fn referral(
     } = *spec;
     if traddr.is_unspecified() || traddr.is_multicast() {
         let why = "hosts cannot connect to it; give the address of one target";
-        return Err(wrong(place, "traddr", traddr, why));
+        return Err(wrong(location, "traddr", traddr, why));
     }
     if trsvcid == 0 {
-        return Err(wrong(place, "trsvcid", trsvcid, "must be 1 to 65535"));
+        return Err(wrong(location, "trsvcid", trsvcid, "must be 1 to 65535"));
     }
     let nqn = match &spec.nqn {
-        Some(nqn) => check_nqn(place, "nqn", nqn)?,
+        Some(nqn) => check_nqn(location, "nqn", nqn)?,
         None => Nqn::discovery(),
     };
     let same =
         |other: &Referral| (other.traddr, other.trsvcid, other.nqn) == (traddr, trsvcid, nqn);
     if others.iter().any(same) {
         let why = "another referral has this traddr, trsvcid and nqn already";
-        return Err(wrong(place, "traddr", traddr, why));
+        return Err(wrong(location, "traddr", traddr, why));
     }
     Ok(Referral {
         traddr,
@@ -170,7 +170,7 @@ pub(super) fn difference(old: &Discovery, new: &Discovery, changes: &mut Vec<Cha
 mod tests {
     use super::*;
     use crate::Limits;
-    use crate::testing::{DISK, port, subsystem};
+    use crate::testing::{SUBNQN, port, subsystem};
 
     fn built(spec: &DiscoverySpec) -> Result<Model, ModelError> {
         Model::build(Limits::default(), &[port()], &[subsystem()])?.with_discovery(spec)
@@ -187,14 +187,14 @@ mod tests {
 
     #[test]
     fn reserved_and_invalid_discovery_nqns_are_refused() {
-        for nqn in [nvmeof_wire::nqn::DISCOVERY, DISK, "di\nsk"] {
+        for nqn in [nvmeof_wire::nqn::DISCOVERY, SUBNQN, "di\nsk"] {
             let spec = DiscoverySpec {
                 nqn: Some(nqn.into()),
                 ..DiscoverySpec::default()
             };
             let error = built(&spec).unwrap_err();
             assert_eq!(
-                (error.place, error.key),
+                (error.location, error.key),
                 (Location::Discovery, "nqn"),
                 "{nqn}"
             );
@@ -223,7 +223,7 @@ mod tests {
                 referrals: vec![referral("10.0.0.2"), bad],
             };
             let error = built(&spec).unwrap_err();
-            assert_eq!((error.place, error.key), (Location::Referral(1), key));
+            assert_eq!((error.location, error.key), (Location::Referral(1), key));
         }
     }
 

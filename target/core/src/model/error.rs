@@ -47,10 +47,10 @@ impl fmt::Display for Location {
 
 /// An invalid description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {key} = {value}: {why}")]
+#[error("{location}: {key} = {value}: {why}")]
 pub struct ModelError {
     /// Location of the error.
-    pub place: Location,
+    pub location: Location,
     /// The key.
     pub key: &'static str,
     /// Its value.

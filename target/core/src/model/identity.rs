@@ -11,7 +11,7 @@ pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 /// I/O queues of one controller: at most the limit of all subsystems, which is the default.
 pub(super) fn io_queues(
-    place: Location,
+    location: Location,
     spec: &SubsystemSpec,
     limits: &Limits,
 ) -> Result<u16, ModelError> {
@@ -22,28 +22,28 @@ pub(super) fn io_queues(
     let fits = u16::try_from(wanted).ok();
     fits.filter(|one| (1..=most).contains(one)).ok_or_else(|| {
         let why = format!("must be 1 to {most} (limits.io_queues)");
-        wrong(place, "io_queues", wanted, &why)
+        wrong(location, "io_queues", wanted, &why)
     })
 }
 
 /// Identify Controller, FR: eight ASCII characters.
 pub(super) fn firmware_revision(
-    place: Location,
+    location: Location,
     spec: &SubsystemSpec,
 ) -> Result<Ascii<8>, ModelError> {
     let text = spec.firmware_revision.as_deref().unwrap_or(FIRMWARE);
-    padded(place, "firmware_revision", text)
+    padded(location, "firmware_revision", text)
 }
 
 /// Identify Controller, IEEE: the vendor's identifier, lowest byte first (Base 2.1,
 /// 1.5 and 5.1.13.2.1); 0 for none.
-pub(super) fn ieee_oui(place: Location, spec: &SubsystemSpec) -> Result<[u8; 3], ModelError> {
+pub(super) fn ieee_oui(location: Location, spec: &SubsystemSpec) -> Result<[u8; 3], ModelError> {
     let Some(text) = &spec.ieee_oui else {
         return Ok([0; 3]);
     };
     parse_oui(text).ok_or_else(|| {
         let why = "must be six hexadecimal digits, such as \"00-a0-b8\"";
-        wrong(place, "ieee_oui", text, why)
+        wrong(location, "ieee_oui", text, why)
     })
 }
 

@@ -146,7 +146,7 @@ pub struct Namespace {
     /// Whether hosts can use it.
     pub state: NamespaceState,
     /// The number by which the engine knows the backing store.
-    pub disk: u32,
+    pub store: u32,
     /// The path of the backing store.
     pub storage: Arc<str>,
     /// Whether the backing store can deallocate.

@@ -67,7 +67,7 @@ mod tests {
     const MDTS: u32 = 1 << 20;
 
     /// NPWG, NPWA, NPDG, NPDA and NOWS, if they are set.
-    fn said(sizes: [u32; 3], block_shift: u8) -> Option<[u16; 5]> {
+    fn reported(sizes: [u32; 3], block_shift: u8) -> Option<[u16; 5]> {
         let [write, deallocate, optimal_write] = sizes;
         let preferred = Preferred {
             write,
@@ -86,20 +86,29 @@ mod tests {
 
     #[test]
     fn preferred_sizes_are_blocks_counted_from_zero() {
-        assert_eq!(said([4096, 65536, 131_072], 9), Some([7, 7, 127, 127, 255]));
-        assert_eq!(said([4096, 65536, 131_072], 12), Some([0, 0, 15, 15, 31]));
         assert_eq!(
-            said([1 << 20, 0, 1 << 20], 9),
+            reported([4096, 65536, 131_072], 9),
+            Some([7, 7, 127, 127, 255])
+        );
+        assert_eq!(
+            reported([4096, 65536, 131_072], 12),
+            Some([0, 0, 15, 15, 31])
+        );
+        assert_eq!(
+            reported([1 << 20, 0, 1 << 20], 9),
             Some([2047, 2047, 0, 0, 2047])
         );
-        assert_eq!(said([0, 32 << 20, 0], 9), Some([0, 0, 65535, 65535, 0]));
-        assert_eq!(said([65536, 0, 196_608], 9), Some([127, 127, 0, 0, 383]));
+        assert_eq!(reported([0, 32 << 20, 0], 9), Some([0, 0, 65535, 65535, 0]));
+        assert_eq!(
+            reported([65536, 0, 196_608], 9),
+            Some([127, 127, 0, 0, 383])
+        );
     }
 
     /// NAWUN, NABSN, NAWUPF, NABSPF.
     #[test]
     fn atomic_write_does_not_cross_a_boundary() {
-        let said = |atomic, block_shift| {
+        let reported = |atomic, block_shift| {
             let preferred = Preferred {
                 atomic,
                 ..Preferred::default()
@@ -109,32 +118,35 @@ mod tests {
             assert_eq!(id.nabo.get(), 0);
             [id.nawun, id.nabsn, id.nawupf, id.nabspf].map(|one| one.get())
         };
-        assert_eq!(said(4096, 9), [7; 4]);
-        assert_eq!(said(4096, 10), [3; 4]);
+        assert_eq!(reported(4096, 9), [7; 4]);
+        assert_eq!(reported(4096, 10), [3; 4]);
         // One block, which needs no boundary, or less.
         for (atomic, block_shift) in [(0, 9), (512, 9), (4096, 12), (2048, 12), (1000, 9)] {
-            assert_eq!(said(atomic, block_shift), [0; 4], "{atomic}");
+            assert_eq!(reported(atomic, block_shift), [0; 4], "{atomic}");
         }
     }
 
     #[test]
     fn unknown_optimal_write_size_is_the_granularity() {
-        assert_eq!(said([4096, 0, 0], 9), Some([7, 7, 0, 0, 7]));
-        assert_eq!(said([0, 4096, 0], 9), Some([0, 0, 7, 7, 0]));
+        assert_eq!(reported([4096, 0, 0], 9), Some([7, 7, 0, 0, 7]));
+        assert_eq!(reported([0, 4096, 0], 9), Some([0, 0, 7, 7, 0]));
         // No multiple of the granularity.
-        assert_eq!(said([4096, 0, 6144], 9), Some([7, 7, 0, 0, 7]));
+        assert_eq!(reported([4096, 0, 6144], 9), Some([7, 7, 0, 0, 7]));
     }
 
     #[test]
     fn unreportable_preferred_sizes_are_left_out() {
-        assert_eq!(said([0, 0, 0], 9), None, "nothing is known");
-        assert_eq!(said([512, 512, 512], 9), None, "anything will do");
-        assert_eq!(said([4096, 4096, 4096], 12), None);
+        assert_eq!(reported([0, 0, 0], 9), None, "nothing is known");
+        assert_eq!(reported([512, 512, 512], 9), None, "anything will do");
+        assert_eq!(reported([4096, 4096, 4096], 12), None);
         // Smaller than a block, no multiple, too long for a command or the field.
-        assert_eq!(said([512, 2048, 1024], 12), None);
-        assert_eq!(said([4097, 6145, 1], 9), None);
-        assert_eq!(said([2 << 20, 64 << 20, 3 << 20], 9), None);
-        assert_eq!(said([u32::MAX, u32::MAX, u32::MAX], 9), None);
-        assert_eq!(said([4096, 64 << 20, 2 << 20], 9), Some([7, 7, 0, 0, 7]));
+        assert_eq!(reported([512, 2048, 1024], 12), None);
+        assert_eq!(reported([4097, 6145, 1], 9), None);
+        assert_eq!(reported([2 << 20, 64 << 20, 3 << 20], 9), None);
+        assert_eq!(reported([u32::MAX, u32::MAX, u32::MAX], 9), None);
+        assert_eq!(
+            reported([4096, 64 << 20, 2 << 20], 9),
+            Some([7, 7, 0, 0, 7])
+        );
     }
 }

@@ -42,7 +42,7 @@ pub struct Revision {
     /// Its NSID.
     pub nsid: u32,
     /// The new number of its backing store.
-    pub disk: u32,
+    pub store: u32,
     /// The new size in logical blocks.
     pub blocks: u64,
     /// The new preferred sizes.
@@ -78,7 +78,7 @@ impl Subsystem {
     fn revise(&mut self, revision: &Revision) {
         let mut namespaces = self.namespaces.iter_mut();
         if let Some(namespace) = namespaces.find(|one| one.nsid == revision.nsid) {
-            namespace.disk = revision.disk;
+            namespace.store = revision.store;
             // Hosts divide by it, and shifts of it must not overflow.
             if revision.blocks > 0 && revision.blocks <= i64::MAX as u64 >> namespace.block_shift {
                 namespace.blocks = revision.blocks;

@@ -4,7 +4,7 @@
 use nvmeof_wire::log::ana::AnaState;
 
 use super::*;
-use crate::testing::{DISK, namespace, port, subsystem};
+use crate::testing::{SUBNQN, namespace, port, subsystem};
 
 fn build(
     limits: Limits,
@@ -20,22 +20,22 @@ fn refused(change: impl FnOnce(&mut SubsystemSpec)) -> (Location, &'static str) 
     change(&mut spec);
     let error = build(Limits::default(), &[port()], &[spec]).unwrap_err();
     assert!(error.to_string().contains(error.key) && !error.why.is_empty());
-    (error.place, error.key)
+    (error.location, error.key)
 }
 
 #[test]
 fn model_has_described_and_derived_values() {
     let build = || build(Limits::default(), &[port()], &[subsystem()]).unwrap();
     let model = build();
-    let disk = &model.subsystems()[0];
-    assert_eq!(disk.nqn.as_str(), DISK);
-    assert_eq!(disk.namespaces().len(), 2);
-    assert_eq!(disk.namespace(3).unwrap().block_size(), 4096);
-    assert!(disk.namespace(2).is_none());
-    assert_eq!(disk.namespace(3).unwrap().bytes(), 4096 * 1000);
+    let store = &model.subsystems()[0];
+    assert_eq!(store.nqn.as_str(), SUBNQN);
+    assert_eq!(store.namespaces().len(), 2);
+    assert_eq!(store.namespace(3).unwrap().block_size(), 4096);
+    assert!(store.namespace(2).is_none());
+    assert_eq!(store.namespace(3).unwrap().bytes(), 4096 * 1000);
     let again = build();
-    assert_eq!(again.subsystems()[0].serial, disk.serial);
-    assert_eq!(again.subsystems()[0].namespaces(), disk.namespaces());
+    assert_eq!(again.subsystems()[0].serial, store.serial);
+    assert_eq!(again.subsystems()[0].namespaces(), store.namespaces());
 }
 
 #[test]
@@ -56,12 +56,12 @@ fn names_and_hosts() {
         refused(|spec| spec.model = Some("\u{e4}".into())),
         (here, "model")
     );
-    let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![DISK.into()];
+    let host = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec![SUBNQN.into()];
     assert_eq!(refused(host), (here, "allow_any_host"));
     let bad = |spec: &mut SubsystemSpec| spec.allowed_hosts = vec!["a\nb".into()];
     assert_eq!(refused(bad), (here, "allowed_hosts"));
     let twice = build(Limits::default(), &[port()], &[subsystem(), subsystem()]).unwrap_err();
-    assert_eq!((twice.place, twice.key), (Location::Subsystem(1), "nqn"));
+    assert_eq!((twice.location, twice.key), (Location::Subsystem(1), "nqn"));
     // Subsystems may come later.
     let none = build(Limits::default(), &[port()], &[]).unwrap();
     assert!(none.subsystems().is_empty());
@@ -126,7 +126,7 @@ fn port_identifiers_are_unique() {
         [numbered(None, 1), numbered(Some(0), 2)],
     ] {
         let error = ids(&ports).unwrap_err();
-        assert_eq!((error.place, error.key), (Location::Port(1), "id"));
+        assert_eq!((error.location, error.key), (Location::Port(1), "id"));
     }
 }
 
@@ -154,14 +154,17 @@ fn groups_and_hosts_of_namespaces() {
             ..port()
         };
         let error = build(Limits::default(), &[port], &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Location::Port(0), "ana_group"));
+        assert_eq!(
+            (error.location, error.key),
+            (Location::Port(0), "ana_group")
+        );
     }
 }
 
 #[test]
 fn ports_and_limits() {
     let error = build(Limits::default(), &[port(), port()], &[subsystem()]).unwrap_err();
-    assert_eq!((error.place, error.key), (Location::Port(1), "traddr"));
+    assert_eq!((error.location, error.key), (Location::Port(1), "traddr"));
     let here = |name: &str| PortSpec {
         traddr: Traddr::Host(name.into()),
         trsvcid: 0,
@@ -172,7 +175,7 @@ fn ports_and_limits() {
         [here("unix:/a"), here("unix:/a")],
     ] {
         let error = build(Limits::default(), &ports, &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Location::Port(1), "traddr"));
+        assert_eq!((error.location, error.key), (Location::Port(1), "traddr"));
     }
     let good = Limits::default;
     for (limits, key) in [
@@ -249,7 +252,7 @@ fn ports_and_limits() {
         ),
     ] {
         let error = build(limits, &[port()], &[subsystem()]).unwrap_err();
-        assert_eq!((error.place, error.key), (Location::Limits, key));
+        assert_eq!((error.location, error.key), (Location::Limits, key));
     }
 }
 
@@ -262,7 +265,7 @@ fn subsystem_without_hosts_permits_none() {
     };
     let model = build(Limits::default(), &[port()], &[spec]).unwrap();
     let one = &model.subsystems()[0];
-    assert!(!one.allows(&Nqn::new(DISK).unwrap()));
+    assert!(!one.allows(&Nqn::new(SUBNQN).unwrap()));
 }
 
 #[test]

@@ -49,12 +49,12 @@ impl Queue {
         let event_request = self.event_requests.iter().position(|one| *one == cid);
         if let (0, Some(at)) = (sqid, event_request) {
             self.event_requests.remove(at);
-            self.answers.push_back(HeldAnswer {
+            self.completions.push_back(HeldAnswer {
                 cid,
                 status: Status::ABORT_REQUESTED,
                 result: 0,
             });
-            self.answers.push_back(HeldAnswer {
+            self.completions.push_back(HeldAnswer {
                 cid: request.cid,
                 status: Status::SUCCESS,
                 result: result(true),
@@ -81,15 +81,15 @@ impl Queue {
     /// The next response to a command that was held, if there is one.
     pub(super) fn next_answer(&mut self, controller: &Controller) -> Option<Order> {
         let known = || {
-            let (cid, aborted) = controller.known_abort()?;
+            let (cid, aborted) = controller.completed_abort()?;
             Some(HeldAnswer {
                 cid,
                 status: Status::SUCCESS,
                 result: result(aborted),
             })
         };
-        let answer = self.answers.pop_front().or_else(known)?;
-        let cqe = self.completion(answer.cid, answer.status, answer.result);
+        let completion = self.completions.pop_front().or_else(known)?;
+        let cqe = self.completion(completion.cid, completion.status, completion.result);
         Some(Order::Respond(Response {
             push: None,
             cqe,
@@ -105,7 +105,7 @@ impl Queue {
         {
             self.follow_ups |= FollowUps::POLL_ALL;
         }
-        self.answer(request, None, Status::ABORT_REQUESTED, 0)
+        self.respond(request, None, Status::ABORT_REQUESTED, 0)
     }
 
     /// Completes a command that waits for a resource of the target, if its host can no
@@ -174,6 +174,6 @@ impl Request {
     /// the store has it, the command has no effect.
     #[must_use]
     pub fn is_one_operation(&self) -> bool {
-        matches!(self.stage, Stage::Disk(_))
+        matches!(self.stage, Stage::Executing(_))
     }
 }

@@ -30,7 +30,7 @@ impl Queue {
     #[inline]
     fn done(&mut self, request: &mut Request, result: u64) -> Action {
         let gives = match request.stage {
-            Stage::Disk(op) => op.kind == IoKind::Read,
+            Stage::Executing(op) => op.kind == IoKind::Read,
             Stage::Produce { .. } => true,
             _ => false,
         };
@@ -39,7 +39,7 @@ impl Queue {
             Data::List { .. } if gives => Some(request.whole()),
             _ => None,
         };
-        self.answer(request, push, Status::SUCCESS, result)
+        self.respond(request, push, Status::SUCCESS, result)
     }
 
     #[cold]
@@ -54,17 +54,17 @@ impl Queue {
     fn done_and_close(&mut self, request: &mut Request) -> Action {
         self.closing = Some(CloseCause::Disconnected);
         self.follow_ups |= FollowUps::POLL;
-        self.answer(request, None, Status::SUCCESS, 0)
+        self.respond(request, None, Status::SUCCESS, 0)
     }
 
     #[cold]
     fn failed(&mut self, request: &mut Request, failure: Failure) -> Action {
         let status = self.note(request, failure);
-        self.answer(request, None, status, failure.result)
+        self.respond(request, None, status, failure.result)
     }
 
     #[inline]
-    pub(super) fn answer(
+    pub(super) fn respond(
         &mut self,
         request: &mut Request,
         push: Option<Remote>,

@@ -35,8 +35,8 @@ impl Queue {
         }
         let by_traffic = self.shared.limits.traffic_keep_alive;
         if controller.has_expired(now, by_traffic) {
-            let patience = controller.patience().unwrap_or_default();
-            let kato_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            let timeout = controller.keep_alive_timeout().unwrap_or_default();
+            let kato_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             // Base 2.1, 3.9: on expiry the controller sets CSTS.CFS, stops
             // processing commands and breaks the association. It also records Keep Alive
             // Timeout Expired in the Error Information log, which is omitted: the log ends
@@ -245,7 +245,7 @@ impl Queue {
             shared: &self.shared,
             controller,
             metrics_registry: self.meter.metrics_registry(),
-            local: self.ends.local,
+            local: self.endpoints.local,
             deferred: Deferred::default(),
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn committed(request: &mut Request, op: IoOp) -> Next {
     if matches!(op.kind, IoKind::Fetch { .. }) {
         return next_piece(request, op);
     }
-    request.stage = Stage::Disk(op);
+    request.stage = Stage::Executing(op);
     Next::Execute(op)
 }
 

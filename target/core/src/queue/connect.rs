@@ -14,9 +14,9 @@ use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
 use super::io::{Joined, Quota};
-use super::{Exhausted, FollowUps, Queue, Role, common_checks};
-use crate::controller::{Controller, Features, Serves};
-use crate::quota::Taken;
+use super::{ExhaustedQuotas, FollowUps, Queue, Role, common_checks};
+use crate::controller::{Controller, ControllerKind, Features};
+use crate::quota::PeerUsage;
 use crate::registry::Route;
 use crate::request::{Failure, Next, Request, Stage};
 use crate::shared::Served;
@@ -144,13 +144,13 @@ impl Queue {
         };
         self.in_flight = Some(in_flight);
         self.role = role;
-        self.exhausted = Exhausted::default();
+        self.exhausted = ExhaustedQuotas::default();
         self.sq.entries = entries;
         self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
         let Some(controller) = self.controller() else {
             return Err(Refused::new(Status::INTERNAL_ERROR, "no controller"));
         };
-        controller.hot.hear(now);
+        controller.hot.note_activity(now);
         let cntlid = controller.cntlid;
         self.meter.join(who.hostnqn, who.subnqn);
         let connected = match self.qid {
@@ -217,8 +217,8 @@ impl Queue {
         }
         // Held until the controller is registered, where a model change looks for it.
         let served = self.shared.served();
-        let serves = serves(&served, who, self.port.as_ref())?;
-        let finds = matches!(serves, Serves::Discovery);
+        let kind = kind_for(&served, who, self.port.as_ref())?;
+        let finds = matches!(kind, ControllerKind::Discovery);
         if !finds && self.exhausted.hosts.contains(&who.hostnqn) {
             return Err(self.refused_by(Limit::HostMemory, who));
         }
@@ -228,10 +228,10 @@ impl Queue {
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // If the port was removed meanwhile, the connection is about to be closed.
         let (port, home) = (self.port.clone(), self.home.reactor);
-        let peer = Arc::clone(&self.ends.peer);
+        let peer = Arc::clone(&self.endpoints.peer);
         let queue_depth = served.model.queue_depth_at(port.as_ref());
         let make = |cntlid| {
-            let mut controller = Controller::new(cntlid, hostnqn, hostid, port, serves, features);
+            let mut controller = Controller::new(cntlid, hostnqn, hostid, port, kind, features);
             controller.home = home;
             controller.queue_depth = queue_depth;
             controller.peer = peer;
@@ -302,9 +302,9 @@ impl Queue {
             let cause = format_args!("{host} would have more than {most} {what}; raise {limit}");
             self.busy(limit, cause)
         };
-        let kept_for = |whose: fmt::Arguments<'_>, others, percent| {
+        let kept_for = |holder: fmt::Arguments<'_>, others, percent| {
             let cause = format_args!(
-                "{whose} has queues, and the remaining capsule buffers are reserved for {others} \
+                "{holder} has queues, and the remaining capsule buffers are reserved for {others} \
                  ({limit} = {percent}); raise reactor.buffer_memory or {limit}"
             );
             self.busy(limit, cause)
@@ -337,8 +337,8 @@ impl Queue {
             }
             Limit::PortMemory => {
                 let port = self.port_name();
-                let whose = format_args!("port {port}");
-                kept_for(whose, "hosts of other ports", limits.port_memory)
+                let holder = format_args!("port {port}");
+                kept_for(holder, "hosts of other ports", limits.port_memory)
             }
             _ => {
                 let most = limits.controllers;
@@ -358,7 +358,7 @@ impl Queue {
     /// Adds this queue to the quotas of its host and of its port.
     fn quota(&self, who: &HostIdentity, entries: u16) -> Result<Quota, Refused> {
         let (shared, limits) = (&self.shared, &self.shared.limits);
-        let host = |taken: Taken| {
+        let host = |taken: PeerUsage| {
             if taken.count > limits.host_queues.into() {
                 Err(Limit::HostQueues)
             } else if taken.weight > limits.host_commands {
@@ -370,7 +370,7 @@ impl Queue {
             }
         };
         let ports = shared.port_count();
-        let port = |taken: Taken| {
+        let port = |taken: PeerUsage| {
             if taken.weight > limits.port_commands.with_ports(ports) {
                 Err(Limit::PortCommands)
             } else if self.exhausted.port {
@@ -425,7 +425,7 @@ impl Queue {
             let cause = format_args!("{}, but its admin queue is on port {its}", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
-        let Serves::Nvm(live) = &controller.serves else {
+        let ControllerKind::Nvm(live) = &controller.kind else {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
         };
@@ -485,13 +485,13 @@ fn named(data: &[u8]) -> String {
 }
 
 /// The purpose of a controller of a host on `port`.
-fn serves(
+fn kind_for(
     served: &Served,
     who: &HostIdentity,
     port: Option<&PortAddress>,
-) -> Result<Serves, Refused> {
+) -> Result<ControllerKind, Refused> {
     if served.model.discovery().is_called(&who.subnqn) {
-        return Ok(Serves::Discovery);
+        return Ok(ControllerKind::Discovery);
     }
     let live = served.live(&who.subnqn).ok_or_else(|| {
         let cause = format_args!("subsystem {} does not exist", who.subnqn);
@@ -518,7 +518,7 @@ fn serves(
         );
         return Err(Refused::new(Status::CONNECT_INVALID_HOST, cause));
     }
-    Ok(Serves::Nvm(Arc::clone(live)))
+    Ok(ControllerKind::Nvm(Arc::clone(live)))
 }
 
 fn check_data(data: &[u8]) -> Result<HostIdentity, Refused> {

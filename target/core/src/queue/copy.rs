@@ -40,7 +40,7 @@ impl Copying {
     /// The kind of its current operation.
     pub(super) fn kind(&self) -> IoKind {
         if self.storing {
-            IoKind::Store
+            IoKind::WriteFetched
         } else {
             IoKind::Fetch { pages: self.pages }
         }
@@ -113,7 +113,7 @@ pub(super) fn copied(
         let to = copying.to.saturating_add(copying.from.into());
         let op = copying
             .extent
-            .bytes(to, blocks, IoKind::Store)
+            .bytes(to, blocks, IoKind::WriteFetched)
             .ok_or(copying.failed(Status::LBA_OUT_OF_RANGE.into()))?;
         let fua = copying.fua;
         return Ok(Next::Execute(IoOp { fua, ..op }));

@@ -19,9 +19,9 @@ impl Queue {
 
     /// Counts, for the host, that the connection ended with an error of RDMA or of the
     /// network.
-    pub fn broke(&mut self) {
+    pub fn count_connection_error(&mut self) {
         self.lost_host = true;
-        self.meter.broke();
+        self.meter.count_connection_error();
     }
 
     /// Counts a completed command, which took `took` from its arrival.
@@ -53,13 +53,13 @@ impl Queue {
     #[cold]
     pub fn failed_at(&self, request: &mut Request, byte: u64) {
         let shift = match request.stage {
-            Stage::Disk(op) | Stage::Pieces(op) if op.bytes().contains(&byte) => {
+            Stage::Executing(op) | Stage::Pieces(op) if op.bytes().contains(&byte) => {
                 let Role::Io(joined) = &self.role else {
                     return;
                 };
                 // By the block size of the namespace when the command began.
                 let namespace = joined.namespace(request.nsid).ok();
-                namespace.and_then(|it| (it.disk == op.disk).then_some(it.block_shift))
+                namespace.and_then(|it| (it.store == op.store).then_some(it.block_shift))
             }
             Stage::Trim { extent, .. } => Some(extent.block_shift),
             Stage::Copy(copying) => Some(copying.block_shift()),
@@ -73,7 +73,7 @@ impl Queue {
     /// As [`failed_at`](Self::failed_at), `bytes` after the first byte of the operation.
     #[cold]
     pub fn failed_after(&self, request: &mut Request, bytes: u64) {
-        if let Stage::Disk(op) = request.stage {
+        if let Stage::Executing(op) = request.stage {
             self.failed_at(request, op.offset.saturating_add(bytes));
         }
     }

@@ -14,7 +14,7 @@ impl Joined {
     #[cold]
     fn verified(&mut self, request: &Request, bytes: u64, meter: &mut Meter) {
         self.counting.verified(bytes);
-        meter.stayed(Operation::Verify, request.nsid, bytes, |nsid| {
+        meter.count_local(Operation::Verify, request.nsid, bytes, |nsid| {
             self.namespace(nsid).is_ok()
         });
     }
@@ -23,7 +23,7 @@ impl Joined {
     #[cold]
     fn stored(&mut self, request: &Request, bytes: u64, is_last: bool, meter: &mut Meter) {
         self.counting.stored(bytes, is_last);
-        meter.stayed(Operation::Copy, request.nsid, bytes, |nsid| {
+        meter.count_local(Operation::Copy, request.nsid, bytes, |nsid| {
             self.namespace(nsid).is_ok()
         });
     }
@@ -41,7 +41,7 @@ impl Joined {
             return Err(self.failed(request, outcome));
         }
         match request.stage {
-            Stage::Disk(op) => {
+            Stage::Executing(op) => {
                 match op.kind {
                     IoKind::Read | IoKind::Compare => self.counting.read(op.len),
                     IoKind::Write => self.counting.written(op.len),
@@ -57,7 +57,7 @@ impl Joined {
     #[cold]
     fn failed(&self, request: &Request, outcome: Executed) -> Failure {
         let kind = match request.stage {
-            Stage::Disk(op) | Stage::Pieces(op) => op.kind,
+            Stage::Executing(op) | Stage::Pieces(op) => op.kind,
             Stage::Copy(copying) => copying.kind(),
             Stage::Trim { .. } => IoKind::Deallocate,
             _ => IoKind::Flush,

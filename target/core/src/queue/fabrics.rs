@@ -38,7 +38,7 @@ impl Queue {
             (FcType::DISCONNECT, Role::Io(_)) => {
                 // Byte 40: record format.
                 if sqe.cdw10.to_bytes().starts_with(&[0, 0]) {
-                    self.hear(now);
+                    self.note_activity(now);
                     return Ok(Next::DoneAndClose);
                 }
                 Err(Failure::from(Status::CONNECT_INCOMPATIBLE_FORMAT).at(ATTRIB))
@@ -143,7 +143,7 @@ impl Queue {
         if reset {
             // Held commands belong to the time before the reset.
             self.event_requests.clear();
-            self.answers.clear();
+            self.completions.clear();
             self.follow_ups |= FollowUps::POLL_ALL;
         }
         let registers = controller.lock().registers;

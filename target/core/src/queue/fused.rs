@@ -101,8 +101,8 @@ impl Queue {
                     return Err(Status::INTERNAL_ERROR.into());
                 };
                 // The namespace may have another backing store meanwhile.
-                let same = (request.nsid, write.disk, write.offset, write.len)
-                    == (nsid, compare.disk, compare.offset, compare.len);
+                let same = (request.nsid, write.store, write.offset, write.len)
+                    == (nsid, compare.store, compare.offset, compare.len);
                 // NVM 1.0, 2.1.5: "the LBA range, if used, shall be the same for
                 // the two commands. If the LBA ranges do not match, the commands
                 // should be aborted with ... Invalid Field in Command".
@@ -139,7 +139,7 @@ impl Queue {
 
     /// Executes a half, unless its controller was reset since it began: its host may have
     /// written newer data by now.
-    pub(super) fn turn(&mut self, request: &mut Request) -> Action {
+    pub(super) fn execute_half(&mut self, request: &mut Request) -> Action {
         let lost = match &self.role {
             Role::Io(joined) => joined.lost(),
             _ => None,
@@ -235,7 +235,7 @@ impl Request {
     #[must_use]
     pub fn may_write(&self, is_it: impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let changing = self.changing();
-        changing.is_some_and(|(disk, own)| overlap(&own, bytes) && is_it(disk))
+        changing.is_some_and(|(store, own)| overlap(&own, bytes) && is_it(store))
     }
 
     /// The backing store that may be changing for it now, and the range that contains the
@@ -243,13 +243,13 @@ impl Request {
     #[must_use]
     pub fn changing(&self) -> Option<(u32, Range<u64>)> {
         match self.stage {
-            Stage::Disk(op) if op.changes() => Some((op.disk, op.bytes())),
-            Stage::Pieces(left) if left.changes() => Some((left.disk, first_piece(left).bytes())),
+            Stage::Executing(op) if op.changes() => Some((op.store, op.bytes())),
+            Stage::Pieces(left) if left.changes() => Some((left.store, first_piece(left).bytes())),
             Stage::Trim { extent, blocks, .. } => {
                 let op = extent.bytes(self.lba, blocks, IoKind::Deallocate)?;
-                Some((extent.disk, op.bytes()))
+                Some((extent.store, op.bytes()))
             }
-            Stage::Copy(copying) => Some((copying.disk(), copying.storing()?)),
+            Stage::Copy(copying) => Some((copying.store(), copying.storing()?)),
             _ => None,
         }
     }
@@ -258,17 +258,17 @@ impl Request {
     /// `is_it` returns true.
     #[must_use]
     pub fn will_write(&self, is_it: impl Fn(u32) -> bool) -> bool {
-        let disk = match self.stage {
-            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Disk(op) | Stage::Pieces(op)
+        let store = match self.stage {
+            Stage::Transfer(op) | Stage::Fusing(op) | Stage::Executing(op) | Stage::Pieces(op)
                 if op.changes() =>
             {
-                op.disk
+                op.store
             }
-            Stage::Copy(copying) => copying.disk(),
-            Stage::Ranges(command, extent) if command.deallocate => extent.disk,
-            Stage::Trim { extent, .. } => extent.disk,
+            Stage::Copy(copying) => copying.store(),
+            Stage::Ranges(command, extent) if command.deallocate => extent.store,
+            Stage::Trim { extent, .. } => extent.store,
             _ => return false,
         };
-        is_it(disk)
+        is_it(store)
     }
 }

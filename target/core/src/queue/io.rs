@@ -88,9 +88,9 @@ impl Joined {
         self.view.refresh();
     }
 
-    pub(super) fn hear(&self, now: Duration) {
+    pub(super) fn note_activity(&self, now: Duration) {
         if self.traffic_keep_alive {
-            self.controller.hot.hear(now);
+            self.controller.hot.note_activity(now);
         }
     }
 
@@ -101,7 +101,7 @@ impl Joined {
             return false;
         }
         let mut cold = self.controller.lock();
-        cold.aborts.gone(qid);
+        cold.aborts.queue_closed(qid);
         cold.queues.remove(&qid).is_some()
     }
 
@@ -196,7 +196,7 @@ impl Joined {
         if op.fua {
             return Ok(commit::first(request, op));
         }
-        request.stage = Stage::Disk(op);
+        request.stage = Stage::Executing(op);
         Ok(Next::Execute(op))
     }
 
@@ -249,10 +249,10 @@ impl Joined {
     /// Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
-            return self.flush_from(request, 0, AfterFlush::Answer);
+            return self.flush_from(request, 0, AfterFlush::Completion);
         }
-        let op = IoOp::flush(self.namespace(request.nsid)?.disk);
-        request.stage = Stage::Disk(op);
+        let op = IoOp::flush(self.namespace(request.nsid)?.store);
+        request.stage = Stage::Executing(op);
         Ok(Next::Execute(op))
     }
 
@@ -267,7 +267,7 @@ impl Joined {
         match flush_next(namespace_view, request, from, then) {
             Some(next) => Ok(next),
             None if namespace_view
-                .seen()
+                .list()
                 .iter()
                 .all(|one| one.namespace.is_ready()) =>
             {
@@ -393,7 +393,7 @@ pub(super) fn trim(
 #[inline]
 pub(super) fn extent_of(namespace: &Namespace) -> Extent {
     Extent {
-        disk: namespace.disk,
+        store: namespace.store,
         block_shift: namespace.block_shift,
         deallocate: namespace.deallocate,
         blocks: namespace.blocks,
@@ -418,7 +418,7 @@ impl Extent {
         }
         // No overflow: a namespace as a whole has fewer than 2^63 bytes.
         Some(IoOp {
-            disk: self.disk,
+            store: self.store,
             kind,
             offset: slba << self.block_shift,
             len: u64::from(blocks) << self.block_shift,
@@ -437,20 +437,20 @@ pub(super) fn flush_next(
     from: u32,
     then: AfterFlush,
 ) -> Option<Next> {
-    let mut namespaces = namespace_view.seen().iter().map(|seen| &seen.namespace);
+    let mut namespaces = namespace_view.list().iter().map(|seen| &seen.namespace);
     let namespace = namespaces.find(|one| one.nsid >= from && one.is_ready())?;
     request.stage = Stage::FlushAll {
-        disk: namespace.disk,
+        store: namespace.store,
         from: namespace.nsid.saturating_add(1),
         then,
     };
     let kind = match then {
-        AfterFlush::Answer => IoKind::Flush,
+        AfterFlush::Completion => IoKind::Flush,
         AfterFlush::WriteCc { .. } => IoKind::FlushOwn,
     };
     Some(Next::Execute(IoOp {
         kind,
-        ..IoOp::flush(namespace.disk)
+        ..IoOp::flush(namespace.store)
     }))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_wire::opcode::io;
 use nvmeof_wire::{Nqn, Status};
 
-use crate::metrics::{Class, MetricsRegistry, Operation, ReactorMetrics, Tally, Took};
+use crate::metrics::{Class, LatencySample, MetricsRegistry, Operation, ReactorMetrics, Tally};
 use crate::{Data, Remote, Request};
 
 /// Counts the commands of one queue, from when it is connected.
@@ -44,9 +44,9 @@ impl Meter {
     }
 
     /// The queue pair ended with an error of RDMA or of the network.
-    pub(super) fn broke(&self) {
+    pub(super) fn count_connection_error(&self) {
         if let Some(joined) = &self.joined {
-            joined.host.broke();
+            joined.host.count_connection_error();
         }
     }
 
@@ -60,7 +60,7 @@ impl Meter {
         took: Duration,
         has: impl Fn(u32) -> bool,
     ) {
-        let took = Took::new(took);
+        let took = LatencySample::new(took);
         // Almost always a read or write of the same namespace as before.
         let class = match request.opcode {
             io::READ => Class::Read,
@@ -78,7 +78,13 @@ impl Meter {
     }
 
     #[cold]
-    fn any(&mut self, request: &Request, status: Status, took: Took, has: impl Fn(u32) -> bool) {
+    fn any(
+        &mut self,
+        request: &Request,
+        status: Status,
+        took: LatencySample,
+        has: impl Fn(u32) -> bool,
+    ) {
         let operation = Operation::of_io(request.opcode);
         // A Fabrics command has its type in the bytes of the NSID.
         let in_namespace = operation != Operation::Fabrics;
@@ -110,7 +116,7 @@ impl Meter {
 
     /// A command without data transfer read or wrote `bytes` of a namespace.
     #[cold]
-    pub(super) fn stayed(
+    pub(super) fn count_local(
         &mut self,
         operation: Operation,
         nsid: u32,
@@ -134,7 +140,7 @@ impl Meter {
             let operation = Operation::of_admin(request.opcode);
             joined
                 .host
-                .count(operation, status, Took::new(Duration::ZERO));
+                .count(operation, status, LatencySample::new(Duration::ZERO));
         }
     }
 

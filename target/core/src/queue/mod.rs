@@ -15,12 +15,12 @@ mod connect;
 mod copy;
 mod counting;
 mod cross_reset;
-mod ends;
+mod endpoints;
 mod executed;
 mod fabrics;
 mod fused;
-mod hearing;
 mod io;
+mod keep_alive;
 mod meter;
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use nvmeof_wire::{Cqe, Nqn, Sqe, Status, opcode};
 
-use crate::controller::{Controller, Serves};
+use crate::controller::{Controller, ControllerKind};
 use crate::model::PortAddress;
 use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
 use crate::shared::Shared;
@@ -40,10 +40,10 @@ use crate::{
     Remote,
 };
 use abort::{HeldAnswer, Home};
-use ends::Ends;
+use endpoints::Endpoints;
 use fused::FirstHalf;
-use hearing::note_admin_command;
 use io::{Joined, ranges};
+use keep_alive::note_admin_command;
 use meter::Meter;
 
 bitflags::bitflags! {
@@ -80,7 +80,7 @@ pub struct Queue {
     /// Whether the host did not end the connection: it broke, or the host was silent.
     lost_host: bool,
     home: Home,
-    ends: Ends,
+    endpoints: Endpoints,
     /// Bounds of command capsules.
     bounds: Bounds,
     /// The port of the host, if it is known.
@@ -88,13 +88,13 @@ pub struct Queue {
     /// Why the engine has no buffers for the queue, if it has none.
     no_room: Option<String>,
     /// Hosts and ports for which the engine has no buffers.
-    exhausted: Exhausted,
+    exhausted: ExhaustedQuotas,
     sq: SubmissionQueue,
     meter: Meter,
     /// Pending Asynchronous Event Requests, oldest first.
     event_requests: VecDeque<u16>,
     /// Responses to commands that were held, in order.
-    answers: VecDeque<HeldAnswer>,
+    completions: VecDeque<HeldAnswer>,
     /// The state of a first half of a fused operation, if it was the last command.
     first_half: FirstHalf,
     /// The status of a first half without a second one.
@@ -109,7 +109,7 @@ pub struct Queue {
 /// Hosts and port that have exhausted their quota of buffers, or would use what is
 /// reserved for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exhausted {
+pub struct ExhaustedQuotas {
     /// These hosts.
     pub hosts: Vec<Nqn>,
     /// Whether the port of the queue has.
@@ -174,11 +174,11 @@ impl Queue {
             in_flight: None,
             lost_host: false,
             home: Home::default(),
-            ends: Ends::default(),
+            endpoints: Endpoints::default(),
             bounds: Bounds::of(&shared.limits, shared.limits.in_capsule),
             port: None,
             no_room: None,
-            exhausted: Exhausted::default(),
+            exhausted: ExhaustedQuotas::default(),
             sq: SubmissionQueue {
                 head: 0,
                 entries,
@@ -186,7 +186,7 @@ impl Queue {
             },
             meter: Meter::default(),
             event_requests: VecDeque::new(),
-            answers: VecDeque::new(),
+            completions: VecDeque::new(),
             first_half: FirstHalf::None,
             unfused: None,
             closing: None,
@@ -213,9 +213,9 @@ impl Queue {
     #[must_use]
     pub fn association(&self) -> Option<(&str, &str, u16)> {
         let controller = self.controller()?;
-        let subnqn = match &controller.serves {
-            Serves::Discovery => nvmeof_wire::nqn::DISCOVERY,
-            Serves::Nvm(live) => live.nqn.as_str(),
+        let subnqn = match &controller.kind {
+            ControllerKind::Discovery => nvmeof_wire::nqn::DISCOVERY,
+            ControllerKind::Nvm(live) => live.nqn.as_str(),
         };
         Some((controller.hostnqn.as_str(), subnqn, controller.cntlid))
     }
@@ -249,7 +249,7 @@ impl Queue {
     }
 
     /// Sets which hosts get no further I/O queue, and whether the port gets no queue.
-    pub fn set_exhausted(&mut self, exhausted: Exhausted) {
+    pub fn set_exhausted(&mut self, exhausted: ExhaustedQuotas) {
         self.exhausted = exhausted;
     }
 
@@ -308,7 +308,7 @@ impl Queue {
         }
         let next = match &mut self.role {
             Role::Io(joined) => {
-                // Read before `lost`: see `Hot::lose`. A controller that is reset or lost
+                // Read before `lost`: see `HotState::lose`. A controller that is reset or lost
                 // closes its queues. A failed completion would be final for the host, which
                 // has to retry.
                 let ready = joined.is_ready();
@@ -316,7 +316,7 @@ impl Queue {
                     return self.close_now(cause);
                 }
                 joined.refresh_view();
-                joined.hear(now);
+                joined.note_activity(now);
                 request.is_outstanding = true;
                 joined.counting.began(now);
                 // Almost all commands take the last branch.
@@ -364,7 +364,7 @@ impl Queue {
                 joined.executed(request, outcome, data, &mut self.meter)
             }
             (_, Event::Pulled(data)) => self.pulled(now, request, data),
-            (_, Event::Execute) => return self.turn(request),
+            (_, Event::Execute) => return self.execute_half(request),
             (_, event) => match self.step_admin(now, request, event) {
                 Some(next) => next,
                 None => return self.unexpected_event(request),
@@ -381,11 +381,11 @@ impl Queue {
         }
         match &self.role {
             Role::Unconnected { since, .. } => {
-                let patience = self.shared.limits.connect_patience(self.qid);
-                if now.saturating_sub(*since) < patience {
+                let timeout = self.shared.limits.connect_timeout_of(self.qid);
+                if now.saturating_sub(*since) < timeout {
                     return None;
                 }
-                let seconds = patience.as_secs();
+                let seconds = timeout.as_secs();
                 self.ordered(CloseCause::NoConnect { seconds })
             }
             Role::Io(joined) => match joined.lost() {
@@ -405,7 +405,7 @@ impl Queue {
         match &self.role {
             _ if self.closing.is_some() => None,
             Role::Unconnected { since, .. } => {
-                Some(*since + self.shared.limits.connect_patience(self.qid))
+                Some(*since + self.shared.limits.connect_timeout_of(self.qid))
             }
             Role::Admin(controller) => self.admin_deadline(controller),
             Role::Io(_) => None,
@@ -460,7 +460,7 @@ impl Queue {
             },
             Stage::Fusing(_) => Ok(request.placed()),
             Stage::Transfer(op) => {
-                request.stage = Stage::Disk(op);
+                request.stage = Stage::Executing(op);
                 Ok(Next::Execute(op))
             }
             Stage::Commit(op) => Ok(commit::first(request, op)),

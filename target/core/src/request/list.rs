@@ -144,13 +144,13 @@ fn mistake(raw: &[u8], is_last: bool) -> Status {
     }
 }
 
-struct Keyed {
+struct KeyedSegment {
     remote: Remote,
     invalidate: bool,
 }
 
 /// A keyed data block descriptor, the only kind that a list may have.
-fn keyed(raw: &[u8]) -> Option<Keyed> {
+fn keyed(raw: &[u8]) -> Option<KeyedSegment> {
     let raw = SglDescriptor::read_from_bytes(raw).ok()?;
     match Sgl::parse(&raw) {
         Ok(Sgl::Keyed {
@@ -158,7 +158,7 @@ fn keyed(raw: &[u8]) -> Option<Keyed> {
             len,
             key,
             invalidate,
-        }) => Some(Keyed {
+        }) => Some(KeyedSegment {
             remote: Remote { addr, len, key },
             invalidate,
         }),

@@ -59,7 +59,7 @@ pub(crate) enum Stage {
     /// The backing store, which makes writes stable that began before a host requested
     /// write protection.
     Protect {
-        disk: u32,
+        store: u32,
         nsid: u32,
         asked: ProtectionRequest,
         epoch: Epoch,
@@ -78,7 +78,7 @@ pub(crate) enum Stage {
     /// backing store; then this operation.
     Commit(IoOp),
     /// The backing store.
-    Disk(IoOp),
+    Executing(IoOp),
     /// The backing store, for the first piece of the rest to verify or to write zeroes to.
     Pieces(IoOp),
     /// The source ranges of a Copy command, or the backing store.
@@ -95,7 +95,7 @@ pub(crate) enum Stage {
     },
     /// The flush of a backing store; then namespaces from NSID `from` on.
     FlushAll {
-        disk: u32,
+        store: u32,
         from: u32,
         then: AfterFlush,
     },
@@ -148,7 +148,7 @@ impl Stage {
 /// command completes, which still uses these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    pub(crate) disk: u32,
+    pub(crate) store: u32,
     pub(crate) block_shift: u8,
     /// Whether the backing store can deallocate.
     pub(crate) deallocate: bool,
@@ -176,8 +176,8 @@ pub(crate) struct Copying {
 
 impl Copying {
     /// Its backing store.
-    pub(crate) fn disk(&self) -> u32 {
-        self.extent.disk
+    pub(crate) fn store(&self) -> u32 {
+        self.extent.store
     }
 
     /// A block has 2 to this power bytes.
@@ -195,7 +195,7 @@ impl Copying {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AfterFlush {
     /// The response.
-    Answer,
+    Completion,
     /// CC is set to this value, which requests a shutdown.
     WriteCc { cc: u32, epoch: Epoch },
 }
@@ -351,16 +351,16 @@ impl Request {
 
     /// The backing store of the command, if it uses one and is in progress.
     #[must_use]
-    pub fn disk(&self) -> Option<u32> {
+    pub fn store(&self) -> Option<u32> {
         match self.stage {
             Stage::Transfer(op)
             | Stage::Fusing(op)
             | Stage::Commit(op)
-            | Stage::Disk(op)
-            | Stage::Pieces(op) => Some(op.disk),
-            Stage::Copy(copying) => Some(copying.disk()),
-            Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.disk),
-            Stage::FlushAll { disk, .. } | Stage::Protect { disk, .. } => Some(disk),
+            | Stage::Executing(op)
+            | Stage::Pieces(op) => Some(op.store),
+            Stage::Copy(copying) => Some(copying.store()),
+            Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.store),
+            Stage::FlushAll { store, .. } | Stage::Protect { store, .. } => Some(store),
             Stage::Over
             | Stage::Connect(_)
             | Stage::Feature { .. }
@@ -373,12 +373,12 @@ impl Request {
     #[must_use]
     pub fn flushes(&self) -> Option<u32> {
         match self.stage {
-            Stage::Disk(op) if op.kind == IoKind::Flush => Some(op.disk),
+            Stage::Executing(op) if op.kind == IoKind::Flush => Some(op.store),
             Stage::FlushAll {
-                disk,
-                then: AfterFlush::Answer,
+                store,
+                then: AfterFlush::Completion,
                 ..
-            } => Some(disk),
+            } => Some(store),
             _ => None,
         }
     }
@@ -425,7 +425,7 @@ impl Request {
 
     /// Whether it has completed, or never begun.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
 

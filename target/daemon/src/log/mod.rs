@@ -26,7 +26,7 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     let journal = Journal::of_service();
     let lines = journal.is_none().then(|| {
         fmt::layer()
-            .with_writer(|| Visible(io::stderr()))
+            .with_writer(|| EscapingWriter(io::stderr()))
             .with_ansi(may_color() && io::stderr().is_terminal())
             .with_target(false)
     });
@@ -40,9 +40,9 @@ pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
 
 /// Writes lines and escapes characters that a terminal interprets or hides. Names that peers
 /// send are escaped before; this covers paths and quoted values.
-struct Visible<W>(W);
+struct EscapingWriter<W>(W);
 
-impl<W: Write> Write for Visible<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // One system call: standard error is unbuffered, and other processes write to it too.
         let visible = Lines(&String::from_utf8_lossy(line)).to_string();
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn bidirectional_control_characters_are_escaped() {
-        let mut lines = Visible(Vec::new());
+        let mut lines = EscapingWriter(Vec::new());
         lines
             .write_all("path /a\u{202e}b: \u{e4}\n".as_bytes())
             .unwrap();
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn log_line_is_one_write() {
-        let mut lines = Visible(Pieces(Vec::new()));
+        let mut lines = EscapingWriter(Pieces(Vec::new()));
         lines.write_all("a\u{202e}b\n".as_bytes()).unwrap();
         assert_eq!(lines.0.0, [b"a\\u202Eb\n"]);
     }

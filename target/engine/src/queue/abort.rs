@@ -1,7 +1,7 @@
 //! Ending commands that wait: aborted by the host, or because their namespace was
 //! removed.
 
-use nvmeof_backend::{Op, Request as DiskRequest};
+use nvmeof_backend::{Op, Request as StoreRequest};
 use nvmeof_target_core::{Action, IoKind, Response};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::Fuse;
@@ -68,7 +68,7 @@ impl QueuePair {
         if self.is_half(slot) {
             return false;
         }
-        let waited = self.take_from_rows(slot) || self.take_unbegun(slot, io);
+        let waited = self.remove_from_queues(slot) || self.take_unbegun(slot, io);
         if waited && let Some(command) = self.slots.get(slot) {
             let action = self.core.abort(&mut command.request);
             self.end_waiting(slot, &action, io);
@@ -76,10 +76,10 @@ impl QueuePair {
         waited
     }
 
-    /// Ends commands that wait for a local resource and started on `disk`, the backing
+    /// Ends commands that wait for a local resource and started on `store`, the backing
     /// store of a removed namespace: what they wait for may never happen.
-    pub(crate) fn end_removed(&mut self, disk: u32, io: &mut Io<'_>) {
-        for slot in self.slots.of_disk(disk) {
+    pub(crate) fn end_removed(&mut self, store: u32, io: &mut Io<'_>) {
+        for slot in self.slots.of_store(store) {
             if self.is_closing() || self.is_half(slot) {
                 continue;
             }
@@ -95,7 +95,7 @@ impl QueuePair {
                     .waiting
                     .for_earlier_writes(self.id, slot);
             if waits && let Some(action) = self.core.end_removed(&mut command.request) {
-                self.take_from_rows(slot);
+                self.remove_from_queues(slot);
                 self.take_from_backlog(slot, |_| true, io);
                 self.end_waiting(slot, &action, io);
             }
@@ -105,7 +105,7 @@ impl QueuePair {
 
     /// Sends the response to the command in `slot`, which no longer waits for anything.
     fn end_waiting(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) {
-        io.resources.locked.waiting.leave(self.id, slot);
+        io.resources.locked.waiting.remove(self.id, slot);
         if let Action::Respond(response) = action {
             self.respond(slot, response, io);
             // It may have held an RDMA Read that it did not use yet.
@@ -115,7 +115,7 @@ impl QueuePair {
 
     /// Stops its wait for a buffer or for an RDMA Read. The queues of waiting commands
     /// skip slots that wait for nothing.
-    fn take_from_rows(&mut self, slot: SlotId) -> bool {
+    fn remove_from_queues(&mut self, slot: SlotId) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
@@ -149,15 +149,15 @@ impl QueuePair {
         io: &mut Io<'_>,
     ) -> bool {
         let tag = self.tag(slot).0;
-        let wanted = |one: &DiskRequest| one.tag == tag && may_end(&one.op);
+        let wanted = |one: &StoreRequest| one.tag == tag && may_end(&one.op);
         let Some(request) = io.resources.backlog.remove(self.host(), wanted) else {
             return false;
         };
-        self.on_disk = self.on_disk.saturating_sub(1);
+        self.store_ops = self.store_ops.saturating_sub(1);
         if let Some(command) = self.slots.get(slot) {
             drop(command.take_back(request.op.into_buf(), self.account.as_ref()));
         }
-        self.rare.lingering.is_over(slot);
+        self.cold.lingering.complete(slot);
         true
     }
 
@@ -171,9 +171,9 @@ impl QueuePair {
         self.receive_again(capsule, io);
     }
 
-    pub(super) fn answer_held(&mut self, response: &Response, io: &mut Io<'_>) {
+    pub(super) fn respond_held(&mut self, response: &Response, io: &mut Io<'_>) {
         match self.slots.take() {
-            Some((slot, _nothing)) => self.give(slot, response, false, io),
+            Some((slot, _nothing)) => self.send_response(slot, response, false, io),
             None => self.bug("an answer was begun without a slot", io),
         }
     }

@@ -13,15 +13,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Exhausted, Limit, Port, PortAddress, Target};
+use nvmeof_target_core::{ExhaustedQuotas, Limit, Port, PortAddress, Target};
 use nvmeof_wire::Nqn;
 
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
+use super::holder_limits::{CapsuleDivision, HolderLimits};
 use super::lingering::Lingering;
-use super::parts::{CapsuleDivision, HolderLimits};
 use super::room::all_admin_capsules;
-use super::slots::{Command, Lacks};
-use super::trust::{Mark, Origin, Origins, Record, Standing, UnprovenUsage, Withheld};
+use super::slots::{Command, MissingBuffers};
+use super::trust::{Mark, Origin, Origins, Record, TrustLevel, UnprovenUsage, WithheldReason};
 use super::{Io, QueuePair, Source};
 use crate::fair_queue::HostId;
 use crate::tag::SlotId;
@@ -78,7 +78,7 @@ struct Charge([u8; 2]);
 /// Buffers of a closed queue that backing stores still have. They stay in its account
 /// until they are returned.
 #[derive(Debug)]
-pub(crate) struct Leftover {
+pub(crate) struct UnreturnedBuffers {
     account: Account,
     /// By slot.
     held: Vec<(SlotId, Held)>,
@@ -101,8 +101,8 @@ pub(super) enum Provided {
     NotNow,
     /// The host or its port has reached that limit.
     LimitReached(Limit),
-    /// The connection, or all connections of its standing, have reached their window.
-    Withheld(Withheld),
+    /// The connection, or all connections of its trust level, have reached their window.
+    Withheld(WithheldReason),
 }
 
 /// Maximum number of kinds of data buffers.
@@ -183,11 +183,11 @@ impl Accounts {
     }
 
     /// Removes hosts and ports that hold nothing and have no queue.
-    pub(crate) fn tidy(&mut self, now: Duration) {
+    pub(crate) fn remove_unused(&mut self, now: Duration) {
         self.hosts
             .retain(|_, (_, host, _)| Rc::strong_count(host) > 1);
         self.ports.retain(|(_, port)| Rc::strong_count(port) > 1);
-        self.origins.tidy(now);
+        self.origins.remove_unused(now);
         self.several = self.hosts.len() > 1;
         self.several_origins = self.origins.are_several();
     }
@@ -217,10 +217,10 @@ impl Accounts {
             let holding = self.holding_of(&port.address());
             holding.is_some_and(|holding| holding.capsules() > 0)
         };
-        let parts = self.of_port.capsules;
+        let division = self.of_port.capsules;
         match self.target.model().ports().iter().all(has_some) {
-            true => parts.without_newcomers(),
-            false => parts,
+            true => division.without_newcomers(),
+            false => division,
         }
     }
 
@@ -231,29 +231,34 @@ impl Accounts {
         port: Option<&PortAddress>,
         needed: usize,
         free: usize,
-    ) -> Exhausted {
+    ) -> ExhaustedQuotas {
         // Capsules reserved for other ports are not available to hosts of a port that has
         // some already.
         let its = port.and_then(|at| self.holding_of(at));
         let its = its.map_or(0, |its| its.capsules());
-        let parts = self.port_division();
-        let for_others = parts.reserved_for_others(its);
-        let port = !parts.allow(its, self.are_several_ports(), needed, free);
+        let division = self.port_division();
+        let for_others = division.reserved_for_others(its);
+        let port = !division.allow(its, self.are_several_ports(), needed, free);
         let free = free.saturating_sub(for_others);
         let several = self.are_several();
         let full = self.hosts.iter().filter(|(_, (_, host, _))| {
-            let parts = &self.of_host.capsules;
-            !parts.allow(host.capsules(), several, needed, free)
+            let division = &self.of_host.capsules;
+            !division.allow(host.capsules(), several, needed, free)
         });
         let hosts = full.map(|((name, _), _)| *name).collect();
-        Exhausted { hosts, port }
+        ExhaustedQuotas { hosts, port }
     }
 
     /// The hosts that get no other admin queue; `count` is the number of capsules of all
     /// admin queues. If there are fewer than for all controllers, a quarter is reserved
     /// for hosts without a queue.
-    pub(super) fn without_admin_room(&self, needed: usize, free: usize, count: usize) -> Exhausted {
-        let mut exhausted = Exhausted::default();
+    pub(super) fn without_admin_room(
+        &self,
+        needed: usize,
+        free: usize,
+        count: usize,
+    ) -> ExhaustedQuotas {
+        let mut exhausted = ExhaustedQuotas::default();
         let for_all = all_admin_capsules(self.target.limits()) <= count;
         if !for_all && free < needed.saturating_add(count / 4) {
             exhausted.hosts = self.hosts.keys().map(|(name, _)| *name).collect();
@@ -411,9 +416,9 @@ impl Account {
         (self.record.held(kind), self.unproven_usage.all(kind))
     }
 
-    /// Maximum number of buffers for all hosts of that standing.
-    pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
-        self.unproven_usage.most(kind, standing)
+    /// Maximum number of buffers for all hosts of that trust level.
+    pub(super) fn most(&self, kind: usize, trust: TrustLevel) -> u32 {
+        self.unproven_usage.most(kind, trust)
     }
 
     /// Subtracts a buffer that was returned.
@@ -451,10 +456,10 @@ impl Charge {
     }
 }
 
-impl Leftover {
+impl UnreturnedBuffers {
     /// The backing store returned the buffer of `slot`.
     pub(crate) fn release(&mut self, slot: SlotId) {
-        self.lingering.is_over(slot);
+        self.lingering.complete(slot);
         if let Some(at) = self.held.iter().position(|(one, _)| *one == slot) {
             let (_, held) = self.held.swap_remove(at);
             self.account.release_held(held);
@@ -462,7 +467,7 @@ impl Leftover {
     }
 }
 
-impl Leftover {
+impl UnreturnedBuffers {
     pub(super) fn account(&self) -> &Account {
         &self.account
     }
@@ -478,7 +483,7 @@ impl Leftover {
     }
 }
 
-impl Drop for Leftover {
+impl Drop for UnreturnedBuffers {
     fn drop(&mut self) {
         for (_, held) in &self.held {
             self.account.release_held(*held);
@@ -530,16 +535,16 @@ impl QueuePair {
 
     /// The queue is closed: its host is no longer charged for it, except for what backing
     /// stores still have, which is returned.
-    pub(crate) fn close_account(&mut self) -> Option<Leftover> {
+    pub(crate) fn close_account(&mut self) -> Option<UnreturnedBuffers> {
         let account = self.account.take()?;
         let held = self.slots.hand_over(&account);
         let capsules = held.iter().filter(|(_, held)| *held == Held::Capsule);
         capsules.for_each(|_| account.take_capsules(1));
         account.return_capsules(self.capsules);
-        Some(Leftover {
+        Some(UnreturnedBuffers {
             account,
             held,
-            lingering: std::mem::take(&mut self.rare.lingering),
+            lingering: std::mem::take(&mut self.cold.lingering),
         })
     }
 }
@@ -549,15 +554,15 @@ impl QueuePair {
 #[inline]
 pub(super) fn provide(
     command: &mut Command,
-    lacks: Lacks,
+    missing: MissingBuffers,
     account: Option<&Account>,
     io: &mut Io<'_>,
 ) -> Provided {
     match account {
         Some(account) if io.resources.accounts.are_several() => {
-            provide_part(command, lacks, account, io)
+            provide_part(command, missing, account, io)
         }
-        _ if command.provide(lacks, &mut io.resources.buffers) => Provided::Yes,
+        _ if command.provide(missing, &mut io.resources.buffers) => Provided::Yes,
         _ => Provided::NotNow,
     }
 }
@@ -565,19 +570,19 @@ pub(super) fn provide(
 /// As [`provide`], with several hosts.
 fn provide_part(
     command: &mut Command,
-    lacks: Lacks,
+    missing: MissingBuffers,
     account: &Account,
     io: &mut Io<'_>,
 ) -> Provided {
-    let (data, spare) = (lacks.data.is_some(), lacks.spare.is_some());
+    let (data, spare) = (missing.data.is_some(), missing.spare.is_some());
     if !data && !spare {
         return Provided::Yes;
     }
-    if !command.provide(lacks, &mut io.resources.buffers) {
+    if !command.provide(missing, &mut io.resources.buffers) {
         // A free buffer might not be for this host.
         let classes = io.resources.buffers.classes();
         let kind = |len: Option<u32>| len.map_or(UNCHARGED, |len| kind_of_len(len, classes));
-        let more = Charge([lacks.data, lacks.spare].map(kind));
+        let more = Charge([missing.data, missing.spare].map(kind));
         return io
             .resources
             .accounts

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ptr;
 
 use super::QueuePair;
-use super::account::{Account, Accounts, Held, Holding, KINDS, Leftover};
+use super::account::{Account, Accounts, Held, Holding, KINDS, UnreturnedBuffers};
 use super::slots::{Command, Lent};
 use super::trust::Mark;
 
@@ -39,7 +39,7 @@ impl Accounts {
     pub(crate) fn check<'a>(
         &self,
         queues: impl Iterator<Item = &'a QueuePair>,
-        left: impl Iterator<Item = &'a Leftover>,
+        left: impl Iterator<Item = &'a UnreturnedBuffers>,
     ) -> Result<(), String> {
         let mut sums = Sums::default();
         for queue_pair in queues {

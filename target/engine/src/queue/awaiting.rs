@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use nvmeof_target_core::Limit;
 
 use super::account::{Account, Provided, provide};
-use super::slots::Lacks;
+use super::slots::MissingBuffers;
 use super::{Io, QueuePair, State};
 use crate::tag::SlotId;
 
 /// Commands of one queue pair that wait for a buffer.
 #[derive(Debug, Default)]
-pub(super) struct Awaiting {
+pub(super) struct BufferWaits {
     /// In order of arrival.
     pub(super) commands: VecDeque<SlotId>,
     /// Whether the queue is listed at the reactor.
@@ -23,43 +23,43 @@ pub(super) struct Awaiting {
 impl QueuePair {
     /// Serves the command that waits longest: this queue is next in the fair queue.
     /// Returns false if there is no buffer for it.
-    pub(crate) fn feed(&mut self, io: &mut Io<'_>) -> bool {
+    pub(crate) fn allocate_buffers(&mut self, io: &mut Io<'_>) -> bool {
         self.awaiting.is_listed = false;
         if self.state == State::Closing {
             self.awaiting.commands.clear();
         }
-        let fed = self.feed_first(io);
+        let fed = self.allocate_first(io);
         self.list(io);
         fed
     }
 
-    fn feed_first(&mut self, io: &mut Io<'_>) -> bool {
+    fn allocate_first(&mut self, io: &mut Io<'_>) -> bool {
         let Some(slot) = self.awaiting.commands.front().copied() else {
             return false;
         };
         if let Some(command) = self.slots.get(slot)
             && let Some(action) = command.deferred.take()
         {
-            let lacks = command.lacks(&action);
+            let missing = command.missing(&action);
             let account = self.account.as_ref();
-            let mut provided = provide(command, lacks, account, io);
-            if provided != Provided::Yes && lacks.both() {
+            let mut provided = provide(command, missing, account, io);
+            if provided != Provided::Yes && missing.both() {
                 // One at a time: otherwise commands that take one each would always go
                 // first.
-                let first = Lacks {
+                let first = MissingBuffers {
                     spare: None,
-                    ..lacks
+                    ..missing
                 };
                 provided = provide(command, first, account, io);
             }
             if provided != Provided::Yes {
                 command.deferred = Some(action);
                 self.note_full(provided, io);
-                self.note_shortage(provided, lacks, io);
+                self.note_shortage(provided, missing, io);
                 return false;
             }
             self.awaiting.full = None;
-            self.note_shortage(provided, lacks, io);
+            self.note_shortage(provided, missing, io);
             self.awaiting.commands.pop_front();
             self.perform(slot, action, io);
             self.settle(io);

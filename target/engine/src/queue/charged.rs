@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn charge_of_a_buffer_on_a_disk_is_handed_over_once() {
+    fn charge_of_a_buffer_in_a_backing_store_is_handed_over_once() {
         let specs = [ClassSpec {
             len: 4096,
             count: 1,
@@ -201,6 +201,10 @@ mod tests {
         assert_eq!(data.hand_over().map(Mark::kind), Some(0));
         assert_eq!(data.hand_over(), None);
         assert!(data.end(Some(&account)).is_none());
-        assert_eq!(account.counted(0), [1, 1], "until the disk gives it back");
+        assert_eq!(
+            account.counted(0),
+            [1, 1],
+            "until the backing store gives it back"
+        );
     }
 }

@@ -54,7 +54,7 @@ impl QueuePair {
             return;
         };
         if !command.request.is_second_half() {
-            self.rare.pairs.push(Pair {
+            self.cold.pairs.push(Pair {
                 first: slot,
                 second: None,
                 ready: [false; 2],
@@ -62,7 +62,7 @@ impl QueuePair {
                 lock: None,
                 since: io.now,
             });
-        } else if let Some(pair) = self.rare.pairs.last_mut() {
+        } else if let Some(pair) = self.cold.pairs.last_mut() {
             pair.second = Some(slot);
         }
     }
@@ -70,7 +70,7 @@ impl QueuePair {
     /// Completes a first half whose partner does not arrive, as if another command had
     /// arrived in its place (Base 2.0, 3.4.2).
     pub(crate) fn give_up_lone_half(&mut self, io: &mut Io<'_>) {
-        let lone = self.rare.pairs.last().filter(|pair| pair.second.is_none());
+        let lone = self.cold.pairs.last().filter(|pair| pair.second.is_none());
         let lone = lone.filter(|pair| pair.failed.is_none());
         if lone.is_some_and(|pair| io.now.saturating_sub(pair.since) >= SECOND_HALF_TIMEOUT) {
             self.no_second_half(io);
@@ -87,7 +87,7 @@ impl QueuePair {
     /// Fails the first half that waits for a partner, if there is one.
     fn fail_first(&mut self, status: Status, io: &mut Io<'_>) {
         let Some(pair) = self
-            .rare
+            .cold
             .pairs
             .last_mut()
             .filter(|pair| pair.second.is_none())
@@ -113,7 +113,7 @@ impl QueuePair {
     /// A half has its data. Returns the next action for it, if there is one.
     pub(super) fn fuse(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
         self.align(slot);
-        let Some(pair) = self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) else {
+        let Some(pair) = self.cold.pairs.iter_mut().find(|pair| pair.has(slot)) else {
             self.bug("half of a fused operation is in no pair", io);
             return None;
         };
@@ -163,11 +163,11 @@ impl QueuePair {
     /// A response was sent: if it is that of a half, the other half is next, or the pair
     /// is complete.
     #[cold]
-    pub(super) fn half_answered(&mut self, slot: SlotId, success: bool, io: &mut Io<'_>) {
-        let Some(at) = self.rare.pairs.iter().position(|pair| pair.has(slot)) else {
+    pub(super) fn half_completed(&mut self, slot: SlotId, success: bool, io: &mut Io<'_>) {
+        let Some(at) = self.cold.pairs.iter().position(|pair| pair.has(slot)) else {
             return;
         };
-        let Some(pair) = self.rare.pairs.get(at) else {
+        let Some(pair) = self.cold.pairs.get(at) else {
             return;
         };
         match pair.second {
@@ -181,11 +181,11 @@ impl QueuePair {
             // Base 2.0, 3.4.2: if the first command fails, the second is aborted with
             // Command Aborted due to Failed Fused Command.
             Some(second) if pair.first == slot => {
-                self.rare.pairs.remove(at);
+                self.cold.pairs.remove(at);
                 self.fail_half(second, Status::ABORTED_FAILED_FUSED, io);
             }
             _ => {
-                self.rare.pairs.remove(at);
+                self.cold.pairs.remove(at);
             }
         }
     }
@@ -197,11 +197,11 @@ impl QueuePair {
         let Some(command) = self.slots.get(slot) else {
             return false;
         };
-        let storage = io.storage.identity(op.disk);
+        let storage = io.stores.identity(op.store);
         // Each queue has one lock at a time, which bounds the locks of a host.
-        let mut locks = self.rare.pairs.iter().filter(|pair| pair.lock.is_some());
+        let mut locks = self.cold.pairs.iter().filter(|pair| pair.lock.is_some());
         let other = locks.any(|pair| !pair.has(slot));
-        let locked = match self.rare.pairs.iter_mut().find(|pair| pair.has(slot)) {
+        let locked = match self.cold.pairs.iter_mut().find(|pair| pair.has(slot)) {
             // The lock is held since the compare.
             Some(pair) if pair.first != slot => false,
             Some(pair) => {
@@ -262,11 +262,11 @@ impl QueuePair {
         is_it: &impl Fn(u32) -> bool,
         bytes: &Range<u64>,
     ) -> bool {
-        let own = |slot| self.rare.pairs.iter().any(|pair| pair.has(slot));
+        let own = |slot| self.cold.pairs.iter().any(|pair| pair.has(slot));
         self.slots.may_write(lock, is_it, bytes, own)
     }
 
-    /// Counts at its controller for what disks still have of it.
+    /// Its count of commands in flight, for those that backing stores still execute.
     pub(crate) fn take_in_flight(&mut self) -> Option<InFlight> {
         self.core.take_in_flight()
     }
@@ -274,7 +274,7 @@ impl QueuePair {
     /// The locks of fused operations that backing stores may still be executing.
     pub(crate) fn take_locks(&mut self) -> Vec<RangeLock> {
         let locks = self
-            .rare
+            .cold
             .pairs
             .iter_mut()
             .filter_map(|pair| pair.lock.take());
@@ -283,7 +283,7 @@ impl QueuePair {
 
     /// Whether the command in `slot` is half of a fused operation.
     pub(super) fn is_half(&self, slot: SlotId) -> bool {
-        self.rare.pairs.iter().any(|pair| pair.has(slot))
+        self.cold.pairs.iter().any(|pair| pair.has(slot))
     }
 
     /// Pulls the data of half of a fused operation into its capsule, behind the command,

@@ -61,7 +61,7 @@ impl QueuePair {
 fn map(remote: Remote, op: &IoOp, rights: Rights, qp: QpId, io: &mut Io<'_>) -> Option<Buf> {
     let remote: RemoteSlice = slice(remote);
     let buf = io.provider.map_remote(qp, remote, rights)?;
-    let aligned = is_aligned(buf.addr(), io.storage.buffer_alignment(op.disk));
+    let aligned = is_aligned(buf.addr(), io.stores.buffer_alignment(op.store));
     let whole = u64::try_from(buf.len()) == Ok(op.len);
     (aligned && whole).then_some(buf)
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_backend::Request as DiskRequest;
+use nvmeof_backend::Request as StoreRequest;
 use nvmeof_target_core::{FollowUps, RangeLock, overlap};
 
 use super::slots::Changing;
@@ -33,7 +33,7 @@ const SLOW: Duration = Duration::from_secs(1);
 impl Lingering {
     /// The backing store has completed the operation of `slot`.
     #[inline]
-    pub(super) fn is_over(&mut self, slot: SlotId) {
+    pub(super) fn complete(&mut self, slot: SlotId) {
         // Almost always there are none.
         if !self.0.is_empty() {
             self.0.remove(&slot);
@@ -43,14 +43,14 @@ impl Lingering {
     /// Whether a backing store that `is_it` accepts may be writing to `bytes`.
     pub(crate) fn may_write(&self, is_it: &impl Fn(u32) -> bool, bytes: &Range<u64>) -> bool {
         let mut all = self.0.values().map(|one| &one.changing);
-        all.any(|one| overlap(&one.bytes, bytes) && is_it(one.disk))
+        all.any(|one| overlap(&one.bytes, bytes) && is_it(one.store))
     }
 
     /// The start of the oldest command that may be changing a backing store that `is_it`
     /// accepts.
     pub(crate) fn oldest(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
         let all = self.0.values().map(|one| &one.changing);
-        let its = all.filter(|one| is_it(one.disk));
+        let its = all.filter(|one| is_it(one.store));
         its.map(|one| one.began).min()
     }
 }
@@ -61,7 +61,7 @@ impl QueuePair {
     pub(crate) fn end(&mut self, io: &mut Io<'_>) {
         if self.state != State::Closing {
             self.state = State::Closing;
-            self.leave_backlog(io);
+            self.remove_from_backlog(io);
             self.block_newer_writes(io.now, io);
             // The host drops its I/O queues as well, and resends their commands.
             if self.core.ends() {
@@ -73,20 +73,20 @@ impl QueuePair {
 
     /// Of a connection that is over: whether backing stores have nothing of it any more.
     pub(super) fn check_quiesced(&mut self, io: &mut Io<'_>) {
-        if self.on_disk == 0 {
+        if self.store_ops == 0 {
             self.core.quiesced();
             io.resources.follow_ups |= self.core.take_follow_ups() & FollowUps::POLL_ALL;
         }
     }
 
     /// Removes operations that wait for a free slot of their backing store.
-    fn leave_backlog(&mut self, io: &mut Io<'_>) {
+    fn remove_from_backlog(&mut self, io: &mut Io<'_>) {
         let (host, queue) = (self.host(), self.id);
-        let its = |one: &DiskRequest| Tag::from_bits(one.tag).queue == queue;
+        let its = |one: &StoreRequest| Tag::from_bits(one.tag).queue == queue;
         for request in io.resources.backlog.remove_all(host, its) {
-            self.on_disk = self.on_disk.saturating_sub(1);
+            self.store_ops = self.store_ops.saturating_sub(1);
             let slot = Tag::from_bits(request.tag).slot;
-            self.rare.lingering.is_over(slot);
+            self.cold.lingering.complete(slot);
             self.free(slot);
         }
     }
@@ -100,13 +100,13 @@ impl QueuePair {
 
     fn block_newer_writes(&mut self, until: Duration, io: &mut Io<'_>) {
         for (slot, changing) in self.slots.changing(until) {
-            self.rare
+            self.cold
                 .lingering
                 .0
                 .entry(slot)
                 .or_insert_with(|| LingeringWrite {
                     _lock: io.resources.locked.member.block_writes(
-                        io.storage.identity(changing.disk),
+                        io.stores.identity(changing.store),
                         changing.bytes.clone(),
                         changing.began,
                     ),

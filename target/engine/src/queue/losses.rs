@@ -11,10 +11,10 @@ use crate::tag::SlotId;
 
 /// The backing stores to which the host of a queue is known to write.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WrittenStores {
     /// The one it wrote to last.
-    last: Option<Touched>,
-    all: BTreeMap<u32, Touched>,
+    last: Option<WrittenStore>,
+    all: BTreeMap<u32, WrittenStore>,
     /// The backing store that was looked up last and cannot lose writes.
     safe: Option<u32>,
     /// Flushes whose responses report a loss, until these were sent.
@@ -26,8 +26,8 @@ pub(super) struct Written {
 }
 
 #[derive(Clone, Debug)]
-struct Touched {
-    disk: u32,
+struct WrittenStore {
+    store: u32,
     losses: Arc<Losses>,
     write_loss: Arc<WriteLoss>,
 }
@@ -35,7 +35,7 @@ struct Touched {
 /// A write that may be lost after its completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Risk {
-    disk: u32,
+    store: u32,
     /// The number of losses of the backing store when it began.
     losses: u64,
 }
@@ -64,30 +64,30 @@ struct Report {
 /// many.
 const MAX_REMEMBERED: usize = 1024;
 
-impl Written {
+impl WrittenStores {
     /// The risk, if the host wrote to this backing store last and nothing was lost since.
     #[inline]
-    fn risk_of(&self, disk: u32) -> Option<Risk> {
-        let last = self.last.as_ref().filter(|last| last.disk == disk)?;
+    fn risk_of(&self, store: u32) -> Option<Risk> {
+        let last = self.last.as_ref().filter(|last| last.store == store)?;
         let losses = last.losses.now().count;
         last.write_loss
-            .knows(losses)
-            .then_some(Risk { disk, losses })
+            .is_current(losses)
+            .then_some(Risk { store, losses })
     }
 
-    fn touch(&mut self, touched: Touched) {
+    fn remember(&mut self, touched: WrittenStore) {
         if self.all.len() >= MAX_REMEMBERED {
             self.all.clear();
         }
         self.last = Some(touched.clone());
-        self.all.insert(touched.disk, touched);
+        self.all.insert(touched.store, touched);
     }
 
     /// Whether this queue reported to the host the loss of what it wrote to `storage`
-    /// until `owed`.
-    fn has_reported(&self, storage: u64, owed: u64) -> bool {
+    /// until `unreported`.
+    fn has_reported(&self, storage: u64, unreported: u64) -> bool {
         let report = self.reports.get(&storage);
-        report.is_some_and(|report| owed <= report.arrived)
+        report.is_some_and(|report| unreported <= report.arrived)
     }
 
     /// A response that reports a loss was sent. `unconfirmed` is not 0.
@@ -134,39 +134,39 @@ impl QueuePair {
     /// `op` is changed to that.
     #[inline]
     pub(super) fn risk_of(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
-        if !op.changes() || op.fua || self.written.safe == Some(op.disk) {
+        if !op.changes() || op.fua || self.written.safe == Some(op.store) {
             return None;
         }
-        let risk = self.written.risk_of(op.disk);
-        risk.or_else(|| self.as_writer(op, io))
+        let risk = self.written.risk_of(op.store);
+        risk.or_else(|| self.register_write(op, io))
     }
 
     #[cold]
-    fn as_writer(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
-        let disk = op.disk;
-        let Some(losses) = io.storage.losses(disk) else {
-            self.written.safe = Some(disk);
+    fn register_write(&mut self, op: &mut IoOp, io: &Io<'_>) -> Option<Risk> {
+        let store = op.store;
+        let Some(losses) = io.stores.losses(store) else {
+            self.written.safe = Some(store);
             return None;
         };
         // No host writes before a Connect.
         let host = self.core.hostnqn()?;
         let lost = losses.now();
-        let Some(touched) = self.touched(disk, &losses, io) else {
+        let Some(touched) = self.written_store(store, &losses, io) else {
             op.fua = true;
             return None;
         };
         let concern = |wrote, known| losses.concern(wrote, known);
         io.resources
             .writers
-            .settle(lost.storage, &host, lost.count, concern);
-        self.written.touch(touched);
+            .evaluate(lost.storage, &host, lost.count, concern);
+        self.written.remember(touched);
         let losses = lost.count;
-        Some(Risk { disk, losses })
+        Some(Risk { store, losses })
     }
 
     /// The backing store, with the write losses of the host there.
-    fn touched(&self, disk: u32, losses: &Arc<Losses>, io: &Io<'_>) -> Option<Touched> {
-        if let Some(touched) = self.written.all.get(&disk) {
+    fn written_store(&self, store: u32, losses: &Arc<Losses>, io: &Io<'_>) -> Option<WrittenStore> {
+        if let Some(touched) = self.written.all.get(&store) {
             return Some(touched.clone());
         }
         let Lost { storage, count } = losses.now();
@@ -174,8 +174,8 @@ impl QueuePair {
         let counted = nvmeof_backend::counted;
         let write_loss = io.resources.writers.join(storage, &host, count, counted)?;
         let losses = Arc::clone(losses);
-        Some(Touched {
-            disk,
+        Some(WrittenStore {
+            store,
             losses,
             write_loss,
         })
@@ -190,11 +190,11 @@ impl QueuePair {
 
     /// A write that may be lost has completed.
     #[inline]
-    pub(super) fn wrote(&mut self, risk: Risk, io: &Io<'_>) {
+    pub(super) fn record_risky_write(&mut self, risk: Risk, io: &Io<'_>) {
         let last = self.written.last.as_ref();
-        if let Some(last) = last.filter(|last| last.disk == risk.disk) {
+        if let Some(last) = last.filter(|last| last.store == risk.store) {
             // In this order: a loss is either seen here, or includes this write.
-            last.write_loss.wrote(stamp());
+            last.write_loss.record_write(stamp());
             if last.losses.now().count == risk.losses {
                 return;
             }
@@ -204,25 +204,25 @@ impl QueuePair {
 
     #[cold]
     fn wrote_elsewhere(&mut self, risk: Risk, io: &Io<'_>) {
-        let losses = io.storage.losses(risk.disk);
+        let losses = io.stores.losses(risk.store);
         let (Some(losses), Some(host)) = (losses, self.core.hostnqn()) else {
             return;
         };
-        if let Some(touched) = self.touched(risk.disk, &losses, io) {
-            touched.write_loss.wrote(stamp());
-            self.written.touch(touched);
+        if let Some(touched) = self.written_store(risk.store, &losses, io) {
+            touched.write_loss.record_write(stamp());
+            self.written.remember(touched);
         }
         let lost = losses.now();
         if lost.count != risk.losses {
-            io.resources.writers.owe(lost.storage, &host, stamp());
+            io.resources.writers.mark_lost(lost.storage, &host, stamp());
         }
     }
 
     /// Whether the host may have written data that are not stable yet. Writes to memory
     /// are stable at once and not tracked.
     #[cold]
-    pub(super) fn is_unflushed(&self, disk: u32, io: &Io<'_>) -> bool {
-        let (Some(losses), Some(host)) = (io.storage.losses(disk), self.core.hostnqn()) else {
+    pub(super) fn is_unflushed(&self, store: u32, io: &Io<'_>) -> bool {
+        let (Some(losses), Some(host)) = (io.stores.losses(store), self.core.hostnqn()) else {
             return true;
         };
         let stable = |stamp| losses.is_stable(stamp);
@@ -236,10 +236,10 @@ impl QueuePair {
         let command = self.slots.get(slot);
         let flush =
             command.and_then(|command| Some((command.request.flushes()?, command.arrived?)));
-        let Some((disk, arrived)) = flush else {
+        let Some((store, arrived)) = flush else {
             return outcome;
         };
-        let Some(losses) = io.storage.losses(disk) else {
+        let Some(losses) = io.stores.losses(store) else {
             return outcome;
         };
         let Lost { storage, count } = losses.now();
@@ -251,8 +251,11 @@ impl QueuePair {
             return outcome;
         };
         let concern = |wrote, known| losses.concern(wrote, known);
-        let owed = io.resources.writers.owed(storage, &host, count, concern);
-        if owed.is_none_or(|owed| self.written.has_reported(storage, owed)) {
+        let unreported = io
+            .resources
+            .writers
+            .unreported_loss(storage, &host, count, concern);
+        if unreported.is_none_or(|unreported| self.written.has_reported(storage, unreported)) {
             return outcome;
         }
         self.written.pending.push(PendingReport {
@@ -266,7 +269,7 @@ impl QueuePair {
         log_peer!(
             warn,
             self,
-            disk,
+            disk = store,
             "Flush failed: an earlier flush of the backing store failed and may have lost \
              writes of this host"
         );
@@ -296,7 +299,7 @@ impl QueuePair {
         let confirmed = self.written.confirm_responses();
         if let Some(host) = self.core.hostnqn() {
             for (storage, until) in confirmed {
-                io.resources.writers.heard(storage, &host, until);
+                io.resources.writers.confirm_report(storage, &host, until);
             }
         }
         let unconfirmed = 2 * u32::from(self.core.entries());

@@ -6,13 +6,14 @@ mod account;
 mod arrivals;
 mod audit;
 mod awaiting;
+mod backing_store;
 mod charged;
-mod disk;
+mod follow_ups;
 mod fused;
+mod holder_limits;
 mod in_place;
 mod lingering;
 mod losses;
-mod parts;
 mod path;
 mod quiesce;
 mod receives;
@@ -21,7 +22,6 @@ mod second;
 mod slots;
 mod snapshot;
 mod stalled;
-mod telling;
 mod transfer;
 mod trust;
 mod waits;
@@ -29,7 +29,7 @@ mod waits;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
@@ -45,12 +45,12 @@ use crate::fair_queue::FairQueue;
 use crate::peer_log::PeerLog;
 use crate::tag::SlotId;
 use account::Account;
-pub(crate) use account::{Accounts, KINDS, Leftover};
+pub(crate) use account::{Accounts, KINDS, UnreturnedBuffers};
 use arrivals::Arrivals;
-use awaiting::Awaiting;
+use awaiting::BufferWaits;
 use fused::Pair;
 pub(crate) use lingering::Lingering;
-use losses::Written;
+use losses::WrittenStores;
 pub(crate) use quiesce::{Locked, Waiting};
 pub(crate) use receives::{Receives, SharedQueues};
 pub(crate) use room::all_admin_capsules;
@@ -58,14 +58,14 @@ use slots::{Lent, Slots};
 use stalled::Watch;
 pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
-pub(crate) use trust::{Source, Standing};
+pub(crate) use trust::{Source, TrustLevel};
 
 /// What queue pairs use during an iteration.
 pub(crate) struct Io<'a> {
     pub(crate) now: Duration,
     /// The provider of the queue pair, or of all queue pairs that are called in a row.
     pub(crate) provider: &'a mut dyn Provider,
-    pub(crate) storage: &'a mut dyn Storage,
+    pub(crate) stores: &'a mut dyn BackingStores,
     pub(crate) resources: &'a mut Resources,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Resources {
     pub(crate) timer: Option<Duration>,
     /// Where backing stores that fail are reported.
     pub(crate) failures: Option<Failures>,
-    pub(crate) disk_log: RateLimiter,
+    pub(crate) store_log: RateLimiter,
     /// Rate limit for log lines about commands that wait long.
     pub(crate) wait_log: RateLimiter,
     /// Rate limit for log lines that any peer can cause.
@@ -142,12 +142,12 @@ pub(crate) struct QueuePair {
     arrivals: Arrivals,
     reads: Reads,
     /// Commands that wait for a buffer.
-    awaiting: Awaiting,
+    awaiting: BufferWaits,
     /// Operations of this queue that backing stores have.
-    pub(crate) on_disk: u32,
+    pub(crate) store_ops: u32,
     /// Backing stores to which its host is known to write.
-    written: Written,
-    rare: Rare,
+    written: WrittenStores,
+    cold: ColdState,
     watch: Watch,
     /// The account of its host, after a Connect.
     account: Option<Account>,
@@ -168,7 +168,7 @@ struct Reads {
 
 /// State that few commands need.
 #[derive(Debug, Default)]
-struct Rare {
+struct ColdState {
     /// Fused operations in progress, oldest first.
     pairs: Vec<Pair>,
     /// Transfers with several ranges of host memory.
@@ -217,8 +217,8 @@ macro_rules! log_peer {
         tracing::$level!(%peer, host, subsystem, cntlid, queue, $($text)+);
     }};
 }
+use follow_ups::limited;
 use log_peer;
-use telling::limited;
 
 impl QueuePair {
     pub(crate) fn new(id: SlotId, link: Link, core: Core, quota: PortQuotaGuard) -> Self {
@@ -234,10 +234,10 @@ impl QueuePair {
                 waiting: VecDeque::new(),
             },
             link,
-            awaiting: Awaiting::default(),
-            on_disk: 0,
-            written: Written::default(),
-            rare: Rare::default(),
+            awaiting: BufferWaits::default(),
+            store_ops: 0,
+            written: WrittenStores::default(),
+            cold: ColdState::default(),
             watch: Watch::default(),
             account: None,
             capsules: 0,
@@ -305,13 +305,13 @@ impl QueuePair {
     }
 
     /// Its connection ended by an error.
-    pub(crate) fn broke(&mut self) {
-        self.core.broke();
+    pub(crate) fn record_connection_error(&mut self) {
+        self.core.count_connection_error();
     }
 
-    /// Whether a command in flight started on `disk`.
-    pub(crate) fn uses(&self, disk: u32) -> bool {
-        self.slots.uses(disk)
+    /// Whether a command in flight started on `store`.
+    pub(crate) fn uses(&self, store: u32) -> bool {
+        self.slots.uses(store)
     }
 
     /// Starts no new command, and closes after those in flight.
@@ -371,7 +371,7 @@ impl QueuePair {
         // A host that disconnects a queue is alive. Closing by the target says nothing
         // about the host.
         if *reason == CloseReason::Peer {
-            self.core.hear(now);
+            self.core.note_activity(now);
         }
         if !self.core.is_connected() {
             self.log_unconnected(format_args!("{reason}"), now, log);

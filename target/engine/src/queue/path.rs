@@ -7,17 +7,17 @@
 //! (`fused`), Connect (`room`), Abort (`abort`), memory that is shared with the host
 //! (`in_place`).
 
-use nvmeof_backend::{Done, Refused, Request as DiskRequest, Why};
+use nvmeof_backend::{Done, RefusalReason, Refused, Request as StoreRequest};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Answer, Completion, Inline, PostError, Provider, Received, RemoteKey, RemoteSlice,
-    Tag as RdmaTag, Work, WorkKind,
+    Completion, Inline, PostError, Provider, Received, RemoteKey, RemoteSlice, Tag as RdmaTag,
+    Work, WorkKind, WriteAndSend,
 };
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Response};
 
 use super::account::{Provided, provide};
-use super::disk::{bytes_of, data_of, difference, lend};
-use super::slots::{Command, Lacks, Lent};
+use super::backing_store::{bytes_of, data_of, difference, lend};
+use super::slots::{Command, Lent, MissingBuffers};
 use super::{Capsule, Io, QueuePair, RECEIVE, SharedQueues, State, in_place};
 use crate::tag::{SlotId, Tag};
 
@@ -78,14 +78,14 @@ impl QueuePair {
         command.began = io.now;
         let action = self.core.begin(io.now, bytes, &mut command.request);
         if let (Action::Execute(op), Data::Capsule(range)) = (&action, command.request.data()) {
-            let alignment = io.storage.buffer_alignment(op.disk);
+            let alignment = io.stores.buffer_alignment(op.store);
             let start = buf.addr().wrapping_add(range.start as u64);
             command.misaligned = !in_place::is_aligned(start, alignment);
         }
         let fusing = command.request.is_fusing();
         command.capsule = Some(buf);
         self.take_room(room, io);
-        if fusing || !self.rare.pairs.is_empty() {
+        if fusing || !self.cold.pairs.is_empty() {
             self.begin_beside_pairs(slot, fusing, io);
         }
         self.perform(slot, action, io);
@@ -171,19 +171,19 @@ impl QueuePair {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
-        let lacks = command.lacks(action);
-        if lacks == Lacks::NOTHING {
+        let missing = command.missing(action);
+        if missing == MissingBuffers::NOTHING {
             return true;
         }
-        if lacks.data.is_none()
-            && let Some(len) = command.lacks_second(lacks)
+        if missing.data.is_none()
+            && let Some(len) = command.missing_second(missing)
         {
             return self.has_second(slot, len, io);
         }
         // First come, first served.
         let first = !io.resources.awaiting.has_queues() && self.awaiting.commands.is_empty();
         let provided = match first {
-            true => provide(command, lacks, self.account.as_ref(), io),
+            true => provide(command, missing, self.account.as_ref(), io),
             false => Provided::NotNow,
         };
         if provided == Provided::Yes {
@@ -191,7 +191,7 @@ impl QueuePair {
         }
         // Between two pieces, a Copy holds the buffer with its list of sources. Commands
         // before it may wait for a buffer of that kind, so it goes first.
-        let holds_one = lacks.spare.is_some() && !command.data.is_none();
+        let holds_one = missing.spare.is_some() && !command.data.is_none();
         self.note_full(provided, io);
         match holds_one {
             true => self.awaiting.commands.push_front(slot),
@@ -234,11 +234,11 @@ impl QueuePair {
                 self.slots.answered(slot, account, completion.buf.is_some());
                 io.resources.buffers.put_back(completion.buf);
             }
-            WorkKind::Write if self.rare.transfers.is_empty() => {
+            WorkKind::Write if self.cold.transfers.is_empty() => {
                 self.pushed(slot, completion.buf, io);
             }
             WorkKind::Write => self.written(slot, completion.buf, io),
-            WorkKind::Read if self.rare.transfers.is_empty() => {
+            WorkKind::Read if self.cold.transfers.is_empty() => {
                 self.pulled(slot, completion.buf, io);
             }
             WorkKind::Read => self.read(slot, completion.buf, io),
@@ -315,7 +315,7 @@ impl QueuePair {
         let risk = self.risk_of(op, io);
         // Fast path: nothing is locked.
         if op.kind != IoKind::Read
-            && !(io.resources.locked.member.is_idle() && self.rare.pairs.is_empty())
+            && !(io.resources.locked.member.is_idle() && self.cold.pairs.is_empty())
             && self.is_locked_out(slot, op, io)
         {
             return None;
@@ -324,7 +324,7 @@ impl QueuePair {
             self.quiesce(slot, op, io);
             return None;
         }
-        if op.kind == IoKind::FlushOwn && !self.is_unflushed(op.disk, io) {
+        if op.kind == IoKind::FlushOwn && !self.is_unflushed(op.store, io) {
             return self.step_executed(slot, Executed::Ok, None, io);
         }
         let queue = self.id;
@@ -335,38 +335,38 @@ impl QueuePair {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
-        let request = DiskRequest { tag, op: lent };
+        let request = StoreRequest { tag, op: lent };
         // Pending operations go first.
-        if io.resources.backlog.waits_for(op.disk) {
-            self.on_disk += 1;
-            io.resources.backlog.push(self.host(), op.disk, request);
+        if io.resources.backlog.waits_for(op.store) {
+            self.store_ops += 1;
+            io.resources.backlog.push(self.host(), op.store, request);
             return None;
         }
-        match io.storage.submit(op.disk, request) {
+        match io.stores.submit(op.store, request) {
             Ok(Some(Done { buf, result, .. })) => {
                 let outcome = match result {
                     Ok(()) => Executed::Ok,
-                    Err(error) => self.failure_of(&error, Some(op.disk), slot, io),
+                    Err(error) => self.failure_of(&error, Some(op.store), slot, io),
                 };
                 self.step_executed(slot, outcome, buf, io)
             }
             Ok(None) => {
-                self.on_disk += 1;
+                self.store_ops += 1;
                 None
             }
             Err(Refused {
-                why: Why::Full,
+                why: RefusalReason::Full,
                 back,
             }) => {
-                self.on_disk += 1;
-                io.resources.backlog.push(self.host(), op.disk, back);
+                self.store_ops += 1;
+                io.resources.backlog.push(self.host(), op.store, back);
                 None
             }
             Err(Refused {
-                why: Why::NotOpen,
+                why: RefusalReason::NotOpen,
                 back,
             }) => {
-                self.report_not_open(op.disk, io);
+                self.report_not_open(op.store, io);
                 self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
             }
         }
@@ -374,14 +374,14 @@ impl QueuePair {
 
     /// An operation of a backing store completed.
     pub(crate) fn executed(&mut self, slot: SlotId, done: Done, io: &mut Io<'_>) {
-        self.on_disk = self.on_disk.saturating_sub(1);
-        self.rare.lingering.is_over(slot);
+        self.store_ops = self.store_ops.saturating_sub(1);
+        self.cold.lingering.complete(slot);
         let outcome = match &done.result {
             Ok(()) => Executed::Ok,
             Err(error) => {
                 let command = self.slots.get(slot);
-                let disk = command.and_then(|command| command.request.disk());
-                self.failure_of(error, disk, slot, io)
+                let store = command.and_then(|command| command.request.store());
+                self.failure_of(error, store, slot, io)
             }
         };
         if self.state == State::Closing {
@@ -411,14 +411,14 @@ impl QueuePair {
         if outcome == Executed::Ok
             && let Some(risk) = command.risk.take()
         {
-            self.wrote(risk, io);
+            self.record_risky_write(risk, io);
             command = self.slots.get(slot)?;
         }
         let account = self.account.as_ref();
         let lent = command.lent;
-        if let Some(on_disk) = command.take_back(buf, account)
+        if let Some(store_ops) = command.take_back(buf, account)
             && outcome == Executed::Ok
-            && let Some(differs) = difference(data_of(command), &on_disk)
+            && let Some(differs) = difference(data_of(command), &store_ops)
         {
             outcome = Executed::Miscompare;
             self.core.failed_after(&mut command.request, differs);
@@ -448,13 +448,13 @@ impl QueuePair {
 
     /// Sends the response to a command.
     pub(super) fn respond(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
-        self.give(slot, response, true, io);
+        self.send_response(slot, response, true, io);
     }
 
     /// Sends a response; `counted` is false for a held command. The receive is posted
     /// again before the response is sent, because the host may send its next command once
     /// it has the response.
-    pub(super) fn give(
+    pub(super) fn send_response(
         &mut self,
         slot: SlotId,
         response: &Response,
@@ -490,14 +490,14 @@ impl QueuePair {
                 self.push_pieces(slot, local, pieces, *response, io);
             }
             (Some(remote), Some(local)) => {
-                let answer = Answer {
+                let work = WriteAndSend {
                     local,
                     remote: slice(remote),
                     head: head_of(response),
                     invalidate: response.invalidate.map(RemoteKey),
                 };
                 let tag = self.tag(slot);
-                let posted = io.provider.post_response(self.link.qp, tag, answer);
+                let posted = io.provider.post_response(self.link.qp, tag, work);
                 self.sent(slot, response, posted, io);
             }
             (_, data) => {
@@ -531,8 +531,8 @@ impl QueuePair {
         {
             self.refused(&why, io);
         }
-        if !self.rare.pairs.is_empty() {
-            self.half_answered(slot, response.cqe.status().is_success(), io);
+        if !self.cold.pairs.is_empty() {
+            self.half_completed(slot, response.cqe.status().is_success(), io);
         }
     }
 
@@ -598,7 +598,7 @@ impl QueuePair {
     fn settle_all(&mut self, io: &mut Io<'_>) {
         while self.state != State::Closing && !self.slots.is_full() {
             if let Some(response) = self.arrivals.responses.pop_front() {
-                self.answer_held(&response, io);
+                self.respond_held(&response, io);
             } else if self.state == State::Open
                 && !self.wait_for_fair_queue(io)
                 && let Some(capsule) = self.arrivals.waiting.pop_front()

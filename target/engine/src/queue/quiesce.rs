@@ -45,7 +45,7 @@ pub(crate) struct AwaitingSave {
 impl Waiting {
     /// Commands whose requests were stored or failed.
     pub(crate) fn take_saved(&mut self) -> Vec<AwaitingSave> {
-        let saved = self.saves.extract_if(.., |one| one.save.is_over());
+        let saved = self.saves.extract_if(.., |one| one.save.is_complete());
         saved.collect()
     }
 
@@ -76,7 +76,7 @@ impl Waiting {
     }
 
     /// The command in `slot` of `queue` no longer waits for a lock or for earlier writes.
-    pub(super) fn leave(&mut self, queue: SlotId, slot: SlotId) {
+    pub(super) fn remove(&mut self, queue: SlotId, slot: SlotId) {
         self.locked_out.retain(|one| *one != (queue, slot));
         self.settling
             .retain(|one| (one.queue, one.slot) != (queue, slot));
@@ -110,7 +110,7 @@ impl QueuePair {
                 .resources
                 .locked
                 .member
-                .barrier(io.storage.identity(op.disk)),
+                .barrier(io.stores.identity(op.store)),
         });
     }
 

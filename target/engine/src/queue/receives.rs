@@ -53,7 +53,7 @@ struct SharedQueue {
 
 impl SharedQueue {
     /// Receives that are missing if `more` commands may be outstanding.
-    fn lacks(&self, more: u32) -> u32 {
+    fn missing(&self, more: u32) -> u32 {
         let wanted = self.shares.saturating_add(more).min(self.entries);
         wanted.saturating_sub(self.posted.saturating_add(self.drawn))
     }
@@ -100,7 +100,7 @@ impl SharedQueues {
         let Some(queue) = self.get(at) else {
             return Ok(());
         };
-        if queue.lacks(0) == 0 {
+        if queue.missing(0) == 0 {
             return Ok(());
         }
         let posted = provider.post_shared_recv(queue.srq, tag(at), buf);
@@ -110,7 +110,7 @@ impl SharedQueues {
     }
 
     /// A shared receive completed; `slot` is that of its tag.
-    pub(crate) fn came_back(&mut self, slot: SlotId) {
+    pub(crate) fn receive_completed(&mut self, slot: SlotId) {
         if let Some(queue) = self.get(slot.index) {
             queue.posted = queue.posted.saturating_sub(1);
         }
@@ -118,7 +118,7 @@ impl SharedQueues {
 
     /// A queue was closed, with the receives that it had consumed. Call
     /// [`refill`](Self::refill) afterwards.
-    pub(crate) fn leave(&mut self, receives: &Receives) {
+    pub(crate) fn remove_queue(&mut self, receives: &Receives) {
         let Receives::Shared(share) = receives else {
             return;
         };
@@ -148,7 +148,7 @@ impl SharedQueues {
             return;
         };
         while let Some(queue) = self.get(share.at)
-            && queue.lacks(0) > 0
+            && queue.missing(0) > 0
             && let Some(buf) = take()
         {
             if let Err(why) = self.post(share.at, buf, provider) {
@@ -167,8 +167,8 @@ impl Receives {
         match self {
             Self::Own => usize::from(more),
             Self::Shared(share) => {
-                let lacks = shared.get(share.at).map(|one| one.lacks(more.into()));
-                usize::try_from(lacks.unwrap_or(0)).unwrap_or(usize::MAX)
+                let missing = shared.get(share.at).map(|one| one.missing(more.into()));
+                usize::try_from(missing.unwrap_or(0)).unwrap_or(usize::MAX)
             }
         }
     }
@@ -286,9 +286,9 @@ mod tests {
         let mut shared = SharedQueues::default();
         let [mut a, b] = [(); 2].map(|()| shared.join(0, SHARED).unwrap());
         a.grow(50, &mut shared);
-        shared.leave(&a);
+        shared.remove_queue(&a);
         assert_eq!(b.needed(0, 10, &mut shared), 10);
-        shared.leave(&b);
+        shared.remove_queue(&b);
         assert!(shared.0.iter().all(Option::is_none));
     }
 }

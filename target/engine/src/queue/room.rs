@@ -82,8 +82,8 @@ impl QueuePair {
             return;
         }
         let (host, subsystem, _) = self.core.association().unwrap_or_default();
-        let whose = QpOwner::of_host(host, subsystem, self.core.qid());
-        io.provider.set_owner(self.link.qp, whose);
+        let owner = QpOwner::of_host(host, subsystem, self.core.qid());
+        io.provider.set_owner(self.link.qp, owner);
         // Capsules of admin queues are not charged to a host.
         let counted = if self.is_admin() { 0 } else { bufs.len() };
         self.open_account(counted, io);

@@ -8,7 +8,7 @@
 //! its backing store, or for a range lock whose holder has all that it needs.
 
 use super::account::{Provided, provide};
-use super::slots::{Command, Lacks};
+use super::slots::{Command, MissingBuffers};
 use super::{Io, QueuePair, State};
 use crate::tag::SlotId;
 
@@ -16,9 +16,9 @@ impl Command {
     /// Length of the second buffer, if it lacks one and holds another that is not
     /// shorter.
     #[cold]
-    pub(super) fn lacks_second(&self, lacks: Lacks) -> Option<u32> {
+    pub(super) fn missing_second(&self, missing: MissingBuffers) -> Option<u32> {
         let held = u32::try_from(self.data.get()?.capacity()).unwrap_or(u32::MAX);
-        lacks.spare.filter(|len| *len <= held)
+        missing.spare.filter(|len| *len <= held)
     }
 }
 
@@ -42,17 +42,17 @@ impl QueuePair {
         let Some(command) = self.slots.get(slot) else {
             return true;
         };
-        let lacks = Lacks {
+        let missing = MissingBuffers {
             spare: Some(len),
-            ..Lacks::NOTHING
+            ..MissingBuffers::NOTHING
         };
-        provide(command, lacks, self.account.as_ref(), io) == Provided::Yes
+        provide(command, missing, self.account.as_ref(), io) == Provided::Yes
             || command.spare.put(io.resources.awaiting.seconds.take(len))
     }
 
     /// The command in `slot` is next to get its second buffer. Returns false if there is
     /// none.
-    pub(crate) fn feed_second(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
+    pub(crate) fn allocate_second(&mut self, slot: SlotId, io: &mut Io<'_>) -> bool {
         if self.state == State::Closing {
             return true;
         }
@@ -63,7 +63,7 @@ impl QueuePair {
         let Some(action) = command.deferred.take() else {
             return true;
         };
-        let second = command.lacks_second(command.lacks(&action));
+        let second = command.missing_second(command.missing(&action));
         if let Some(len) = second
             && !self.take_second(slot, len, io)
         {

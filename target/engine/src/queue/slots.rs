@@ -63,14 +63,14 @@ pub(super) struct Command {
 
 /// Lengths of the buffers that a command needs before it can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lacks {
+pub(super) struct MissingBuffers {
     /// Of the buffer for its data.
     pub(super) data: Option<u32>,
     /// Of the second one.
     pub(super) spare: Option<u32>,
 }
 
-impl Lacks {
+impl MissingBuffers {
     pub(super) const NOTHING: Self = Self {
         data: None,
         spare: None,
@@ -91,7 +91,7 @@ impl Lacks {
 /// What a backing store may be changing for a command.
 #[derive(Clone, Debug)]
 pub(super) struct Changing {
-    pub(super) disk: u32,
+    pub(super) store: u32,
     pub(super) bytes: Range<u64>,
     /// When the command started.
     pub(super) began: Duration,
@@ -202,7 +202,7 @@ impl Slots {
         let mut all = (0u16..).zip(&self.slots);
         let (index, slot) = all.find(|(_, slot)| {
             let request = &slot.command.request;
-            slot.taken && request.cid() == cid && !request.is_over()
+            slot.taken && request.cid() == cid && !request.is_complete()
         })?;
         let generation = slot.generation;
         Some(SlotId { index, generation })
@@ -255,10 +255,17 @@ impl Slots {
             all.filter(|(_, slot)| slot.command.deferred.is_none() && slot.command.began <= until);
         let changing = started.filter_map(|(index, slot)| {
             let generation = slot.generation;
-            let (disk, bytes) = slot.command.request.changing()?;
+            let (store, bytes) = slot.command.request.changing()?;
             let began = slot.command.began;
             let id = SlotId { index, generation };
-            Some((id, Changing { disk, bytes, began }))
+            Some((
+                id,
+                Changing {
+                    store,
+                    bytes,
+                    began,
+                },
+            ))
         });
         changing.collect()
     }
@@ -269,7 +276,7 @@ impl Slots {
         // Most queues have nothing in flight.
         if self.in_use() > 0 {
             let taken = self.slots.iter().filter(|slot| slot.taken);
-            for slot in taken.filter(|slot| !slot.command.request.is_over()) {
+            for slot in taken.filter(|slot| !slot.command.request.is_complete()) {
                 *counts.entry(slot.command.request.nsid()).or_default() += 1;
             }
         }
@@ -286,17 +293,17 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a command in flight started on `disk`.
-    pub(super) fn uses(&self, disk: u32) -> bool {
+    /// Whether a command in flight started on `store`.
+    pub(super) fn uses(&self, store: u32) -> bool {
         let taken = self.slots.iter().filter(|slot| slot.taken);
         taken
             .map(|slot| &slot.command.request)
-            .any(|request| request.disk() == Some(disk))
+            .any(|request| request.store() == Some(store))
     }
 
-    /// Commands in flight that started on `disk`.
-    pub(super) fn of_disk(&self, disk: u32) -> Vec<SlotId> {
-        self.find_all(|command| command.request.disk() == Some(disk))
+    /// Commands in flight that started on `store`.
+    pub(super) fn of_store(&self, store: u32) -> Vec<SlotId> {
+        self.find_all(|command| command.request.store() == Some(store))
     }
 
     /// Commands in flight that `wanted` accepts.
@@ -342,7 +349,7 @@ impl Slots {
             *oldest = one.into_iter().chain(*oldest).min();
             if let Some(mark) = slot.command.data.mark() {
                 all.kind = all.kind.max(Some(mark.kind()));
-                all.standing = Some(mark.standing());
+                all.trust = Some(mark.trust());
             }
         }
         all
@@ -414,7 +421,7 @@ impl Command {
 
     /// What `action` needs in addition to what the command has.
     #[inline]
-    pub(super) fn lacks(&self, action: &Action) -> Lacks {
+    pub(super) fn missing(&self, action: &Action) -> MissingBuffers {
         let (data, spare) = match action {
             Action::Execute(op) => match op.kind {
                 IoKind::Read => (buffer_len(op), None),
@@ -436,7 +443,7 @@ impl Command {
             | Action::Hold
             | Action::Close(_) => (None, None),
         };
-        Lacks {
+        MissingBuffers {
             data: data.filter(|_| self.data.is_none()),
             spare: spare.filter(|_| self.spare.is_none()),
         }
@@ -446,17 +453,17 @@ impl Command {
     /// now.
     // The caller knows what is lacking.
     #[inline(always)]
-    pub(super) fn provide(&mut self, lacks: Lacks, buffers: &mut DataBuffers) -> bool {
-        if let Some(len) = lacks.data
+    pub(super) fn provide(&mut self, missing: MissingBuffers, buffers: &mut DataBuffers) -> bool {
+        if let Some(len) = missing.data
             && !self.data.put(take(len, buffers))
         {
             return false;
         }
-        if let Some(len) = lacks.spare
+        if let Some(len) = missing.spare
             && !self.spare.put(take(len, buffers))
         {
             // A command does not wait for a buffer while it holds one.
-            if lacks.data.is_some() {
+            if missing.data.is_some() {
                 drop(self.data.end(None));
             }
             return false;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use nvmeof_rdma::Progress;
 
 use super::account::{Account, Provided};
-use super::slots::Lacks;
-use super::trust::{Standing, Withheld};
+use super::slots::MissingBuffers;
+use super::trust::{TrustLevel, WithheldReason};
 use super::{Io, QueuePair, log_peer};
 use crate::fair_queue::HostId;
 
@@ -24,8 +24,8 @@ const UNOBSERVED: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// The shortage of its first command that waits for a buffer, if others hold it.
-    lacks: Option<Shortage>,
-    seen: Option<Seen>,
+    missing: Option<Shortage>,
+    seen: Option<TransferProgress>,
 }
 
 /// A buffer that a queue waits for and others hold.
@@ -34,8 +34,8 @@ pub(crate) struct Shortage {
     pub(crate) host: HostId,
     /// Its kind; a buffer of the next kind does as well.
     kind: usize,
-    /// Connections of this standing, or below it, hold what it may get.
-    of: Standing,
+    /// Connections of this trust level, or below it, hold what it may get.
+    of: TrustLevel,
 }
 
 /// A transfer that stalled.
@@ -45,7 +45,7 @@ pub(crate) struct Stalled {
     pub(crate) time: Duration,
     /// `None` for a buffer that was taken while there was a single host.
     pub(crate) kind: Option<usize>,
-    pub(crate) standing: Standing,
+    pub(crate) trust: TrustLevel,
     /// Buffers of that kind whose data its host moved, those that it has for transfers,
     /// and the total of that kind.
     pub(crate) moved: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Stalled {
 
 /// The progress of transfers at the last observation.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct TransferProgress {
     at: Duration,
     pulled: (u64, Duration),
     sent: (u64, Duration),
@@ -68,51 +68,56 @@ pub(super) struct Oldest {
     pub(super) pull: Option<(Duration, u64)>,
     pub(super) push: Option<(Duration, u64)>,
     pub(super) kind: Option<usize>,
-    pub(super) standing: Option<Standing>,
+    pub(super) trust: Option<TrustLevel>,
 }
 
 impl Stalled {
-    /// Whether its host has moved data. Its standing alone does not say so: it is that of
+    /// Whether its host has moved data. Its trust level alone does not say so: it is that of
     /// the buffer when it was taken, and `Suspect` if others of the address stalled.
     pub(crate) fn has_moved(&self) -> bool {
-        self.standing == Standing::Proven || self.moved > 0
+        self.trust == TrustLevel::Proven || self.moved > 0
     }
 }
 
 impl Shortage {
     /// Whether that buffer would end the shortage.
-    pub(crate) fn is_met_by(&self, stalled: &Stalled) -> bool {
+    pub(crate) fn is_relieved_by(&self, stalled: &Stalled) -> bool {
         let fits = |kind| kind == self.kind || kind == self.kind + 1;
-        self.host != stalled.host && stalled.kind.is_none_or(fits) && stalled.standing <= self.of
+        self.host != stalled.host && stalled.kind.is_none_or(fits) && stalled.trust <= self.of
     }
 
     /// It no longer waits for buffers of hosts that move data.
-    pub(crate) fn spare_proven(&mut self) {
-        self.of = self.of.min(Standing::Suspect);
+    pub(crate) fn exclude_proven(&mut self) {
+        self.of = self.of.min(TrustLevel::Suspect);
     }
 
-    /// Whether it waits for buffers of hosts of that standing.
-    pub(crate) fn is_of(&self, standing: Standing) -> bool {
-        self.of == standing
+    /// Whether it waits for buffers of hosts of that trust level.
+    pub(crate) fn is_of(&self, trust: TrustLevel) -> bool {
+        self.of == trust
     }
 }
 
 impl QueuePair {
     /// A command got a buffer, or did not.
-    pub(super) fn note_shortage(&mut self, provided: Provided, lacks: Lacks, io: &Io<'_>) {
+    pub(super) fn note_shortage(
+        &mut self,
+        provided: Provided,
+        missing: MissingBuffers,
+        io: &Io<'_>,
+    ) {
         let of = match provided {
             Provided::NotNow | Provided::LimitReached(nvmeof_target_core::Limit::PortMemory) => {
-                Standing::Proven
+                TrustLevel::Proven
             }
-            Provided::Withheld(Withheld::Others(standing)) => standing,
-            Provided::Yes | Provided::LimitReached(_) | Provided::Withheld(Withheld::Own) => {
-                self.watch.lacks = None;
+            Provided::Withheld(WithheldReason::Others(trust)) => trust,
+            Provided::Yes | Provided::LimitReached(_) | Provided::Withheld(WithheldReason::Own) => {
+                self.watch.missing = None;
                 return;
             }
         };
-        self.watch.lacks = Some(Shortage {
+        self.watch.missing = Some(Shortage {
             host: self.host(),
-            kind: lacks.kind(io.resources.buffers.classes()),
+            kind: missing.kind(io.resources.buffers.classes()),
             of,
         });
     }
@@ -120,7 +125,7 @@ impl QueuePair {
     /// The buffer that it waits for and others hold.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         self.watch
-            .lacks
+            .missing
             .filter(|_| !self.awaiting.commands.is_empty())
     }
 
@@ -151,7 +156,7 @@ impl QueuePair {
             Some((before, at)) if bytes.wrapping_sub(before) < PROGRESS => (before, at),
             _ => (bytes, io.now),
         };
-        let seen = Seen {
+        let seen = TransferProgress {
             at: io.now,
             pulled: later(seen.map(|seen| seen.pulled), now.pulled),
             sent: later(seen.map(|seen| seen.sent), now.sent),
@@ -171,7 +176,7 @@ impl QueuePair {
             host: self.host(),
             time: time.unwrap_or_default().saturating_sub(allowed),
             kind: oldest.kind,
-            standing: oldest.standing.unwrap_or(Standing::Proven),
+            trust: oldest.trust.unwrap_or(TrustLevel::Proven),
         })
     }
 
@@ -179,8 +184,8 @@ impl QueuePair {
     /// without a record.
     pub(crate) fn most_unproven(&self) -> u32 {
         let most = |account: &Account| {
-            let kind = self.watch.lacks.map_or(0, |lacks| lacks.kind);
-            account.most(kind, Standing::Unproven)
+            let kind = self.watch.missing.map_or(0, |missing| missing.kind);
+            account.most(kind, TrustLevel::Unproven)
         };
         self.account.as_ref().map_or(1, most)
     }

@@ -29,7 +29,7 @@ pub(super) struct Transfer {
 impl Transfer {
     /// Sets the view of the buffer to the next piece, and returns its range in host
     /// memory.
-    fn aim(&mut self, buf: &mut Buf) -> Option<Remote> {
+    fn set_piece_view(&mut self, buf: &mut Buf) -> Option<Remote> {
         let piece = self.pieces.get(self.at).copied()?;
         let len = usize::try_from(piece.len).ok()?;
         let end = self
@@ -94,8 +94,8 @@ impl QueuePair {
             view,
             response,
         };
-        let first = transfer.aim(local);
-        self.rare.transfers.push(transfer);
+        let first = transfer.set_piece_view(local);
+        self.cold.transfers.push(transfer);
         first
     }
 
@@ -103,11 +103,11 @@ impl QueuePair {
     fn push_piece(&mut self, slot: SlotId, local: Buf, piece: Remote, io: &mut Io<'_>) {
         let remote = slice(piece);
         self.post(slot, Work::Write { local, remote }, io);
-        let last = self.rare.transfers.iter().position(|one| {
+        let last = self.cold.transfers.iter().position(|one| {
             one.slot == slot && one.response.is_some() && one.at == one.pieces.len()
         });
         if let Some(at) = last
-            && let Some(mut response) = self.rare.transfers.swap_remove(at).response
+            && let Some(mut response) = self.cold.transfers.swap_remove(at).response
         {
             // Other responses may have been sent in the meantime.
             self.core.renew(&mut response.cqe);
@@ -118,14 +118,14 @@ impl QueuePair {
     /// A write completed while some command has several: continues with its next piece.
     #[cold]
     pub(super) fn written(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
-        let mut all = self.rare.transfers.iter_mut();
+        let mut all = self.cold.transfers.iter_mut();
         let Some(transfer) = all.find(|one| one.slot == slot && one.response.is_some()) else {
             return self.pushed(slot, buf, io);
         };
         let Some(mut buf) = buf else {
             return self.bug("written without a buffer", io);
         };
-        match transfer.aim(&mut buf) {
+        match transfer.set_piece_view(&mut buf) {
             Some(piece) => self.push_piece(slot, buf, piece, io),
             None => self.bug("a list without a next piece", io),
         }
@@ -135,20 +135,20 @@ impl QueuePair {
     /// all data have arrived.
     #[cold]
     pub(super) fn read(&mut self, slot: SlotId, buf: Option<Buf>, io: &mut Io<'_>) {
-        let Some(at) = self.rare.transfers.iter().position(|one| one.slot == slot) else {
+        let Some(at) = self.cold.transfers.iter().position(|one| one.slot == slot) else {
             return self.pulled(slot, buf, io);
         };
         let Some(mut buf) = buf else {
             return self.bug("pulled without a buffer", io);
         };
-        let Some(transfer) = self.rare.transfers.get_mut(at) else {
+        let Some(transfer) = self.cold.transfers.get_mut(at) else {
             return;
         };
-        if let Some(piece) = transfer.aim(&mut buf) {
+        if let Some(piece) = transfer.set_piece_view(&mut buf) {
             let remote = slice(piece);
             return self.post(slot, Work::Read { local: buf, remote }, io);
         }
-        let view = self.rare.transfers.swap_remove(at).view;
+        let view = self.cold.transfers.swap_remove(at).view;
         let whole = buf.set_view(view);
         debug_assert!(whole.is_ok(), "the view it came with");
         self.pulled(slot, Some(buf), io);

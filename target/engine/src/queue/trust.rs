@@ -24,9 +24,9 @@ const REMEMBERED: usize = 1024;
 /// Buffers after whose return a host may have as many as its limit allows.
 const PROVEN_AFTER: u32 = 6;
 
-/// The standing of a host for a kind of buffer.
+/// The trust level of a host for a kind of buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum TrustLevel {
     /// It has not moved as much data yet.
     Unproven,
     /// A host of its address stalled lately.
@@ -34,7 +34,7 @@ pub(crate) enum Standing {
     Proven,
 }
 
-/// The kind of a buffer and the standing of its holder, as a byte that stays with the
+/// The kind of a buffer and the trust level of its holder, as a byte that stays with the
 /// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u8);
@@ -88,8 +88,8 @@ impl Mark {
     pub(super) const NONE: Self = Self(u8::MAX);
 
     /// For a buffer that is for a transfer.
-    fn of(kind: u8, standing: Standing) -> Self {
-        Self(kind | (standing as u8) << 4)
+    fn of(kind: u8, trust: TrustLevel) -> Self {
+        Self(kind | (trust as u8) << 4)
     }
 
     /// For a buffer that is not.
@@ -107,11 +107,11 @@ impl Mark {
         usize::from(self.0 & 0xf)
     }
 
-    pub(super) fn standing(self) -> Standing {
+    pub(super) fn trust(self) -> TrustLevel {
         match self.0 >> 4 {
-            0 => Standing::Unproven,
-            1 => Standing::Suspect,
-            _ => Standing::Proven,
+            0 => TrustLevel::Unproven,
+            1 => TrustLevel::Suspect,
+            _ => TrustLevel::Proven,
         }
     }
 
@@ -145,7 +145,7 @@ impl Origins {
     }
 
     /// Ends expired suspicions, and forgets addresses without queues beyond a limit.
-    pub(super) fn tidy(&mut self, now: Duration) {
+    pub(super) fn remove_unused(&mut self, now: Duration) {
         for origin in self.known.values() {
             if origin.suspect_until.get() <= now {
                 origin.suspect_until.set(Duration::ZERO);
@@ -186,17 +186,17 @@ impl Record {
         self.held.get(kind).map_or(0, Cell::get)
     }
 
-    fn standing(&self, kind: usize, origin: &Origin) -> Standing {
+    fn trust(&self, kind: usize, origin: &Origin) -> TrustLevel {
         match self.shown(kind) {
-            _ if origin.is_suspect() => Standing::Suspect,
-            0 => Standing::Unproven,
-            _ => Standing::Proven,
+            _ if origin.is_suspect() => TrustLevel::Suspect,
+            0 => TrustLevel::Unproven,
+            _ => TrustLevel::Proven,
         }
     }
 
     /// The mark of a buffer of this kind that is for a transfer.
     pub(super) fn mark(&self, kind: u8, origin: &Origin) -> Mark {
-        Mark::of(kind, self.standing(kind.into(), origin))
+        Mark::of(kind, self.trust(kind.into(), origin))
     }
 
     /// It stalled: its record starts again from nothing.
@@ -215,11 +215,11 @@ impl Record {
 
 /// Why a host gets no buffer for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Withheld {
+pub(super) enum WithheldReason {
     /// Its own window is full.
     Own,
-    /// All hosts of its standing together have reached their limit.
-    Others(Standing),
+    /// All hosts of its trust level together have reached their limit.
+    Others(TrustLevel),
 }
 
 impl UnprovenUsage {
@@ -240,14 +240,14 @@ impl UnprovenUsage {
         self.all.get(kind).copied().unwrap_or_default()
     }
 
-    /// The limit of all hosts of that standing, with those below it: one half, of which
+    /// The limit of all hosts of that trust level, with those below it: one half, of which
     /// one buffer is reserved for hosts that move data.
-    pub(super) fn most(&self, kind: usize, standing: Standing) -> u32 {
+    pub(super) fn most(&self, kind: usize, trust: TrustLevel) -> u32 {
         let all = self.all(kind);
-        match standing {
-            Standing::Unproven => (all / 2).saturating_sub(1).max(1),
-            Standing::Suspect => (all / 2).max(1),
-            Standing::Proven => u32::MAX,
+        match trust {
+            TrustLevel::Unproven => (all / 2).saturating_sub(1).max(1),
+            TrustLevel::Suspect => (all / 2).max(1),
+            TrustLevel::Proven => u32::MAX,
         }
     }
 
@@ -257,33 +257,33 @@ impl UnprovenUsage {
         kind: usize,
         record: &Record,
         origin: &Origin,
-    ) -> Result<(), Withheld> {
-        let standing = record.standing(kind, origin);
-        let window = match standing {
-            Standing::Proven if record.shown(kind) >= PROVEN_AFTER => u32::MAX,
-            Standing::Proven => 1 << record.shown(kind),
-            Standing::Unproven | Standing::Suspect => 1,
+    ) -> Result<(), WithheldReason> {
+        let trust = record.trust(kind, origin);
+        let window = match trust {
+            TrustLevel::Proven if record.shown(kind) >= PROVEN_AFTER => u32::MAX,
+            TrustLevel::Proven => 1 << record.shown(kind),
+            TrustLevel::Unproven | TrustLevel::Suspect => 1,
         };
         if record.held(kind) >= window {
-            return Err(Withheld::Own);
+            return Err(WithheldReason::Own);
         }
         let held = |of: &[Cell<u32>; KINDS]| of.get(kind).map_or(0, Cell::get);
-        let held = match standing {
-            Standing::Proven => 0,
-            Standing::Suspect => held(&self.unproven).saturating_add(held(&self.suspect)),
-            Standing::Unproven => held(&self.unproven),
+        let held = match trust {
+            TrustLevel::Proven => 0,
+            TrustLevel::Suspect => held(&self.unproven).saturating_add(held(&self.suspect)),
+            TrustLevel::Unproven => held(&self.unproven),
         };
-        match held < self.most(kind, standing) {
+        match held < self.most(kind, trust) {
             true => Ok(()),
-            false => Err(Withheld::Others(standing)),
+            false => Err(WithheldReason::Others(trust)),
         }
     }
 
     fn of(&self, mark: Mark) -> Option<&Cell<u32>> {
-        match mark.standing() {
-            Standing::Unproven => self.unproven.get(mark.kind()),
-            Standing::Suspect => self.suspect.get(mark.kind()),
-            Standing::Proven => None,
+        match mark.trust() {
+            TrustLevel::Unproven => self.unproven.get(mark.kind()),
+            TrustLevel::Suspect => self.suspect.get(mark.kind()),
+            TrustLevel::Proven => None,
         }
     }
 
@@ -333,7 +333,7 @@ mod tests {
         unproven_usage: &UnprovenUsage,
         record: &Record,
         origin: &Origin,
-    ) -> Result<Mark, Withheld> {
+    ) -> Result<Mark, WithheldReason> {
         unproven_usage.allow(1, record, origin)?;
         let mark = record.mark(1, origin);
         unproven_usage.take(mark, record);
@@ -349,7 +349,10 @@ mod tests {
             let taken: Vec<_> =
                 std::iter::from_fn(|| take(&unproven_usage, &record, &origin).ok()).collect();
             assert_eq!(taken.len(), expected);
-            assert_eq!(take(&unproven_usage, &record, &origin), Err(Withheld::Own));
+            assert_eq!(
+                take(&unproven_usage, &record, &origin),
+                Err(WithheldReason::Own)
+            );
             // Only one of them adds to the record.
             for mark in taken.iter().skip(1) {
                 let shown = record.shown.clone();
@@ -371,7 +374,7 @@ mod tests {
             .each_ref()
             .map(|record| take(&unproven_usage, record, &origin));
         assert_eq!(taken.iter().filter(|one| one.is_ok()).count(), 3, "of 8");
-        assert_eq!(taken[7], Err(Withheld::Others(Standing::Unproven)));
+        assert_eq!(taken[7], Err(WithheldReason::Others(TrustLevel::Unproven)));
         let proven = Record::default();
         proven.show(1);
         assert!(take(&unproven_usage, &proven, &origin).is_ok());
@@ -385,15 +388,18 @@ mod tests {
         let origin = origins.of(source);
         (0..3).for_each(|_| record.show(1));
         origin.stalled(Duration::from_secs(1));
-        assert_eq!(record.standing(1, &origin), Standing::Suspect);
+        assert_eq!(record.trust(1, &origin), TrustLevel::Suspect);
         let mark = take(&unproven_usage, &record, &origin).unwrap();
-        assert_eq!(take(&unproven_usage, &record, &origin), Err(Withheld::Own));
+        assert_eq!(
+            take(&unproven_usage, &record, &origin),
+            Err(WithheldReason::Own)
+        );
         // Its connections are closed, and it connects again.
         drop(origin);
-        origins.tidy(Duration::from_secs(2));
+        origins.remove_unused(Duration::from_secs(2));
         let origin = origins.of(source);
         assert!(origin.is_suspect());
-        origins.tidy(Duration::from_secs(1) + SUSPECT_FOR);
+        origins.remove_unused(Duration::from_secs(1) + SUSPECT_FOR);
         assert!(!origin.is_suspect());
         unproven_usage.release(mark, &record);
         assert!(take(&unproven_usage, &record, &origin).is_ok());
@@ -405,10 +411,10 @@ mod tests {
             (unproven_usage(), Origin::default(), Record::default());
         let mark = take(&unproven_usage, &record, &origin).unwrap();
         unproven_usage.release(mark, &record);
-        assert_eq!(record.standing(1, &origin), Standing::Unproven);
+        assert_eq!(record.trust(1, &origin), TrustLevel::Unproven);
         let mark = take(&unproven_usage, &record, &origin).unwrap();
         unproven_usage.moved(mark, &record);
-        assert_eq!(record.standing(1, &origin), Standing::Proven);
+        assert_eq!(record.trust(1, &origin), TrustLevel::Proven);
     }
 
     #[test]
@@ -427,7 +433,7 @@ mod tests {
         for user in 0..2000 {
             let now = Duration::from_millis(user.into());
             origins.of(Source::User(user)).stalled(now);
-            origins.tidy(now);
+            origins.remove_unused(now);
         }
         assert!(origins.known.len() <= REMEMBERED);
         assert!(origins.of(Source::User(1999)).is_suspect());

@@ -28,8 +28,8 @@ pub(super) enum WaitsFor {
     EarlierWrites,
     Protection,
     OtherHalf,
-    DiskQueue,
-    Disk,
+    StoreSlot,
+    Store,
     Host,
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for WaitsFor {
             Self::EarlierWrites => "earlier writes to its namespace",
             Self::Protection => "the file of write protections",
             Self::OtherHalf => "the other half of its fused operation",
-            Self::DiskQueue => "a free slot of its backing store",
-            Self::Disk => "its backing store",
+            Self::StoreSlot => "a free slot of its backing store",
+            Self::Store => "its backing store",
             Self::Host => "the host to move its data or to take its response",
         })
     }
@@ -110,7 +110,7 @@ impl QueuePair {
             return reason;
         }
         let Some(command) = self.slots.peek(slot) else {
-            return WaitsFor::Disk;
+            return WaitsFor::Store;
         };
         let tag = self.tag(slot).0;
         match &command.deferred {
@@ -120,8 +120,8 @@ impl QueuePair {
             Some(_) => WaitsFor::Buffer,
             None if command.on_wire.is_some() => WaitsFor::Host,
             None if self.is_half(slot) && command.lent == Lent::None => WaitsFor::OtherHalf,
-            None if io.resources.backlog.has(tag) => WaitsFor::DiskQueue,
-            None => WaitsFor::Disk,
+            None if io.resources.backlog.has(tag) => WaitsFor::StoreSlot,
+            None => WaitsFor::Store,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, QpOwner,
@@ -72,14 +72,14 @@ struct Admitted {
     accept: Accept,
 }
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Responds to connection requests that are due. Returns whether there were any.
     #[inline]
-    pub(super) fn answer_requests(&mut self, now: Duration) -> bool {
-        !self.requests.waiting.is_empty() && self.answer_due(now)
+    pub(super) fn respond_to_requests(&mut self, now: Duration) -> bool {
+        !self.requests.waiting.is_empty() && self.respond_due(now)
     }
 
-    fn answer_due(&mut self, now: Duration) -> bool {
+    fn respond_due(&mut self, now: Duration) -> bool {
         // A target that is shutting down rejects all of them at once.
         let accepts = self.stage.accepts() && self.detach.accepts();
         let mut any = false;

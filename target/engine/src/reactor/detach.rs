@@ -10,7 +10,7 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 
 use super::Reactor;
 
@@ -19,7 +19,7 @@ use super::Reactor;
 pub(super) struct Detach {
     stage: Stage,
     /// Get a message when all connections are gone.
-    answers: Vec<Sender<()>>,
+    replies: Vec<Sender<()>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,10 +54,10 @@ impl Detach {
     }
 }
 
-impl<S: Storage> Reactor<S> {
-    pub(super) fn start_detaching(&mut self, answer: Sender<()>, now: Duration) {
+impl<S: BackingStores> Reactor<S> {
+    pub(super) fn start_detaching(&mut self, reply: Sender<()>, now: Duration) {
         self.close_listeners();
-        self.detach.answers.push(answer);
+        self.detach.replies.push(reply);
         if self.detach.stage == Stage::Serving {
             let until = now + self.config.drain;
             self.detach.stage = Stage::Finishing { until };
@@ -82,11 +82,11 @@ impl<S: Storage> Reactor<S> {
             }
             _ => {}
         }
-        let tells = self.detach.stage == Stage::Gone && !self.detach.answers.is_empty();
+        let tells = self.detach.stage == Stage::Gone && !self.detach.replies.is_empty();
         if tells {
-            for answer in self.detach.answers.drain(..) {
+            for reply in self.detach.replies.drain(..) {
                 // The requester may have timed out.
-                let _ = answer.send(());
+                let _ = reply.send(());
             }
         }
         tells

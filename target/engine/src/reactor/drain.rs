@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Op, Request, Storage};
+use nvmeof_backend::{BackingStores, Done, Op, Request};
 
 use super::Reactor;
 use crate::fair_queue::HostId;
@@ -54,7 +54,7 @@ impl Stage {
     }
 }
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Stops listening and lets commands in flight finish.
     pub fn start_drain(&mut self, now: Duration) {
         if self.stage != Stage::Serving {
@@ -102,16 +102,16 @@ impl<S: Storage> Reactor<S> {
 
     /// Makes data stable that hosts wrote and did not flush.
     fn start_flush(&mut self, now: Duration) {
-        let disks = self.storage.disks();
-        let left = u32::try_from(disks.len()).unwrap_or(u32::MAX);
-        for disk in disks {
+        let stores = self.stores.stores();
+        let left = u32::try_from(stores.len()).unwrap_or(u32::MAX);
+        for store in stores {
             let request = Request {
                 tag: FLUSH.to_bits(),
                 op: Op::Flush,
             };
             self.resources
                 .backlog
-                .push(HostId::default(), disk, request);
+                .push(HostId::default(), store, request);
         }
         let until = now + self.config.drain;
         self.stage = Stage::Flushing { left, until };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 
 use super::Reactor;
 use crate::awaiting_buffers::AwaitingBuffers;
@@ -19,7 +19,7 @@ const FAIR_LIMIT: usize = 64;
 /// Selects a fair queue.
 type SelectQueue<T> = fn(&mut AwaitingBuffers) -> &mut FairQueue<T>;
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// An iteration begins.
     pub(super) fn reset_start_budget(&mut self) {
         self.resources.start_budget = match self.resources.due.is_empty() {
@@ -45,7 +45,7 @@ impl<S: Storage> Reactor<S> {
         {
             let more = self.with_queue(id, now, |queue_pair, io| queue_pair.start_due(io));
             started += more.unwrap_or_default();
-            self.resources.due.pass();
+            self.resources.due.advance();
         }
         started > 0
     }
@@ -55,15 +55,15 @@ impl<S: Storage> Reactor<S> {
     /// for all commands of another host, however many names and queues that has. All
     /// addresses that stalled lately count as one.
     #[inline]
-    pub(super) fn feed(&mut self, now: Duration) -> bool {
-        !self.resources.awaiting.is_empty() && self.feed_all(now)
+    pub(super) fn allocate_buffers(&mut self, now: Duration) -> bool {
+        !self.resources.awaiting.is_empty() && self.allocate_all(now)
     }
 
-    fn feed_all(&mut self, now: Duration) -> bool {
-        let mut fed = self.feed_seconds(now);
+    fn allocate_all(&mut self, now: Duration) -> bool {
+        let mut fed = self.allocate_seconds(now);
         loop {
             let is_suspect = self.resources.awaiting.is_suspect_next();
-            if !self.feed_one(is_suspect, now) && !self.feed_one(!is_suspect, now) {
+            if !self.allocate_one(is_suspect, now) && !self.allocate_one(!is_suspect, now) {
                 return fed;
             }
             fed = true;
@@ -71,12 +71,14 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Gives a buffer to the next address that can use one.
-    fn feed_one(&mut self, is_suspect: bool, now: Duration) -> bool {
+    fn allocate_one(&mut self, is_suspect: bool, now: Duration) -> bool {
         let fair_queue: SelectQueue<SlotId> = match is_suspect {
             true => |all| all.queues(true),
             false => |all| all.queues(false),
         };
-        let fed = self.serve_first(fair_queue, |reactor| reactor.feed_host(fair_queue, now));
+        let fed = self.serve_first(fair_queue, |reactor| {
+            reactor.allocate_for_host(fair_queue, now)
+        });
         if fed {
             self.resources.awaiting.served(is_suspect);
         }
@@ -96,7 +98,7 @@ impl<S: Storage> Reactor<S> {
         for _ in 0..fair_queue(&mut self.resources.awaiting).addresses() {
             let served = self.serve_host(fair_queue, &serve);
             let all = fair_queue(&mut self.resources.awaiting);
-            let stays = all.pass_address();
+            let stays = all.advance_address();
             if served {
                 all.return_addresses(skipped, stays);
                 return true;
@@ -116,7 +118,7 @@ impl<S: Storage> Reactor<S> {
         for _ in 0..fair_queue(&mut self.resources.awaiting).hosts_of_first() {
             let served = serve(self);
             let all = fair_queue(&mut self.resources.awaiting);
-            let stays = all.pass_host();
+            let stays = all.advance_host();
             if served {
                 all.return_hosts(skipped, stays);
                 return true;
@@ -128,11 +130,11 @@ impl<S: Storage> Reactor<S> {
 
     /// Gives commands their second buffer, at most one per address: each may need another
     /// one at once, for its next piece.
-    fn feed_seconds(&mut self, now: Duration) -> bool {
+    fn allocate_seconds(&mut self, now: Duration) -> bool {
         let seconds: SelectQueue<(SlotId, SlotId)> = |all| all.seconds.fair_queue();
         let mut fed = false;
         for _ in 0..seconds(&mut self.resources.awaiting).addresses() {
-            if !self.serve_first(seconds, |reactor| reactor.feed_second(now)) {
+            if !self.serve_first(seconds, |reactor| reactor.allocate_second(now)) {
                 break;
             }
             fed = true;
@@ -141,12 +143,12 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Gives the first command of the current host its second buffer.
-    fn feed_second(&mut self, now: Duration) -> bool {
+    fn allocate_second(&mut self, now: Duration) -> bool {
         let Some((queue, slot)) = self.resources.awaiting.seconds.fair_queue().pop() else {
             return false;
         };
         let fed = self.with_queue(queue, now, |queue_pair, io| {
-            queue_pair.feed_second(slot, io)
+            queue_pair.allocate_second(slot, io)
         });
         if fed == Some(false) {
             let seconds = &mut self.resources.awaiting.seconds;
@@ -156,7 +158,7 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// Gives a buffer to the first queue of the current host that can use one.
-    fn feed_host(&mut self, fair_queue: SelectQueue<SlotId>, now: Duration) -> bool {
+    fn allocate_for_host(&mut self, fair_queue: SelectQueue<SlotId>, now: Duration) -> bool {
         let mut skipped = 0;
         for _ in 0..fair_queue(&mut self.resources.awaiting).of_first() {
             let all = fair_queue(&mut self.resources.awaiting);
@@ -164,13 +166,13 @@ impl<S: Storage> Reactor<S> {
                 break;
             };
             let others = all.of_first();
-            let fed =
-                self.with_queue(queue, now, |queue_pair, io| queue_pair.feed(io)) == Some(true);
+            let fed = self.with_queue(queue, now, |queue_pair, io| queue_pair.allocate_buffers(io))
+                == Some(true);
             // It is listed again if one of its commands still waits.
             let all = fair_queue(&mut self.resources.awaiting);
             let stays = all.of_first() > others;
             if fed {
-                all.return_things(skipped, stays);
+                all.return_items(skipped, stays);
                 return true;
             }
             skipped += usize::from(stays);

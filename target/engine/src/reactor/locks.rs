@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 use nvmeof_target_core::LockMember;
 
 use super::Reactor;
@@ -29,7 +29,7 @@ impl LockChanges {
     }
 }
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Processes changes: acknowledges requested locks if nothing is being written to
     /// their ranges, and retries waiting commands. Runs once per iteration.
     #[inline]
@@ -43,12 +43,12 @@ impl<S: Storage> Reactor<S> {
     fn follow_locks(&mut self, now: Duration) -> bool {
         let before = self.lock_changes.seen;
         self.lock_changes.seen = self.resources.locked.member.version();
-        let (queues, storage) = (&self.queues, &self.storage);
-        // By storage identity: a file that grew has two numbers for some time.
+        let (queues, stores) = (&self.queues, &self.stores);
+        // By the identity of the file or device: a file that grew has two numbers for some time.
         let settle = |lock, locked, bytes: &_| {
-            queues.may_write(lock, &|disk| storage.identity(disk) == locked, bytes)
+            queues.may_write(lock, &|store| stores.identity(store) == locked, bytes)
         };
-        let oldest = |settled| queues.oldest_write(&|disk| storage.identity(disk) == settled);
+        let oldest = |settled| queues.oldest_write(&|store| stores.identity(store) == settled);
         let member = &self.resources.locked.member;
         self.lock_changes.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
         for _ in 0..self.resources.locked.waiting.locked_out.len() {

@@ -3,8 +3,8 @@
 //! run it as well.
 
 mod accept;
+mod backing_stores;
 mod detach;
-mod disks;
 mod drain;
 mod fair;
 mod locks;
@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_backend::{Done, Storage, StorageError};
+use nvmeof_backend::{BackingStores, BackingStoresError, Done};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{FollowUps, Target};
@@ -76,7 +76,7 @@ pub struct Reactor<S> {
     providers: Vec<Box<dyn Provider>>,
     poll_schedule: PollSchedule,
     listeners: Vec<Listening>,
-    storage: S,
+    stores: S,
     mailbox: Mailbox,
     /// The mailboxes of all reactors of the target.
     peers: Arc<[Mailbox]>,
@@ -118,7 +118,7 @@ struct Listening {
 
 /// The result of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct PollResult {
     /// Whether it did any work: run another iteration before sleeping.
     pub did_work: bool,
     /// Whether the reactor is drained and has nothing left to do.
@@ -129,7 +129,7 @@ pub struct Turn {
 /// host.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// A reactor without listeners. `peers` has the mailboxes of all reactors that share
     /// `target`; `mailbox` is this one's.
     ///
@@ -139,7 +139,7 @@ impl<S: Storage> Reactor<S> {
     pub fn new(
         config: ReactorConfig,
         target: Target,
-        storage: S,
+        stores: S,
         mailbox: Mailbox,
         peers: Arc<[Mailbox]>,
     ) -> Result<Self, ReactorError> {
@@ -172,7 +172,7 @@ impl<S: Storage> Reactor<S> {
             calls: Vec::new(),
             timer: None,
             failures: None,
-            disk_log: RateLimiter::default(),
+            store_log: RateLimiter::default(),
             wait_log: RateLimiter::default(),
             connect_log: PeerLog::default(),
         };
@@ -182,7 +182,7 @@ impl<S: Storage> Reactor<S> {
             providers: Vec::new(),
             poll_schedule: PollSchedule::default(),
             listeners: Vec::new(),
-            storage,
+            stores,
             mailbox,
             peers,
             number: number.unwrap_or_default(),
@@ -240,7 +240,7 @@ impl<S: Storage> Reactor<S> {
 
     /// Its providers get the connections that `steering` assigns to `member`; the reactor
     /// reports which of them carry little traffic.
-    pub fn steer(&mut self, steering: Steering, member: usize) {
+    pub fn set_steering(&mut self, steering: Steering, member: usize) {
         self.steering = Some((steering, member));
     }
 
@@ -283,8 +283,8 @@ impl<S: Storage> Reactor<S> {
     }
 
     /// The backing stores.
-    pub fn storage_mut(&mut self) -> &mut S {
-        &mut self.storage
+    pub fn stores_mut(&mut self) -> &mut S {
+        &mut self.stores
     }
 
     /// The number of queue pairs.
@@ -297,7 +297,7 @@ impl<S: Storage> Reactor<S> {
     ///
     /// # Errors
     /// If the backing stores fail for a reason that concerns no single request.
-    pub fn turn(&mut self, now: Duration) -> Result<Turn, StorageError> {
+    pub fn poll_once(&mut self, now: Duration) -> Result<PollResult, BackingStoresError> {
         let mail = self.mailbox.take();
         let mut did_work = !mail.is_empty();
         if mail.contains(Mail::DRAIN) {
@@ -310,16 +310,16 @@ impl<S: Storage> Reactor<S> {
         // late itself.
         self.reset_start_budget();
         did_work |= self.poll_providers(now);
-        did_work |= self.answer_requests(now);
+        did_work |= self.respond_to_requests(now);
         did_work |= self.start_due(now);
         if mail.contains(Mail::POLL) || self.resources.timer.is_some_and(|timer| now >= timer) {
             self.check_queues(now);
         }
-        if self.poll_storage(now)? {
+        if self.poll_stores(now)? {
             did_work = true;
             self.requests.note_served(now);
         }
-        did_work |= self.feed(now);
+        did_work |= self.allocate_buffers(now);
         self.relieve(now);
         did_work |= self.process_lock_changes(now);
         self.notify_peers(now);
@@ -331,7 +331,7 @@ impl<S: Storage> Reactor<S> {
         for provider in &mut self.providers {
             provider.submit(now);
         }
-        Ok(Turn {
+        Ok(PollResult {
             did_work,
             drained: self.stage == Stage::Drained,
         })
@@ -342,9 +342,9 @@ impl<S: Storage> Reactor<S> {
     /// deadline](Self::next_deadline) passes.
     ///
     /// # Errors
-    /// As [`turn`](Self::turn).
-    pub fn rest(&mut self, now: Duration) -> Result<bool, StorageError> {
-        if !self.done.is_empty() || !self.storage.may_sleep()? {
+    /// As [`poll_once`](Self::poll_once).
+    pub fn rest(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
+        if !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
         for provider in &mut self.providers {
@@ -357,7 +357,7 @@ impl<S: Storage> Reactor<S> {
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let providers = self.providers.iter().filter_map(|one| one.wait_fd());
         providers
-            .chain(self.storage.wait_fd())
+            .chain(self.stores.wait_fd())
             .chain([self.mailbox.wait_fd()])
     }
 
@@ -427,7 +427,7 @@ impl<S: Storage> Reactor<S> {
                     if queue == NO_SLOT {
                         io.resources
                             .shared
-                            .came_back(Tag::from_bits(received.tag.0).slot);
+                            .receive_completed(Tag::from_bits(received.tag.0).slot);
                         let Some(drew) = queues.find(provider, received.qp) else {
                             continue;
                         };
@@ -477,16 +477,16 @@ impl<S: Storage> Reactor<S> {
         now: Duration,
     ) {
         let receives = std::mem::replace(&mut queue_pair.receives, Receives::Own);
-        self.resources.shared.leave(&receives);
+        self.resources.shared.remove_queue(&receives);
         self.resources.locked.waiting.forget(&queue_pair);
         if self.counters.closed(reason) {
-            queue_pair.broke();
+            queue_pair.record_connection_error();
         }
         // Its buffers are returned, and other queues may wait for them.
         if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
             self.resources.follow_ups |= FollowUps::POLL_ALL;
         }
-        self.resources.accounts.tidy(now);
+        self.resources.accounts.remove_unused(now);
         if let Some(provider) = self.providers.get_mut(provider) {
             let more = || self.resources.capsules.take();
             self.resources
@@ -500,7 +500,7 @@ impl<S: Storage> Reactor<S> {
         let io = Io {
             now,
             provider: &mut **self.providers.get_mut(provider)?,
-            storage: &mut self.storage,
+            stores: &mut self.stores,
             resources: &mut self.resources,
         };
         Some((&mut self.queues, io))
@@ -522,7 +522,7 @@ impl<S: Storage> Reactor<S> {
     /// do so again. Commands whose write protection was stored resume first.
     fn check_queues(&mut self, now: Duration) {
         self.resources.timer = None;
-        self.resources.accounts.tidy(now);
+        self.resources.accounts.remove_unused(now);
         self.resume_saved(now);
         let stall = self.config.stall;
         let last_check = std::mem::replace(&mut self.last_check, now);

@@ -7,7 +7,7 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use nvmeof_backend::{Claim, Done, Op, OpenError, Request, Storage};
+use nvmeof_backend::{BackingStores, Claim, Done, Op, OpenError, Request};
 use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{DisconnectReason, Disconnected};
 
@@ -18,9 +18,9 @@ use crate::tag::{NO_SLOT, SlotId, Tag};
 
 /// A backing store that will be closed: no new command uses it.
 pub(super) struct ClosingStore {
-    disk: u32,
+    store: u32,
     stage: Stage,
-    answer: Sender<u32>,
+    reply: Sender<u32>,
     /// Keeps it locked.
     _claim: Claim,
 }
@@ -48,13 +48,13 @@ impl ClosingStore {
     }
 }
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     pub(super) fn take_orders(&mut self, now: Duration) {
         for order in self.mailbox.take_orders() {
             match order {
-                Order::Open { disks, answer } => {
+                Order::Open { stores, reply } => {
                     // If the requester has timed out, it closes them again.
-                    let _ = answer.send(self.open_all(&disks));
+                    let _ = reply.send(self.open_all(&stores));
                 }
                 Order::Listen {
                     provider,
@@ -63,13 +63,13 @@ impl<S: Storage> Reactor<S> {
                 } => {
                     self.detach.resume();
                     let listened = self.listen_named(provider, address);
-                    if let Err(Ok((listener, _))) = reply.give(listened) {
+                    if let Err(Ok((listener, _))) = reply.send(listened) {
                         self.forget_listener(provider, listener);
                     }
                 }
                 Order::Add { provider, reply } => {
                     self.providers.push(provider);
-                    if reply.give(()).is_err() {
+                    if reply.send(()).is_err() {
                         self.providers.pop();
                     }
                 }
@@ -77,17 +77,17 @@ impl<S: Storage> Reactor<S> {
                 Order::Unlisten {
                     provider,
                     address,
-                    answer,
+                    reply,
                 } => {
-                    let _ = answer.send(self.unlisten(provider, address, now));
+                    let _ = reply.send(self.unlisten(provider, address, now));
                 }
-                Order::Look { answer } => {
-                    let _ = answer.send(self.snapshot(now));
+                Order::Snapshot { reply } => {
+                    let _ = reply.send(self.snapshot(now));
                 }
-                Order::Detach { answer } => self.start_detaching(answer, now),
-                Order::Close { disks, answer } => {
-                    for (disk, claim) in disks {
-                        self.leave(disk, claim, answer.clone(), now);
+                Order::Detach { reply } => self.start_detaching(reply, now),
+                Order::Close { stores, reply } => {
+                    for (store, claim) in stores {
+                        self.retire_store(store, claim, reply.clone(), now);
                     }
                 }
             }
@@ -124,28 +124,28 @@ impl<S: Storage> Reactor<S> {
         lost
     }
 
-    fn leave(&mut self, disk: u32, claim: Claim, answer: Sender<u32>, now: Duration) {
-        if !self.storage.disks().contains(&disk) {
+    fn retire_store(&mut self, store: u32, claim: Claim, reply: Sender<u32>, now: Duration) {
+        if !self.stores.stores().contains(&store) {
             // It could not be opened on this reactor.
-            let _ = answer.send(disk);
+            let _ = reply.send(store);
             return;
         }
         let stage = Stage::InUse { next: now };
         self.closing_stores.push(ClosingStore {
-            disk,
+            store,
             stage,
-            answer,
+            reply,
             _claim: claim,
         });
     }
 
-    fn open_all(&mut self, disks: &[(u32, Claim)]) -> Result<(), (u32, OpenError)> {
-        for (at, (disk, claim)) in disks.iter().enumerate() {
-            if let Err(error) = self.storage.open(*disk, claim) {
-                for (opened, _) in disks.iter().take(at) {
-                    self.storage.close(*opened);
+    fn open_all(&mut self, stores: &[(u32, Claim)]) -> Result<(), (u32, OpenError)> {
+        for (at, (store, claim)) in stores.iter().enumerate() {
+            if let Err(error) = self.stores.open(*store, claim) {
+                for (opened, _) in stores.iter().take(at) {
+                    self.stores.close(*opened);
                 }
-                return Err((*disk, error));
+                return Err((*store, error));
             }
         }
         Ok(())
@@ -160,26 +160,26 @@ impl<S: Storage> Reactor<S> {
         let mut any = false;
         closing_stores.retain_mut(|one| match one.stage {
             Stage::InUse { next } if now >= next => {
-                if self.is_used(one.disk) {
-                    self.each_queue(now, |queue_pair, io| queue_pair.end_removed(one.disk, io));
+                if self.is_used(one.store) {
+                    self.each_queue(now, |queue_pair, io| queue_pair.end_removed(one.store, io));
                     let next = now + IN_USE_CHECK_INTERVAL;
                     one.stage = Stage::InUse { next };
                 } else {
                     one.stage = Stage::Flushing;
-                    self.flush_leaving(one.disk, now);
+                    self.flush_leaving(one.store, now);
                     any = true;
                 }
                 true
             }
             Stage::Idle { next } if now >= next => {
-                if !self.storage.close(one.disk) {
+                if !self.stores.close(one.store) {
                     let next = now + IN_USE_CHECK_INTERVAL;
                     one.stage = Stage::Idle { next };
                     return true;
                 }
-                tracing::debug!(disk = one.disk, "closed");
+                tracing::debug!(disk = one.store, "closed");
                 any = true;
-                let _ = one.answer.send(one.disk);
+                let _ = one.reply.send(one.store);
                 false
             }
             Stage::InUse { .. } | Stage::Idle { .. } | Stage::Flushing => true,
@@ -190,14 +190,14 @@ impl<S: Storage> Reactor<S> {
 
     /// Whether a command may still use that backing store. Operations of closed queues
     /// are checked when it is closed.
-    fn is_used(&self, disk: u32) -> bool {
-        self.queues.use_disk(disk) || self.resources.backlog.waits_for(disk)
+    fn is_used(&self, store: u32) -> bool {
+        self.queues.use_store(store) || self.resources.backlog.waits_for(store)
     }
 
-    fn flush_leaving(&mut self, disk: u32, now: Duration) {
+    fn flush_leaving(&mut self, store: u32, now: Duration) {
         let tag = Tag {
             queue: NO_SLOT,
-            slot: SlotId::of_number(disk),
+            slot: SlotId::of_number(store),
         };
         let request = Request {
             tag: tag.to_bits(),
@@ -205,7 +205,7 @@ impl<S: Storage> Reactor<S> {
         };
         self.resources
             .backlog
-            .push(HostId::default(), disk, request);
+            .push(HostId::default(), store, request);
         self.submit_backlog(now);
     }
 
@@ -213,8 +213,12 @@ impl<S: Storage> Reactor<S> {
         if let Err(error) = &done.result {
             tracing::error!("final flush of a removed backing store failed: {error}");
         }
-        let disk = slot.to_bits();
-        if let Some(one) = self.closing_stores.iter_mut().find(|one| one.disk == disk) {
+        let store = slot.to_bits();
+        if let Some(one) = self
+            .closing_stores
+            .iter_mut()
+            .find(|one| one.store == store)
+        {
             let next = Duration::ZERO;
             one.stage = Stage::Idle { next };
         }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
 use crate::mailbox::{Mail, Mailbox};
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Makes those reactors poll their queues.
     fn call(&mut self, mut reactors: Vec<u16>, now: Duration) {
         // Once, however many commands of a host request it.

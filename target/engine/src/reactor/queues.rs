@@ -4,10 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_rdma::{Lightened, QpId};
+use nvmeof_rdma::{LightGuard, QpId};
 use nvmeof_target_core::{InFlight, RangeLock};
 
-use crate::queue::{Leftover, Lingering, QueuePair};
+use crate::queue::{Lingering, QueuePair, UnreturnedBuffers};
 use crate::tag::SlotId;
 
 /// Queue pairs by slot, and by the provider's identifier.
@@ -25,15 +25,15 @@ struct Entry {
     generation: u16,
     queue_pair: Option<QueuePair>,
     /// Marks an admin queue as one with little traffic.
-    lightened: Option<Lightened>,
+    light_guard: Option<LightGuard>,
     /// Operations of the last user of the slot that backing stores still have. The slot
     /// is not reused until they complete, because they carry its tag.
-    on_disk: u32,
+    store_ops: u32,
     /// Locks that these operations hold.
     locks: Vec<RangeLock>,
     /// Their buffers, in the account of the host, and the ranges that they may be
     /// changing.
-    left: Option<Leftover>,
+    left: Option<UnreturnedBuffers>,
     /// Counts at its controller until they are done.
     in_flight: Option<InFlight>,
 }
@@ -42,7 +42,7 @@ impl Entry {
     /// Ranges that backing stores may be changing for a closed queue. Only writes delay
     /// other commands.
     fn lingering(&self) -> Option<&Lingering> {
-        self.left.as_ref().map(Leftover::lingering)
+        self.left.as_ref().map(UnreturnedBuffers::lingering)
     }
 }
 
@@ -76,10 +76,10 @@ impl Queues {
     }
 
     /// Marks the queue at `id` as one with little traffic.
-    pub(super) fn lighten(&mut self, id: SlotId, lightened: Lightened) {
+    pub(super) fn lighten(&mut self, id: SlotId, light_guard: LightGuard) {
         let entry = self.entries.get_mut(usize::from(id.index));
         if let Some(entry) = entry.filter(|entry| entry.generation == id.generation) {
-            entry.lightened = Some(lightened);
+            entry.light_guard = Some(light_guard);
         }
     }
 
@@ -92,16 +92,16 @@ impl Queues {
         let id = self.by_qp.remove(&(provider, qp))?;
         let entry = self.entries.get_mut(usize::from(id.index))?;
         let mut queue_pair = entry.queue_pair.take()?;
-        entry.lightened = None;
+        entry.light_guard = None;
         entry.generation = entry.generation.wrapping_add(1);
-        entry.on_disk = queue_pair.on_disk;
+        entry.store_ops = queue_pair.store_ops;
         let left = queue_pair.close_account();
-        if entry.on_disk > 0 {
+        if entry.store_ops > 0 {
             entry.locks = queue_pair.take_locks();
             entry.left = left;
             entry.in_flight = queue_pair.take_in_flight();
         }
-        if entry.on_disk == 0 {
+        if entry.store_ops == 0 {
             self.free.push_back(id.index);
         }
         Some(queue_pair)
@@ -112,13 +112,13 @@ impl Queues {
     pub(super) fn executed(&mut self, id: SlotId, slot: SlotId) -> bool {
         if let Some(entry) = self.entries.get_mut(usize::from(id.index))
             && entry.generation == id.generation.wrapping_add(1)
-            && entry.on_disk > 0
+            && entry.store_ops > 0
         {
-            entry.on_disk -= 1;
+            entry.store_ops -= 1;
             if let Some(left) = &mut entry.left {
                 left.release(slot);
             }
-            if entry.on_disk == 0 {
+            if entry.store_ops == 0 {
                 entry.locks.clear();
                 entry.left = None;
                 self.free.push_back(id.index);
@@ -162,7 +162,7 @@ impl Queues {
         &self,
     ) -> (
         impl Iterator<Item = &QueuePair>,
-        impl Iterator<Item = &Leftover>,
+        impl Iterator<Item = &UnreturnedBuffers>,
     ) {
         let queue_pairs = self
             .entries
@@ -183,13 +183,13 @@ impl Queues {
             .collect()
     }
 
-    /// Whether a command in flight started on `disk`.
-    pub(super) fn use_disk(&self, disk: u32) -> bool {
+    /// Whether a command in flight started on `store`.
+    pub(super) fn use_store(&self, store: u32) -> bool {
         let mut queue_pairs = self
             .entries
             .iter()
             .filter_map(|entry| entry.queue_pair.as_ref());
-        queue_pairs.any(|queue_pair| queue_pair.uses(disk))
+        queue_pairs.any(|queue_pair| queue_pair.uses(store))
     }
 
     pub(super) fn len(&self) -> usize {

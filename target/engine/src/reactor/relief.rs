@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 use nvmeof_rdma::RateLimiter;
 use nvmeof_target_core::Limit;
 
 use super::Reactor;
 use crate::fair_queue::HostId;
-use crate::queue::{KINDS, Shortage, Stalled, Standing};
+use crate::queue::{KINDS, Shortage, Stalled, TrustLevel};
 use crate::tag::SlotId;
 
 /// How long the transfers of a connection may make no progress while others wait for
@@ -42,15 +42,15 @@ pub(super) struct Relief {
 /// most data, whatever it holds, and others as long as these hold a quarter of a kind and
 /// all of them together one half.
 #[derive(Debug, Default)]
-struct Quiet {
+struct StalledHosts {
     hosts: BTreeSet<HostId>,
     kept: BTreeSet<HostId>,
-    kinds: [QuietKind; KINDS],
+    kinds: [StalledKind; KINDS],
 }
 
 /// Buffers of one kind in such transfers.
 #[derive(Clone, Copy, Debug, Default)]
-struct QuietKind {
+struct StalledKind {
     /// Without those that are given up.
     held: u32,
     /// Whether less than a quarter is left for transfers with progress.
@@ -63,7 +63,7 @@ impl Relief {
     }
 }
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Sets the time of the next check if commands may wait for buffers that others hold.
     fn note_shortages(&mut self, now: Duration) {
         self.relief.at =
@@ -81,32 +81,32 @@ impl<S: Storage> Reactor<S> {
             return;
         }
         self.relief.at = Some(now + RELIEF_INTERVAL);
-        let (mut short, patience) = self.shortages();
+        let (mut short, time_limit) = self.shortages();
         if short.is_empty() {
             return;
         }
         let all = self.stalled(now);
-        let quiet = Quiet::of(&all);
+        let stalled_hosts = StalledHosts::of(&all);
         for one in short
             .iter_mut()
-            .filter(|one| quiet.hosts.contains(&one.host))
+            .filter(|one| stalled_hosts.hosts.contains(&one.host))
         {
-            one.spare_proven();
+            one.exclude_proven();
         }
         for (id, stalled) in all {
-            let gives = quiet.gives(&stalled);
-            let patience = match stalled.has_moved() {
+            let gives = stalled_hosts.gives(&stalled);
+            let time_limit = match stalled.has_moved() {
                 true => PROVEN,
-                false => patience,
+                false => time_limit,
             };
-            let patience = match gives {
-                true => patience.min(QUIET),
-                false => patience,
+            let time_limit = match gives {
+                true => time_limit.min(QUIET),
+                false => time_limit,
             };
-            if stalled.time < patience {
+            if stalled.time < time_limit {
                 continue;
             }
-            let Some(at) = short.iter().position(|one| one.is_met_by(&stalled)) else {
+            let Some(at) = short.iter().position(|one| one.is_relieved_by(&stalled)) else {
                 continue;
             };
             if !gives {
@@ -129,11 +129,11 @@ impl<S: Storage> Reactor<S> {
             if let Some(queue_pair) = self.queues.get(id)
                 && let Some(shortage) = queue_pair.shortage()
             {
-                if shortage.is_of(Standing::Unproven) {
+                if shortage.is_of(TrustLevel::Unproven) {
                     unproven += 1;
                     most = queue_pair.most_unproven();
                 }
-                suspect += u32::from(shortage.is_of(Standing::Suspect));
+                suspect += u32::from(shortage.is_of(TrustLevel::Suspect));
                 short.push(shortage);
             }
         }
@@ -151,23 +151,24 @@ impl<S: Storage> Reactor<S> {
             let stalled = self.with_queue(id, now, |queue_pair, io| queue_pair.stalled(io));
             all.extend(stalled.flatten().map(|stalled| (id, stalled)));
         }
-        all.sort_by_key(|(_, one)| (one.standing, one.moved, Reverse(one.time)));
+        all.sort_by_key(|(_, one)| (one.trust, one.moved, Reverse(one.time)));
         all
     }
 }
 
-impl Quiet {
+impl StalledHosts {
     /// From transfers in the order in which they are given up.
     fn of(all: &[(SlotId, Stalled)]) -> Self {
-        let mut quiet = Self::default();
+        let mut stalled_hosts = Self::default();
         let mut others = [0; KINDS];
         // Those of the host that has moved the most data come first.
         for (_, one) in all.iter().rev().filter(|(_, one)| one.time >= QUIET) {
-            let is_new = quiet.hosts.insert(one.host);
+            let is_new = stalled_hosts.hosts.insert(one.host);
             let Some(at) = one.kind.filter(|at| is_new && *at < KINDS) else {
                 continue;
             };
-            let (Some(kind), Some(others)) = (quiet.kinds.get_mut(at), others.get_mut(at)) else {
+            let (Some(kind), Some(others)) = (stalled_hosts.kinds.get_mut(at), others.get_mut(at))
+            else {
                 continue;
             };
             let part = (one.of / 4).max(1);
@@ -176,15 +177,15 @@ impl Quiet {
             if !one.has_moved() {
                 kind.held = all;
             } else if kind.held == 0 {
-                quiet.kept.insert(one.host);
+                stalled_hosts.kept.insert(one.host);
                 kind.held = all;
             } else if *others < part && all <= one.of / 2 {
-                quiet.kept.insert(one.host);
+                stalled_hosts.kept.insert(one.host);
                 kind.held = all;
                 *others += one.held;
             }
         }
-        quiet
+        stalled_hosts
     }
 
     /// Whether a transfer is given up early, for those with progress.

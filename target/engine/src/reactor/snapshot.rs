@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::Storage;
+use nvmeof_backend::BackingStores;
 
 use super::Reactor;
 use crate::snapshot::ReactorSnapshot;
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Whether hosts and ports are charged exactly what they hold. For tests, because it
     /// walks all commands.
     ///
@@ -33,7 +33,7 @@ impl<S: Storage> Reactor<S> {
         ReactorSnapshot {
             queues,
             waiting_for_buffers: self.resources.awaiting.len(),
-            waiting_for_disks: self.resources.backlog.len(),
+            waiting_for_stores: self.resources.backlog.len(),
             free_buffers: self.resources.buffers.available(),
             free_capsules: self.resources.capsules.available(),
         }

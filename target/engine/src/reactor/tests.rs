@@ -57,7 +57,7 @@ use nvmeof_target_core::{
 use super::{Reactor, ReactorConfig};
 use crate::Mailbox;
 use crate::mailbox::Mail;
-use memory::MemoryDisks;
+use memory::MemoryStores;
 
 pub(super) const NQN: &str = "nqn.2026-11.org.example:disk";
 const BLOCKS: u64 = 2048;
@@ -65,7 +65,7 @@ const BLOCKS: u64 = 2048;
 /// One target and the network around it.
 pub(super) struct Bench {
     pub(super) net: SimNet,
-    pub(super) reactor: Reactor<MemoryDisks>,
+    pub(super) reactor: Reactor<MemoryStores>,
     /// The mailbox of another reactor of the target, the first one, which has no queues.
     pub(super) other: Mailbox,
     pub(super) address: Address,
@@ -91,7 +91,7 @@ fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid,
         blocks: BLOCKS,
-        disk: nsid - 1,
+        store: nsid - 1,
         deallocate: true,
         volatile_cache: true,
         ..NamespaceSpec::default()
@@ -165,10 +165,10 @@ impl Bench {
         let mailbox = Mailbox::new().unwrap();
         let other = Mailbox::new().unwrap();
         let peers = Arc::from([other.clone(), mailbox.clone()]);
-        let disks = MemoryDisks::new(1, BLOCKS * 512);
+        let stores = MemoryStores::new(1, BLOCKS * 512);
         let target = Target::new(model);
         target.set_protection_keeper(Arc::new(NoWaker));
-        let mut reactor = Reactor::new(config, target, disks, mailbox, peers).unwrap();
+        let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
         let address = reactor
@@ -250,13 +250,13 @@ impl Bench {
                 self.finish_save(Ok(()));
             }
             let now = self.net.now();
-            let turn = self.reactor.turn(now).unwrap();
-            self.drained |= turn.drained;
+            let polled = self.reactor.poll_once(now).unwrap();
+            self.drained |= polled.drained;
             self.reactor.check_accounts().unwrap();
-            let mut busy = turn.did_work;
+            let mut busy = polled.did_work;
             let mut deadline = self.reactor.next_deadline();
             for host in hosts.iter_mut() {
-                busy |= host.turn(now);
+                busy |= host.poll_once(now);
                 deadline = deadline.into_iter().chain(host.next_deadline()).min();
             }
             if done(self, hosts) {

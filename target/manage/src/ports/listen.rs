@@ -7,8 +7,8 @@ use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 
 use super::making::{ProviderFactory, ProviderGroup};
 use super::plan::provider_message;
-use super::{Part, Port};
-use crate::waits::Waits;
+use super::{Port, PortProvider};
+use crate::waits::WaitReason;
 use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
 /// Attempts to find a port number that is free with every provider of a port.
@@ -68,7 +68,7 @@ pub fn listen(
     means: &mut ProviderFactory,
 ) -> Result<Listening, ConfigError> {
     let members = loop {
-        let serves = |name: &ProviderName| ports.iter().any(|port| port.is_over(*name));
+        let serves = |name: &ProviderName| ports.iter().any(|port| port.uses_provider(*name));
         let names: Vec<_> = ProviderName::ALL.into_iter().filter(serves).collect();
         match means.make_all(&names, config) {
             Ok(members) => break members,
@@ -90,12 +90,12 @@ fn omit_provider(
     why: &str,
 ) -> Result<(), ConfigError> {
     for (number, port) in ports.iter_mut().enumerate() {
-        let its = |part: &&Part| part.provider == name && port.waits.is_none();
-        let Some(part) = port.parts.iter().find(its) else {
+        let its = |provider: &&PortProvider| provider.name == name && port.waits.is_none();
+        let Some(provider) = port.providers.iter().find(its) else {
             continue;
         };
-        if part.optional {
-            port.parts.retain(|part| part.provider != name);
+        if provider.optional {
+            port.providers.retain(|provider| provider.name != name);
             let (address, others) = (port.address, port.provider_names());
             tracing::warn!("port {address}: served by {others} without {name}: {why}");
             continue;
@@ -104,7 +104,7 @@ fn omit_provider(
         if !error.may_succeed_later() {
             return Err(error);
         }
-        port.waits = Some(Waits::of(&error));
+        port.waits = Some(WaitReason::of(&error));
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ pub(super) fn listen_with(
         let Some(port) = port else { continue };
         let others = others.get(..number).unwrap_or_default();
         match listen_at(config, number, port, others, &mut members) {
-            Err(error) if error.may_succeed_later() => port.waits = Some(Waits::of(&error)),
+            Err(error) if error.may_succeed_later() => port.waits = Some(WaitReason::of(&error)),
             listened => listened?,
         }
     }
@@ -147,21 +147,21 @@ pub(crate) fn listen_at<L: Listens>(
     others: &[Port],
     members: &mut [ProviderGroup<L>],
 ) -> Result<(), ConfigError> {
-    listen_on(members, port).map_err(|(part, error)| {
-        let part = port.parts.get(part);
-        if let (Some(part), ListenError::InUse { .. }) = (part, &error)
-            && let Some(rival) = others.iter().find(|one| is_rival(one, port, part.provider))
+    listen_on(members, port).map_err(|(provider, error)| {
+        let provider = port.providers.get(provider);
+        if let (Some(provider), ListenError::InUse { .. }) = (provider, &error)
+            && let Some(rival) = others.iter().find(|one| is_rival(one, port, provider.name))
         {
             return config.port_error(number, &own_conflict(port.address, rival.address));
         }
-        refused(config, number, port, part, &error)
+        refused(config, number, port, provider, &error)
     })
 }
 
 /// Whether `other`, which listens over that provider, uses the address of `port`.
 fn is_rival(other: &Port, port: &Port, provider: ProviderName) -> bool {
     other.waits.is_none()
-        && other.place_of(provider).is_some()
+        && other.provider_index(provider).is_some()
         && match (other.address, port.address) {
             (Address::Ip(one), Address::Ip(two)) => {
                 let all = one.ip().is_unspecified() || two.ip().is_unspecified();
@@ -217,10 +217,13 @@ fn try_number<L: Listens>(members: &mut [ProviderGroup<L>], port: &mut Port) -> 
     let mut opened = Vec::new();
     let mut left_out = Vec::new();
     for member in members {
-        let Some(place) = port.place_of(member.name) else {
+        let Some(place) = port.provider_index(member.name) else {
             continue;
         };
-        let optional = port.parts.get(place).is_some_and(|part| part.optional);
+        let optional = port
+            .providers
+            .get(place)
+            .is_some_and(|provider| provider.optional);
         match member.listen(address) {
             Ok((listeners, bound)) => {
                 address = bound;
@@ -242,7 +245,7 @@ fn try_number<L: Listens>(members: &mut [ProviderGroup<L>], port: &mut Port) -> 
     }
     port.address = address;
     for (name, error) in left_out {
-        port.parts.retain(|part| part.provider != name);
+        port.providers.retain(|provider| provider.name != name);
         log_omitted(port, name, &error);
     }
     Ok(())
@@ -266,7 +269,7 @@ fn log_omitted(port: &Port, name: ProviderName, error: &ListenError) {
         );
         return;
     }
-    let device = port.parts.iter().find_map(Part::iwarp_device);
+    let device = port.providers.iter().find_map(PortProvider::iwarp_device);
     let device = device.map_or("an RDMA device", |device| device.name.as_str());
     tracing::info!(
         "port {}: served without software {}: {device} or another program uses the TCP port; \
@@ -315,11 +318,11 @@ fn refused(
     config: &Config,
     number: usize,
     port: &Port,
-    part: Option<&Part>,
+    provider: Option<&PortProvider>,
     error: &ListenError,
 ) -> ConfigError {
-    let device = port.parts.iter().find_map(Part::iwarp_device);
-    match (part.map(|part| part.provider), error, device) {
+    let device = port.providers.iter().find_map(PortProvider::iwarp_device);
+    match (provider.map(|provider| provider.name), error, device) {
         (Some(ProviderName::Iwarp), ListenError::InUse { addr }, Some(device)) => {
             let what = format!(
                 "iwarp cannot listen on {addr} beside verbs: {} implements iWARP and uses the TCP \
@@ -355,7 +358,7 @@ pub(crate) fn broken(
     name: ProviderName,
     why: &str,
 ) -> ConfigError {
-    let its = |port: &Port| port.place_of(name).is_some();
+    let its = |port: &Port| port.provider_index(name).is_some();
     let number = ports.iter().position(its).unwrap_or_default();
     of_provider(config, number, name, why)
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{Carrier, Fabric, PortSpec};
 
-use crate::waits::Waits;
+use crate::waits::WaitReason;
 pub(crate) use devices::addresses;
 pub use listen::{Listening, listen};
 pub(crate) use listen::{Listens, ReactorProvider, broken, listen_at, of_provider};
@@ -32,16 +32,16 @@ pub struct Port {
     /// Address; its port is 0 until a free one is found.
     pub address: Address,
     /// Its providers, in the order of the discovery log page.
-    pub parts: Vec<Part>,
+    pub providers: Vec<PortProvider>,
     /// Why nothing listens on it yet; `None`: it is served.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitReason>,
 }
 
 /// One provider of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PortProvider {
     /// The provider.
-    pub provider: ProviderName,
+    pub name: ProviderName,
     /// Devices that it uses; none for software.
     pub devices: Vec<Device>,
     /// Whether the port is served without it if it cannot listen. For software iWARP that is
@@ -94,7 +94,11 @@ impl Port {
             // It is in the discovery log page once it listens.
             return port_spec(self.address, Vec::new());
         }
-        let mut carriers: Vec<_> = self.parts.iter().flat_map(Part::carriers).collect();
+        let mut carriers: Vec<_> = self
+            .providers
+            .iter()
+            .flat_map(PortProvider::carriers)
+            .collect();
         if carriers.is_empty() {
             // Shared memory alone. Its hosts need an entry for the port, and the discovery log
             // has no value for shared memory (RDMA_PRTYPE, NVMe over Fabrics 1.1, section 7.3).
@@ -113,25 +117,27 @@ impl Port {
     }
 
     /// Whether it listens, or will listen, over that provider.
-    fn is_over(&self, provider: ProviderName) -> bool {
-        self.waits.is_none() && self.place_of(provider).is_some()
+    fn uses_provider(&self, name: ProviderName) -> bool {
+        self.waits.is_none() && self.provider_index(name).is_some()
     }
 
-    /// Index of that provider in `parts`.
-    fn place_of(&self, provider: ProviderName) -> Option<usize> {
-        self.parts.iter().position(|part| part.provider == provider)
+    /// Index of that provider in `providers`.
+    fn provider_index(&self, name: ProviderName) -> Option<usize> {
+        self.providers
+            .iter()
+            .position(|provider| provider.name == name)
     }
 
     /// Names of its providers, separated by commas.
     #[must_use]
     pub fn provider_names(&self) -> String {
-        join(self.parts.iter().map(|part| part.provider))
+        join(self.providers.iter().map(|provider| provider.name))
     }
 }
 
-impl Part {
+impl PortProvider {
     fn carriers(&self) -> Vec<Carrier> {
-        match self.provider {
+        match self.name {
             ProviderName::Iwarp => vec![Fabric::Iwarp.into()],
             ProviderName::Verbs => self.devices.iter().map(Device::carrier).collect(),
             // Hosts that can use it find it at the same address; others could not use the entry.
@@ -161,13 +167,13 @@ impl fmt::Display for Port {
         if self.address.ip().is_none() {
             return write!(f, "{}: iwarp (software, for this host)", self.address);
         }
-        write!(f, "{}: {}", self.place(), join(&self.parts))
+        write!(f, "{}: {}", self.place(), join(&self.providers))
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for PortProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.provider {
+        match self.name {
             ProviderName::Iwarp => f.write_str("iwarp (software, over TCP)"),
             ProviderName::Verbs => write!(f, "verbs ({})", join(&self.devices)),
             ProviderName::Shm => f.write_str("shm (this host, through shared memory)"),

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::devices::{Devices, Machine};
-use super::{Device, Part, Port};
-use crate::waits::Waits;
+use super::{Device, Port, PortProvider};
+use crate::waits::WaitReason;
 use nvmeof_target_config::{Choice, Config, ConfigError, ProviderName};
 
 /// Selects the providers of each port of `config` on this machine, without listening.
@@ -25,8 +25,8 @@ pub fn plan_present(config: &Config) -> Result<Vec<Port>, ConfigError> {
     let all = all.map(|(planned, address)| match planned {
         Err(error) if error.may_succeed_later() => Ok(Port {
             address,
-            parts: Vec::new(),
-            waits: Some(Waits::of(&error)),
+            providers: Vec::new(),
+            waits: Some(WaitReason::of(&error)),
         }),
         planned => planned,
     });
@@ -46,7 +46,7 @@ pub(super) fn unused_with(
 ) -> Option<String> {
     let without = |(choice, port): (&Choice, &Port)| {
         let ip = port.address.ip().is_some();
-        ip && *choice == Choice::Auto && port.place_of(ProviderName::Verbs).is_none()
+        ip && *choice == Choice::Auto && port.provider_index(ProviderName::Verbs).is_none()
     };
     let why = config.choices().iter().zip(ports).any(without);
     let why = why.then(|| devices.unusable()).flatten()?;
@@ -79,12 +79,12 @@ fn plan_some(
         .enumerate()
         .filter(move |(port, _)| these(*port))
         .map(move |(port, (address, choice))| {
-            let parts = match address.socket_addr() {
-                Some(addr) => parts(addr, choice, devices),
+            let providers = match address.socket_addr() {
+                Some(addr) => providers(addr, choice, devices),
                 // Only iWARP serves Unix sockets, and the configuration allows no other.
                 None => Ok(vec![software(ProviderName::Iwarp, false)]),
             };
-            let parts = parts.map_err(|why| {
+            let providers = providers.map_err(|why| {
                 let what = provider_message(choice, ProviderName::Verbs, &why);
                 // A build without support for devices never gets one.
                 let passing = cfg!(feature = "verbs");
@@ -93,7 +93,7 @@ fn plan_some(
             let waits = None;
             Ok(Port {
                 address,
-                parts,
+                providers,
                 waits,
             })
         })
@@ -103,16 +103,20 @@ fn plan_some(
 ///
 /// # Errors
 /// Why no RDMA device can serve it.
-fn parts(addr: SocketAddr, choice: &Choice, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+fn providers(
+    addr: SocketAddr,
+    choice: &Choice,
+    devices: &dyn Devices,
+) -> Result<Vec<PortProvider>, String> {
     match choice {
         Choice::Auto => auto(addr, devices),
         Choice::These(names) => {
-            let part = |name: &ProviderName| match name {
+            let provider = |name: &ProviderName| match name {
                 ProviderName::Iwarp => Ok(software(ProviderName::Iwarp, false)),
                 ProviderName::Shm => Ok(software(ProviderName::Shm, false)),
                 ProviderName::Verbs => named_verbs(addr, devices),
             };
-            names.iter().map(part).collect()
+            names.iter().map(provider).collect()
         }
     }
 }
@@ -130,26 +134,26 @@ pub(super) fn provider_message(choice: &Choice, provider: ProviderName, why: &st
 
 /// The devices of that address, and shared memory if it works. A port on all addresses also
 /// serves hosts without RDMA devices.
-fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<Part>, String> {
+fn auto(addr: SocketAddr, devices: &dyn Devices) -> Result<Vec<PortProvider>, String> {
     let found = devices_of(addr, devices)?;
-    let mut parts = Vec::new();
+    let mut providers = Vec::new();
     if found.is_empty() {
-        parts.push(software(ProviderName::Iwarp, false));
+        providers.push(software(ProviderName::Iwarp, false));
     } else {
         let verbs = verbs(found);
         // A device that supports iWARP may use the TCP port itself. Then it serves those
         // hosts.
         let optional = verbs.iwarp_device().is_some();
-        parts.push(verbs);
+        providers.push(verbs);
         if addr.ip().is_unspecified() {
-            parts.push(software(ProviderName::Iwarp, optional));
+            providers.push(software(ProviderName::Iwarp, optional));
         }
     }
-    parts.push(software(ProviderName::Shm, true));
-    Ok(parts)
+    providers.push(software(ProviderName::Shm, true));
+    Ok(providers)
 }
 
-fn named_verbs(addr: SocketAddr, devices: &dyn Devices) -> Result<Part, String> {
+fn named_verbs(addr: SocketAddr, devices: &dyn Devices) -> Result<PortProvider, String> {
     let found = devices_of(addr, devices)?;
     if found.is_empty() {
         return Err(devices.why_none(addr));
@@ -157,17 +161,17 @@ fn named_verbs(addr: SocketAddr, devices: &dyn Devices) -> Result<Part, String> 
     Ok(verbs(found))
 }
 
-fn software(provider: ProviderName, optional: bool) -> Part {
-    Part {
-        provider,
+fn software(name: ProviderName, optional: bool) -> PortProvider {
+    PortProvider {
+        name,
         devices: Vec::new(),
         optional,
     }
 }
 
-fn verbs(devices: Vec<Device>) -> Part {
-    Part {
-        provider: ProviderName::Verbs,
+fn verbs(devices: Vec<Device>) -> PortProvider {
+    PortProvider {
+        name: ProviderName::Verbs,
         devices,
         optional: false,
     }

@@ -34,7 +34,7 @@ pub(crate) struct Keeper<W> {
 }
 
 /// A running keeper; it stops when it is dropped.
-pub(crate) struct Keeping {
+pub(crate) struct KeeperHandle {
     wakeup: Arc<Wakeup>,
     thread: JoinHandle<()>,
 }
@@ -65,7 +65,7 @@ impl<W: Write> Keeper<W> {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(crate) fn start(mut self, reactors: Arc<[Mailbox]>) -> io::Result<Keeping> {
+    pub(crate) fn start(mut self, reactors: Arc<[Mailbox]>) -> io::Result<KeeperHandle> {
         let wakeup = Arc::clone(&self.wakeup);
         let thread = std::thread::Builder::new()
             .name("protections".to_owned())
@@ -78,7 +78,7 @@ impl<W: Write> Keeper<W> {
                     }
                 }
             })?;
-        Ok(Keeping { wakeup, thread })
+        Ok(KeeperHandle { wakeup, thread })
     }
 }
 
@@ -105,7 +105,7 @@ impl ProtectionKeeper for Wakeup {
     }
 }
 
-impl Drop for Keeping {
+impl Drop for KeeperHandle {
     fn drop(&mut self) {
         self.wakeup.state().stopped = true;
         self.wakeup.changed.notify_all();

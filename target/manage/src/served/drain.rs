@@ -111,7 +111,7 @@ impl Manager {
         }
         // Without the lock: queries get responses and backing stores are monitored meanwhile.
         let had = self.target.connected();
-        let timeout = config.running().drain * 2 + self.reactors.timeout();
+        let timeout = config.reactor_settings().drain * 2 + self.reactors.timeout();
         let done = self.reactors.drain(timeout);
         self.lock().drained = match &done {
             Ok(()) => Drained::Done,
@@ -167,17 +167,17 @@ impl Reactors {
     /// # Errors
     /// The reactors that did not do so in time.
     fn drain(&self, timeout: Duration) -> Result<(), String> {
-        let answers: Vec<_> = self
+        let replies: Vec<_> = self
             .mailboxes()
             .map(|mailbox| {
-                let (answer, receiver) = channel();
-                mailbox.order(Order::Detach { answer });
+                let (reply, receiver) = channel();
+                mailbox.order(Order::Detach { reply });
                 receiver
             })
             .collect();
         let until = Instant::now() + timeout;
         let mut silent = Vec::new();
-        for (reactor, receiver) in answers.iter().enumerate() {
+        for (reactor, receiver) in replies.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             if receiver.recv_timeout(left).is_err() {
                 silent.push(format!("reactor {reactor}"));

@@ -12,7 +12,7 @@ use nvmeof_backend::{Claim, IoError, IoErrorKind, OpenError};
 use nvmeof_target_core::{Applied, Revision};
 use nvmeof_wire::{Nqn, text};
 
-use super::pool::{Disk, Held, Lost};
+use super::pool::{FaultedStore, NamespaceStore, StoreState};
 use super::reactors::Failed;
 use super::{ApplyError, Changing, Manager, Report, State};
 use crate::fault_counts::{Cause, FaultCounts};
@@ -40,7 +40,7 @@ pub struct Faulted {
 }
 
 /// A change of a backing store: another size, or why it cannot be used any more.
-enum Finding {
+enum StoreChange {
     Resized(Claim),
     Gone(Cause, String),
 }
@@ -55,7 +55,7 @@ impl Manager {
     /// The namespaces that are faulted now.
     #[must_use]
     pub fn faults(&self) -> Vec<Faulted> {
-        self.snapshot().disks.iter().filter_map(faulted).collect()
+        self.snapshot().stores.iter().filter_map(faulted).collect()
     }
 
     /// Number of faults since the start.
@@ -72,8 +72,11 @@ impl Manager {
     /// Whether a namespace is faulted.
     pub fn is_faulted(&self, nqn: &str, nsid: u32) -> bool {
         let snapshot = self.snapshot();
-        let mut its = snapshot.disks.iter().filter(|disk| disk.is_of(nqn, nsid));
-        its.any(|disk| disk.lost().is_some())
+        let mut its = snapshot
+            .stores
+            .iter()
+            .filter(|store| store.is_of(nqn, nsid));
+        its.any(|store| store.failure().is_some())
     }
 
     /// Serves a faulted namespace again whose backing store is available again.
@@ -83,22 +86,22 @@ impl Manager {
     pub fn enable(&self, nqn: &str, nsid: u32) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         let refused = |what: String| Err(ApplyError::Refused(what));
-        let its = |disk: &Disk| disk.is_of(nqn, nsid);
-        let Some(at) = state.pool.disks().iter().position(its) else {
+        let its = |store: &NamespaceStore| store.is_of(nqn, nsid);
+        let Some(at) = state.pool.stores().iter().position(its) else {
             return refused(format!(
                 "{nqn} has no namespace {nsid} that is enabled in the configuration; add it \
                  there with enabled = true, and apply the configuration"
             ));
         };
-        let mut next = state.pool.disks().to_vec();
-        let Some(disk) = next.get_mut(at) else {
+        let mut next = state.pool.stores().to_vec();
+        let Some(store) = next.get_mut(at) else {
             return Ok(Report::default());
         };
         // It is not faulted.
-        let Some(lost) = disk.lost().cloned() else {
+        let Some(lost) = store.failure().cloned() else {
             return Ok(Report::default());
         };
-        let claim = match open::take(&disk.wanted) {
+        let claim = match open::take(&store.configured) {
             Ok(claim) => claim,
             Err(error) => return refused(format!("namespace {nsid} of {nqn}: {error}")),
         };
@@ -115,9 +118,9 @@ impl Manager {
             return refused("too many backing stores are open".to_owned());
         };
         let fresh = vec![(number, claim.clone())];
-        disk.number = number;
-        disk.held = Held::Open(claim);
-        let revision = revision(disk);
+        store.number = number;
+        store.state = StoreState::Open(claim);
+        let revision = revision(store);
         match self.replace(&mut state, next, &fresh, &[], revision.as_slice()) {
             Ok(applied) => Ok(applied.into()),
             Err(failed) => refused(failed.to_string()),
@@ -126,18 +129,18 @@ impl Manager {
 
     /// Checks the size of every backing store, and examines those that `failed`. Returns whether
     /// anything changed.
-    pub fn look_after(&self, failed: &BTreeMap<u32, IoError>) -> bool {
+    pub fn check_stores(&self, failed: &BTreeMap<u32, IoError>) -> bool {
         // Without the lock: a device may be slow to respond.
-        let disks = self.snapshot().disks;
+        let stores = self.snapshot().stores;
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
-        for disk in &disks {
-            let number = disk.number;
-            let found = disk
+        for store in &stores {
+            let number = store.number;
+            let found = store
                 .claim()
                 .map(|it| self.examine(number, it, failed.get(&number)));
             match found.flatten() {
-                Some(Finding::Gone(cause, why)) => drop(gone.insert(number, (cause, why))),
-                Some(Finding::Resized(claim)) => drop(resized.insert(number, claim)),
+                Some(StoreChange::Gone(cause, why)) => drop(gone.insert(number, (cause, why))),
+                Some(StoreChange::Resized(claim)) => drop(resized.insert(number, claim)),
                 None => {}
             }
         }
@@ -153,9 +156,9 @@ impl Manager {
     }
 
     /// Examines an open backing store; `None`: it is unchanged.
-    fn examine(&self, disk: u32, claim: &Claim, failed: Option<&IoError>) -> Option<Finding> {
+    fn examine(&self, store: u32, claim: &Claim, failed: Option<&IoError>) -> Option<StoreChange> {
         match claim.resized() {
-            Ok(Some(resized)) => return Some(Finding::Resized(resized)),
+            Ok(Some(resized)) => return Some(StoreChange::Resized(resized)),
             Ok(None) => {}
             // The file is still being extended; its final size may be whole blocks.
             Err(OpenError::NotWholeBlocks { size, .. }) if size > claim.geometry().size => {}
@@ -168,7 +171,7 @@ impl Manager {
                     true => Cause::Removed,
                     false => Cause::Size,
                 };
-                return Some(Finding::Gone(cause, error.to_string()));
+                return Some(StoreChange::Gone(cause, error.to_string()));
             }
         }
         let error = failed?;
@@ -176,52 +179,53 @@ impl Manager {
             IoErrorKind::Removed => Some(Cause::Removed),
             // A single bad block is not a failed device.
             IoErrorKind::Media | IoErrorKind::Other => {
-                let is_unreadable = self.is_unreadable(disk, claim);
+                let is_unreadable = self.is_unreadable(store, claim);
                 is_unreadable.then_some(Cause::Unreadable)
             }
             _ => None,
         };
-        cause.map(|cause| Finding::Gone(cause, error.to_string()))
+        cause.map(|cause| StoreChange::Gone(cause, error.to_string()))
     }
 
     /// Whether not even one block could be read for [`UNREADABLE_TIME`].
-    fn is_unreadable(&self, disk: u32, claim: &Claim) -> bool {
-        let is_readable = claim.answers();
+    fn is_unreadable(&self, store: u32, claim: &Claim) -> bool {
+        let is_readable = claim.is_readable();
         let mut unreadable_since = self
             .unreadable_since
             .lock()
             .unwrap_or_else(super::PoisonError::into_inner);
         if is_readable {
-            unreadable_since.remove(&disk);
+            unreadable_since.remove(&store);
             return false;
         }
-        let since = *unreadable_since.entry(disk).or_insert_with(Instant::now);
+        let since = *unreadable_since.entry(store).or_insert_with(Instant::now);
         let has_failed = since.elapsed() >= UNREADABLE_TIME;
         if has_failed {
-            unreadable_since.remove(&disk);
+            unreadable_since.remove(&store);
         }
         has_failed
     }
 
     /// Makes the namespaces of these backing stores faulted, each for a reason.
     fn lose(&self, state: &mut State, gone: &BTreeMap<u32, (Cause, String)>) -> bool {
-        let mut next = state.pool.disks().to_vec();
+        let mut next = state.pool.stores().to_vec();
         let (mut old, mut revisions) = (Vec::new(), Vec::new());
-        for disk in &mut next {
-            let (Some((cause, why)), Some(claim)) = (gone.get(&disk.number), disk.claim()) else {
+        for store in &mut next {
+            let (Some((cause, why)), Some(claim)) = (gone.get(&store.number), store.claim()) else {
                 continue;
             };
-            old.push((disk.number, claim.clone()));
-            disk.held = Held::Lost(Lost {
+            old.push((store.number, claim.clone()));
+            store.state = StoreState::Faulted(FaultedStore {
                 geometry: claim.geometry().clone(),
                 storage: claim.storage(),
                 why: why.clone(),
                 since: SystemTime::now(),
             });
-            revisions.extend(revision(disk));
-            let wanted = &disk.wanted;
-            self.fault_counts.add(&wanted.nqn, wanted.nsid, *cause);
-            if let Some(faulted) = faulted(disk) {
+            revisions.extend(revision(store));
+            let configured = &store.configured;
+            self.fault_counts
+                .add(&configured.nqn, configured.nsid, *cause);
+            if let Some(faulted) = faulted(store) {
                 let Faulted {
                     nqn, nsid, path, ..
                 } = &faulted;
@@ -234,20 +238,20 @@ impl Manager {
 
     /// Adopts the new sizes of these backing stores.
     fn resize(&self, state: &mut State, resized: &BTreeMap<u32, Claim>) -> bool {
-        let mut next = state.pool.disks().to_vec();
+        let mut next = state.pool.stores().to_vec();
         let (mut fresh, mut old, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
-        for disk in &mut next {
-            let (Some(resized), Some(claim)) = (resized.get(&disk.number), disk.claim()) else {
+        for store in &mut next {
+            let (Some(resized), Some(claim)) = (resized.get(&store.number), store.claim()) else {
                 continue;
             };
             let Some(number) = state.pool.number() else {
                 continue;
             };
-            old.push((disk.number, claim.clone()));
+            old.push((store.number, claim.clone()));
             fresh.push((number, resized.clone()));
-            disk.number = number;
-            disk.held = Held::Open(resized.clone());
-            revisions.extend(revision(disk));
+            store.number = number;
+            store.state = StoreState::Open(resized.clone());
+            revisions.extend(revision(store));
         }
         match self.replace(state, next, &fresh, &old, &revisions) {
             Ok(applied) => {
@@ -267,7 +271,7 @@ impl Manager {
     pub(super) fn replace(
         &self,
         state: &mut State,
-        next: Vec<Disk>,
+        next: Vec<NamespaceStore>,
         fresh: &[(u32, Claim)],
         old: &[(u32, Claim)],
         revisions: &[Revision],
@@ -294,7 +298,7 @@ impl Manager {
         loop {
             let mut state = self.lock();
             state.pool.collect();
-            if !state.pool.is_losing() || Instant::now() >= until {
+            if !state.pool.is_closing_failed() || Instant::now() >= until {
                 return state;
             }
             drop(state);
@@ -303,25 +307,25 @@ impl Manager {
     }
 }
 
-pub(super) fn faulted(disk: &Disk) -> Option<Faulted> {
-    let Lost { why, since, .. } = disk.lost()?;
+pub(super) fn faulted(store: &NamespaceStore) -> Option<Faulted> {
+    let FaultedStore { why, since, .. } = store.failure()?;
     Some(Faulted {
-        nqn: disk.wanted.nqn.clone(),
-        nsid: disk.wanted.nsid,
-        path: disk.wanted.spec.to_string(),
+        nqn: store.configured.nqn.clone(),
+        nsid: store.configured.nsid,
+        path: store.configured.spec.to_string(),
         why: why.clone(),
         since: *since,
     })
 }
 
 /// The change of the namespace in the model.
-pub(super) fn revision(disk: &Disk) -> Option<Revision> {
-    let served = disk.served();
+pub(super) fn revision(store: &NamespaceStore) -> Option<Revision> {
+    let served = store.served();
     let block_size = u64::from(served.geometry.block_size.bytes());
     Some(Revision {
-        nqn: Nqn::new(&disk.wanted.nqn).ok()?,
-        nsid: disk.wanted.nsid,
-        disk: served.number,
+        nqn: Nqn::new(&store.configured.nqn).ok()?,
+        nsid: store.configured.nsid,
+        store: served.number,
         blocks: served.geometry.size / block_size,
         preferred: preferred(&served.geometry.hints),
         state: served.state,

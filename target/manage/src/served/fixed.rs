@@ -7,14 +7,14 @@ use nvmeof_target_core::Limits;
 use crate::ports::shm_config;
 use nvmeof_target_address as zone;
 use nvmeof_target_config::{
-    Config, ConfigError, ControlConfig, Cores, MetricsConfig, Running, Sqpoll,
+    Config, ConfigError, ControlConfig, Cores, MetricsConfig, ReactorSettings, Sqpoll,
 };
 
 /// The settings of a configuration that cannot change while the target runs.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     limits: Limits,
-    running: Running,
+    settings: ReactorSettings,
     shm: ShmConfig,
     socket_mode: u32,
     control: ControlConfig,
@@ -30,7 +30,7 @@ impl Fixed {
     pub fn of(config: &Config) -> Self {
         Self {
             limits: config.limits(),
-            running: config.running(),
+            settings: config.reactor_settings(),
             shm: shm_config(config.shm(), &Borrowed::default()),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
@@ -58,9 +58,12 @@ impl Fixed {
         let listens = |it: &MetricsConfig| it.listen.map(zone::resolved);
         let listen = [("listen", listens(&self.metrics) != listens(&new.metrics))];
         let tables = [
-            ("limits", limit(&self.followed(&new), &new.limits)),
-            ("reactor", running(&self.running, &new.running)),
-            ("storage", storage(&self.running, &new.running)),
+            (
+                "limits",
+                limit(&self.limits_with_defaults(&new), &new.limits),
+            ),
+            ("reactor", reactor(&self.settings, &new.settings)),
+            ("storage", storage(&self.settings, &new.settings)),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),
@@ -75,10 +78,10 @@ impl Fixed {
 impl Fixed {
     /// Its limits, with defaults that follow from other limits computed from those of `new`: such
     /// a key was not changed.
-    fn followed(&self, new: &Self) -> Limits {
+    fn limits_with_defaults(&self, new: &Self) -> Limits {
         let parts = |fixed: &Self, of_controllers| {
             let limits = fixed.limits.clone();
-            limits.with_quotas(fixed.running.cores.count(), of_controllers)
+            limits.with_quotas(fixed.settings.cores.count(), of_controllers)
         };
         let old = &self.limits;
         // The others follow from these two.
@@ -178,8 +181,8 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
     ])
 }
 
-fn running(old: &Running, new: &Running) -> Vec<&'static str> {
-    let Running {
+fn reactor(old: &ReactorSettings, new: &ReactorSettings) -> Vec<&'static str> {
+    let ReactorSettings {
         cores,
         polling,
         drain,
@@ -202,8 +205,8 @@ fn running(old: &Running, new: &Running) -> Vec<&'static str> {
     ])
 }
 
-fn storage(old: &Running, new: &Running) -> Vec<&'static str> {
-    let parts = |running: &Running| match running.sqpoll.clone() {
+fn storage(old: &ReactorSettings, new: &ReactorSettings) -> Vec<&'static str> {
+    let parts = |settings: &ReactorSettings| match settings.sqpoll.clone() {
         Some(Sqpoll { idle, cores }) => (true, Some(idle), cores),
         None => (false, None, Vec::new()),
     };

@@ -35,14 +35,14 @@ pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
 pub(crate) use remembered::Remembered;
 pub use report::{ApplyError, Plan, Report};
-pub use resize::{NewSize, NotResized};
-pub use waiting::{Awaits, Waiting};
+pub use resize::{ResizeNamespaceError, ResizeRequest};
+pub use waiting::{Waiting, WaitingObject};
 
 use crate::fault_counts::FaultCounts;
 use crate::open::model_of;
 use crate::ports::Port;
 use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
-use pool::{Disk, Prepared};
+use pool::{NamespaceStore, Prepared};
 use served_ports::{NextServedPorts, ServedPorts};
 use snapshot::{Changing, Snapshot};
 
@@ -130,9 +130,9 @@ impl Manager {
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
-        let (disks, served_ports) = state.prepare(config, &self.reactors)?;
-        state.pool.release(&disks.fresh);
-        let model = model(config, &disks, &served_ports)?;
+        let (stores, served_ports) = state.prepare(config, &self.reactors)?;
+        state.pool.release(&stores.fresh);
+        let model = model(config, &stores, &served_ports)?;
         let changes = self.target.model().difference(&model);
         Ok(Plan { changes })
     }
@@ -153,22 +153,22 @@ impl Manager {
         state.drained.check()?;
         let unusual = self.target.model().unusual_names();
         let unusual = config.unusual_names() - &unusual;
-        let (disks, mut served_ports) = state.prepare(config, &self.reactors)?;
-        let applied = match self.begin(config, &disks, &mut served_ports) {
+        let (stores, mut served_ports) = state.prepare(config, &self.reactors)?;
+        let applied = match self.begin(config, &stores, &mut served_ports) {
             Ok(applied) => applied,
             Err(error) => {
-                let closing = self.reactors.close(&disks.fresh);
-                state.pool.retire(&disks.next, closing);
+                let closing = self.reactors.close(&stores.fresh);
+                state.pool.retire(&stores.next, closing);
                 return Err(error);
             }
         };
         self.reactors.poll_all();
         let mut disconnected = applied.disconnected;
         disconnected.extend(served_ports.close_removed(&self.reactors));
-        let closing = self.reactors.close(&disks.gone);
-        let mut remarks = disks.remarks;
+        let closing = self.reactors.close(&stores.gone);
+        let mut remarks = stores.remarks;
         remarks.extend(on_unusual_names(&unusual));
-        state.pool.commit(disks.next, closing);
+        state.pool.commit(stores.next, closing);
         state.served_ports = served_ports.next;
         state.config = Arc::new(config.clone());
         drop(state);
@@ -185,13 +185,13 @@ impl Manager {
     fn begin(
         &self,
         config: &Config,
-        disks: &Prepared,
+        stores: &Prepared,
         served_ports: &mut NextServedPorts,
     ) -> Result<Applied, ApplyError> {
-        let opened = self.reactors.open(&disks.fresh);
-        opened.map_err(|failed| failed.of(config, &disks.places))?;
+        let opened = self.reactors.open(&stores.fresh);
+        opened.map_err(|failed| failed.of(config, &stores.places))?;
         served_ports.listen(config, &self.reactors)?;
-        let applied = model(config, disks, served_ports)
+        let applied = model(config, stores, served_ports)
             .map_err(ApplyError::from)
             .and_then(|model| {
                 let applied = self.target.apply(model);
@@ -240,9 +240,9 @@ impl Manager {
     pub fn namespaces(&self) -> usize {
         let snapshot = self.snapshot();
         let served = snapshot
-            .disks
+            .stores
             .iter()
-            .filter(|disk| disk.awaited().is_none());
+            .filter(|store| store.waiting().is_none());
         served.count()
     }
 
@@ -255,11 +255,11 @@ impl Manager {
             .iter()
             .map(|port| format!("{} ({})", port.place(), port.provider_names()))
             .collect();
-        let served = |disk: &&Disk| disk.awaited().is_none();
-        let count = snapshot.disks.iter().filter(served).count();
+        let served = |store: &&NamespaceStore| store.waiting().is_none();
+        let count = snapshot.stores.iter().filter(served).count();
         let plural = if count == 1 { "" } else { "s" };
-        let disks = snapshot.disks.iter();
-        let lost = match disks.filter(|disk| disk.lost().is_some()).count() {
+        let stores = snapshot.stores.iter();
+        let lost = match stores.filter(|store| store.failure().is_some()).count() {
             0 => String::new(),
             lost => format!(" ({lost} faulted)"),
         };
@@ -302,11 +302,11 @@ impl State {
         self.fixed.check(config)?;
         self.pool.collect();
         let served_ports = self.served_ports.prepare(config, reactors)?;
-        let disks = self.pool.prepare(config)?;
-        match model(config, &disks, &served_ports) {
-            Ok(_) => Ok((disks, served_ports)),
+        let stores = self.pool.prepare(config)?;
+        match model(config, &stores, &served_ports) {
+            Ok(_) => Ok((stores, served_ports)),
             Err(error) => {
-                self.pool.release(&disks.fresh);
+                self.pool.release(&stores.fresh);
                 Err(error)
             }
         }
@@ -315,9 +315,9 @@ impl State {
 
 fn model(
     config: &Config,
-    disks: &Prepared,
+    stores: &Prepared,
     served_ports: &NextServedPorts,
 ) -> Result<Model, ConfigError> {
-    let disks = disks.next.iter().map(Disk::served);
-    model_of(config, disks, &served_ports.next.specs())
+    let stores = stores.next.iter().map(NamespaceStore::served);
+    model_of(config, stores, &served_ports.next.specs())
 }

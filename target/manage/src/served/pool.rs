@@ -11,48 +11,48 @@ use nvmeof_target_core::NamespaceState;
 use super::reactors::Closing;
 use super::remembered::Remembered;
 use crate::open::{Served, open_error, take};
-use crate::waits::Waits;
+use crate::waits::WaitReason;
 
 /// Backing stores in the order of the namespaces, and those that are being closed.
 pub(crate) struct Pool {
     numbers: Numbers,
-    disks: Vec<Disk>,
-    leaving: Vec<Leaving>,
+    stores: Vec<NamespaceStore>,
+    retired: Vec<RetiredStore>,
 }
 
 /// The backing store of one namespace.
 #[derive(Clone)]
-pub(crate) struct Disk {
+pub(crate) struct NamespaceStore {
     pub(super) number: u32,
-    pub(super) held: Held,
+    pub(super) state: StoreState,
     /// The configured backing store and its namespace.
-    pub(super) wanted: ConfiguredStore,
+    pub(super) configured: ConfiguredStore,
 }
 
 /// State of a backing store.
 #[derive(Clone)]
-pub(crate) enum Held {
+pub(crate) enum StoreState {
     /// It is open on every reactor.
     Open(Claim),
     /// It failed, and is closed.
-    Lost(Lost),
+    Faulted(FaultedStore),
     /// It was not available at the start.
-    Waiting(Awaited),
+    Waiting(WaitingStore),
 }
 
 /// A backing store that could not be opened at the start.
 #[derive(Clone)]
-pub(crate) struct Awaited {
+pub(crate) struct WaitingStore {
     /// Its geometry when it was last served, or a placeholder.
     pub(super) geometry: Geometry,
     /// Whether it was served before, by this target or one before it.
     pub(super) is_known: bool,
-    pub(super) waits: Waits,
+    pub(super) waits: WaitReason,
 }
 
 /// A backing store that failed.
 #[derive(Clone)]
-pub(crate) struct Lost {
+pub(crate) struct FaultedStore {
     /// Its last geometry.
     pub(super) geometry: Geometry,
     /// Identity of the file or device.
@@ -64,12 +64,12 @@ pub(crate) struct Lost {
 
 /// A retired backing store, which reactors close when no command uses it. It keeps its number
 /// and its lock until then.
-struct Leaving {
+struct RetiredStore {
     number: u32,
     claim: WeakClaim,
     /// Identity of the claim, which is known even after the claim was dropped.
     identity: u64,
-    wanted: ConfiguredStore,
+    configured: ConfiguredStore,
     closing: Closing,
     /// Whether it failed: then it must not be used again.
     lost: bool,
@@ -78,7 +78,7 @@ struct Leaving {
 /// The backing stores of the next configuration.
 pub(super) struct Prepared {
     /// Those of all namespaces, in order.
-    pub(super) next: Vec<Disk>,
+    pub(super) next: Vec<NamespaceStore>,
     /// Those to open.
     pub(super) fresh: Vec<(u32, Claim)>,
     /// The index of the namespace of each one to open.
@@ -89,28 +89,28 @@ pub(super) struct Prepared {
     pub(super) remarks: Vec<String>,
 }
 
-impl Disk {
+impl NamespaceStore {
     /// Its claim, if it is open.
     pub(super) fn claim(&self) -> Option<&Claim> {
-        match &self.held {
-            Held::Open(claim) => Some(claim),
-            Held::Lost(_) | Held::Waiting(_) => None,
+        match &self.state {
+            StoreState::Open(claim) => Some(claim),
+            StoreState::Faulted(_) | StoreState::Waiting(_) => None,
         }
     }
 
     /// The failure, if it failed.
-    pub(super) fn lost(&self) -> Option<&Lost> {
-        match &self.held {
-            Held::Open(_) | Held::Waiting(_) => None,
-            Held::Lost(lost) => Some(lost),
+    pub(super) fn failure(&self) -> Option<&FaultedStore> {
+        match &self.state {
+            StoreState::Open(_) | StoreState::Waiting(_) => None,
+            StoreState::Faulted(lost) => Some(lost),
         }
     }
 
     /// The reason and the last geometry, if it is not available yet.
-    pub(super) fn awaited(&self) -> Option<&Awaited> {
-        match &self.held {
-            Held::Open(_) | Held::Lost(_) => None,
-            Held::Waiting(awaited) => Some(awaited),
+    pub(super) fn waiting(&self) -> Option<&WaitingStore> {
+        match &self.state {
+            StoreState::Open(_) | StoreState::Faulted(_) => None,
+            StoreState::Waiting(awaited) => Some(awaited),
         }
     }
 
@@ -118,42 +118,42 @@ impl Disk {
     pub(super) fn served(&self) -> Served<'_> {
         Served {
             number: self.number,
-            geometry: match &self.held {
-                Held::Open(claim) => claim.geometry(),
-                Held::Lost(lost) => &lost.geometry,
-                Held::Waiting(awaited) => &awaited.geometry,
+            geometry: match &self.state {
+                StoreState::Open(claim) => claim.geometry(),
+                StoreState::Faulted(lost) => &lost.geometry,
+                StoreState::Waiting(awaited) => &awaited.geometry,
             },
-            state: match &self.held {
-                Held::Open(_) => NamespaceState::Ready,
-                Held::Lost(_) => NamespaceState::Faulted,
-                Held::Waiting(awaited) if awaited.is_known => NamespaceState::Absent,
-                Held::Waiting(_) => NamespaceState::Awaited,
+            state: match &self.state {
+                StoreState::Open(_) => NamespaceState::Ready,
+                StoreState::Faulted(_) => NamespaceState::Faulted,
+                StoreState::Waiting(awaited) if awaited.is_known => NamespaceState::Absent,
+                StoreState::Waiting(_) => NamespaceState::Awaited,
             },
         }
     }
 
     /// Whether it belongs to that namespace.
     pub(super) fn is_of(&self, nqn: &str, nsid: u32) -> bool {
-        self.wanted.nqn == nqn && self.wanted.nsid == nsid
+        self.configured.nqn == nqn && self.configured.nsid == nsid
     }
 
     /// Whether the claim is of the backing store that failed or was not available.
     fn was(&self, claim: &Claim) -> bool {
-        match &self.held {
-            Held::Open(_) => false,
-            Held::Lost(lost) => {
+        match &self.state {
+            StoreState::Open(_) => false,
+            StoreState::Faulted(lost) => {
                 let block_size = claim.geometry().block_size;
                 lost.storage == claim.storage() && lost.geometry.block_size == block_size
             }
-            Held::Waiting(awaited) => awaited.check(claim).is_ok(),
+            StoreState::Waiting(awaited) => awaited.check(claim).is_ok(),
         }
     }
 
     /// State of its namespace while it is not available, for messages.
     fn state_name(&self) -> &'static str {
-        match self.held {
-            Held::Waiting(_) => "waiting",
-            Held::Open(_) | Held::Lost(_) => "faulted",
+        match self.state {
+            StoreState::Waiting(_) => "waiting",
+            StoreState::Open(_) | StoreState::Faulted(_) => "faulted",
         }
     }
 
@@ -162,7 +162,7 @@ impl Disk {
     }
 }
 
-impl Awaited {
+impl WaitingStore {
     /// Checks that the claim has the block size that hosts know, which cannot change for them.
     ///
     /// # Errors
@@ -199,39 +199,41 @@ impl Pool {
         known: &Remembered,
     ) -> Result<Self, ConfigError> {
         let mut numbers = Numbers::default();
-        let wanted = config.wanted()?.into_iter().zip(present);
-        let disks = wanted.filter_map(|(wanted, claim)| {
-            let held = match claim {
-                Ok(claim) => Held::Open(claim),
-                Err(error) => Held::Waiting(known.awaited(&wanted, Waits::of(&error))),
+        let configured = config.configured_stores()?.into_iter().zip(present);
+        let stores = configured.filter_map(|(configured, claim)| {
+            let state = match claim {
+                Ok(claim) => StoreState::Open(claim),
+                Err(error) => {
+                    StoreState::Waiting(known.awaited(&configured, WaitReason::of(&error)))
+                }
             };
-            Some(Disk {
+            Some(NamespaceStore {
                 number: numbers.take()?,
-                held,
-                wanted,
+                state,
+                configured,
             })
         });
         Ok(Self {
-            disks: disks.collect(),
+            stores: stores.collect(),
             numbers,
-            leaving: Vec::new(),
+            retired: Vec::new(),
         })
     }
 
     /// The backing stores, in the order of the namespaces.
-    pub(super) fn disks(&self) -> &[Disk] {
-        &self.disks
+    pub(super) fn stores(&self) -> &[NamespaceStore] {
+        &self.stores
     }
 
     /// The open ones, with their numbers.
     pub(crate) fn claims(&self) -> Vec<(u32, Claim)> {
-        let all = self.disks.iter();
-        all.filter_map(Disk::number_and_claim).collect()
+        let all = self.stores.iter();
+        all.filter_map(NamespaceStore::number_and_claim).collect()
     }
 
     /// Their properties for the model, in order.
     pub(crate) fn served(&self) -> impl Iterator<Item = Served<'_>> {
-        self.disks.iter().map(Disk::served)
+        self.stores.iter().map(NamespaceStore::served)
     }
 
     /// A number for one more backing store.
@@ -240,26 +242,26 @@ impl Pool {
     }
 
     /// Whether a failed backing store is being closed.
-    pub(super) fn is_losing(&self) -> bool {
-        self.leaving.iter().any(|one| one.lost)
+    pub(super) fn is_closing_failed(&self) -> bool {
+        self.retired.iter().any(|one| one.lost)
     }
 
     /// Whether a backing store of that claim is being closed, with any size.
     pub(super) fn is_closing(&self, identity: u64) -> bool {
-        self.leaving.iter().any(|one| one.identity == identity)
+        self.retired.iter().any(|one| one.identity == identity)
     }
 
     /// Number of backing stores that are being closed.
     #[cfg(test)]
-    pub(super) fn leaving(&self) -> usize {
-        self.leaving.len()
+    pub(super) fn retired(&self) -> usize {
+        self.retired.len()
     }
 
     /// Releases backing stores that every reactor has closed by now.
     pub(super) fn collect(&mut self) {
         let numbers = &mut self.numbers;
-        self.leaving.retain_mut(|one| {
-            let closed = one.closing.is_over();
+        self.retired.retain_mut(|one| {
+            let closed = one.closing.is_complete();
             if closed {
                 numbers.free(one.number);
             }
@@ -270,8 +272,8 @@ impl Pool {
     /// Selects a backing store for each namespace of `config`: the one it has, or an open one for
     /// the same file; otherwise it is opened and locked.
     pub(super) fn prepare(&mut self, config: &Config) -> Result<Prepared, ConfigError> {
-        let wanted = config.wanted()?;
-        let mut kept = self.kept(&wanted);
+        let configured = config.configured_stores()?;
+        let mut kept = self.kept(&configured);
         let mut prepared = Prepared {
             next: Vec::new(),
             fresh: Vec::new(),
@@ -279,19 +281,20 @@ impl Pool {
             gone: Vec::new(),
             remarks: Vec::new(),
         };
-        for (at, wanted) in wanted.iter().enumerate() {
+        for (at, configured) in configured.iter().enumerate() {
             let kept = kept.get_mut(at).and_then(Option::take);
-            match self.find(config, at, wanted, kept, &mut prepared) {
-                Ok(disk) => prepared.next.push(disk),
+            match self.find(config, at, configured, kept, &mut prepared) {
+                Ok(store) => prepared.next.push(store),
                 Err(error) => {
                     self.release(&prepared.fresh);
                     return Err(error);
                 }
             }
         }
-        let stays = |disk: &&Disk| !prepared.next.iter().any(|one| one.number == disk.number);
-        let gone = self.disks.iter().filter(stays);
-        prepared.gone = gone.filter_map(Disk::number_and_claim).collect();
+        let stays =
+            |store: &&NamespaceStore| !prepared.next.iter().any(|one| one.number == store.number);
+        let gone = self.stores.iter().filter(stays);
+        prepared.gone = gone.filter_map(NamespaceStore::number_and_claim).collect();
         Ok(prepared)
     }
 
@@ -300,40 +303,40 @@ impl Pool {
         &mut self,
         config: &Config,
         at: usize,
-        wanted: &ConfiguredStore,
-        kept: Option<Disk>,
+        configured: &ConfiguredStore,
+        kept: Option<NamespaceStore>,
         prepared: &mut Prepared,
-    ) -> Result<Disk, ConfigError> {
+    ) -> Result<NamespaceStore, ConfigError> {
         let (claim, spec) = match kept {
             // A size that cannot be served does not prevent other changes.
-            Some(Disk {
+            Some(NamespaceStore {
                 number,
-                held: Held::Open(claim),
-                wanted: was,
+                state: StoreState::Open(claim),
+                configured: was,
             }) => match claim.resized() {
                 Ok(Some(resized)) => (resized, was.spec),
                 same => {
                     prepared.remarks.extend(same.err().map(|error| {
-                        let ConfiguredStore { nqn, nsid, .. } = wanted;
+                        let ConfiguredStore { nqn, nsid, .. } = configured;
                         format!("{nqn}: namespace {nsid} keeps its size: {error}")
                     }));
-                    return Ok(Disk {
+                    return Ok(NamespaceStore {
                         number,
-                        held: Held::Open(claim),
-                        wanted: wanted.with(was.spec),
+                        state: StoreState::Open(claim),
+                        configured: configured.with(was.spec),
                     });
                 }
             },
             _ => match (
-                self.take(config, at, wanted, &prepared.next),
-                self.lost(wanted),
+                self.take(config, at, configured, &prepared.next),
+                self.lost(configured),
             ) {
                 (Ok(taken), None) => taken,
                 (Ok(taken), Some(lost)) if lost.was(&taken.0) => taken,
                 // A backing store that is faulted already does not prevent other changes.
                 (broken, Some(lost)) => {
-                    let ConfiguredStore { nqn, nsid, .. } = wanted;
-                    let why = match (broken, lost.awaited()) {
+                    let ConfiguredStore { nqn, nsid, .. } = configured;
+                    let why = match (broken, lost.waiting()) {
                         (Err(error), _) => error.to_string(),
                         (Ok((claim, _)), Some(awaited)) => {
                             awaited.check(&claim).err().unwrap_or_default()
@@ -343,9 +346,9 @@ impl Pool {
                     let word = lost.state_name();
                     let remark = format!("{nqn}: namespace {nsid} is still {word}: {why}");
                     prepared.remarks.push(remark);
-                    let wanted = wanted.clone();
-                    return Ok(Disk {
-                        wanted,
+                    let configured = configured.clone();
+                    return Ok(NamespaceStore {
+                        configured,
                         ..lost.clone()
                     });
                 }
@@ -357,33 +360,37 @@ impl Pool {
         let number = number.ok_or_else(too_many)?;
         prepared.fresh.push((number, claim.clone()));
         prepared.places.insert(number, at);
-        Ok(Disk {
+        Ok(NamespaceStore {
             number,
-            held: Held::Open(claim),
-            wanted: wanted.with(spec),
+            state: StoreState::Open(claim),
+            configured: configured.with(spec),
         })
     }
 
     /// The backing store of that namespace, if its path is the same and it is not available.
-    fn lost(&self, wanted: &ConfiguredStore) -> Option<&Disk> {
-        let mut lost = self.disks.iter().filter(|disk| disk.claim().is_none());
-        lost.find(|disk| disk.is_of(&wanted.nqn, wanted.nsid) && disk.wanted.names(wanted))
+    fn lost(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
+        let mut lost = self.stores.iter().filter(|store| store.claim().is_none());
+        lost.find(|store| {
+            store.is_of(&configured.nqn, configured.nsid) && store.configured.names(configured)
+        })
     }
 
     /// The backing store of each namespace that is open already. First those that a namespace
     /// has, then files that change their namespace.
-    fn kept(&self, wanted: &[ConfiguredStore]) -> Vec<Option<Disk>> {
-        let open = self.disks.iter().filter(|disk| disk.claim().is_some());
+    fn kept(&self, configured: &[ConfiguredStore]) -> Vec<Option<NamespaceStore>> {
+        let open = self.stores.iter().filter(|store| store.claim().is_some());
         let mut there: Vec<_> = open.map(Some).collect();
-        let mut kept = vec![None; wanted.len()];
+        let mut kept = vec![None; configured.len()];
         for in_place in [true, false] {
-            for (wanted, kept) in wanted.iter().zip(&mut kept) {
-                let suits = |disk: &Disk| {
-                    let same = (&disk.wanted.nqn, disk.wanted.nsid) == (&wanted.nqn, wanted.nsid);
-                    disk.wanted.serves(wanted) && (same || (!in_place && is_file(&wanted.spec)))
+            for (configured, kept) in configured.iter().zip(&mut kept) {
+                let suits = |store: &NamespaceStore| {
+                    let same = (&store.configured.nqn, store.configured.nsid)
+                        == (&configured.nqn, configured.nsid);
+                    store.configured.serves(configured)
+                        && (same || (!in_place && is_file(&configured.spec)))
                 };
                 if kept.is_none()
-                    && let Some(found) = there.iter_mut().find(|disk| disk.is_some_and(suits))
+                    && let Some(found) = there.iter_mut().find(|store| store.is_some_and(suits))
                 {
                     *kept = found.take().cloned();
                 }
@@ -398,29 +405,30 @@ impl Pool {
         &self,
         config: &Config,
         at: usize,
-        wanted: &ConfiguredStore,
-        others: &[Disk],
+        configured: &ConfiguredStore,
+        others: &[NamespaceStore],
     ) -> Result<(Claim, Spec), ConfigError> {
-        let spec = &wanted.spec;
-        let names =
-            |disk: &&Disk| is_file(spec) && disk.claim().is_some() && disk.wanted.names(wanted);
-        let served = self.disks.iter().find(names);
-        if served.is_some_and(|disk| !disk.wanted.serves(wanted)) {
+        let spec = &configured.spec;
+        let names = |store: &&NamespaceStore| {
+            is_file(spec) && store.claim().is_some() && store.configured.names(configured)
+        };
+        let served = self.stores.iter().find(names);
+        if served.is_some_and(|store| !store.configured.serves(configured)) {
             let what = "it is served with another readonly, block_size or iopoll, which cannot \
                         change while it is served; remove the namespace, then add it again";
             return Err(config.path_error(at, what));
         }
         if is_file(spec) && served.or(others.iter().find(names)).is_none() {
-            let leaving = self.leaving.iter().filter(|one| !one.lost);
-            let mut leaving = leaving.filter(|one| one.wanted.serves(wanted));
-            let found = leaving.find_map(|one| Some((one.claim.upgrade()?, &one.wanted.spec)));
+            let retired = self.retired.iter().filter(|one| !one.lost);
+            let mut retired = retired.filter(|one| one.configured.serves(configured));
+            let found = retired.find_map(|one| Some((one.claim.upgrade()?, &one.configured.spec)));
             if let Some((claim, spec)) = found {
                 // It holds the file lock.
                 let claim = resized(config, at, &claim)?.unwrap_or(claim);
                 return Ok((claim, spec.clone()));
             }
         }
-        let claim = take(wanted);
+        let claim = take(configured);
         let claim = claim.map_err(|error| open_error(config, at, &error))?;
         Ok((claim, spec.clone()))
     }
@@ -433,36 +441,40 @@ impl Pool {
     }
 
     /// Serves namespaces from `next` from now on, and retires the others.
-    pub(super) fn commit(&mut self, next: Vec<Disk>, closing: BTreeMap<u32, Closing>) {
-        let old = std::mem::replace(&mut self.disks, next);
+    pub(super) fn commit(&mut self, next: Vec<NamespaceStore>, closing: BTreeMap<u32, Closing>) {
+        let old = std::mem::replace(&mut self.stores, next);
         // Reactors never had those that were not available.
-        for disk in old.iter().filter(|disk| disk.awaited().is_some()) {
-            if !self.disks.iter().any(|one| one.number == disk.number) {
-                self.numbers.free(disk.number);
+        for store in old.iter().filter(|store| store.waiting().is_some()) {
+            if !self.stores.iter().any(|one| one.number == store.number) {
+                self.numbers.free(store.number);
             }
         }
         self.retire(&old, closing);
     }
 
-    /// Keeps number and lock of those of `disks` that are being closed until they are closed.
-    pub(super) fn retire(&mut self, disks: &[Disk], closing: BTreeMap<u32, Closing>) {
+    /// Keeps number and lock of those of `stores` that are being closed until they are closed.
+    pub(super) fn retire(&mut self, stores: &[NamespaceStore], closing: BTreeMap<u32, Closing>) {
         for (number, closing) in closing {
-            let its = |disk: &&Disk| disk.number == number;
-            let claim = disks.iter().find(its).and_then(|disk| {
-                let claim = disk.claim()?;
-                Some((claim.downgrade(), claim.identity(), disk.wanted.clone()))
+            let its = |store: &&NamespaceStore| store.number == number;
+            let claim = stores.iter().find(its).and_then(|store| {
+                let claim = store.claim()?;
+                Some((
+                    claim.downgrade(),
+                    claim.identity(),
+                    store.configured.clone(),
+                ))
             });
-            if let Some((claim, identity, wanted)) = claim {
+            if let Some((claim, identity, configured)) = claim {
                 let lost = self
-                    .disks
+                    .stores
                     .iter()
                     .filter(its)
-                    .any(|disk| disk.lost().is_some());
-                self.leaving.push(Leaving {
+                    .any(|store| store.failure().is_some());
+                self.retired.push(RetiredStore {
                     number,
                     claim,
                     identity,
-                    wanted,
+                    configured,
                     closing,
                     lost,
                 });

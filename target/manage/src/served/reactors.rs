@@ -47,7 +47,7 @@ pub(crate) struct Closing {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
     #[error("{1}")]
-    Disk(u32, OpenError),
+    Store(u32, OpenError),
     #[error(
         "a reactor did not respond within {} s; see the log for what it waits for",
         .0.as_secs()
@@ -98,8 +98,8 @@ impl Reactors {
         made: &mut Vec<ProviderGroup>,
     ) -> Result<(), ConfigError> {
         let running = self.providers.names();
-        for part in port.parts.clone() {
-            let name = part.provider;
+        for provider in port.providers.clone() {
+            let name = provider.name;
             if running.contains(&name) || made.iter().any(|member| member.name == name) {
                 continue;
             }
@@ -108,8 +108,8 @@ impl Reactors {
                     member.check_limits(config)?;
                     made.push(member);
                 }
-                Err(why) if part.optional => {
-                    port.parts.retain(|part| part.provider != name);
+                Err(why) if provider.optional => {
+                    port.providers.retain(|provider| provider.name != name);
                     let (address, others) = (port.address, port.provider_names());
                     tracing::warn!("port {address}: served by {others} without {name}: {why}");
                 }
@@ -186,16 +186,16 @@ impl Reactors {
     /// Has every reactor stop listening on the port and close its connections. Returns the
     /// controllers that were deleted.
     pub(super) fn unlisten(&self, port: &Port) -> Vec<Disconnected> {
-        let has = |name: ProviderName| port.parts.iter().any(|it| it.provider == name);
+        let has = |name: ProviderName| port.providers.iter().any(|it| it.name == name);
         let its = self.numbered().filter(|(_, name)| has(*name));
         let remotes = its.flat_map(|(provider, _)| self.remotes(provider));
-        let answers: Vec<_> = remotes
+        let replies: Vec<_> = remotes
             .map(|remote| remote.send_unlisten(port.address))
             .collect();
-        let heard = answers
+        let received = replies
             .iter()
-            .filter_map(|answer| answer.recv_timeout(self.timeout).ok());
-        heard.flatten().collect()
+            .filter_map(|reply| reply.recv_timeout(self.timeout).ok());
+        received.flatten().collect()
     }
 
     fn remotes(&self, provider: usize) -> impl Iterator<Item = Remote<'_>> {
@@ -209,27 +209,27 @@ impl Reactors {
 
     /// Opens backing stores on every reactor. If that fails, some reactors may have them open: the
     /// caller must close them.
-    pub(super) fn open(&self, disks: &[(u32, Claim)]) -> Result<(), Failed> {
-        if disks.is_empty() {
+    pub(super) fn open(&self, stores: &[(u32, Claim)]) -> Result<(), Failed> {
+        if stores.is_empty() {
             return Ok(());
         }
-        let answers: Vec<_> = self
+        let replies: Vec<_> = self
             .mailboxes
             .iter()
             .map(|mailbox| {
-                let (answer, receiver) = channel();
-                let disks = disks.to_vec();
-                mailbox.order(Order::Open { disks, answer });
+                let (reply, receiver) = channel();
+                let stores = stores.to_vec();
+                mailbox.order(Order::Open { stores, reply });
                 receiver
             })
             .collect();
         let until = Instant::now() + self.timeout;
         let mut result = Ok(());
-        for receiver in answers {
+        for receiver in replies {
             let left = until.saturating_duration_since(Instant::now());
             match receiver.recv_timeout(left) {
                 Ok(Ok(())) => {}
-                Ok(Err((disk, error))) => result = Err(Failed::Disk(disk, error)),
+                Ok(Err((store, error))) => result = Err(Failed::Store(store, error)),
                 Err(RecvTimeoutError::Timeout) => result = Err(Failed::Silent(self.timeout)),
                 Err(RecvTimeoutError::Disconnected) => result = Err(Failed::Ended),
             }
@@ -238,16 +238,16 @@ impl Reactors {
     }
 
     /// Has every reactor close backing stores when no command uses them.
-    pub(super) fn close(&self, disks: &[(u32, Claim)]) -> BTreeMap<u32, Closing> {
-        let closing = disks.iter().map(|disk| (disk.0, self.close_one(disk)));
+    pub(super) fn close(&self, stores: &[(u32, Claim)]) -> BTreeMap<u32, Closing> {
+        let closing = stores.iter().map(|store| (store.0, self.close_one(store)));
         closing.collect()
     }
 
-    fn close_one(&self, disk: &(u32, Claim)) -> Closing {
+    fn close_one(&self, store: &(u32, Claim)) -> Closing {
         let waits = self.mailboxes.iter().map(|mailbox| {
-            let (answer, receiver) = channel();
-            let disks = vec![disk.clone()];
-            mailbox.order(Order::Close { disks, answer });
+            let (reply, receiver) = channel();
+            let stores = vec![store.clone()];
+            mailbox.order(Order::Close { stores, reply });
             receiver
         });
         Closing {
@@ -268,11 +268,11 @@ impl Reactors {
 
 impl Remote<'_> {
     fn send_unlisten(&self, address: Address) -> Receiver<Vec<Disconnected>> {
-        let (answer, receiver) = channel();
+        let (reply, receiver) = channel();
         self.mailbox.order(Order::Unlisten {
             provider: self.provider,
             address,
-            answer,
+            reply,
         });
         receiver
     }
@@ -309,7 +309,7 @@ impl Listens for Remote<'_> {
 
 impl Closing {
     /// Whether every reactor has closed it.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_complete(&mut self) -> bool {
         self.waits
             .retain(|receiver| matches!(receiver.try_recv(), Err(TryRecvError::Empty)));
         self.waits.is_empty()
@@ -320,8 +320,8 @@ impl Failed {
     /// The error for the configuration; `places` has the index of the namespace of each backing
     /// store.
     pub(super) fn of(self, config: &Config, places: &BTreeMap<u32, usize>) -> ApplyError {
-        if let Self::Disk(disk, error) = &self
-            && let Some(at) = places.get(disk)
+        if let Self::Store(store, error) = &self
+            && let Some(at) = places.get(store)
         {
             return open_error(config, *at, error).into();
         }

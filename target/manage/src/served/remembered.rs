@@ -11,9 +11,9 @@ use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
 use super::Manager;
-use super::pool::{Awaited, Disk};
-use crate::waits::Waits;
-use nvmeof_atomic_file::{Readers, replace, with_ending};
+use super::pool::{NamespaceStore, WaitingStore};
+use crate::waits::WaitReason;
+use nvmeof_atomic_file::{ReadAccess, replace, with_ending};
 use nvmeof_target_config::ConfiguredStore;
 
 /// The format of the file.
@@ -69,20 +69,20 @@ impl Remembered {
     }
 
     /// The missing backing store of a namespace, as hosts know it.
-    pub(super) fn awaited(&self, wanted: &ConfiguredStore, waits: Waits) -> Awaited {
+    pub(super) fn awaited(&self, configured: &ConfiguredStore, waits: WaitReason) -> WaitingStore {
         let contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         let known = contents
             .as_ref()
-            .and_then(|contents| contents.entry(wanted));
-        let placeholder = wanted.block_size.unwrap_or(BlockSize::B512);
+            .and_then(|contents| contents.entry(configured));
+        let placeholder = configured.block_size.unwrap_or(BlockSize::B512);
         let (size, block_size) = known.unwrap_or((placeholder.bytes().into(), placeholder));
-        Awaited {
+        WaitingStore {
             geometry: Geometry {
                 size,
                 block_size,
                 hints: Hints::default(),
                 buffer_alignment: 1,
-                readonly: wanted.spec.readonly(),
+                readonly: configured.spec.readonly(),
                 deallocate_zeroes: false,
                 volatile_write_cache: true,
                 direct: false,
@@ -95,18 +95,18 @@ impl Remembered {
     }
 
     /// Saves the sizes of these backing stores.
-    fn keep(&self, disks: &[Disk]) {
+    fn keep(&self, stores: &[NamespaceStore]) {
         let Some(path) = &self.path else {
             return;
         };
-        let next = Contents::of(disks);
+        let next = Contents::of(stores);
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         if contents.as_ref() == Some(&next) {
             return;
         }
         let written = serde_json::to_vec_pretty(&next)
             .map_err(std::io::Error::from)
-            .and_then(|bytes| replace(path, &bytes, Readers::Owner));
+            .and_then(|bytes| replace(path, &bytes, ReadAccess::Owner));
         match written {
             Ok(()) => *contents = Some(next),
             Err(error) => tracing::warn!(
@@ -120,7 +120,7 @@ impl Remembered {
 impl Manager {
     /// Saves the current sizes of the namespaces for the next start.
     pub(crate) fn remember(&self) {
-        self.remembered.keep(&self.snapshot().disks);
+        self.remembered.keep(&self.snapshot().stores);
     }
 }
 
@@ -148,47 +148,54 @@ impl Contents {
     }
 
     /// The sizes of files and devices that are served, or that were served and wait now.
-    fn of(disks: &[Disk]) -> Self {
+    fn of(stores: &[NamespaceStore]) -> Self {
         let mut contents = Self::default();
-        for disk in disks {
-            let unknown = disk.awaited().is_some_and(|awaited| !awaited.is_known);
-            if unknown || !matches!(disk.wanted.spec, Spec::File { .. }) {
+        for store in stores {
+            let unknown = store.waiting().is_some_and(|awaited| !awaited.is_known);
+            if unknown || !matches!(store.configured.spec, Spec::File { .. }) {
                 continue;
             }
-            let geometry = disk.served().geometry;
+            let geometry = store.served().geometry;
             let entry = Entry {
-                path: path_of(&disk.wanted),
+                path: path_of(&store.configured),
                 bytes: geometry.size,
                 block_size: geometry.block_size.bytes(),
             };
-            let of_subsystem = contents.namespaces.entry(disk.wanted.nqn.clone());
-            of_subsystem.or_default().insert(disk.wanted.nsid, entry);
+            let of_subsystem = contents.namespaces.entry(store.configured.nqn.clone());
+            of_subsystem
+                .or_default()
+                .insert(store.configured.nsid, entry);
         }
         contents
     }
 
     /// Size and block size of a namespace, if they can be and are of the same path.
-    fn entry(&self, wanted: &ConfiguredStore) -> Option<(u64, BlockSize)> {
-        let entry = self.namespaces.get(&wanted.nqn)?.get(&wanted.nsid)?;
+    fn entry(&self, configured: &ConfiguredStore) -> Option<(u64, BlockSize)> {
+        let entry = self
+            .namespaces
+            .get(&configured.nqn)?
+            .get(&configured.nsid)?;
         let block_size = BlockSize::from_bytes(entry.block_size)?;
         let is_possible = entry.bytes > 0
             && i64::try_from(entry.bytes).is_ok()
             && entry.bytes.is_multiple_of(block_size.bytes().into())
-            && wanted.block_size.is_none_or(|wanted| wanted == block_size)
-            && entry.path == path_of(wanted);
+            && configured
+                .block_size
+                .is_none_or(|configured| configured == block_size)
+            && entry.path == path_of(configured);
         is_possible.then_some((entry.bytes, block_size))
     }
 }
 
-fn path_of(wanted: &ConfiguredStore) -> String {
-    wanted.spec.to_string()
+fn path_of(configured: &ConfiguredStore) -> String {
+    configured.spec.to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wanted(path: &str, block_size: Option<BlockSize>) -> ConfiguredStore {
+    fn configured(path: &str, block_size: Option<BlockSize>) -> ConfiguredStore {
         ConfiguredStore {
             nqn: "nqn.2026-11.org.example:disk".into(),
             nsid: 1,
@@ -213,16 +220,17 @@ mod tests {
 
     #[test]
     fn namespace_is_known_by_path_and_valid_size() {
-        let known =
-            |contents: &Contents, wanted: &ConfiguredStore| contents.entry(wanted).is_some();
-        let disk = wanted("/srv/disk", None);
-        assert!(known(&contents("/srv/disk", 4096, 512), &disk));
-        assert!(!known(&contents("/srv/other", 4096, 512), &disk));
+        let known = |contents: &Contents, configured: &ConfiguredStore| {
+            contents.entry(configured).is_some()
+        };
+        let store = configured("/srv/disk", None);
+        assert!(known(&contents("/srv/disk", 4096, 512), &store));
+        assert!(!known(&contents("/srv/other", 4096, 512), &store));
         for (bytes, block_size) in [(0, 512), (1000, 512), (4096, 100), (1 << 63, 512)] {
             let kept = contents("/srv/disk", bytes, block_size);
-            assert!(!known(&kept, &disk), "{bytes} {block_size}");
+            assert!(!known(&kept, &store), "{bytes} {block_size}");
         }
-        let other = wanted("/srv/disk", Some(BlockSize::B4096));
+        let other = configured("/srv/disk", Some(BlockSize::B4096));
         assert!(!known(&contents("/srv/disk", 4096, 512), &other));
     }
 

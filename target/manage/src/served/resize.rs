@@ -13,12 +13,12 @@ use nvmeof_backend::{Claim, ResizeError, Spec};
 use nvmeof_target_core::Applied;
 
 use super::faults::{faulted, revision};
-use super::pool::Held;
+use super::pool::StoreState;
 use super::{ApplyError, Manager, Report, State};
 
 /// A request to resize a namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct NewSize<'a> {
+pub struct ResizeRequest<'a> {
     /// NQN of the subsystem.
     pub nqn: &'a str,
     /// NSID of the namespace.
@@ -31,13 +31,13 @@ pub struct NewSize<'a> {
 
 /// Why a namespace was not resized.
 #[derive(Debug, thiserror::Error)]
-pub enum NotResized {
+pub enum ResizeNamespaceError {
     /// Not possible in the present state.
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// An invalid request: a key, and the error.
     #[error("{0}: {1}")]
-    Unfit(&'static str, String),
+    Invalid(&'static str, String),
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -46,34 +46,38 @@ impl Manager {
     /// Resizes the file if a size is given, and adopts the size of the file or device.
     ///
     /// # Errors
-    /// [`NotResized`]; then the namespace did not change. A file that was extended may stay so.
-    pub fn resize_one(&self, wanted: NewSize<'_>) -> Result<Report, NotResized> {
+    /// [`ResizeNamespaceError`]; then the namespace did not change. A file that was extended
+    /// may stay so.
+    pub fn resize_namespace(
+        &self,
+        request: ResizeRequest<'_>,
+    ) -> Result<Report, ResizeNamespaceError> {
         let mut state = self.settled();
         state.drained.check()?;
-        let (at, claim) = state.resizable(wanted)?;
-        let Some(size) = wanted.size else {
-            let resized = claim.resized().map_err(|error| wanted.refused(&error))?;
+        let (at, claim) = state.resizable(request)?;
+        let Some(size) = request.size else {
+            let resized = claim.resized().map_err(|error| request.refused(&error))?;
             let Some(resized) = resized else {
                 return Ok(Report::default());
             };
-            return Ok(self.swap(&mut state, at, &resized, wanted)?.into());
+            return Ok(self.swap(&mut state, at, &resized, request)?.into());
         };
-        self.may_be_changed(&state, at, &claim, wanted)?;
-        let before = claim.file_len().map_err(|error| unfit(&error))?;
+        self.may_be_changed(&state, at, &claim, request)?;
+        let before = claim.file_len().map_err(|error| invalid(&error))?;
         if size < before {
-            wanted.check_shrink(size, before)?;
-            return Ok(self.shrink(&mut state, at, &claim, size, wanted)?);
+            request.check_shrink(size, before)?;
+            return Ok(self.shrink(&mut state, at, &claim, size, request)?);
         }
         if size > before {
             let grown = claim.set_file_len(size);
-            grown.map_err(|error| wanted.refused(&error))?;
+            grown.map_err(|error| request.refused(&error))?;
         }
         if claim.geometry().size == size {
             return Ok(Report::default());
         }
         let grown = claim.with_size(size);
-        let grown = grown.map_err(|error| wanted.refused(&error))?;
-        Ok(self.swap(&mut state, at, &grown, wanted)?.into())
+        let grown = grown.map_err(|error| request.refused(&error))?;
+        Ok(self.swap(&mut state, at, &grown, request)?.into())
     }
 
     /// Checks that the file of a namespace can be resized.
@@ -82,20 +86,20 @@ impl Manager {
         state: &State,
         at: usize,
         claim: &Claim,
-        wanted: NewSize<'_>,
+        request: ResizeRequest<'_>,
     ) -> Result<(), ApplyError> {
         let model = self.target.model();
         let mut subsystems = model.subsystems().iter();
-        let its = subsystems.find(|one| one.nqn.as_str() == wanted.nqn);
-        let namespace = its.and_then(|one| one.namespace(wanted.nsid));
+        let its = subsystems.find(|one| one.nqn.as_str() == request.nqn);
+        let namespace = its.and_then(|one| one.namespace(request.nsid));
         if namespace.is_some_and(|one| one.readonly) {
-            return Err(wanted.refused(
+            return Err(request.refused(
                 &"it is read-only, so its file cannot be resized; resize the file by other \
                   means, then repeat the command without a size",
             ));
         }
-        let disk = state.pool.disks().get(at);
-        if let Some(Spec::File { path, .. }) = disk.map(|disk| &disk.wanted.spec) {
+        let store = state.pool.stores().get(at);
+        if let Some(Spec::File { path, .. }) = store.map(|store| &store.configured.spec) {
             let remedy = "the file that is served is unchanged; rename it back, or save its \
                           data, then remove the namespace and add it again to serve the new file";
             let named = match claim.is_at(path) {
@@ -106,7 +110,7 @@ impl Manager {
                 )),
                 Err(error) => Err(format!("{}: {error}; {remedy}", path.display())),
             };
-            return named.map_err(|what| wanted.refused(&what));
+            return named.map_err(|what| request.refused(&what));
         }
         Ok(())
     }
@@ -118,11 +122,11 @@ impl Manager {
         at: usize,
         claim: &Claim,
         size: u64,
-        wanted: NewSize<'_>,
+        request: ResizeRequest<'_>,
     ) -> Result<Report, ApplyError> {
         let smaller = claim.with_size(size);
-        let smaller = smaller.map_err(|error| wanted.refused(&error))?;
-        let mut report = Report::from(self.swap(state, at, &smaller, wanted)?);
+        let smaller = smaller.map_err(|error| request.refused(&error))?;
+        let mut report = Report::from(self.swap(state, at, &smaller, request)?);
         let cut = if self.wait_closed(state, claim.identity()) {
             smaller
                 .set_file_len(size)
@@ -139,15 +143,15 @@ impl Manager {
         match smaller.resized() {
             // The file was not truncated: the namespace gets the size of the file again.
             Ok(Some(back)) => {
-                let _ = self.swap(state, at, &back, wanted)?;
-                Err(wanted.refused(&format!("{why}; the file was not truncated")))
+                let _ = self.swap(state, at, &back, request)?;
+                Err(request.refused(&format!("{why}; the file was not truncated")))
             }
             // The file was truncated, but may have the old size after a crash.
             Ok(None) => {
                 report.remarks.push(why);
                 Ok(report)
             }
-            Err(error) => Err(wanted.refused(&format!("{why}; {error}"))),
+            Err(error) => Err(request.refused(&format!("{why}; {error}"))),
         }
     }
 
@@ -173,53 +177,55 @@ impl Manager {
         state: &mut State,
         at: usize,
         claim: &Claim,
-        wanted: NewSize<'_>,
+        request: ResizeRequest<'_>,
     ) -> Result<Applied, ApplyError> {
         let number = state.pool.number();
-        let number = number.ok_or_else(|| wanted.refused(&"too many backing stores are open"))?;
-        let mut next = state.pool.disks().to_vec();
+        let number = number.ok_or_else(|| request.refused(&"too many backing stores are open"))?;
+        let mut next = state.pool.stores().to_vec();
         let (mut old, mut revisions) = (Vec::new(), Vec::new());
-        if let Some(disk) = next.get_mut(at) {
-            old.extend(disk.claim().cloned().map(|was| (disk.number, was)));
-            disk.number = number;
-            disk.held = Held::Open(claim.clone());
-            revisions.extend(revision(disk));
+        if let Some(store) = next.get_mut(at) {
+            old.extend(store.claim().cloned().map(|was| (store.number, was)));
+            store.number = number;
+            store.state = StoreState::Open(claim.clone());
+            revisions.extend(revision(store));
         }
         let fresh = [(number, claim.clone())];
         let applied = self.replace(state, next, &fresh, &old, &revisions);
-        applied.map_err(|failed| wanted.refused(&failed))
+        applied.map_err(|failed| request.refused(&failed))
     }
 }
 
 impl State {
     /// Index and claim of the backing store of the namespace, which must be open.
-    fn resizable(&self, wanted: NewSize<'_>) -> Result<(usize, Claim), ApplyError> {
-        let disks = self.pool.disks();
-        let its = disks
+    fn resizable(&self, request: ResizeRequest<'_>) -> Result<(usize, Claim), ApplyError> {
+        let stores = self.pool.stores();
+        let its = stores
             .iter()
-            .position(|disk| disk.is_of(wanted.nqn, wanted.nsid));
-        let Some((at, disk)) = its.and_then(|at| Some((at, disks.get(at)?))) else {
-            return Err(wanted.refused(&"it is disabled, so its file is not open; enable it first"));
+            .position(|store| store.is_of(request.nqn, request.nsid));
+        let Some((at, store)) = its.and_then(|at| Some((at, stores.get(at)?))) else {
+            return Err(
+                request.refused(&"it is disabled, so its file is not open; enable it first")
+            );
         };
-        match disk.claim() {
+        match store.claim() {
             Some(claim) => Ok((at, claim.clone())),
             None => {
-                let faulted = faulted(disk).map(|one| one.to_string());
-                let awaited = || disk.awaited().map(|one| one.waits.why.clone());
+                let faulted = faulted(store).map(|one| one.to_string());
+                let awaited = || store.waiting().map(|one| one.waits.why.clone());
                 let why = faulted.or_else(awaited).unwrap_or_default();
-                Err(wanted.refused(&why))
+                Err(request.refused(&why))
             }
         }
     }
 }
 
-impl NewSize<'_> {
+impl ResizeRequest<'_> {
     fn refused(&self, why: &dyn std::fmt::Display) -> ApplyError {
         let Self { nqn, nsid, .. } = self;
         ApplyError::Refused(format!("namespace {nsid} of {nqn}: {why}"))
     }
 
-    fn check_shrink(&self, size: u64, before: u64) -> Result<(), NotResized> {
+    fn check_shrink(&self, size: u64, before: u64) -> Result<(), ResizeNamespaceError> {
         if self.shrink {
             return Ok(());
         }
@@ -227,11 +233,11 @@ impl NewSize<'_> {
             "{size} is less than the {before} bytes of the file, and data beyond it would be \
              lost; give {before} or more, or --shrink to truncate the file"
         );
-        Err(NotResized::Unfit("size", what))
+        Err(ResizeNamespaceError::Invalid("size", what))
     }
 }
 
 /// The error for a backing store that cannot be resized.
-fn unfit(error: &ResizeError) -> NotResized {
-    NotResized::Unfit("path", error.to_string())
+fn invalid(error: &ResizeError) -> ResizeNamespaceError {
+    ResizeNamespaceError::Invalid("path", error.to_string())
 }

@@ -5,6 +5,7 @@ use nvmeof_target_core::{Disconnected, PortSpec};
 
 use super::reactors::Reactors;
 use crate::ports::{self, Port, ProviderGroup};
+use nvmeof_target_address::port_address;
 use nvmeof_target_config::{Choice, Config, ConfigError};
 
 /// The ports of the configuration, in its order.
@@ -85,7 +86,10 @@ impl ServedPorts {
                     served_port.port = port.clone();
                     listening.push(port);
                 }
-                (Err(error), Some(waits)) => waits.still(error.what()),
+                (Err(error), Some(waits)) => {
+                    let address = port_address(served_port.port.address);
+                    waits.still(&format_args!("port {address}"), error.what());
+                }
                 (Err(_), None) => {}
             }
         }

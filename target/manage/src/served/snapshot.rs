@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::State;
 use super::drain::Drained;
-use super::pool::Disk;
+use super::pool::NamespaceStore;
 use crate::ports::Port;
 
 /// The state as it was after the last change.
@@ -15,7 +15,7 @@ pub(super) struct Snapshot {
     pub(super) ports: Vec<Port>,
     /// Ports that wait.
     pub(super) awaited_ports: Vec<Port>,
-    pub(super) disks: Vec<Disk>,
+    pub(super) stores: Vec<NamespaceStore>,
     pub(super) drained: Drained,
 }
 
@@ -64,7 +64,7 @@ impl State {
                 .filter(|port| port.waits.is_some())
                 .cloned()
                 .collect(),
-            disks: self.pool.disks().to_vec(),
+            stores: self.pool.stores().to_vec(),
             drained: self.drained.clone(),
         }
     }

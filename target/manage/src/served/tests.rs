@@ -239,18 +239,18 @@ fn extended_file_extends_namespace() {
 #[test]
 fn namespace_becomes_read_only_and_writable_without_reopening() {
     let daemon = Daemon::start(&[(1, "ram:1M")]);
-    let disk = || {
+    let store = || {
         let model = daemon.manager.target.model();
         let one = &model.subsystems()[0].namespaces()[0];
-        (one.disk, one.readonly)
+        (one.store, one.readonly)
     };
     let good = text(&[(1, "ram:1M")]);
     let readonly = parse(&format!("{good}readonly = true\n"));
-    assert_eq!(disk(), (0, false));
+    assert_eq!(store(), (0, false));
     let _ = daemon.manager.apply(&readonly).unwrap();
-    assert_eq!(disk(), (0, true));
+    assert_eq!(store(), (0, true));
     let _ = daemon.manager.apply(&parse(&good)).unwrap();
-    assert_eq!(disk(), (0, false));
+    assert_eq!(store(), (0, false));
 }
 
 #[test]
@@ -273,12 +273,12 @@ fn concurrent_documents_leave_no_stale_backing_store() {
     let mut state = daemon.manager.lock();
     for _ in 0..6000 {
         state.pool.collect();
-        if state.pool.leaving() == 0 {
+        if state.pool.retired() == 0 {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{} disks are still open", state.pool.leaving());
+    panic!("{} backing stores are still open", state.pool.retired());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{MutexGuard, PoisonError};
 use nvmeof_backend::Spec;
 
 use super::Manager;
-use super::pool::Disk;
+use super::pool::NamespaceStore;
 
 type Unlinked = BTreeMap<u32, String>;
 
@@ -16,26 +16,26 @@ impl Manager {
     /// Checks that the path of each served file still names that file, and warns once for each
     /// that it does not. Returns whether anything changed.
     pub(super) fn check_names(&self) -> bool {
-        let disks = self.snapshot().disks;
+        let stores = self.snapshot().stores;
         let mut changed = false;
-        for disk in &disks {
-            let why = unlinked(disk);
+        for store in &stores {
+            let why = unlinked(store);
             let mut known = self.known_unlinked();
-            match (why, known.contains_key(&disk.number)) {
+            match (why, known.contains_key(&store.number)) {
                 (Some(why), false) => {
-                    let (subsystem, nsid) = (&disk.wanted.nqn, disk.wanted.nsid);
+                    let (subsystem, nsid) = (&store.configured.nqn, store.configured.nsid);
                     tracing::warn!(%subsystem, nsid, "namespace {nsid} of {subsystem}: {why}");
-                    known.insert(disk.number, why);
+                    known.insert(store.number, why);
                     changed = true;
                 }
                 (None, true) => {
-                    known.remove(&disk.number);
+                    known.remove(&store.number);
                     changed = true;
                 }
                 _ => {}
             }
         }
-        let is_there = |number: &u32| disks.iter().any(|disk| disk.number == *number);
+        let is_there = |number: &u32| stores.iter().any(|store| store.number == *number);
         self.known_unlinked().retain(|number, _| is_there(number));
         changed
     }
@@ -43,11 +43,11 @@ impl Manager {
     /// The warnings about files that lost their names, by subsystem NQN and NSID.
     pub fn unlinked(&self) -> BTreeMap<(String, u32), String> {
         let (snapshot, known) = (self.snapshot(), self.known_unlinked());
-        let named = |disk: &Disk| {
-            let what = known.get(&disk.number)?.clone();
-            Some(((disk.wanted.nqn.clone(), disk.wanted.nsid), what))
+        let named = |store: &NamespaceStore| {
+            let what = known.get(&store.number)?.clone();
+            Some(((store.configured.nqn.clone(), store.configured.nsid), what))
         };
-        snapshot.disks.iter().filter_map(named).collect()
+        snapshot.stores.iter().filter_map(named).collect()
     }
 
     fn known_unlinked(&self) -> MutexGuard<'_, Unlinked> {
@@ -57,8 +57,8 @@ impl Manager {
 }
 
 /// The warning about a file that lost its name.
-fn unlinked(disk: &Disk) -> Option<String> {
-    let (claim, Spec::File { path, .. }) = (disk.claim()?, &disk.wanted.spec) else {
+fn unlinked(store: &NamespaceStore) -> Option<String> {
+    let (claim, Spec::File { path, .. }) = (store.claim()?, &store.configured.spec) else {
         return None;
     };
     let what = match claim.is_at(path) {

@@ -17,17 +17,17 @@ use nvmeof_backend::{Claim, OpenError, Spec};
 use nvmeof_rdma::Address;
 
 use super::drain::Drained;
-use super::pool::{Disk, Held};
+use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
 use crate::open::{self, open_error};
 use crate::ports::Port;
-use crate::waits::Waits;
+use crate::waits::WaitReason;
 use nvmeof_target_address::port_address;
 use nvmeof_target_config::ConfigError;
 
 /// An object that waits. Displays as a name that does not change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Awaits {
+pub enum WaitingObject {
     /// The backing store of a namespace.
     Namespace {
         /// NQN of the subsystem.
@@ -45,17 +45,17 @@ pub enum Awaits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The object.
-    pub what: Awaits,
+    pub what: WaitingObject,
     /// The file or folder whose changes trigger a retry, if any.
     pub path: Option<PathBuf>,
     /// Why it is not served, and since when.
-    pub waits: Waits,
+    pub waits: WaitReason,
 }
 
 /// Listeners outside of the manager, and why they wait.
-pub(super) type Listeners = BTreeMap<&'static str, Waits>;
+pub(super) type Listeners = BTreeMap<&'static str, WaitReason>;
 
-impl Awaits {
+impl WaitingObject {
     /// Kind of the object, as a word.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -66,10 +66,10 @@ impl Awaits {
         }
     }
 
-    fn of_disk(disk: &Disk) -> Self {
+    fn of_store(store: &NamespaceStore) -> Self {
         Self::Namespace {
-            nqn: disk.wanted.nqn.clone(),
-            nsid: disk.wanted.nsid,
+            nqn: store.configured.nqn.clone(),
+            nsid: store.configured.nsid,
         }
     }
 
@@ -83,19 +83,19 @@ impl Manager {
     #[must_use]
     pub fn waiting(&self) -> Vec<Waiting> {
         let snapshot = self.snapshot();
-        let disks = snapshot.disks.iter().filter_map(|disk| {
+        let stores = snapshot.stores.iter().filter_map(|store| {
             Some(Waiting {
-                what: Awaits::of_disk(disk),
-                path: match &disk.wanted.spec {
+                what: WaitingObject::of_store(store),
+                path: match &store.configured.spec {
                     Spec::File { path, .. } => Some(path.clone()),
                     Spec::Ram { .. } | Spec::Null { .. } => None,
                 },
-                waits: disk.awaited()?.waits.clone(),
+                waits: store.waiting()?.waits.clone(),
             })
         });
         let ports = snapshot.awaited_ports.iter().filter_map(|port| {
             Some(Waiting {
-                what: Awaits::of_port(port),
+                what: WaitingObject::of_port(port),
                 // The folder changes when a socket in it is created or removed.
                 path: match port.address {
                     Address::Unix(path) => path.as_path().parent().map(Path::to_path_buf),
@@ -106,19 +106,19 @@ impl Manager {
         });
         let listeners = self.listeners();
         let listeners = listeners.iter().map(|(key, waits)| Waiting {
-            what: Awaits::Listener(key),
+            what: WaitingObject::Listener(key),
             path: None,
             waits: waits.clone(),
         });
-        disks.chain(ports).chain(listeners).collect()
+        stores.chain(ports).chain(listeners).collect()
     }
 
     /// Records that the listener with that key waits, or does not wait any more.
     pub fn listener_waits(&self, key: &'static str, error: Option<&ConfigError>) {
         let mut listeners = self.listeners();
         match (error, listeners.get_mut(key)) {
-            (Some(error), Some(waits)) => waits.still(error.what()),
-            (Some(error), None) => drop(listeners.insert(key, Waits::of(error))),
+            (Some(error), Some(waits)) => waits.still(&WaitingObject::Listener(key), error.what()),
+            (Some(error), None) => drop(listeners.insert(key, WaitReason::of(error))),
             (None, _) => drop(listeners.remove(key)),
         }
     }
@@ -131,15 +131,17 @@ impl Manager {
     }
 
     /// Retries the waiting objects that are `due`. Returns whether any of them is served now.
-    pub fn retry(&self, due: impl Fn(&Awaits) -> bool) -> bool {
-        let is_due = |disk: &&Disk| disk.awaited().is_some() && due(&Awaits::of_disk(disk));
+    pub fn retry(&self, due: impl Fn(&WaitingObject) -> bool) -> bool {
+        let is_due = |store: &&NamespaceStore| {
+            store.waiting().is_some() && due(&WaitingObject::of_store(store))
+        };
         // Without the lock: opening may be slow.
-        let tried: Vec<(Disk, Result<Claim, Untaken>)> = self
+        let tried: Vec<(NamespaceStore, Result<Claim, NotServed>)> = self
             .snapshot()
-            .disks
+            .stores
             .iter()
             .filter(is_due)
-            .map(|disk| (disk.clone(), disk.try_claim()))
+            .map(|store| (store.clone(), store.try_claim()))
             .collect();
         let served = self.settle(&mut self.lock(), tried, &due);
         for what in &served {
@@ -156,32 +158,37 @@ impl Manager {
     fn settle(
         &self,
         state: &mut State,
-        tried: Vec<(Disk, Result<Claim, Untaken>)>,
-        due: impl Fn(&Awaits) -> bool,
-    ) -> Vec<Awaits> {
+        tried: Vec<(NamespaceStore, Result<Claim, NotServed>)>,
+        due: impl Fn(&WaitingObject) -> bool,
+    ) -> Vec<WaitingObject> {
         state.pool.collect();
-        let mut next = state.pool.disks().to_vec();
+        let mut next = state.pool.stores().to_vec();
         let (mut fresh, mut served) = (Vec::new(), Vec::new());
         for (before, claim) in tried {
-            let same = |disk: &Disk| disk.number == before.number && disk.wanted == before.wanted;
+            let same = |store: &NamespaceStore| {
+                store.number == before.number && store.configured == before.configured
+            };
             let at = next.iter().position(same);
-            let Some((at, disk)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
+            let Some((at, store)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
                 continue;
             };
-            match (claim, &mut disk.held) {
-                (Ok(claim), Held::Waiting(_)) => {
+            let what = WaitingObject::of_store(store);
+            match (claim, &mut store.state) {
+                (Ok(claim), StoreState::Waiting(_)) => {
                     let Some(number) = state.pool.number() else {
                         continue;
                     };
                     fresh.push((number, claim.clone()));
-                    (disk.number, disk.held) = (number, Held::Open(claim));
-                    served.push(Awaits::of_disk(disk));
+                    (store.number, store.state) = (number, StoreState::Open(claim));
+                    served.push(what);
                 }
-                (Err(Untaken::Open(error)), Held::Waiting(awaited)) => {
+                (Err(NotServed::Open(error)), StoreState::Waiting(awaited)) => {
                     let error = open_error(&state.config, at, &error);
-                    awaited.waits.still(error.what());
+                    awaited.waits.still(&what, error.what());
                 }
-                (Err(Untaken::Unfit(why)), Held::Waiting(awaited)) => awaited.waits.still(&why),
+                (Err(NotServed::Invalid(why)), StoreState::Waiting(awaited)) => {
+                    awaited.waits.still(&what, &why);
+                }
                 _ => {}
             }
         }
@@ -194,12 +201,12 @@ impl Manager {
         let mut served_ports = state.served_ports.clone();
         // A drained target does not listen.
         if state.drained == Drained::No {
-            let due = |port: &Port| due(&Awaits::of_port(port));
+            let due = |port: &Port| due(&WaitingObject::of_port(port));
             let listening = served_ports.retry(&state.config, &self.reactors, due);
-            served.extend(listening.iter().map(Awaits::of_port));
+            served.extend(listening.iter().map(WaitingObject::of_port));
         }
-        let disks = next.iter().map(Disk::served);
-        let model = open::model_of(&state.config, disks, &served_ports.specs());
+        let stores = next.iter().map(NamespaceStore::served);
+        let model = open::model_of(&state.config, stores, &served_ports.specs());
         match model {
             // The limits of the target did not change.
             Ok(model) => drop(self.target.apply(model)),
@@ -214,25 +221,25 @@ impl Manager {
     }
 }
 
-impl Disk {
+impl NamespaceStore {
     /// Opens and locks the backing store, if it suits the namespace that hosts know.
-    fn try_claim(&self) -> Result<Claim, Untaken> {
-        let claim = open::take(&self.wanted).map_err(Untaken::Open)?;
+    fn try_claim(&self) -> Result<Claim, NotServed> {
+        let claim = open::take(&self.configured).map_err(NotServed::Open)?;
         let fits = self
-            .awaited()
+            .waiting()
             .map_or(Ok(()), |awaited| awaited.check(&claim));
-        fits.map(|()| claim).map_err(Untaken::Unfit)
+        fits.map(|()| claim).map_err(NotServed::Invalid)
     }
 }
 
 /// Why a backing store that waits is not served.
-enum Untaken {
+enum NotServed {
     Open(OpenError),
     /// It is available, but not as hosts know it.
-    Unfit(String),
+    Invalid(String),
 }
 
-impl fmt::Display for Awaits {
+impl fmt::Display for WaitingObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Namespace { nqn, nsid } => write!(f, "namespace {nsid} of {nqn}"),

@@ -38,7 +38,7 @@ pub fn ask(ask: &Ask) -> io::Result<Value> {
         stream,
         places: places(&shape),
         outbox: Outbox::new(shape.request(), shape.depth, shape.zerocopy),
-        inbox: Inbox::new(shape.answer(), shape.depth),
+        inbox: Inbox::new(shape.reply(), shape.depth),
     };
     let report = asking::measure(&mut medium, shape, ask.runtime)?;
     report_copies(&medium.outbox);
@@ -64,7 +64,7 @@ impl Medium for Tcp {
         self.outbox.push(slot);
     }
 
-    fn turn(&mut self, whole: &mut Vec<u16>) -> io::Result<bool> {
+    fn poll_once(&mut self, whole: &mut Vec<u16>) -> io::Result<bool> {
         let mut ended = false;
         let sent = self.outbox.flush(&self.stream, &self.places)?;
         let came = self

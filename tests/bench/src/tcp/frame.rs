@@ -54,7 +54,7 @@ impl Shape {
     }
 
     /// A response.
-    pub(super) fn answer(&self) -> Kind {
+    pub(super) fn reply(&self) -> Kind {
         self.kind(RESPONSE, Direction::Read)
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let (head, payload) = (72, 131_072);
         assert_eq!(SHAPE.request(), Kind { head, payload });
         let (head, payload) = (16, 0);
-        assert_eq!(SHAPE.answer(), Kind { head, payload });
+        assert_eq!(SHAPE.reply(), Kind { head, payload });
         let read = Shape {
             direction: Direction::Read,
             ..SHAPE
@@ -135,7 +135,7 @@ mod tests {
         let (head, payload) = (64, 0);
         assert_eq!(read.request(), Kind { head, payload });
         let (head, payload) = (24, 131_072);
-        assert_eq!(read.answer(), Kind { head, payload });
+        assert_eq!(read.reply(), Kind { head, payload });
     }
 
     #[test]

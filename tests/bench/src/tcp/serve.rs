@@ -20,20 +20,20 @@ pub fn serve<S: Into<Socket>>(
     connections: Option<usize>,
 ) -> io::Result<()> {
     for stream in incoming.take(connections.unwrap_or(usize::MAX)) {
-        if let Err(error) = answer(stream?.into()) {
+        if let Err(error) = reply(stream?.into()) {
             eprintln!("yardstick: connection closed: {error}");
         }
     }
     Ok(())
 }
 
-fn answer(mut stream: Socket) -> io::Result<()> {
+fn reply(mut stream: Socket) -> io::Result<()> {
     let mut hello = [0; HELLO];
     stream.read_exact(&mut hello)?;
     let shape = Shape::of_hello(hello)?;
     prepare(&stream, &shape)?;
     let mut places = places(&shape);
-    let mut outbox = Outbox::new(shape.answer(), shape.depth, shape.zerocopy);
+    let mut outbox = Outbox::new(shape.reply(), shape.depth, shape.zerocopy);
     let mut inbox = Inbox::new(shape.request(), shape.depth);
     let mut spins = Spins::new(shape);
     let mut ended = false;
@@ -42,7 +42,7 @@ fn answer(mut stream: Socket) -> io::Result<()> {
         for slot in inbox.whole.drain(..) {
             outbox.push(slot);
         }
-        spins.turn(came | outbox.flush(&stream, &places)?);
+        spins.spin(came | outbox.flush(&stream, &places)?);
     }
     report_copies(&outbox);
     Ok(())

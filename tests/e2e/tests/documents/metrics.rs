@@ -15,9 +15,9 @@ const PREFIX: &str = "nvmeof_target_";
 fn served() -> BTreeSet<String> {
     let setup = managed().file(1 << 20);
     let target = setup.start();
-    let (_, answer) = over_socket(&setup, "/metrics");
+    let (_, response) = over_socket(&setup, "/metrics");
     target.stop();
-    let families = answer.lines().filter_map(|line| {
+    let families = response.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
         let suffixes: &[&str] = match kind.trim_end() {
             "counter" => &["_total"],

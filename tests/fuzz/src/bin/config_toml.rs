@@ -17,8 +17,8 @@ fuzz_target!(|input: &[u8]| {
             assert!(!config.addresses().is_empty());
             // There may be no subsystem yet; each one has a name.
             assert!(config.subsystems().all(|name| !name.is_empty()));
-            let (running, limits) = (config.running(), config.limits());
-            let sizes = buffers(&running, &limits);
+            let (settings, limits) = (config.reactor_settings(), config.limits());
+            let sizes = buffers(&settings, &limits);
             assert!(sizes.capsules > 0 && !sizes.data.is_empty());
         }
         Err(error) => {

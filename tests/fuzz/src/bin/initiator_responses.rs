@@ -7,8 +7,8 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{HOST, SUBSYSTEM, Script};
 use nvmeof_initiator_core::{
-    Answer, Blocks, Cid, DiscoveryReader, IoLimits, Names, Next, Operation, Payload, Queue,
-    QueueShape, Response, Setup, SetupConfig, Shutdown, cm,
+    Blocks, Cid, CommandCompletion, DiscoveryReader, IoLimits, Names, Next, Operation, Payload,
+    Queue, QueueShape, Response, Setup, SetupConfig, Shutdown, cm,
 };
 use nvmeof_wire::{Nqn, Status};
 
@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn answer(script: &mut Script<'_>) -> Answer {
+fn reply(script: &mut Script<'_>) -> CommandCompletion {
     // Most responses are successful, so that later steps are reached.
     let status = match script.byte() {
         0..16 => Status::from_field(script.u16()),
@@ -42,7 +42,7 @@ fn answer(script: &mut Script<'_>) -> Answer {
         // A usual CAP, and CSTS ready.
         _ => 0x0000_2001_0f03_03ff,
     };
-    Answer { status, result }
+    CommandCompletion { status, result }
 }
 
 fn setup(script: &mut Script<'_>) {
@@ -72,9 +72,9 @@ fn setup(script: &mut Script<'_>) {
         match setup.poll(now) {
             Next::Send(ask) => {
                 assert_eq!(ask.command.capsule(Cid(1), Payload::None).len(), 64);
-                let answer = answer(script);
+                let reply = reply(script);
                 let data = identify(script);
-                if let Err(error) = setup.handle_completion(now, answer, &data) {
+                if let Err(error) = setup.handle_completion(now, reply, &data) {
                     assert!(!error.to_string().is_empty());
                     let _ = error.remedy();
                     return;
@@ -145,7 +145,7 @@ fn queue(script: &mut Script<'_>) {
     let mut flying: Vec<(Cid, bool)> = Vec::new();
     let place = |flying: &[(Cid, bool)], cid| flying.iter().position(|(known, _)| *known == cid);
     for number in 0..64_u64 {
-        if script.is_over() {
+        if script.is_empty() {
             break;
         }
         match script.byte() % 4 {

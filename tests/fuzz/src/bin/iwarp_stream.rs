@@ -12,8 +12,8 @@ use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{ADDR, Line, Script};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    Answer, Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights,
-    Tag, Work, WorkKind,
+    Event, Inline, PrivateData, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag,
+    Work, WorkKind, WriteAndSend,
 };
 use nvmeof_rdma_soft::iwarp::mpa::{Frame, FrameKind, Reads};
 use nvmeof_rdma_soft::iwarp::{Header, Kind, Opcode, pad_len};
@@ -43,10 +43,10 @@ fuzz_target!(|input: &[u8]| {
         side.shake_hands(flags);
     }
     for _ in 0..64 {
-        if script.is_over() {
+        if script.is_empty() {
             break;
         }
-        side.turn(&mut script);
+        side.step(&mut script);
     }
     side.finish();
 });
@@ -133,7 +133,7 @@ impl Side {
         self.rdma.streams_mut().inbound.extend(bytes);
     }
 
-    fn turn(&mut self, script: &mut Script<'_>) {
+    fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() % 16 {
             0 => {
                 let bytes = script.short();
@@ -259,13 +259,13 @@ impl Side {
         let tag = self.tag();
         let work = match script.byte() % 4 {
             3 => {
-                let answer = Answer {
+                let reply = WriteAndSend {
                     local: buf,
                     remote,
                     head: Inline::of([7; 16]),
                     invalidate: (script.byte() & 1 == 1).then_some(key),
                 };
-                if self.rdma.post_response(qp, tag, answer).is_ok() {
+                if self.rdma.post_response(qp, tag, reply).is_ok() {
                     self.answers.insert(tag.0);
                     self.out.insert(tag.0);
                 }

@@ -21,9 +21,9 @@ fuzz_target!(|input: &[u8]| {
     }
     let reads = Reads::parse(script.array());
     assert_eq!(Reads::parse(reads.to_bytes()), reads);
-    let answer = reads.answer(script.u32(), script.u32());
-    assert_eq!(Reads::parse(answer.to_bytes()), answer);
-    assert!(reads.peer_to_peer || !(answer.rtr_empty || answer.rtr_write || answer.rtr_read));
+    let reply = reads.reply(script.u32(), script.u32());
+    assert_eq!(Reads::parse(reply.to_bytes()), reply);
+    assert!(reads.peer_to_peer || !(reply.rtr_empty || reply.rtr_write || reply.rtr_read));
 
     headers(&mut script);
 });

@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let mut script = Script::new(input);
     match script.byte() % 8 {
         0..=2 => ask(&mut script),
-        3..=6 => answer(&mut script),
+        3..=6 => reply(&mut script),
         _ => answer_probe(&mut script),
     }
 });
@@ -55,7 +55,7 @@ fn ask(script: &mut Script<'_>) {
 }
 
 /// This side connects to a peer, which responds.
-fn answer(script: &mut Script<'_>) {
+fn reply(script: &mut Script<'_>) {
     let _ = std::fs::create_dir(folder());
     let (listener, addr) = socket(PORT);
     listener.bind(&addr).expect("a free place");
@@ -98,7 +98,7 @@ fn talk(
     message: impl Fn(&mut Script<'_>) -> Vec<u8>,
 ) {
     for _ in 0..32 {
-        if script.is_over() {
+        if script.is_empty() {
             return;
         }
         match script.byte() % 8 {

@@ -15,7 +15,7 @@ use nvmeof_fuzz::Script;
 use nvmeof_fuzz::shm::{CONFIG, Ours, RING, folder, say, socket};
 use nvmeof_memory::{Shared, receive_passed};
 use nvmeof_rdma::{Address, PrivateData, Provider, RemoteKey, RemoteSlice, Rights};
-use nvmeof_rdma_shm::Give;
+use nvmeof_rdma_shm::ShareMemory;
 use socket2::Socket;
 
 const PORT: u16 = 4420;
@@ -43,10 +43,10 @@ fuzz_target!(|input: &[u8]| {
     };
     assert!(side.ours.window.is_some(), "it was accepted");
     for _ in 0..64 {
-        if script.is_over() {
+        if script.is_empty() {
             break;
         }
-        side.turn(&mut script);
+        side.step(&mut script);
     }
     side.peer = None;
     side.ours.finish();
@@ -113,7 +113,11 @@ impl Side {
         let (listener, at) = socket(PORT);
         listener.bind(&at).expect("a free place");
         listener.listen(1).expect("a listener");
-        let mut ours = Ours::that_gives(if grants { Give::SameUser } else { Give::Never });
+        let mut ours = Ours::with_sharing(if grants {
+            ShareMemory::SameUser
+        } else {
+            ShareMemory::Never
+        });
         let addr = Address::from(([127, 0, 0, 1], PORT));
         let nothing = PrivateData::empty();
         let qp = ours.shm.connect(addr, &CONFIG, &nothing, ours.now);
@@ -145,7 +149,7 @@ impl Side {
         }
     }
 
-    fn turn(&mut self, script: &mut Script<'_>) {
+    fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() % 20 {
             0 => {
                 let memory = (script.byte() & 1 != 0).then_some(&self.fd);

@@ -1,6 +1,6 @@
 //! Arbitrary capsules on the queues of a target. Each command completes at most once; no
-//! request exceeds the limits; no command accesses a disk that the host may not access or
-//! whose group is inaccessible on the port, or writes to a read-only disk. The served model
+//! request exceeds the limits; no command accesses a backing store that the host may not access or
+//! whose group is inaccessible on the port, or writes to a read-only one. The served model
 //! changes meanwhile.
 #![no_main]
 
@@ -34,10 +34,10 @@ fuzz_target!(|input: &[u8]| {
         host.connect();
     }
     for _ in 0..64 {
-        if script.is_over() {
+        if script.is_empty() {
             break;
         }
-        host.turn(&mut script);
+        host.run_step(&mut script);
     }
     let target = host.target.clone();
     for lane in host.lanes {
@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    fn turn(&mut self, script: &mut Script<'_>) {
+    fn run_step(&mut self, script: &mut Script<'_>) {
         let at = script.index(self.lanes.len());
         let what = script.byte();
         match what {
@@ -276,16 +276,16 @@ impl Host {
 }
 
 /// `changed`: whether the model was changed at any time. Commands that started before a
-/// change complete with the former model. A shutdown flushes all disks that the host may
+/// change complete with the former model. A shutdown flushes all stores that the host may
 /// access.
 fn check(op: &IoOp, changed: bool) {
-    assert_ne!(op.disk, HIDDEN, "{op:?}");
+    assert_ne!(op.store, HIDDEN, "{op:?}");
     let flushes = matches!(op.kind, IoKind::Flush | IoKind::FlushOwn);
-    let reached = op.disk == 1 || op.disk == READ_ONLY || flushes;
+    let reached = op.store == 1 || op.store == READ_ONLY || flushes;
     assert!(reached || changed, "{op:?}");
-    assert!([1, READ_ONLY, CLOSED].contains(&op.disk), "{op:?}");
-    assert!(op.disk != READ_ONLY || !op.changes(), "{op:?}");
-    let block = if op.disk == READ_ONLY { 4096 } else { 512 };
+    assert!([1, READ_ONLY, CLOSED].contains(&op.store), "{op:?}");
+    assert!(op.store != READ_ONLY || !op.changes(), "{op:?}");
+    let block = if op.store == READ_ONLY { 4096 } else { 512 };
     let end = op.offset.checked_add(op.len).expect("a range that ends");
     assert!(end <= 1000 * block, "{op:?}");
 }

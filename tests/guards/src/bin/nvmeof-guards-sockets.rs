@@ -31,6 +31,6 @@ fn main() {
     };
     let mut stage = Stage::on(&Medium::tcp(), &Stage::null());
     for _ in 0..arguments.rounds {
-        stage.round(operation, arguments.depth, |turn| turn(), |turn| turn());
+        stage.round(operation, arguments.depth, |step| step(), |step| step());
     }
 }

@@ -139,7 +139,7 @@ impl Hostile {
     }
 
     /// Acts. Returns whether there was progress.
-    pub(super) fn turn(&mut self, now: Duration) -> bool {
+    pub(super) fn poll_once(&mut self, now: Duration) -> bool {
         let mut events = Vec::new();
         self.streams.poll(now, &mut events);
         let mut progress = !events.is_empty();

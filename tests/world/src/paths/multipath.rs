@@ -11,7 +11,7 @@ use nvmeof_initiator_core::{Blocks, LostController, Operation, blocks};
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::Address;
 use nvmeof_rdma_layers::{Dice, OneIn};
-use nvmeof_rdma_sim::{SimNet, Trouble};
+use nvmeof_rdma_sim::{NetworkFault, SimNet};
 use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_target_engine::{Mail, ReactorConfig};
 use nvmeof_wire::aer::AsyncEvent;
@@ -139,8 +139,8 @@ const PORT: u16 = 4420;
 /// Maximum duration of a call, with any faults.
 const LONGEST_CALL: Duration = Duration::from_secs(90);
 const LONGEST_RUN: Duration = Duration::from_secs(300);
-const MOST_TURNS: u64 = 3_000_000;
-/// Maximum number of turns without progress and without time passing.
+const MAX_ITERATIONS: u64 = 3_000_000;
+/// Maximum number of iterations without progress and without time passing.
 const MOST_STILL: u64 = 10_000;
 
 impl Multipath {
@@ -198,13 +198,13 @@ impl Multipath {
     }
 
     pub(super) fn run(mut self) -> Result<Report, Box<Failure>> {
-        let mut turns = 0u64;
+        let mut iterations = 0u64;
         let wrong = loop {
-            turns += 1;
-            if turns > MOST_TURNS {
-                break Wrong::Broken(format!("no end after {turns} turns"));
+            iterations += 1;
+            if iterations > MAX_ITERATIONS {
+                break Wrong::Broken(format!("no end after {iterations} iterations"));
             }
-            match self.turn() {
+            match self.step() {
                 Ok(()) if self.phase == Phase::Over => {
                     self.report.hash = self.trace.hash();
                     return Ok(self.report);
@@ -235,12 +235,12 @@ impl Multipath {
     }
 
     /// Does all work that is due now, then advances time.
-    fn turn(&mut self) -> Result<(), Wrong> {
+    fn step(&mut self) -> Result<(), Wrong> {
         let now = self.net.now();
         let mut progress = self.heal(now);
         progress |= self.make_trouble(now);
         progress |= self.restart(now);
-        progress |= self.turn_target(now)?;
+        progress |= self.step_target(now)?;
         for at in 0..self.paths.len() {
             progress |= self.poll_path(at, now)?;
         }
@@ -334,14 +334,14 @@ impl Multipath {
         self.say(format_args!("target starts"));
     }
 
-    fn turn_target(&mut self, now: Duration) -> Result<bool, Wrong> {
+    fn step_target(&mut self, now: Duration) -> Result<bool, Wrong> {
         self.disks.advance();
-        let turned = self.reactors.turn(now, &self.disks)?;
-        if turned.drained {
+        let polled = self.reactors.poll_once(now, &self.disks)?;
+        if polled.drained {
             self.say(format_args!("target drained"));
             self.end_target(false, now);
         }
-        Ok(turned.worked)
+        Ok(polled.worked)
     }
 
     /// The process of the target ends, with its backing stores or without.
@@ -389,7 +389,7 @@ impl Multipath {
                 }
                 Fault::Reset(path) => {
                     let ip = self.paths[path].ip;
-                    self.net.inject(Trouble::Reset(ip, TARGET_IP));
+                    self.net.inject(NetworkFault::Reset(ip, TARGET_IP));
                 }
                 // It is not running.
                 _ if self.restart.is_some() => {}
@@ -407,7 +407,7 @@ impl Multipath {
     fn cut(&mut self, path: usize, until: Duration) {
         self.cuts[path] = self.cuts[path].max(Some(until));
         let ip = self.paths[path].ip;
-        self.net.inject(Trouble::Cut(ip, TARGET_IP));
+        self.net.inject(NetworkFault::Cut(ip, TARGET_IP));
     }
 
     fn heal(&mut self, now: Duration) -> bool {
@@ -415,7 +415,7 @@ impl Multipath {
         for path in 0..PATHS {
             if self.cuts[path].take_if(|until| *until <= now).is_some() {
                 let ip = self.paths[path].ip;
-                self.net.inject(Trouble::Heal(ip, TARGET_IP));
+                self.net.inject(NetworkFault::Heal(ip, TARGET_IP));
                 self.say(format_args!("path {path} heals"));
                 any = true;
             }
@@ -782,7 +782,7 @@ fn model(plan: &Plan) -> Model {
         nsid: NSID,
         blocks: plan.disk.blocks,
         block_size: u32::try_from(plan.disk.block_size).unwrap(),
-        disk: 0,
+        store: 0,
         volatile_cache: plan.disk.volatile,
         ..NamespaceSpec::default()
     };

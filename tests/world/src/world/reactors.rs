@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvmeof_polling::{Polling, PollingConfig};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_target_core::Target;
-use nvmeof_target_engine::{Mail, Mailbox, Reactor, ReactorConfig, Then, sleep, step};
+use nvmeof_target_engine::{LoopAction, Mail, Mailbox, Reactor, ReactorConfig, sleep, step};
 
 use crate::disk::{DiskHandle, Disks};
 use crate::oracle::Wrong;
@@ -63,7 +63,7 @@ impl Running {
 }
 
 /// The result of an iteration of all reactors.
-pub(crate) struct Turned {
+pub(crate) struct Polled {
     /// Whether there was progress.
     pub(crate) worked: bool,
     /// Whether the last one was drained.
@@ -84,9 +84,9 @@ impl Reactors {
         let peers: Arc<[Mailbox]> = mailboxes.clone().into();
         let mut reactors = Self::default();
         for (mailbox, provider) in mailboxes.into_iter().zip(providers) {
-            let (storage, peers) = (disks.open(), Arc::clone(&peers));
+            let (stores, peers) = (disks.open(), Arc::clone(&peers));
             let (config, target) = (config.clone(), target.clone());
-            let mut reactor = Reactor::new(config, target, storage, mailbox, peers).unwrap();
+            let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
             reactors.all_free = reactor.free_buffers();
             let provider = reactor.add_provider(provider).unwrap();
             for addr in addrs {
@@ -112,7 +112,7 @@ impl Reactors {
 
     /// Runs one iteration of each reactor that is awake. A drained one has ended, like its
     /// thread.
-    pub(crate) fn turn(&mut self, now: Duration, disks: &Disks) -> Result<Turned, Wrong> {
+    pub(crate) fn poll_once(&mut self, now: Duration, disks: &Disks) -> Result<Polled, Wrong> {
         let mut worked = false;
         for at in 0..self.all.len() {
             let Some(running) = &mut self.all[at] else {
@@ -124,19 +124,19 @@ impl Reactors {
             let step = step(&mut running.reactor, &mut running.polling, now);
             let (did_work, then) =
                 step.map_err(|error| Wrong(format!("the target failed: {error}")))?;
-            worked |= did_work || then == Then::End;
+            worked |= did_work || then == LoopAction::Exit;
             running.reactor.check_accounts().map_err(Wrong)?;
             match then {
-                Then::Turn | Then::Yield => {}
-                Then::Sleep { until } => running.rest = Rest::Asleep(until),
-                Then::End => {
+                LoopAction::Continue | LoopAction::Yield => {}
+                LoopAction::Sleep { until } => running.rest = Rest::Asleep(until),
+                LoopAction::Exit => {
                     self.check_drained(at, disks)?;
                     self.all[at] = None;
                 }
             }
         }
         let drained = self.run() && self.running().next().is_none();
-        Ok(Turned { worked, drained })
+        Ok(Polled { worked, drained })
     }
 
     /// Operations of lost connections may still be in progress on disks.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_rdma_layers::OneIn;
-use nvmeof_rdma_sim::{SimChances, Trouble};
+use nvmeof_rdma_sim::{NetworkFault, SimChances};
 use nvmeof_target_engine::Mail;
 
 use super::{Reactors, TARGET_IP, Undo, World};
@@ -40,15 +40,15 @@ impl World {
         match fault {
             Fault::Reset(host) => {
                 let host = self.hosts[host].ip;
-                self.net.inject(Trouble::Reset(host, TARGET_IP));
+                self.net.inject(NetworkFault::Reset(host, TARGET_IP));
             }
             Fault::Cut(host, how_long) => self.cut(host, now + how_long),
             Fault::HalfClose { host, by_target } => {
                 let host = self.hosts[host].ip;
                 self.net.inject(if by_target {
-                    Trouble::HalfClose(TARGET_IP, host)
+                    NetworkFault::HalfClose(TARGET_IP, host)
                 } else {
-                    Trouble::HalfClose(host, TARGET_IP)
+                    NetworkFault::HalfClose(host, TARGET_IP)
                 });
             }
             Fault::HostCrash { host, silent } => {
@@ -93,7 +93,7 @@ impl World {
                 });
                 self.at(now + how_long, Undo::NoCorruption);
             }
-            Fault::Refuse(count) => self.net.inject(Trouble::Refuse(TARGET_IP, count)),
+            Fault::Refuse(count) => self.net.inject(NetworkFault::Refuse(TARGET_IP, count)),
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl World {
     fn cut(&mut self, host: usize, until: Duration) {
         self.cuts += 1;
         self.net
-            .inject(Trouble::Cut(self.hosts[host].ip, TARGET_IP));
+            .inject(NetworkFault::Cut(self.hosts[host].ip, TARGET_IP));
         self.at(until, Undo::Heal(host));
     }
 
@@ -124,7 +124,7 @@ impl World {
                     self.cuts -= 1;
                     self.heals += 1;
                     let host = self.hosts[host].ip;
-                    self.net.inject(Trouble::Heal(host, TARGET_IP));
+                    self.net.inject(NetworkFault::Heal(host, TARGET_IP));
                 }
                 Undo::CalmDisk => self.disks.set_temper(self.plan.temper.clone()),
                 Undo::NoCorruption => self.net.set_chances(self.plan.net.chances),

@@ -209,12 +209,12 @@ mod tests {
             .unwrap();
         tree.text("[a](b.md) [c](sub/d.md)", "doc/a.md").unwrap();
         tree.text("[a](../a.md)", "doc/sub/d.md").unwrap();
-        let Err(Failure::Failed(said)) = check(&tree, "nvmeof") else {
+        let Err(Failure::Failed(output)) = check(&tree, "nvmeof") else {
             panic!("a link that leads nowhere is found");
         };
-        assert_eq!(said.lines().count(), 2, "{said}");
+        assert_eq!(output.lines().count(), 2, "{output}");
         for missing in ["doc/b.md", "man1/nvmeof-read.1"] {
-            assert!(said.contains(missing), "{said}");
+            assert!(output.contains(missing), "{output}");
         }
         tree.text("", "doc/b.md").unwrap();
         tree.text("", "usr/share/man/man1/nvmeof-read.1").unwrap();

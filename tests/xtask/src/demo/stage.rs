@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::run::{self, Failure, Outcome};
 
 /// How long the target may take to be ready, and to stop.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until this program has ended (its standard input closes), then stops the process
@@ -85,7 +85,7 @@ impl Stage {
 
     fn wait_until_ready(&mut self, log: &Path) -> Outcome<String> {
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < TIMEOUT {
             // A log may contain any bytes; the ready line is text.
             let text = fs::read(log).map_err(|error| Failure::file("read", log, &error))?;
             let text = String::from_utf8_lossy(&text);
@@ -105,7 +105,7 @@ impl Stage {
         }
         Err(Failure::Failed(format!(
             "the target was not ready after {} s",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         )))
     }
 
@@ -116,7 +116,7 @@ impl Stage {
         };
         run::run(&mut kill("-TERM", target.id()))?;
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < TIMEOUT {
             match self.exited()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
@@ -127,7 +127,7 @@ impl Stage {
         }
         Err(Failure::Failed(format!(
             "the target still runs {} s after SIGTERM",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         )))
     }
 

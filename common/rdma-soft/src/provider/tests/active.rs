@@ -27,13 +27,13 @@ impl Active {
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         while self.provider.poll(Duration::ZERO, &mut self.events) {}
     }
 
     /// Takes the next connection and its request of `revision`.
     fn asked(&mut self, revision: u8) -> StreamId {
-        self.turn();
+        self.poll_once();
         let mut events = Vec::new();
         self.peer.poll(Duration::ZERO, &mut events);
         let stream = events.iter().find_map(|event| match event {
@@ -50,12 +50,12 @@ impl Active {
         stream
     }
 
-    fn answer(&mut self, stream: StreamId, flags: u8, revision: u8, private: &[u8]) {
+    fn reply(&mut self, stream: StreamId, flags: u8, revision: u8, private: &[u8]) {
         let mut bytes = request(revision, flags & !0x10, None, private);
         bytes[..16].copy_from_slice(b"MPA ID Rep Frame");
         bytes[16] = flags;
         self.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
-        self.turn();
+        self.poll_once();
     }
 }
 
@@ -66,11 +66,11 @@ fn connect_falls_back_to_revision_1() {
         let stream = active.asked(2);
         match how {
             0 => active.peer.close(stream),
-            1 => active.answer(stream, 0x20, 1, b""),
-            _ => active.answer(stream, 0, 1, b""),
+            1 => active.reply(stream, 0x20, 1, b""),
+            _ => active.reply(stream, 0, 1, b""),
         }
         let stream = active.asked(1);
-        active.answer(stream, 0, 1, b"fine");
+        active.reply(stream, 0, 1, b"fine");
         match &active.events[..] {
             [Event::Established { private_data, .. }] => assert_eq!(&**private_data, b"fine"),
             other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ fn active_side_respects_segment_size() {
         let mut active = Active::new();
         active.peer.set_segment(segment);
         let stream = active.asked(2);
-        active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+        active.reply(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
         let mut local = active.pool.take().unwrap();
         local.set_view(0..4096).unwrap();
         let remote = RemoteSlice {
@@ -94,7 +94,7 @@ fn active_side_respects_segment_size() {
         };
         let work = Work::Write { local, remote };
         active.provider.post(active.qp, Tag(1), work).unwrap();
-        active.turn();
+        active.poll_once();
         let mut bytes = vec![0; 8192];
         let bufs = &mut [IoSliceMut::new(&mut bytes)];
         let received = active.peer.recv(stream, bufs).unwrap();
@@ -114,7 +114,7 @@ fn invalid_reply_ends_connection() {
     ] {
         let mut active = Active::new();
         let stream = active.asked(2);
-        active.answer(stream, flags, revision, private);
+        active.reply(stream, flags, revision, private);
         match &active.events[..] {
             [
                 Event::Closed {
@@ -131,7 +131,7 @@ fn invalid_reply_ends_connection() {
 fn reply_with_too_many_reads_gets_terminate() {
     let mut active = Active::new();
     let stream = active.asked(2);
-    active.answer(stream, 0x10, 2, &Reads::new(2, 3).to_bytes());
+    active.reply(stream, 0x10, 2, &Reads::new(2, 3).to_bytes());
     let mut bytes = vec![0; 64];
     let bufs = &mut [IoSliceMut::new(&mut bytes)];
     assert_eq!(active.peer.recv(stream, bufs).unwrap(), 28);
@@ -143,7 +143,7 @@ fn reply_with_too_many_reads_gets_terminate() {
 fn reading() -> (Active, StreamId, ReadRequest, RemoteSlice) {
     let mut active = Active::new();
     let stream = active.asked(2);
-    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    active.reply(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
     let mut local = active.pool.take().unwrap();
     local.set_len(100).unwrap();
     let remote = RemoteSlice {
@@ -156,7 +156,7 @@ fn reading() -> (Active, StreamId, ReadRequest, RemoteSlice) {
     let exposed = active.provider.expose(active.qp, exposed, rights).unwrap();
     let work = Work::Read { local, remote };
     active.provider.post(active.qp, Tag(1), work).unwrap();
-    active.turn();
+    active.poll_once();
     active.events.clear();
     let mut bytes = vec![0; 128];
     let bufs = &mut [IoSliceMut::new(&mut bytes)];
@@ -185,7 +185,7 @@ fn read_response_in_pieces_is_accepted() {
     for bytes in [first, last] {
         assert!(active.events.is_empty());
         active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
-        active.turn();
+        active.poll_once();
     }
     match active.events.pop() {
         Some(Event::Completion(completion)) => {
@@ -216,7 +216,7 @@ fn mismatched_read_response_is_a_fault() {
         let to = request.sink_to + to_offset;
         let bytes = piece(opcode, stag + stag_offset, to, len, last);
         active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
-        active.turn();
+        active.poll_once();
         let flushed = active.events.iter().any(|event| match event {
             Event::Completion(done) => done.outcome == nvmeof_rdma::Outcome::Flushed,
             _ => false,
@@ -235,7 +235,7 @@ fn mismatched_read_response_is_a_fault() {
     assert_eq!((again.key, to > 0), (exposed.key, true));
     let bytes = piece(respond, again.key.0, again.addr, 100, true);
     active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
-    active.turn();
+    active.poll_once();
     assert!(matches!(active.events.last(), Some(Event::Closed { .. })));
     let untouched = active.provider.withdraw(again.key).unwrap();
     assert!(untouched.iter().all(|byte| *byte == 0));
@@ -264,7 +264,7 @@ const NOTHING: usize = 2 + 14 + 4;
 fn silent_peer_gets_empty_writes() {
     let mut active = Active::new();
     let stream = active.asked(2);
-    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    active.reply(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
     let due = [100, 400, 1300, 4000, 12_100];
     for ms in due {
         assert_eq!(active.frames_at(ms - 1, stream, NOTHING), 0, "{ms}");
@@ -278,7 +278,7 @@ fn silent_peer_gets_empty_writes() {
 fn peer_that_sent_gets_no_empty_writes() {
     let mut active = Active::new();
     let stream = active.asked(2);
-    active.answer(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
+    active.reply(stream, 0x10, 2, &Reads::new(2, 2).to_bytes());
     let mut buf = active.pool.take().unwrap();
     buf.set_len(64).unwrap();
     active.provider.post_recv(active.qp, Tag(1), buf).unwrap();
@@ -298,7 +298,7 @@ fn peer_that_sent_gets_no_empty_writes() {
     let mut frame = bytes[..len].to_vec();
     frame.extend_from_slice(&[0; 4]);
     active.peer.send(stream, &[IoSlice::new(&frame)]).unwrap();
-    active.turn();
+    active.poll_once();
     assert!(
         matches!(active.events[..], [_, Event::Received(_)]),
         "{:?}",

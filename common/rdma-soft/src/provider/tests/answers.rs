@@ -7,7 +7,7 @@ fn reading(len: usize) -> (Raw, QpId, ReadRequest) {
     let (mut raw, qp) = Raw::running(SoftConfig::default());
     // The first FPDU is the initiator's.
     raw.send(&tagged(Opcode::WRITE, 0, b""));
-    raw.turn();
+    raw.poll_once();
     let mut local = raw.pool.take().unwrap();
     local.set_view(0..len).unwrap();
     let remote = RemoteSlice {
@@ -17,7 +17,7 @@ fn reading(len: usize) -> (Raw, QpId, ReadRequest) {
     };
     let work = Work::Read { local, remote };
     raw.provider.post(qp, Tag(1), work).unwrap();
-    raw.turn();
+    raw.poll_once();
     let asked = ReadRequest::parse(raw.receive()[20..].first_chunk().unwrap());
     assert_eq!(asked.len as usize, len);
     (raw, qp, asked)
@@ -83,7 +83,7 @@ proptest! {
         for piece in pieces.iter().cycle() {
             let (now, rest) = left.split_at((*piece).min(left.len()));
             raw.send(now);
-            raw.turn();
+            raw.poll_once();
             left = rest;
             if left.is_empty() {
                 break;
@@ -99,11 +99,11 @@ fn two_large_segments_take_one_call() {
     let first = segment(&asked, 0, 40_000);
     // So that a large one is expected.
     raw.send(&first[..20]);
-    raw.turn();
+    raw.poll_once();
     raw.send(&first[20..]);
     raw.send(&segment(&asked, 40_000, 65536));
     let before = raw.peer.received();
-    raw.turn();
+    raw.poll_once();
     assert_eq!(raw.peer.received() - before, 1);
     assert_came(&mut raw, 0, 65536);
 }

@@ -71,7 +71,7 @@ fn messages_after_first_are_received_together() {
         if round > 20 {
             assert_eq!(received, 4, "in round {round}");
         }
-        raw.turn();
+        raw.poll_once();
         raw.events.clear();
     }
 }

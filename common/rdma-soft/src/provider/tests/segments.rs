@@ -29,16 +29,16 @@ fn over(segment: Option<usize>) -> (Raw, QpId) {
     let mut raw = Raw::passive(SoftConfig::default());
     raw.peer.set_segment(segment);
     raw.send(&request(2, 0x10, Some(Reads::new(4, 4)), b""));
-    raw.turn();
+    raw.poll_once();
     let qp = raw.request().qp;
     raw.provider.prepare(qp, &CONFIG).unwrap();
     raw.provider.accept(qp, &PrivateData::empty()).unwrap();
-    raw.turn();
+    raw.poll_once();
     raw.events.clear();
     raw.receive();
     // The first FPDU is the initiator's.
     raw.send(&tagged(Opcode::WRITE, 0, b""));
-    raw.turn();
+    raw.poll_once();
     (raw, qp)
 }
 
@@ -61,7 +61,7 @@ impl Raw {
         };
         let work = Work::Write { local, remote };
         self.provider.post(qp, Tag(1), work).unwrap();
-        self.turn();
+        self.poll_once();
         let write = fpdus(&self.receive());
         let work = Work::Send {
             head: Inline::new(b"8 bytes.").unwrap(),
@@ -70,7 +70,7 @@ impl Raw {
             solicited: false,
         };
         self.provider.post(qp, Tag(2), work).unwrap();
-        self.turn();
+        self.poll_once();
         let send = fpdus(&self.receive());
         let source = self.filled(len);
         let source = self.provider.expose(qp, source, Rights::REMOTE_READ);
@@ -85,10 +85,10 @@ impl Raw {
         let mut bytes = Vec::new();
         asks.write(&mut bytes);
         self.send(&untagged(Opcode::READ_REQUEST, 1, 1, &bytes));
-        self.turn();
-        let answer = fpdus(&self.receive());
+        self.poll_once();
+        let reply = fpdus(&self.receive());
         assert_eq!(self.events.len(), 2, "{:?}", self.events);
-        [write, send, answer]
+        [write, send, reply]
     }
 }
 

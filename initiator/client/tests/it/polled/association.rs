@@ -28,7 +28,7 @@ fn io_calls_end_with_the_association_when_keep_alive_fails() {
             while queue.poll(world.net.now(), &mut done) {}
             deadline = deadline.into_iter().chain(queue.next_deadline()).min();
         }
-        world.turn(deadline);
+        world.poll_once(deadline);
         let waited = world.net.now() - submitted;
         assert!(waited < Duration::from_secs(9), "{waited:?}: {done:?}");
     }
@@ -65,13 +65,13 @@ fn keep_alive_is_sent_and_its_time_out_ends_the_controller() {
     let start = world.net.now();
     while world.net.now() < start + Duration::from_secs(60) {
         while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
+        world.poll_once(admin.next_deadline());
     }
     assert!(admin.error().is_none());
     world.target.manners.deaf = true;
     while !admin.is_closed() {
         while admin.poll(world.net.now(), &mut done) {}
-        world.turn(admin.next_deadline());
+        world.poll_once(admin.next_deadline());
     }
     let error = admin.error().unwrap().to_string();
     assert!(error.contains("did not complete Keep Alive"), "{error}");

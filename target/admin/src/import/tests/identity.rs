@@ -11,7 +11,7 @@ fn configured_firmware_and_vendor_are_imported() {
         let about = report
             .remarks
             .iter()
-            .any(|it| it.place == format!("subsystems[0].attr.{key}"));
+            .any(|it| it.location == format!("subsystems[0].attr.{key}"));
         let chosen = imported(&text)["subsystem"][0].get(ours).cloned();
         (chosen.map(|it| it.as_str().unwrap().to_owned()), about)
     };
@@ -43,13 +43,13 @@ fn configured_firmware_and_vendor_are_imported() {
 #[test]
 fn namespace_with_derived_identifiers_is_noted() {
     let nil = "00000000-0000-0000-0000-000000000000";
-    let place = "subsystems[0].namespaces[0].device";
+    let location = "subsystems[0].namespaces[0].device";
     let mut saved: Value = serde_json::from_str(SAVED).unwrap();
     let about = |saved: &Value| {
         let (text, report) = import(saved, &small_blocks);
         let _ = imported(&text);
         let mut remarks = report.remarks.iter();
-        remarks.any(|it| it.place == place && it.weight == Weight::Note)
+        remarks.any(|it| it.location == location && it.weight == Weight::Note)
     };
     let device = "/subsystems/0/namespaces/0/device";
     let identifier = |saved: &Value, key: &str| {

@@ -26,14 +26,17 @@ fn saved_with_numbers(queues: Numbers, entries: Numbers) -> Value {
 }
 
 /// The value of `key` in the configuration, and the remarks about it.
-fn limit(saved: &Value, key: &str, place: &str) -> (Option<i64>, Vec<String>) {
+fn limit(saved: &Value, key: &str, location: &str) -> (Option<i64>, Vec<String>) {
     let (text, report) = import(saved, &small_blocks);
     assert_eq!(report.losses(), 0, "{}", remarks(&report));
     Config::parse(Path::new("configuration"), text.clone()).unwrap();
     let limits = imported(&text).get("limits").cloned();
     let number = limits.and_then(|limits| limits.get(key)?.as_integer());
-    let about = report.remarks.iter().filter(|it| it.place.ends_with(place));
-    let about = about.map(|it| format!("{}: {}", it.place, it.what));
+    let about = report
+        .remarks
+        .iter()
+        .filter(|it| it.location.ends_with(location));
+    let about = about.map(|it| format!("{}: {}", it.location, it.what));
     (number, about.collect())
 }
 
@@ -76,9 +79,9 @@ fn imported_subsystem_keeps_its_queue_limit() {
         let saved = saved_with_numbers(numbers, [None, None]);
         let got = limit(&saved, "io_queues", "qid_max");
         let note = |note: &&str| {
-            let (place, change) = note.split_once(' ').unwrap();
+            let (location, change) = note.split_once(' ').unwrap();
             let change = change.replace(" to ", " I/O queues of a controller become ");
-            format!("subsystems{place}.attr.qid_max: {change}")
+            format!("subsystems{location}.attr.qid_max: {change}")
         };
         assert_eq!(
             got,
@@ -119,9 +122,9 @@ fn imported_port_keeps_its_queue_depth() {
         let saved = saved_with_numbers([Some(16); 2], numbers);
         let got = limit(&saved, "queue_depth", "max_queue_size");
         let note = |note: &&str| {
-            let (place, change) = note.split_once(' ').unwrap();
+            let (location, change) = note.split_once(' ').unwrap();
             let change = change.replace(" to ", " entries of a queue become ");
-            format!("ports{place}.param.max_queue_size: {change}")
+            format!("ports{location}.param.max_queue_size: {change}")
         };
         assert_eq!(
             got,

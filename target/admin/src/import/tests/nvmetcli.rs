@@ -84,9 +84,13 @@ fn configuration_saved_by_nvmetcli_is_imported() {
         let (text, report) = import(&saved, &small_blocks);
         assert_eq!(imported(&text), imported(expected), "{text}");
         // No losses, and no remarks about defaults.
-        let places: Vec<_> = report.remarks.iter().map(|it| it.place.as_str()).collect();
+        let locations: Vec<_> = report
+            .remarks
+            .iter()
+            .map(|it| it.location.as_str())
+            .collect();
         let expected = ["ports", "subsystems[1].attr.qid_max"];
-        assert_eq!(places, expected, "{}", remarks(&report));
+        assert_eq!(locations, expected, "{}", remarks(&report));
         assert_eq!(report.losses(), 0, "{}", remarks(&report));
         Config::parse(Path::new("configuration"), text).unwrap();
     }
@@ -153,7 +157,7 @@ fn nonstandard_nqns_and_link_local_addresses_are_imported() {
         ],
     });
     let bytes = saved.to_string();
-    let (text, report) = converted(Path::new("a"), bytes.as_bytes(), Disks(&nowhere)).unwrap();
+    let (text, report) = converted(Path::new("a"), bytes.as_bytes(), Probe(&nowhere)).unwrap();
     assert_eq!(report.losses(), 0, "{}", remarks(&report));
     assert!(report.is_good, "{}", remarks(&report));
     let notes = remarks(&report);

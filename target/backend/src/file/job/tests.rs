@@ -79,7 +79,7 @@ fn buffered_fua_write_is_followed_by_fdatasync() {
     for (kind, first) in [
         (Kind::Write(0..8192), Step::Write),
         (
-            Kind::WriteZeroes(Way::Write),
+            Kind::WriteZeroes(ZeroMethod::Write),
             Step::WriteZeroes { len: 8192 },
         ),
     ] {

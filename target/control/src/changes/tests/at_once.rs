@@ -15,9 +15,9 @@ const NAMESPACES: u32 = 4;
 /// The thread whose document has these namespaces, all of them and no other. 0 is the
 /// configuration file.
 fn author(nsids: &[u32]) -> u32 {
-    let whose = nsids.first().map_or(0, |first| first / 100);
-    assert_eq!(nsids, of(whose), "half of a document");
-    whose
+    let owner = nsids.first().map_or(0, |first| first / 100);
+    assert_eq!(nsids, of(owner), "half of a document");
+    owner
 }
 
 fn of(author: u32) -> Vec<u32> {

@@ -36,7 +36,7 @@ fn errors_in_a_document_name_its_lines() {
     let path = |path: &str| format!("path = '{path}'");
     let traddr = "traddr = \"127.0.0.1\"".to_owned();
     let deep = "queue_depth = 128".to_owned();
-    for (port, disk, line, words) in [
+    for (port, path, line, words) in [
         ("", &missing, path(&missing), "path: "),
         ("", &locked, path(&locked), "path: "),
         ("", &odd, path(&odd), "path: "),
@@ -49,7 +49,7 @@ fn errors_in_a_document_name_its_lines() {
             "queue_depth = 128",
         ),
     ] {
-        let text = with_settings(&scene, &format!("trsvcid = 0\n{port}"), disk);
+        let text = with_settings(&scene, &format!("trsvcid = 0\n{port}"), path);
         let text = text.replace("trsvcid = 0\ntrsvcid", "trsvcid");
         let error = daemon.keeper.apply("/x/other.toml".into(), text.clone());
         let ChangeError::Config(error) = error.unwrap_err() else {

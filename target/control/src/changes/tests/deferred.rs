@@ -30,7 +30,10 @@ fn settings_come_from_the_configuration_file_after_apply() {
     let _ = daemon.edit(add("ram:2M")).unwrap();
     let limits = |daemon: &Daemon| {
         let config = Config::parse("x".as_ref(), daemon.keeper.show().text).unwrap();
-        (config.limits().io_queues, config.running().drain.as_secs())
+        (
+            config.limits().io_queues,
+            config.reactor_settings().drain.as_secs(),
+        )
     };
     assert_eq!((limits(&daemon), daemon.nsids()), ((5, 5), vec![1, 7]));
     drop(daemon);
@@ -272,7 +275,7 @@ fn failed_enable_leaves_the_whole_change_undone() {
     for file in &files {
         sized(file, 0);
     }
-    let look = || daemon.keeper.manager().look_after(&Default::default());
+    let look = || daemon.keeper.manager().check_stores(&Default::default());
     assert!(look());
     let enable = Edit::NamespaceEnable {
         subsystem: None,
@@ -387,8 +390,8 @@ fn removed_object_need_not_exist_when_another_edit_is_deferred() {
     drop(daemon);
     // The configuration file itself must not have what can never be served.
     scene.write(&[(1, "ram:1M"), (2, &a)], "allow_any_host = true");
-    let standing = Standing::read(&scene.path("target.toml")).unwrap();
-    let error = standing.serve().map(drop).unwrap_err().to_string();
+    let loaded = LoadedConfig::read(&scene.path("target.toml")).unwrap();
+    let error = loaded.serve().map(drop).unwrap_err().to_string();
     assert!(
         error.contains("a.img") && error.contains("is a directory"),
         "{error}"
@@ -406,8 +409,8 @@ fn unservable_applied_document_is_reported_with_a_remedy() {
     drop(daemon);
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    let standing = Standing::read(&scene.path("target.toml")).unwrap();
-    let error = standing.serve().map(drop).unwrap_err().to_string();
+    let loaded = LoadedConfig::read(&scene.path("target.toml")).unwrap();
+    let error = loaded.serve().map(drop).unwrap_err().to_string();
     let state = scene.path("kept/state.json");
     let words = format!(
         "; applied at run time, kept in {}; move it away to serve {}",
@@ -422,7 +425,7 @@ fn unservable_applied_document_is_reported_with_a_remedy() {
     // So is a document that has become invalid.
     let damaged = scene.state().replace("allow_any_host", "allow_no_host");
     std::fs::write(&state, damaged).unwrap();
-    let error = Standing::read(&scene.path("target.toml")).map(drop);
+    let error = LoadedConfig::read(&scene.path("target.toml")).map(drop);
     let error = error.unwrap_err().to_string();
     assert!(error.ends_with(&words), "{error}");
     std::fs::remove_file(&state).unwrap();
@@ -433,7 +436,7 @@ fn unservable_applied_document_is_reported_with_a_remedy() {
 fn state_file_is_locked_against_a_second_target() {
     let scene = Scene::new();
     let daemon = scene.start();
-    let error = Standing::read(&scene.path("target.toml"))
+    let error = LoadedConfig::read(&scene.path("target.toml"))
         .map(drop)
         .unwrap_err();
     let error = error.to_string();

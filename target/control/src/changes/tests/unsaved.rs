@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use nvmeof_atomic_file::{Files, Readers, Real};
+use nvmeof_atomic_file::{Files, ReadAccess, Real};
 
 /// A file system on which the last steps of a save fail on request.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ fn unless(failing: &AtomicBool) -> io::Result<()> {
 }
 
 impl Files for Failing {
-    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()> {
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: ReadAccess) -> io::Result<()> {
         Real.write(path, bytes, old, readers)
     }
 
@@ -62,7 +62,7 @@ fn unsaved_changes_are_reported_until_saved() {
         let scene = Scene::new();
         let mut daemon = scene.start();
         let failing = Failing::default();
-        daemon.keeper.keep_on(failing.clone());
+        daemon.keeper.save_on(failing.clone());
         let (fails, named) = match renames {
             true => (&failing.rename, scene.path(state)),
             false => (&failing.sync_folder, scene.path("kept")),
@@ -81,8 +81,8 @@ fn unsaved_changes_are_reported_until_saved() {
         let error = daemon.keeper.save().unwrap_err();
         assert!(matches!(error, ChangeError::StillUnsaved(_)));
         let error = error.to_string();
-        let said = error.contains(&named) && error.contains("until the target ends");
-        assert!(said, "{error}");
+        let message = error.contains(&named) && error.contains("until the target ends");
+        assert!(message, "{error}");
         assert!(daemon.edit(add("ram:what")).is_err());
         unsaved(&daemon);
         let saved = std::fs::read(scene.path(state)).is_ok();
@@ -113,7 +113,7 @@ fn unsaved_change_is_undone_or_as_reported() {
         let scene = Scene::new();
         let mut daemon = scene.start();
         let failing = Failing::default();
-        daemon.keeper.keep_on(failing.clone());
+        daemon.keeper.save_on(failing.clone());
         let fails = if renames {
             &failing.rename
         } else {

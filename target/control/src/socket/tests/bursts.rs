@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::time::sleep;
 
 use super::*;
-use nvmeof_atomic_file::{Files, Readers, Real};
+use nvmeof_atomic_file::{Files, ReadAccess, Real};
 
 /// A file system that counts saves, and stalls while `stalls` is set.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ struct Counting {
 }
 
 impl Files for Counting {
-    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: Readers) -> io::Result<()> {
+    fn write(&self, path: &Path, bytes: &[u8], old: &Path, readers: ReadAccess) -> io::Result<()> {
         Real.write(path, bytes, old, readers)
     }
 
@@ -54,12 +54,12 @@ fn saving(files: &Counting) -> (tempfile::TempDir, Server, Shared) {
         folder.path().join("state.json").display()
     );
     std::fs::write(&file, text).unwrap();
-    let (server, mut keeper) = Standing::read(&file).unwrap().serve().unwrap();
-    keeper.keep_on(files.clone());
+    let (server, mut keeper) = LoadedConfig::read(&file).unwrap().serve().unwrap();
+    keeper.save_on(files.clone());
     let shared = Shared {
         keeper: Arc::new(keeper),
         watch: Arc::new(Watch::of(&server)),
-        tell: |_| {},
+        notify_status: |_| {},
         queue: ChangeQueue::with_most(400),
     };
     (folder, server, shared)
@@ -93,8 +93,8 @@ fn ask_for(
         edits: wanted,
         plan: false,
     };
-    let answer = edits(State(shared.clone()), Body(body));
-    async { answer.await.map(|Json(outcome)| outcome) }
+    let response = edits(State(shared.clone()), Body(body));
+    async { response.await.map(|Json(outcome)| outcome) }
 }
 
 /// Subsystems that are served, and those of them that have a namespace.
@@ -163,13 +163,13 @@ fn invalid_request_in_a_burst_fails_alone() {
             .map(|(edits, _)| tokio::spawn(ask_for(&shared, edits.clone())))
             .collect();
         for (one, (edits, error)) in asked.into_iter().zip(&requests) {
-            let answer = one.await.unwrap();
-            match (answer, error) {
+            let response = one.await.unwrap();
+            match (response, error) {
                 (Ok(_), None) => {}
                 (Err(fault), Some(words)) => {
                     assert!(fault.error.message.contains(words), "{fault:?}");
                 }
-                (answer, _) => panic!("{edits:?}: {answer:?}"),
+                (response, _) => panic!("{edits:?}: {response:?}"),
             }
         }
     });
@@ -213,7 +213,7 @@ fn disconnected_client_leaves_no_partial_change() {
 fn stalled_change_is_reported_to_waiting_clients() {
     let files = Counting::default();
     let (_folder, server, mut shared) = saving(&files);
-    shared.queue.patience = Duration::from_millis(50);
+    shared.queue.stall_limit = Duration::from_millis(50);
     runtime().block_on(async {
         files.stalls.store(true, Ordering::SeqCst);
         let first = tokio::spawn(ask_for(&shared, volume(0)));
@@ -285,8 +285,8 @@ fn closed_connection_withdraws_its_pending_change() {
     waiting(1);
     files.stalls.store(false, Ordering::SeqCst);
     for stream in [&mut first, &mut third] {
-        let said = heard(stream);
-        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        let reason = read_all(stream);
+        assert!(reason.starts_with("HTTP/1.1 200 "), "{reason}");
     }
     assert_eq!(served_volumes(&shared), (2, 2));
     drop(scene);

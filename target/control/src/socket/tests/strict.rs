@@ -32,9 +32,12 @@ fn refused(scene: &Scene, method: &str, path: &str, body: &str) {
         "{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let said = scene.response(request.as_bytes());
-    assert!(said.starts_with("HTTP/1.1 400 "), "{path} {body}: {said}");
-    let (_, body) = said.split_once("\r\n\r\n").unwrap();
+    let reason = scene.response(request.as_bytes());
+    assert!(
+        reason.starts_with("HTTP/1.1 400 "),
+        "{path} {body}: {reason}"
+    );
+    let (_, body) = reason.split_once("\r\n\r\n").unwrap();
     let body: Value = serde_json::from_str(body).unwrap();
     assert!(body["error"]["message"].is_string(), "{path}: {body}");
 }
@@ -113,8 +116,8 @@ fn a_request_without_content_may_be_an_empty_object() {
             "POST /v1/reload/plan HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        let said = scene.response(request.as_bytes());
-        assert!(said.starts_with("HTTP/1.1 200 "), "{body}: {said}");
+        let reason = scene.response(request.as_bytes());
+        assert!(reason.starts_with("HTTP/1.1 200 "), "{body}: {reason}");
     }
     drop(scene);
     server.stop();

@@ -18,8 +18,8 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::testing::{
-    Answer, DISK, HOST, Host, closed, connect_data, namespace, port, port_in, subsystem, target,
-    target_with,
+    Completion, HOST, Host, SUBNQN, closed, connect_data, namespace, port, port_in, subsystem,
+    target, target_with,
 };
 use crate::{
     IoKind, Limits, Model, NamespaceState, PortSpec, Preferred, Revision, SubsystemSpec, Target,
@@ -31,7 +31,7 @@ const OTHER: &str = "nqn.2026-11.org.example:other";
 /// each group.
 pub(crate) type Page = (u64, Vec<(u32, AnaState, Vec<u32>, u64)>);
 
-fn get(host: &mut Host, lsp: u8, offset: u64, len: u32) -> Answer {
+fn get(host: &mut Host, lsp: u8, offset: u64, len: u32) -> Completion {
     let command = GetLogPage {
         lsp,
         nsid: NSID_ALL,
@@ -75,9 +75,9 @@ pub(crate) fn served(ports: &[PortSpec], subsystem: SubsystemSpec) -> Target {
 }
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
-    let answer = host.identify(cns, nsid);
-    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
-    T::read_from_bytes(&answer.data).ok().unwrap()
+    let completion = host.identify(cns, nsid);
+    assert_eq!(completion.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&completion.data).ok().unwrap()
 }
 
 fn read(nsid: u32) -> Sqe {
@@ -118,9 +118,9 @@ fn waiting_namespace_is_inaccessible_in_its_own_group() {
     let target = served(std::slice::from_ref(&port), two_groups());
     let revised = |state| {
         let revision = Revision {
-            nqn: Nqn::new(DISK).unwrap(),
+            nqn: Nqn::new(SUBNQN).unwrap(),
             nsid: 2,
-            disk: 7,
+            store: 7,
             blocks: 1000,
             preferred: Preferred::default(),
             state,
@@ -133,9 +133,9 @@ fn waiting_namespace_is_inaccessible_in_its_own_group() {
     assert_eq!(list.iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
     let id: IdentifyNamespace = identify(&mut admin, Cns::NAMESPACE, 2);
     assert_eq!((id.nsze.get(), id.anagrpid.get()), (1000, 129));
-    let answer = queue.read(read(2), 512);
-    assert_eq!(answer.status(), Status::ANA_INACCESSIBLE);
-    assert!(!answer.cqe.status().dnr());
+    let completion = queue.read(read(2), 512);
+    assert_eq!(completion.status(), Status::ANA_INACCESSIBLE);
+    assert!(!completion.cqe.status().dnr());
     assert_eq!(queue.read(read(3), 512).status(), Status::SUCCESS);
     let state = |page: Page| {
         page.1
@@ -222,9 +222,9 @@ fn commands_fail_by_ana_state_and_may_be_retried() {
         let port = port_in(1, state);
         let target = served(std::slice::from_ref(&port), two_groups());
         let (mut admin, mut queue) = Host::ready_at(&target, &port, HOST);
-        let answer = queue.read(read(2), 512);
-        assert_eq!(answer.status(), expected);
-        assert!(!answer.cqe.status().dnr(), "{state}");
+        let completion = queue.read(read(2), 512);
+        assert_eq!(completion.status(), expected);
+        assert!(!completion.cqe.status().dnr(), "{state}");
         assert_eq!(queue.plain(flush(3)).status(), expected);
         let write = Io::new(2, 0, 1).to_sqe(io::WRITE);
         assert_eq!(queue.write(write, &[0; 512]).status(), expected);
@@ -382,23 +382,23 @@ fn namespace_is_hidden_from_other_hosts() {
         }
     }
     let attached = |host: &mut Host, nsid| -> usize {
-        let answer = host.read(
+        let completion = host.read(
             Identify::new(Cns::ATTACHED_CONTROLLERS, nsid).to_sqe(),
             4096,
         );
-        let list = ControllerList::read_from_bytes(&answer.data).unwrap();
+        let list = ControllerList::read_from_bytes(&completion.data).unwrap();
         list.iter().count()
     };
     assert_eq!((attached(&mut other, 3), attached(&mut other, 4)), (1, 2));
-    let answer = queue.read(read(3), 512);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
-    assert!(answer.cqe.status().dnr());
+    let completion = queue.read(read(3), 512);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
+    assert!(completion.cqe.status().dnr());
     assert_eq!(its_queue.read(read(3), 512).status(), Status::SUCCESS);
     // A flush of all covers the accessible ones.
     queue.ops.clear();
     assert_eq!(queue.plain(flush(NSID_ALL)).status(), Status::SUCCESS);
-    let flushed: Vec<_> = queue.ops.iter().map(|op| (op.kind, op.disk)).collect();
-    assert_eq!(flushed, [10, 20, 40].map(|disk| (IoKind::Flush, disk)));
+    let flushed: Vec<_> = queue.ops.iter().map(|op| (op.kind, op.store)).collect();
+    assert_eq!(flushed, [10, 20, 40].map(|store| (IoKind::Flush, store)));
     // Nor are groups reported with it.
     assert_eq!(page(&mut host).1[1].2, [2]);
     assert_eq!(page(&mut other).1[1].2, [2, 3]);

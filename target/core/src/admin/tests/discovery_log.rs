@@ -15,7 +15,7 @@ use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{DISK, Host, connect_data, port, subsystem, target};
+use crate::testing::{Host, SUBNQN, connect_data, port, subsystem, target};
 use crate::{DiscoverySpec, Limits, Model, Order, PortSpec, ReferralSpec, Target};
 
 const FINDER: &str = "nqn.2026-11.org.example:finder";
@@ -48,8 +48,8 @@ fn model(spec: &DiscoverySpec) -> Model {
 
 fn entries(host: &mut Host) -> Vec<DiscoveryEntry> {
     let command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
-    let answer = host.read(command.to_sqe(), 8192);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     assert!(page.is_complete());
     page.entries.to_vec()
 }
@@ -129,7 +129,7 @@ fn discovery_log_has_itself_and_referrals() {
                 here.clone(),
                 1
             ),
-            (SubsystemType::NVM, DISK.into(), here, 1),
+            (SubsystemType::NVM, SUBNQN.into(), here, 1),
             (referral, well_known.into(), at("192.0.2.1", "8009"), 7),
             (referral, ELSEWHERE.into(), at("2001:db8::1", "8009"), 7),
             (referral, well_known.into(), at("127.0.0.9", "8009"), 7),
@@ -178,8 +178,8 @@ fn port_local_entries_only_is_honoured() {
     assert_eq!(entries(&mut host).len(), 2 + 2 + 3);
     let mut command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
     command.lsp = DiscoveryLsp::PLEO.bits();
-    let answer = host.read(command.to_sqe(), 8192);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     let reported: Vec<_> = page
         .entries
         .iter()
@@ -232,9 +232,9 @@ fn discovery_controller_reports_supported_pages() {
     let mut host = discovery(&target());
     let mut page = |lid, len| {
         let command = GetLogPage::new(lid, 0, 0, len);
-        let answer = host.read(command.to_sqe(), usize::try_from(len).unwrap());
-        assert_eq!(answer.status(), Status::SUCCESS, "{lid:?}");
-        answer.data
+        let completion = host.read(command.to_sqe(), usize::try_from(len).unwrap());
+        assert_eq!(completion.status(), Status::SUCCESS, "{lid:?}");
+        completion.data
     };
     let supported = page(LogId::SUPPORTED, 1024);
     let there = |lid: usize| supported[lid * 4] & 1 == 1;
@@ -263,12 +263,12 @@ fn discovery_without_unique_nqn_has_no_own_entry() {
     data.subnqn = Nqn::new(FINDER).unwrap().to_field();
     let mut host = Host::open(&target(), 0, 32);
     let connect = nvmeof_wire::fabrics::Connect::new(0, 32, 0);
-    let answer = host.connect(&connect, &data);
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let completion = host.connect(&connect, &data);
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
 }
 
-/// Base 2.1, 3.1.3.3: a persistent connection has a keep-alive timer and hears
-/// of changes.
+/// Base 2.1, 3.1.3.3: a persistent connection has a keep-alive timer and is
+/// notified of changes.
 #[test]
 fn referral_change_notifies_persistent_hosts() {
     let target = Target::new(model(&DiscoverySpec::default()));

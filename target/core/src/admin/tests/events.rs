@@ -13,9 +13,9 @@ use nvmeof_wire::{Nqn, Sqe, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
-use crate::controller::notices::PATIENCE;
+use crate::controller::notices::MASK_TIME;
 use crate::testing::{
-    CLOSED, DISK, Host, Outcome, apply, change_a_namespace, closed, connect_data_of, keyed,
+    CLOSED, Host, Outcome, SUBNQN, apply, change_a_namespace, closed, connect_data_of, keyed,
     subsystem, target,
 };
 use crate::{Action, Event, Executed, FollowUps, NamespaceState, Order, Request, Revision, Target};
@@ -85,14 +85,14 @@ fn changed_namespace_is_reported_once_until_the_log_is_read() {
     assert_eq!(event(&mut host), None);
     let mut page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
     page.retain_event = true;
-    let answer = host.read(page.to_sqe(), 4096);
-    assert_eq!(changed(&answer.data), [1]);
+    let completion = host.read(page.to_sqe(), 4096);
+    assert_eq!(changed(&completion.data), [1]);
     assert_eq!(event(&mut host), None);
     page.retain_event = false;
-    let answer = host.read(page.to_sqe(), 4096);
-    assert_eq!(changed(&answer.data), [1]);
-    let answer = host.read(page.to_sqe(), 4096);
-    assert_eq!(changed(&answer.data), []);
+    let completion = host.read(page.to_sqe(), 4096);
+    assert_eq!(changed(&completion.data), [1]);
+    let completion = host.read(page.to_sqe(), 4096);
+    assert_eq!(changed(&completion.data), []);
     change_a_namespace(&target);
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
 }
@@ -147,16 +147,16 @@ fn discovery_log_change_is_an_event() {
 }
 
 fn smart(host: &mut Host) -> CriticalWarning {
-    let answer = host.read(GetLogPage::new(LogId::SMART, 0, 0, 512).to_sqe(), 512);
-    let page = SmartLog::read_from_bytes(&answer.data).unwrap();
+    let completion = host.read(GetLogPage::new(LogId::SMART, 0, 0, 512).to_sqe(), 512);
+    let page = SmartLog::read_from_bytes(&completion.data).unwrap();
     page.critical_warning()
 }
 
 fn storage_is(target: &Target, state: NamespaceState) {
     let revision = Revision {
-        nqn: Nqn::new(DISK).unwrap(),
+        nqn: Nqn::new(SUBNQN).unwrap(),
         nsid: 1,
-        disk: 11,
+        store: 11,
         blocks: 1000,
         preferred: crate::Preferred::default(),
         state,
@@ -257,8 +257,8 @@ fn internal_error_event_cannot_be_disabled() {
             deallocate: true,
         };
         let _ = queue.queue.take_follow_ups();
-        let answer = queue.write(command.to_sqe(), DsmRange::new(0, 8).as_bytes());
-        (answer.status(), queue.queue.take_follow_ups())
+        let completion = queue.write(command.to_sqe(), DsmRange::new(0, 8).as_bytes());
+        (completion.status(), queue.queue.take_follow_ups())
     };
     assert_eq!(trim(Executed::Gone).0, Status::NAMESPACE_NOT_READY);
     assert_eq!(event(&mut host), None);
@@ -271,7 +271,7 @@ fn internal_error_event_cannot_be_disabled() {
         let follow_ups = trim(Executed::Failed).1;
         assert!(
             !follow_ups.contains(FollowUps::POLL_ALL),
-            "there is nothing to tell"
+            "there is nothing to report"
         );
     }
     assert_eq!(event(&mut host), None, "until the page is read");
@@ -297,8 +297,8 @@ fn log_change_of_another_host_is_not_reported() {
     };
     let read = |host: &mut Host| {
         let page = GetLogPage::new(LogId::DISCOVERY, 0, 0, 4096);
-        let answer = host.read(page.to_sqe(), 4096);
-        let page = DiscoveryPage::parse(&answer.data).unwrap();
+        let completion = host.read(page.to_sqe(), 4096);
+        let page = DiscoveryPage::parse(&completion.data).unwrap();
         (page.header.genctr.get(), page.entries.len())
     };
     let mut stranger = of("nqn.2026-11.org.example:stranger");
@@ -333,7 +333,7 @@ fn notice_is_sent_after_the_previous_page_is_read() {
     let _ = host.queue.take_follow_ups();
     assert_eq!(event(&mut host), None);
     assert!(host.queue.take_follow_ups().contains(FollowUps::DEADLINE));
-    assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
+    assert_eq!(host.queue.next_deadline(), Some(host.now + MASK_TIME));
     // An event of another type does not wait.
     storage_is(&target, NamespaceState::Faulted);
     assert_eq!(event(&mut host), Some(AsyncEvent::RELIABILITY));
@@ -359,7 +359,7 @@ fn notice_is_sent_after_the_previous_page_is_read() {
     hold(&mut host);
     storage_is(&target, NamespaceState::Ready);
     assert_eq!(event(&mut host), None);
-    host.now += PATIENCE;
+    host.now += MASK_TIME;
     assert_eq!(event(&mut host), Some(AsyncEvent::NAMESPACE_CHANGED));
     // Without a request there is no deadline.
     let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
@@ -367,7 +367,7 @@ fn notice_is_sent_after_the_previous_page_is_read() {
     change(&target, 1);
     assert_eq!(host.queue.next_deadline(), None);
     hold(&mut host);
-    assert_eq!(host.queue.next_deadline(), Some(host.now + PATIENCE));
+    assert_eq!(host.queue.next_deadline(), Some(host.now + MASK_TIME));
 }
 
 /// Base 2.1, 3.7.2: a reset ends what was begun; the host enables events anew.

@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::discovery;
 use crate::SubsystemSpec;
-use crate::testing::{Answer, HOST_ID, Host, apply, closed, connect_data, subsystem, target};
+use crate::testing::{Completion, HOST_ID, Host, apply, closed, connect_data, subsystem, target};
 
-fn get(host: &mut Host, fid: FeatureId, select: Select) -> Answer {
+fn get(host: &mut Host, fid: FeatureId, select: Select) -> Completion {
     let (cdw11, nsid) = (1, 0);
     let command = GetFeatures {
         fid,
@@ -121,9 +121,9 @@ fn interrupt_features_are_refused_with_the_field() {
         FeatureId::INTERRUPT_VECTOR_CONFIG,
     ] {
         for select in [Select::Current, Select::Default, Select::Capabilities] {
-            let answer = get(&mut host, fid, select);
-            assert_eq!(answer.status(), Status::INVALID_FIELD, "{fid:?}");
-            assert!(answer.cqe.status().dnr(), "{fid:?}");
+            let completion = get(&mut host, fid, select);
+            assert_eq!(completion.status(), Status::INVALID_FIELD, "{fid:?}");
+            assert!(completion.cqe.status().dnr(), "{fid:?}");
         }
     }
 }
@@ -182,7 +182,7 @@ fn set_of(host: &mut Host, fid: FeatureId, nsid: u32, value: u32) -> Status {
     host.plain(command.to_sqe()).status()
 }
 
-fn get_of(host: &mut Host, fid: FeatureId, nsid: u32) -> Answer {
+fn get_of(host: &mut Host, fid: FeatureId, nsid: u32) -> Completion {
     let (select, cdw11) = (Select::Current, 0);
     let command = GetFeatures {
         fid,
@@ -263,8 +263,8 @@ fn queues_are_granted_up_to_the_limit_and_before_any_connects() {
         (0x0001_0003, 0x1_0001),
         (0x00ff_00ff, 0x3_0003),
     ] {
-        let answer = host.plain(SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, asked).to_sqe());
-        assert_eq!(answer.result(), granted);
+        let completion = host.plain(SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, asked).to_sqe());
+        assert_eq!(completion.result(), granted);
         let current = get(&mut host, FeatureId::NUMBER_OF_QUEUES, Select::Current);
         assert_eq!(current.result(), granted);
     }
@@ -297,8 +297,8 @@ fn a_subsystem_may_grant_fewer_queues_than_others() {
     let (mut other, cntlid) = Host::admin(&target);
     assert_eq!(get(&mut other, number, Select::Current).result(), 0);
     let mut second = Host::open(&target, 2, 128);
-    let answer = second.connect(&Connect::new(2, 128, 0), &connect_data(cntlid));
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let completion = second.connect(&Connect::new(2, 128, 0), &connect_data(cntlid));
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
     let _ = apply(&target, &[few(None), closed()]);
     assert_eq!(other.plain(ask).result(), 0x3_0003);
 }
@@ -390,7 +390,7 @@ fn a_discovery_controller_has_few_features() {
     );
     for fid in [FeatureId::NUMBER_OF_QUEUES, FeatureId::HOST_IDENTIFIER] {
         assert_eq!(set(&mut host, fid, 0), Status::INVALID_FIELD, "{fid:?}");
-        let answer = get(&mut host, fid, Select::Current);
-        assert_eq!(answer.status(), Status::INVALID_FIELD, "{fid:?}");
+        let completion = get(&mut host, fid, Select::Current);
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{fid:?}");
     }
 }

@@ -18,15 +18,15 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::discovery;
 use crate::model::FIRMWARE;
 use crate::testing::{
-    DISK, Host, apply, closed, connect_data, namespace, port, subsystem, target, target_of,
+    Host, SUBNQN, apply, closed, connect_data, namespace, port, subsystem, target, target_of,
     target_with,
 };
 use crate::{IoKind, Limits, Model, NamespaceState, PortBounds, Preferred, SubsystemSpec, Target};
 
 fn identify<T: FromBytes>(host: &mut Host, cns: Cns, nsid: u32) -> T {
-    let answer = host.identify(cns, nsid);
-    assert_eq!(answer.status(), Status::SUCCESS, "{cns:?} {nsid}");
-    T::read_from_bytes(&answer.data).ok().unwrap()
+    let completion = host.identify(cns, nsid);
+    assert_eq!(completion.status(), Status::SUCCESS, "{cns:?} {nsid}");
+    T::read_from_bytes(&completion.data).ok().unwrap()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn identify_controller_satisfies_linux() {
     );
     assert_eq!(id.max_transfer_len(4096), Some(256 << 10));
     assert_eq!((id.sqes, id.cqes), (0x66, 0x44));
-    assert_eq!(&id.subnqn[..DISK.len()], DISK.as_bytes());
+    assert_eq!(&id.subnqn[..SUBNQN.len()], SUBNQN.as_bytes());
     assert_eq!((id.async_event_limit(), id.elpe), (4, 63));
     assert_eq!(id.sn.to_string().len(), 20);
 }
@@ -112,11 +112,11 @@ fn in_capsule_data_size_is_that_of_the_port() {
     let connect = nvmeof_wire::fabrics::Connect::new(1, 128, 0);
     queue.connect(&connect, &connect_data(u16::try_from(cntlid).unwrap()));
     let write = |blocks| Io::new(1, 0, blocks).to_sqe(io::WRITE);
-    let answer = queue.write_in_capsule(write(1), &[0; 512]);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = queue.write_in_capsule(write(1), &[0; 512]);
+    assert_eq!(completion.status(), Status::SUCCESS);
     // Shared receives may have room for more than the reported size.
-    let answer = queue.write_in_capsule(write(2), &[0; 1024]);
-    assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+    let completion = queue.write_in_capsule(write(2), &[0; 1024]);
+    assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn identify_reports_only_what_is_supported() {
         host.identify(Cns::CONTROLLER, 0),
         discovery(&target()).identify(Cns::CONTROLLER, 0),
     ];
-    for answer in &mut hosts {
-        let id = IdentifyController::read_from_bytes(&answer.data)
+    for completion in &mut hosts {
+        let id = IdentifyController::read_from_bytes(&completion.data)
             .ok()
             .unwrap();
         assert_eq!(id.lpa & Lpa::MLPS.bits(), 0, "no scopes in log page 05h");
@@ -184,8 +184,8 @@ fn identify_controller_does_not_depend_on_namespaces() {
         target_of(hidden),
     ];
     let mut pages = targets.map(|target| {
-        let answer = Host::admin(&target).0.identify(Cns::CONTROLLER, 0);
-        without_instance(answer.data)
+        let completion = Host::admin(&target).0.identify(Cns::CONTROLLER, 0);
+        without_instance(completion.data)
     });
     let mut spec = subsystem();
     spec.namespaces = vec![off];
@@ -214,8 +214,8 @@ fn identify_controller_does_not_depend_on_namespaces() {
         ranges: 1,
         deallocate: true,
     };
-    let answer = queue.write(trim.to_sqe(), DsmRange::new(0, 8).as_bytes());
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = queue.write(trim.to_sqe(), DsmRange::new(0, 8).as_bytes());
+    assert_eq!(completion.status(), Status::SUCCESS);
     let kinds: Vec<_> = queue.ops.iter().map(|op| op.kind).collect();
     assert_eq!(kinds, [IoKind::WriteZeroes { deallocate: false }]);
 }
@@ -315,8 +315,8 @@ fn namespace_identifiers_agree_with_descriptors() {
     );
     assert!(found.uuid.is_some());
     for nsid in [0, 2, NSID_ALL] {
-        let answer = host.identify(Cns::DESCRIPTORS, nsid);
-        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+        let completion = host.identify(Cns::DESCRIPTORS, nsid);
+        assert_eq!(completion.status(), Status::INVALID_NAMESPACE);
     }
 }
 
@@ -349,8 +349,8 @@ fn controllers_of_the_subsystem_are_listed() {
     assert_eq!(list.iter().collect::<Vec<_>>(), [first, second]);
     let mut from_second = Identify::new(Cns::ATTACHED_CONTROLLERS, 1);
     from_second.cntid = second;
-    let answer = host.read(from_second.to_sqe(), 4096);
-    let list = ControllerList::read_from_bytes(&answer.data).unwrap();
+    let completion = host.read(from_second.to_sqe(), 4096);
+    let list = ControllerList::read_from_bytes(&completion.data).unwrap();
     assert_eq!(list.iter().collect::<Vec<_>>(), [second]);
     // Base 2.1, 3.2.1: inactive, and invalid. 5.1.13.2.11: FFFFFFFFh.
     for (nsid, status) in [
@@ -359,8 +359,8 @@ fn controllers_of_the_subsystem_are_listed() {
         (0, Status::INVALID_NAMESPACE),
         (1025, Status::INVALID_NAMESPACE),
     ] {
-        let answer = host.identify(Cns::ATTACHED_CONTROLLERS, nsid);
-        assert_eq!(answer.status(), status, "{nsid}");
+        let completion = host.identify(Cns::ATTACHED_CONTROLLERS, nsid);
+        assert_eq!(completion.status(), status, "{nsid}");
     }
 }
 
@@ -402,9 +402,9 @@ fn disabled_namespace_is_attached_to_no_controller() {
         // Restricted to other hosts: unallocated for this host.
         (Cns::ALLOCATED_NAMESPACE, 4),
     ] {
-        let answer = host.identify(cns, nsid);
-        assert_eq!(answer.status(), Status::SUCCESS, "{cns:?}");
-        assert!(answer.data.iter().all(|byte| *byte == 0), "{cns:?}");
+        let completion = host.identify(cns, nsid);
+        assert_eq!(completion.status(), Status::SUCCESS, "{cns:?}");
+        assert!(completion.data.iter().all(|byte| *byte == 0), "{cns:?}");
     }
     for (cns, nsid, status) in [
         (Cns::ATTACHED_CONTROLLERS, 4, Status::INVALID_FIELD),
@@ -433,8 +433,8 @@ fn the_nvm_command_set_is_the_only_one() {
         assert_eq!(host.identify(cns, 1).status(), Status::SUCCESS);
         let mut zoned = Identify::new(cns, 1);
         zoned.csi = 2;
-        let answer = host.read(zoned.to_sqe(), 4096);
-        assert_eq!(answer.status(), Status::INVALID_FIELD, "{cns:?}");
+        let completion = host.read(zoned.to_sqe(), 4096);
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{cns:?}");
     }
 }
 

@@ -18,19 +18,19 @@ use nvmeof_wire::opcode::{Opcode, admin, io};
 use zerocopy::FromBytes;
 
 use super::discovery;
-use crate::testing::{Answer, DISK, Host, namespace, subsystem, target, target_of};
+use crate::testing::{Completion, Host, SUBNQN, namespace, subsystem, target, target_of};
 use crate::{Carrier, Executed, Fabric, Limits, Model, PortSpec, Target, Traddr};
 
-fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Answer {
+fn get(host: &mut Host, lid: LogId, offset: u64, len: u32) -> Completion {
     let command = GetLogPage::new(lid, 0, offset, len);
     host.read(command.to_sqe(), usize::try_from(len).unwrap())
 }
 
 fn page<T: FromBytes>(host: &mut Host, lid: LogId) -> T {
     let len = u32::try_from(size_of::<T>()).unwrap();
-    let answer = get(host, lid, 0, len);
-    assert_eq!(answer.status(), Status::SUCCESS, "{lid:?}");
-    T::read_from_bytes(&answer.data).ok().unwrap()
+    let completion = get(host, lid, 0, len);
+    assert_eq!(completion.status(), Status::SUCCESS, "{lid:?}");
+    T::read_from_bytes(&completion.data).ok().unwrap()
 }
 
 #[test]
@@ -38,13 +38,13 @@ fn supported_pages_can_be_read() {
     let (mut host, _) = Host::admin(&target());
     let supported: SupportedPages = page(&mut host, LogId::SUPPORTED);
     for lid in (0..=u8::MAX).map(LogId) {
-        let answer = get(&mut host, lid, 0, 512);
+        let completion = get(&mut host, lid, 0, 512);
         let expected = if supported.iter().any(|one| one == lid) {
             Status::SUCCESS
         } else {
             Status::INVALID_LOG_PAGE
         };
-        assert_eq!(answer.status(), expected, "{lid:?}");
+        assert_eq!(completion.status(), expected, "{lid:?}");
     }
 }
 
@@ -58,8 +58,8 @@ fn pages_are_cut_and_padded_to_the_requested_length() {
     assert_eq!(longer[..512], whole);
     assert!(longer[512..].iter().all(|byte| *byte == 0));
     for offset in [2, 516, 1 << 40] {
-        let answer = get(&mut host, LogId::FIRMWARE, offset, 16);
-        assert_eq!(answer.status(), Status::INVALID_FIELD, "{offset}");
+        let completion = get(&mut host, LogId::FIRMWARE, offset, 16);
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{offset}");
     }
     let mut index = GetLogPage::new(LogId::FIRMWARE, 0, 0, 16);
     index.index_offset = true;
@@ -67,8 +67,8 @@ fn pages_are_cut_and_padded_to_the_requested_length() {
         host.read(index.to_sqe(), 16).status(),
         Status::INVALID_FIELD
     );
-    let answer = get(&mut host, LogId::FIRMWARE, 0, 512 << 10);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let completion = get(&mut host, LogId::FIRMWARE, 0, 512 << 10);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
     let slots: FirmwareSlots = page(&mut host, LogId::FIRMWARE);
     assert_eq!(
         slots.active().unwrap().to_string(),
@@ -159,8 +159,8 @@ fn page_without_namespace_scope_rejects_a_namespace() {
                     continue;
                 }
                 let command = GetLogPage::new(lid, nsid, 0, 512);
-                let answer = host.read(command.to_sqe(), 512);
-                assert_eq!(answer.status(), status, "{lid:?} {nsid}");
+                let completion = host.read(command.to_sqe(), 512);
+                assert_eq!(completion.status(), status, "{lid:?} {nsid}");
             }
         }
     }
@@ -251,8 +251,8 @@ fn effects_name_the_commands_that_are_served() {
     assert!(effects.io(io::COPY).is_some() && effects.io(io::WRITE_UNCORRECTABLE).is_none());
     let mut other = GetLogPage::new(LogId::EFFECTS, 0, 0, 4096);
     other.csi = 1;
-    let answer = host.read(other.to_sqe(), 4096);
-    let effects = CommandEffects::read_from_bytes(&answer.data).unwrap();
+    let completion = host.read(other.to_sqe(), 4096);
+    let effects = CommandEffects::read_from_bytes(&completion.data).unwrap();
     assert!(effects.admin(admin::IDENTIFY).is_some());
     assert!((0..=255).all(|opcode| effects.io(Opcode(opcode)).is_none()));
 }
@@ -312,26 +312,26 @@ fn read_only_namespace_is_no_critical_warning() {
 #[test]
 fn discovery_log_has_only_permitted_subsystems() {
     let mut host = discovery(&target());
-    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     assert_eq!((page.header.numrec.get(), page.header.genctr.get()), (1, 1));
     let entry = page.entries[0];
-    assert_eq!(&entry.subnqn[..DISK.len()], DISK.as_bytes());
+    assert_eq!(&entry.subnqn[..SUBNQN.len()], SUBNQN.as_bytes());
     assert_eq!(entry.traddr.to_string(), "127.0.0.1");
     assert_eq!(
         (entry.trsvcid.to_string(), entry.asqsz.get()),
         ("4420".into(), 32)
     );
     let second = get(&mut host, LogId::DISCOVERY, 1024, 1024).data;
-    assert_eq!(second, answer.data[1024..2048]);
+    assert_eq!(second, completion.data[1024..2048]);
 }
 
 #[test]
 fn a_port_that_the_host_cannot_reach_is_left_out() {
     let mut host = discovery(&target());
     host.queue.set_local("10.0.0.1".parse().unwrap());
-    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     assert_eq!(page.header.numrec.get(), 0);
 }
 
@@ -342,8 +342,8 @@ fn intra_host_port_is_reported_to_intra_host_connections() {
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     let entries = |host: &mut Host| {
-        let answer = get(host, LogId::DISCOVERY, 0, 4096);
-        let page = DiscoveryPage::parse(&answer.data).unwrap();
+        let completion = get(host, LogId::DISCOVERY, 0, 4096);
+        let page = DiscoveryPage::parse(&completion.data).unwrap();
         page.entries.to_vec()
     };
     assert!(entries(&mut host).is_empty());
@@ -369,8 +369,8 @@ fn reported(
     let model = Model::build(Limits::default(), &[port], &[subsystem()]).unwrap();
     let mut host = discovery(&Target::new(model));
     host.queue.set_local(local.parse().unwrap());
-    let answer = get(&mut host, LogId::DISCOVERY, 0, 4096);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = get(&mut host, LogId::DISCOVERY, 0, 4096);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     assert!(page.is_complete());
     let reported = page.entries.iter().map(|entry| {
         let tsas = entry.tsas;
@@ -433,8 +433,8 @@ fn wildcard_port_reports_providers_of_the_used_address() {
 #[test]
 fn io_controllers_have_no_discovery_log() {
     let (mut host, _) = Host::admin(&target());
-    let answer = get(&mut host, LogId::DISCOVERY, 0, 1024);
-    assert_eq!(answer.status(), Status::INVALID_LOG_PAGE);
-    let answer = get(&mut discovery(&target()), LogId::SMART, 0, 512);
-    assert_eq!(answer.status(), Status::INVALID_LOG_PAGE);
+    let completion = get(&mut host, LogId::DISCOVERY, 0, 1024);
+    assert_eq!(completion.status(), Status::INVALID_LOG_PAGE);
+    let completion = get(&mut discovery(&target()), LogId::SMART, 0, 512);
+    assert_eq!(completion.status(), Status::INVALID_LOG_PAGE);
 }

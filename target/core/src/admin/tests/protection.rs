@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 use super::discovery;
 use crate::admin::cancel_requests;
 use crate::testing::{
-    Answer, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
+    Completion, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
 use crate::{
     Action, Event, Executed, FollowUps, IoKind, NamespaceSpec, NamespaceState, Order,
@@ -27,7 +27,7 @@ use crate::{
 const FRIEND: &str = "nqn.2026-11.org.example:friend";
 const FID: FeatureId = FeatureId::NAMESPACE_WRITE_PROTECTION;
 
-fn set(host: &mut Host, nsid: u32, state: WriteProtection) -> Answer {
+fn set(host: &mut Host, nsid: u32, state: WriteProtection) -> Completion {
     let command = SetFeatures {
         nsid,
         ..SetFeatures::new(FID, state.to_dword())
@@ -35,7 +35,7 @@ fn set(host: &mut Host, nsid: u32, state: WriteProtection) -> Answer {
     host.plain(command.to_sqe())
 }
 
-fn get(host: &mut Host, nsid: u32, select: Select) -> Answer {
+fn get(host: &mut Host, nsid: u32, select: Select) -> Completion {
     let command = GetFeatures {
         fid: FID,
         select,
@@ -46,9 +46,9 @@ fn get(host: &mut Host, nsid: u32, select: Select) -> Answer {
 }
 
 fn state(host: &mut Host, nsid: u32) -> WriteProtection {
-    let answer = get(host, nsid, Select::Current);
-    assert_eq!(answer.status(), Status::SUCCESS);
-    WriteProtection::from_dword(u32::try_from(answer.result()).unwrap())
+    let completion = get(host, nsid, Select::Current);
+    assert_eq!(completion.status(), Status::SUCCESS);
+    WriteProtection::from_dword(u32::try_from(completion.result()).unwrap())
 }
 
 fn write(host: &mut Host) -> Status {
@@ -62,10 +62,10 @@ fn a_protected_namespace_is_read_and_not_written() {
     let (mut admin, mut queue) = Host::ready(&target());
     assert_eq!(write(&mut queue), Status::SUCCESS);
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::SUCCESS);
     // Earlier writes are stable by then.
-    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.store)).collect();
     assert_eq!(flushed, [(IoKind::Settle, 10)]);
     assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
     let before = queue.ops.len();
@@ -87,23 +87,23 @@ fn a_protected_namespace_is_read_and_not_written() {
         protected: false,
         fua: false,
     };
-    for answer in [
+    for completion in [
         queue.write(range.to_sqe(io::WRITE), &[0; 512]),
         queue.plain(range.to_sqe(io::WRITE_ZEROES)),
         queue.write(trim.to_sqe(), &[0; 16]),
         queue.write(copy.to_sqe(), &[0; 32]),
     ] {
-        assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+        assert_eq!(completion.status(), Status::NAMESPACE_WRITE_PROTECTED);
     }
-    assert_eq!(queue.ops.len(), before, "nothing reached the disk");
-    for answer in [
+    assert_eq!(queue.ops.len(), before, "nothing reached the backing store");
+    for completion in [
         queue.read(range.to_sqe(io::READ), 512),
         queue.write(range.to_sqe(io::COMPARE), &[0; 512]),
         queue.plain(range.to_sqe(io::VERIFY)),
         queue.plain(flush(1)),
         queue.write(hint.to_sqe(), &[0; 16]),
     ] {
-        assert_eq!(answer.status(), Status::SUCCESS);
+        assert_eq!(completion.status(), Status::SUCCESS);
     }
     let id = admin.identify(Cns::NAMESPACE, 1);
     let id = IdentifyNamespace::read_from_bytes(&id.data).ok().unwrap();
@@ -138,11 +138,11 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     let (none, protected) = (WriteProtection::NONE, WriteProtection::PROTECTED);
     set(&mut admin, 2, protected);
     admin.ops.clear();
-    let answer = set(&mut admin, NSID_ALL, protected);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, NSID_ALL, protected);
+    assert_eq!(completion.status(), Status::SUCCESS);
     // Earlier writes to the second one are stable already.
-    let settled: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
-    assert_eq!(settled, [10, 40].map(|disk| (IoKind::Settle, disk)));
+    let settled: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.store)).collect();
+    assert_eq!(settled, [10, 40].map(|store| (IoKind::Settle, store)));
     assert_eq!(states(&mut admin), [protected; 3]);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     let mut data = connect_data(0xffff);
@@ -150,8 +150,8 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     let (mut friend, _) = Host::admin_with(&target, 0, &data);
     assert_eq!(state(&mut friend, 3), none, "it is not there for the other");
     for select in [Select::Current, Select::Default, Select::Saved] {
-        let answer = get(&mut admin, NSID_ALL, select);
-        assert_eq!(answer.status(), Status::INVALID_NAMESPACE);
+        let completion = get(&mut admin, NSID_ALL, select);
+        assert_eq!(completion.status(), Status::INVALID_NAMESPACE);
     }
     assert_eq!(set(&mut admin, NSID_ALL, none).status(), Status::SUCCESS);
     assert_eq!(states(&mut admin), [none; 3]);
@@ -176,8 +176,8 @@ fn all_namespaces_of_a_host_are_protected_with_one_command() {
     // A failure of a backing store leaves earlier namespaces protected.
     let _ = apply(&target, &[spec(namespace(4)), closed()]);
     admin.outcomes = vec![Executed::Ok, Executed::Failed];
-    let answer = set(&mut admin, NSID_ALL, protected);
-    assert_eq!(answer.status(), Status::WRITE_FAULT);
+    let completion = set(&mut admin, NSID_ALL, protected);
+    assert_eq!(completion.status(), Status::WRITE_FAULT);
     assert_eq!(states(&mut admin), [protected, none, none]);
     // A fixed state may be requested again.
     for nsid in [4, NSID_ALL] {
@@ -194,7 +194,7 @@ fn a_reset_ends_the_protection_of_all() {
     let _ = apply(&target, &[both(), closed()]);
     let (mut admin, _) = Host::admin(&target);
     let (mut request, action) = begin_set(&mut admin, NSID_ALL, WriteProtection::PROTECTED);
-    assert!(matches!(action, Action::Execute(op) if op.disk == 10));
+    assert!(matches!(action, Action::Execute(op) if op.store == 10));
     admin.set_cc(0);
     admin.set_cc(Cc::ENABLE.0);
     let (outcome, data) = (Executed::Ok, &[][..]);
@@ -220,8 +220,8 @@ fn protection_until_power_cycle_cannot_be_removed() {
         assert_eq!(set(&mut admin, 1, state).status(), Status::SUCCESS);
     }
     for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
-        let answer = set(&mut admin, 1, state);
-        assert_eq!(answer.status(), Status::FEATURE_NOT_CHANGEABLE);
+        let completion = set(&mut admin, 1, state);
+        assert_eq!(completion.status(), Status::FEATURE_NOT_CHANGEABLE);
     }
     // Neither a reset nor another model is a power cycle.
     admin.set_cc(0);
@@ -248,8 +248,8 @@ fn configured_readonly_cannot_be_changed() {
     let protected = WriteProtection::PROTECTED;
     assert_eq!(set(&mut admin, 3, protected).status(), Status::SUCCESS);
     for state in [WriteProtection::NONE, WriteProtection::UNTIL_POWER_CYCLE] {
-        let answer = set(&mut admin, 3, state);
-        assert_eq!(answer.status(), Status::FEATURE_NOT_CHANGEABLE);
+        let completion = set(&mut admin, 3, state);
+        assert_eq!(completion.status(), Status::FEATURE_NOT_CHANGEABLE);
     }
 }
 
@@ -257,8 +257,8 @@ fn configured_readonly_cannot_be_changed() {
 fn a_namespace_that_cannot_be_flushed_is_not_protected() {
     let (mut admin, mut queue) = Host::ready(&target());
     admin.outcomes = vec![Executed::Failed];
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::WRITE_FAULT);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::WRITE_FAULT);
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
@@ -312,16 +312,16 @@ fn unknown_states_and_namespaces_are_refused() {
         (2, Status::INVALID_FIELD),
         (1025, Status::INVALID_NAMESPACE),
     ] {
-        let answer = set(&mut admin, nsid, WriteProtection::PROTECTED);
-        assert_eq!(answer.status(), status, "{nsid}");
+        let completion = set(&mut admin, nsid, WriteProtection::PROTECTED);
+        assert_eq!(completion.status(), status, "{nsid}");
         for select in [Select::Current, Select::Default, Select::Saved] {
-            let answer = get(&mut admin, nsid, select);
-            assert_eq!(answer.status(), status, "{nsid}");
+            let completion = get(&mut admin, nsid, select);
+            assert_eq!(completion.status(), status, "{nsid}");
         }
     }
     for state in 3..8 {
-        let answer = set(&mut admin, 1, WriteProtection(state));
-        assert_eq!(answer.status(), Status::INVALID_FIELD, "{state}");
+        let completion = set(&mut admin, 1, WriteProtection(state));
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{state}");
     }
     set(&mut admin, 1, WriteProtection::PROTECTED);
     assert_eq!(get(&mut admin, 1, Select::Default).result(), 0);
@@ -331,8 +331,8 @@ fn unknown_states_and_namespaces_are_refused() {
     let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
     assert_eq!(id.nwpc, (Nwpc::NWPWPS | Nwpc::WPUPCS).bits());
     let mut finder = discovery(&target());
-    let answer = set(&mut finder, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let completion = set(&mut finder, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
 }
 
 /// The namespace does not exist for a host that cannot access it.
@@ -354,12 +354,12 @@ fn host_without_access_cannot_protect_and_is_not_notified() {
         let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
         host.run(request, &[], &[]);
     }
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
-    let answer = get(&mut admin, 1, Select::Current);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
-    let answer = set(&mut friend, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
+    let completion = get(&mut admin, 1, Select::Current);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
+    let completion = set(&mut friend, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::SUCCESS);
     assert!(friend.queue.poll(friend.now).is_some());
     assert!(admin.queue.poll(admin.now).is_none());
 }
@@ -449,25 +449,25 @@ fn requests_of_a_closed_queue_are_cancelled() {
     let (mut other, mut queue) = Host::ready(&target);
     let enable = SetFeatures::new(FeatureId::ASYNC_EVENT_CONFIG, AsyncEventConfig::NSAN.bits());
     other.plain(enable.to_sqe());
-    let hears = |other: &mut Host| {
+    let is_notified = |other: &mut Host| {
         let request = nvmeof_wire::admin::bare(nvmeof_wire::opcode::admin::ASYNC_EVENT_REQUEST);
         other.run(request, &[], &[]);
         let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, 0, 0, 4096);
-        let heard = matches!(other.queue.poll(other.now), Some(Order::Respond(_)));
+        let notified = matches!(other.queue.poll(other.now), Some(Order::Respond(_)));
         other.read(page.to_sqe(), 4096);
-        heard
+        notified
     };
     let (request, _) = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
-    assert!(hears(&mut other));
+    assert!(is_notified(&mut other));
     end(&mut admin, request, Executed::Failed);
     assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
-    assert!(hears(&mut other));
+    assert!(is_notified(&mut other));
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert!(hears(&mut other));
+    assert!(is_notified(&mut other));
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     assert!(admin.queue.close(), "others have to be notified");
-    assert!(hears(&mut other));
+    assert!(is_notified(&mut other));
     assert_eq!(state(&mut other, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
     // The next request flushes again.
@@ -543,19 +543,19 @@ fn namespace_not_ready_cannot_be_protected() {
     let (mut admin, _) = Host::admin(&target);
     admin.outcomes = vec![Executed::Gone];
     let protected = WriteProtection::PROTECTED;
-    let answer = set(&mut admin, 1, protected);
+    let completion = set(&mut admin, 1, protected);
     assert_eq!(
-        answer.cqe.status().without_more(),
+        completion.cqe.status().without_more(),
         Status::NAMESPACE_NOT_READY
     );
     let mut spec = subsystem();
     spec.namespaces[0].state = NamespaceState::Faulted;
     let _ = apply(&target, &[spec, closed()]);
-    let answer = set(&mut admin, 1, protected);
+    let completion = set(&mut admin, 1, protected);
     assert_eq!(
-        answer.cqe.status().without_more(),
+        completion.cqe.status().without_more(),
         Status::NAMESPACE_NOT_READY
     );
-    assert_eq!(admin.ops.len(), 1, "no disk");
+    assert_eq!(admin.ops.len(), 1, "no backing store");
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
 }

@@ -20,7 +20,7 @@ fn begin(host: &mut Host, sqe: Sqe) -> (Request, Action) {
     (request, action)
 }
 
-fn goes_on(host: &mut Host, mut request: Request, event: Event<'_>) -> Action {
+fn step(host: &mut Host, mut request: Request, event: Event<'_>) -> Action {
     host.queue.step(host.now, &mut request, event)
 }
 
@@ -32,7 +32,7 @@ fn shutdown_interrupted_by_reset_has_no_effect() {
     let (request, action) = begin(&mut host, shutdown);
     assert!(matches!(action, Action::Execute(_)), "{action:?}");
     let (outcome, data) = (Executed::Ok, &[][..]);
-    let action = goes_on(&mut host, request, Event::Executed { outcome, data });
+    let action = step(&mut host, request, Event::Executed { outcome, data });
     assert!(matches!(action, Action::Hold), "{action:?}");
     assert_eq!(host.csts(), u64::from(Csts::RDY.bits()));
 }
@@ -44,7 +44,7 @@ fn page_waiting_across_a_reset_is_not_returned() {
     sqe.dptr = keyed(4096).to_descriptor();
     let (request, action) = begin(&mut host, sqe);
     assert!(matches!(action, Action::Produce { .. }), "{action:?}");
-    let action = goes_on(&mut host, request, Event::Buffer(&mut [0; 4096]));
+    let action = step(&mut host, request, Event::Buffer(&mut [0; 4096]));
     assert!(matches!(action, Action::Hold), "{action:?}");
     // One after it is.
     assert_eq!(host.identify(Cns::CONTROLLER, 0).data.len(), 4096);
@@ -58,6 +58,6 @@ fn feature_data_after_a_reset_are_ignored() {
     sqe.dptr = keyed(data.as_bytes().len()).to_descriptor();
     let (request, action) = begin(&mut host, sqe);
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
-    let action = goes_on(&mut host, request, Event::Pulled(data.as_bytes()));
+    let action = step(&mut host, request, Event::Pulled(data.as_bytes()));
     assert!(matches!(action, Action::Hold), "{action:?}");
 }

@@ -11,10 +11,10 @@ use nvmeof_wire::opcode::io;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::metrics::MetricsRegistry;
-use crate::testing::{Answer, Host, apply, closed, namespace, subsystem, target};
+use crate::testing::{Completion, Host, apply, closed, namespace, subsystem, target};
 use crate::{Executed, NamespaceSpec, NamespaceState, SubsystemSpec};
 
-fn get(host: &mut Host, nsid: u32) -> Answer {
+fn get(host: &mut Host, nsid: u32) -> Completion {
     let command = GetLogPage {
         nsid,
         ..GetLogPage::new(LogId::SMART, 0, 0, 512)
@@ -23,9 +23,9 @@ fn get(host: &mut Host, nsid: u32) -> Answer {
 }
 
 fn smart(host: &mut Host, nsid: u32) -> SmartLog {
-    let answer = get(host, nsid);
-    assert_eq!(answer.status(), Status::SUCCESS, "{nsid}");
-    SmartLog::read_from_bytes(&answer.data).unwrap()
+    let completion = get(host, nsid);
+    assert_eq!(completion.status(), Status::SUCCESS, "{nsid}");
+    SmartLog::read_from_bytes(&completion.data).unwrap()
 }
 
 /// DUR, DUW, HRC, HWC, media errors and entries of the error log.

@@ -87,7 +87,7 @@ fn ana_group_change_sends_two_notices() {
     let applied = apply_with(&target, &ports, &[moved]);
     assert_eq!(
         applied.changes[0].to_string(),
-        format!("{DISK}: namespace 4 is changed: ana_group")
+        format!("{SUBNQN}: namespace 4 is changed: ana_group")
     );
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut host), [4]);
@@ -136,7 +136,7 @@ fn host_is_notified_of_accessible_namespaces_only() {
     assert_eq!(applied.disconnected, []);
     assert_eq!(
         applied.changes[0].to_string(),
-        format!("{DISK}: namespace 1 is changed: hosts")
+        format!("{SUBNQN}: namespace 1 is changed: hosts")
     );
     assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
     assert_eq!(changed_namespaces(&mut host), [1]);

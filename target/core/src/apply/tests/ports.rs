@@ -34,8 +34,8 @@ fn served(ports: &[PortSpec]) -> Target {
 fn reported(target: &Target) -> Vec<(String, String)> {
     let mut host = crate::admin::tests::discovery(target);
     let command = GetLogPage::new(LogId::DISCOVERY, 0, 0, 8192);
-    let answer = host.read(command.to_sqe(), 8192);
-    let page = DiscoveryPage::parse(&answer.data).unwrap();
+    let completion = host.read(command.to_sqe(), 8192);
+    let page = DiscoveryPage::parse(&completion.data).unwrap();
     let entries = page.entries.iter().map(|entry| {
         let name = Nqn::from_field(&entry.subnqn).unwrap();
         (name.as_str().to_owned(), entry.trsvcid.to_string())
@@ -47,12 +47,12 @@ fn reported(target: &Target) -> Vec<(String, String)> {
 
 #[test]
 fn port_offers_only_its_subsystems() {
-    let ports = [port_to(1, &[DISK, CLOSED]), port_to(2, &[CLOSED])];
+    let ports = [port_to(1, &[SUBNQN, CLOSED]), port_to(2, &[CLOSED])];
     let target = served(&ports);
     let at = |name: &str, service: &str| (name.to_owned(), service.to_owned());
     assert_eq!(
         reported(&target),
-        [at(CLOSED, "4420"), at(CLOSED, "4421"), at(DISK, "4420")]
+        [at(CLOSED, "4420"), at(CLOSED, "4421"), at(SUBNQN, "4420")]
     );
     let data = connect_data(0xffff);
     let (_by_first, _) = Host::admin_at(&target, &ports[0], &data);
@@ -61,9 +61,9 @@ fn port_offers_only_its_subsystems() {
         traddr: ports[1].traddr.clone(),
         trsvcid: ports[1].trsvcid,
     });
-    let answer = by_second.connect(&Connect::new(0, 32, 0), &data);
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
-    let named = InvalidParameter::from_result(answer.result());
+    let completion = by_second.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let named = InvalidParameter::from_result(completion.result());
     assert_eq!(named, InvalidParameter::InData(256));
     let remark = by_second.queue.take_remark().unwrap();
     assert!(remark.contains("this port does not offer"), "{remark}");
@@ -73,10 +73,10 @@ fn port_offers_only_its_subsystems() {
 /// subsystems, or have other ANA states.
 #[test]
 fn io_queues_must_use_the_port_of_the_controller() {
-    let ports = [port_to(1, &[DISK]), port_to(2, &[CLOSED])];
+    let ports = [port_to(1, &[SUBNQN]), port_to(2, &[CLOSED])];
     let target = served(&ports);
     let (_admin, cntlid) = Host::admin_at(&target, &ports[0], &connect_data(0xffff));
-    let mut answers = ports.iter().map(|port| {
+    let mut completions = ports.iter().map(|port| {
         let mut io = Host::open(&target, 1, 128);
         io.queue.set_port(crate::PortAddress {
             traddr: port.traddr.clone(),
@@ -84,8 +84,8 @@ fn io_queues_must_use_the_port_of_the_controller() {
         });
         io.connect(&Connect::new(1, 128, 0), &connect_data(cntlid))
     });
-    assert_eq!(answers.next().unwrap().status(), Status::SUCCESS);
-    let refused = answers.next().unwrap();
+    assert_eq!(completions.next().unwrap().status(), Status::SUCCESS);
+    let refused = completions.next().unwrap();
     assert_eq!(refused.status(), Status::CONNECT_INVALID_PARAMETERS);
     let named = InvalidParameter::from_result(refused.result());
     assert_eq!(named, InvalidParameter::InData(16));
@@ -93,7 +93,7 @@ fn io_queues_must_use_the_port_of_the_controller() {
 
 #[test]
 fn host_is_disconnected_when_its_port_loses_the_subsystem() {
-    let ports = [port(), port_to(2, &[DISK])];
+    let ports = [port(), port_to(2, &[SUBNQN])];
     let target = served(&ports);
     let (mut by_first, _) = Host::ready_at(&target, &ports[0], HOST);
     let (mut by_second, _) = Host::ready_at(&target, &ports[1], HOST);
@@ -109,7 +109,7 @@ fn host_is_disconnected_when_its_port_loses_the_subsystem() {
 
 #[test]
 fn port_with_unknown_subsystem_is_refused() {
-    for names in [&[][..], &[DISK, "nqn.2026-11.org.example:other"], &["x"]] {
+    for names in [&[][..], &[SUBNQN, "nqn.2026-11.org.example:other"], &["x"]] {
         let error = Model::build(Limits::default(), &[port_to(1, names)], &[subsystem()]);
         assert_eq!(error.unwrap_err().key, "subsystems", "{names:?}");
     }

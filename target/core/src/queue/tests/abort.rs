@@ -64,7 +64,7 @@ fn command_not_started_is_aborted_and_both_complete() {
     };
     assert_eq!(response.cqe.cid.get(), 77);
     assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
-    assert!(request.is_over());
+    assert!(request.is_complete());
     let _ = host.queue.take_follow_ups();
     host.queue.aborted(77, true);
     assert_eq!(host.queue.take_follow_ups(), crate::FollowUps::CALL);
@@ -83,8 +83,8 @@ fn uninvolved_reactors_are_not_woken() {
     let (mut first, cntlid) = first.into_admin(0, &connect_data(0xffff));
     let mut host = Host::open(&target, 1, 128);
     host.queue.set_home(5);
-    let answer = host.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = host.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_eq!(completion.status(), Status::SUCCESS);
     held(&mut first, Abort { sqid: 1, cid: 5 }.to_sqe());
     assert_eq!(first.queue.take_calls(), [5]);
     assert_eq!(looked_for(&mut host), Some(5));
@@ -104,8 +104,11 @@ fn unknown_command_is_not_aborted() {
     assert_eq!(looked_for(&mut host), Some(5));
     host.queue.aborted(5, false);
     assert_eq!(ordered(&mut first), Some((Status::SUCCESS, 1)));
-    let answer = first.plain(Abort { sqid: 2, cid: 5 }.to_sqe());
-    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 1));
+    let completion = first.plain(Abort { sqid: 2, cid: 5 }.to_sqe());
+    assert_eq!(
+        (completion.status(), completion.result()),
+        (Status::SUCCESS, 1)
+    );
 }
 
 #[test]
@@ -125,8 +128,8 @@ fn there_are_at_most_four_aborts() {
     for cid in 0..4 {
         held(&mut first, Abort { sqid: 1, cid }.to_sqe());
     }
-    let answer = first.plain(Abort { sqid: 1, cid: 9 }.to_sqe());
-    assert_eq!(answer.status(), Status::ABORT_LIMIT_EXCEEDED);
+    let completion = first.plain(Abort { sqid: 1, cid: 9 }.to_sqe());
+    assert_eq!(completion.status(), Status::ABORT_LIMIT_EXCEEDED);
 }
 
 #[test]
@@ -145,5 +148,5 @@ fn abort_for_a_closed_queue_completes_immediately() {
     let controller = std::sync::Arc::clone(first.queue.controller().unwrap());
     assert!(host.queue.close());
     assert_eq!(controller.ask_abort(9, 1, 1), AbortOutcome::NoQueue);
-    assert_eq!(controller.known_abort(), None);
+    assert_eq!(controller.completed_abort(), None);
 }

@@ -6,15 +6,15 @@ use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use crate::CloseCause;
-use crate::testing::{Answer, Host, Outcome, keyed, target};
+use crate::testing::{Completion, Host, Outcome, keyed, target};
 
 fn io_of(opcode: Opcode, blocks: u32) -> Sqe {
     Io::new(1, 0, blocks).to_sqe(opcode)
 }
 
-fn run(host: &mut Host, sqe: Sqe, in_capsule: &[u8]) -> Answer {
+fn run(host: &mut Host, sqe: Sqe, in_capsule: &[u8]) -> Completion {
     match host.run(sqe, &[], in_capsule) {
-        Outcome::Answered(answer) => answer,
+        Outcome::Answered(completion) => completion,
         other => panic!("{other:?}"),
     }
 }
@@ -54,16 +54,16 @@ fn half_of_a_fused_read_and_prps_are_refused() {
 fn wrong_data_length_is_refused() {
     let (mut admin, mut host) = Host::ready(&target());
     for len in [0, 511, 513, 1024] {
-        let answer = host.read(io_of(io::READ, 1), len);
-        assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
-        let answer = host.write(io_of(io::WRITE, 1), &vec![0; len]);
-        assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+        let completion = host.read(io_of(io::READ, 1), len);
+        assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
+        let completion = host.write(io_of(io::WRITE, 1), &vec![0; len]);
+        assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
         let identify = Identify::new(Cns::CONTROLLER, 0).to_sqe();
-        let answer = admin.read(identify, len);
-        assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+        let completion = admin.read(identify, len);
+        assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
     }
-    let answer = run(&mut host, io_of(io::READ, 1), &[]);
-    assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+    let completion = run(&mut host, io_of(io::READ, 1), &[]);
+    assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
     assert!(host.ops.is_empty());
 }
 
@@ -75,9 +75,9 @@ fn descriptors_that_rdma_does_not_have_are_refused() {
             let mut sqe = io_of(opcode, 1);
             sqe.dptr = keyed(512).to_descriptor();
             sqe.dptr.identifier = identifier;
-            let answer = run(&mut host, sqe, &[]);
+            let completion = run(&mut host, sqe, &[]);
             assert_eq!(
-                answer.status(),
+                completion.status(),
                 Status::SGL_DESCRIPTOR_TYPE_INVALID,
                 "{identifier:#x}"
             );
@@ -89,8 +89,8 @@ fn descriptors_that_rdma_does_not_have_are_refused() {
         len: 512,
     }
     .to_descriptor();
-    let answer = run(&mut host, sqe, &[0; 512]);
-    assert_eq!(answer.status(), Status::SGL_DESCRIPTOR_TYPE_INVALID);
+    let completion = run(&mut host, sqe, &[0; 512]);
+    assert_eq!(completion.status(), Status::SGL_DESCRIPTOR_TYPE_INVALID);
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn in_capsule_data_are_used_in_place() {
     for (offset, room, status) in rows {
         let mut sqe = io_of(io::WRITE, 1);
         sqe.dptr = Sgl::InCapsule { offset, len: 512 }.to_descriptor();
-        let answer = run(&mut host, sqe, &vec![0; room]);
-        assert_eq!(answer.status(), status, "{offset} in {room}");
+        let completion = run(&mut host, sqe, &vec![0; room]);
+        assert_eq!(completion.status(), status, "{offset} in {room}");
     }
     assert_eq!(host.ops.len(), 2);
 }
@@ -127,8 +127,11 @@ fn the_key_is_invalidated_whether_the_command_succeeds_or_not() {
             invalidate,
         };
         sqe.dptr = sgl.to_descriptor();
-        let answer = run(&mut host, sqe, &[]);
-        assert_eq!((answer.status(), answer.invalidate), (status, Some(0x1234)));
+        let completion = run(&mut host, sqe, &[]);
+        assert_eq!(
+            (completion.status(), completion.invalidate),
+            (status, Some(0x1234))
+        );
     }
     assert_eq!(host.read(io_of(io::READ, 1), 512).invalidate, None);
 }
@@ -138,7 +141,7 @@ fn sq_head_advances_with_each_completion_and_wraps() {
     let (mut admin, _) = Host::admin(&target());
     // Connect and Property Set were the first two.
     for expected in (3..32).chain(0..40) {
-        let answer = admin.identify(Cns::CONTROLLER, 0);
-        assert_eq!(answer.cqe.sqhd.get(), expected % 32);
+        let completion = admin.identify(Cns::CONTROLLER, 0);
+        assert_eq!(completion.cqe.sqhd.get(), expected % 32);
     }
 }

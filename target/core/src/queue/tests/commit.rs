@@ -6,8 +6,8 @@ use nvmeof_wire::opcode::{Opcode, io};
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 
-use super::fused::{executed, half, turn};
-use crate::testing::{Answer, Host, target};
+use super::fused::{execute, executed, half};
+use crate::testing::{Completion, Host, target};
 use crate::{Action, Event, Executed, IoKind, IoOp};
 
 /// Four blocks from block 8 on.
@@ -21,7 +21,7 @@ fn sqe(opcode: Opcode, flags: IoFlags) -> Sqe {
     .to_sqe(opcode)
 }
 
-fn send(host: &mut Host, opcode: Opcode, flags: IoFlags) -> Answer {
+fn send(host: &mut Host, opcode: Opcode, flags: IoFlags) -> Completion {
     match opcode {
         io::READ => host.read(sqe(opcode, flags), 2048),
         io::VERIFY => host.plain(sqe(opcode, flags)),
@@ -47,22 +47,22 @@ fn fua_read_commits_first() {
     let (_admin, mut host) = Host::ready(&target());
     let pages = target().limits().piece();
     for (opcode, kind) in reading(pages) {
-        let answer = send(&mut host, opcode, IoFlags::FUA);
-        assert_eq!(answer.status(), Status::SUCCESS, "{opcode:?}");
+        let completion = send(&mut host, opcode, IoFlags::FUA);
+        assert_eq!(completion.status(), Status::SUCCESS, "{opcode:?}");
         let len = if opcode == io::READ { 2048 } else { 0 };
-        assert_eq!(answer.data.len(), len, "{opcode:?}");
+        assert_eq!(completion.data.len(), len, "{opcode:?}");
         let [commit, read] = host.ops[..] else {
             panic!("{opcode:?}: {:?}", host.ops)
         };
-        assert_eq!((commit.disk, commit.kind), (10, IoKind::Flush));
+        assert_eq!((commit.store, commit.kind), (10, IoKind::Flush));
         assert_eq!((read.kind, read.bytes()), (kind, 4096..6144));
         host.ops.clear();
         send(&mut host, opcode, IoFlags::empty());
         assert_eq!(kinds(&mut host), [kind], "without it nothing is committed");
     }
     let compare = sqe(io::COMPARE, IoFlags::FUA);
-    let answer = host.write_in_capsule(compare, &[0xda; 2048]);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = host.write_in_capsule(compare, &[0xda; 2048]);
+    assert_eq!(completion.status(), Status::SUCCESS);
     assert_eq!(kinds(&mut host), [IoKind::Flush, IoKind::Compare]);
 }
 
@@ -80,8 +80,8 @@ fn fua_read_fails_when_commit_fails() {
     for (opcode, _) in reading(0) {
         for (outcome, status) in rows {
             host.outcomes = vec![outcome];
-            let answer = send(&mut host, opcode, IoFlags::FUA);
-            let reported = (answer.status(), answer.data.len());
+            let completion = send(&mut host, opcode, IoFlags::FUA);
+            let reported = (completion.status(), completion.data.len());
             assert_eq!(reported, (status, 0), "{opcode:?}");
             assert_eq!(kinds(&mut host), [IoKind::Flush], "{opcode:?}");
         }
@@ -89,8 +89,8 @@ fn fua_read_fails_when_commit_fails() {
     // The read afterwards may fail as usual.
     for (opcode, _) in reading(0) {
         host.outcomes = vec![Executed::Ok, Executed::Failed];
-        let answer = send(&mut host, opcode, IoFlags::FUA);
-        assert_eq!(answer.status(), Status::UNRECOVERED_READ_ERROR);
+        let completion = send(&mut host, opcode, IoFlags::FUA);
+        assert_eq!(completion.status(), Status::UNRECOVERED_READ_ERROR);
     }
 }
 
@@ -101,7 +101,7 @@ fn a_fused_compare_commits_under_the_lock_of_its_blocks() {
     assert!(matches!(action, Action::Fuse));
     let (mut second, _) = half(&mut host, 2, sqe(io::WRITE, IoFlags::FUA), 2048);
     // The lock is requested with the first operation, for its bytes.
-    let commit = turn(&mut host, &mut first);
+    let commit = execute(&mut host, &mut first);
     assert_eq!((commit.kind, commit.bytes()), (IoKind::Flush, 4096..6144));
     let outcome = Executed::Ok;
     let event = Event::Executed { outcome, data: &[] };
@@ -110,7 +110,7 @@ fn a_fused_compare_commits_under_the_lock_of_its_blocks() {
         other => panic!("{other:?}"),
     }
     assert_eq!(executed(&mut host, &mut first, outcome), Status::SUCCESS);
-    let write = turn(&mut host, &mut second);
+    let write = execute(&mut host, &mut second);
     assert_eq!((write.kind, write.fua), (IoKind::Write, true));
 }
 
@@ -128,10 +128,12 @@ fn a_copy_with_fua_writes_through() {
             fua,
         };
         let ranges = [CopyRange::new(0, 8), CopyRange::new(100, 1)];
-        let answer = host.write(copy.to_sqe(), ranges.as_bytes());
-        assert_eq!(answer.status(), Status::SUCCESS);
-        let (stores, others): (Vec<_>, Vec<_>) =
-            host.ops.drain(..).partition(|op| op.kind == IoKind::Store);
+        let completion = host.write(copy.to_sqe(), ranges.as_bytes());
+        assert_eq!(completion.status(), Status::SUCCESS);
+        let (stores, others): (Vec<_>, Vec<_>) = host
+            .ops
+            .drain(..)
+            .partition(|op| op.kind == IoKind::WriteFetched);
         assert!(stores.len() == 2 && stores.iter().all(|op| op.fua == fua));
         let fetches = |op: &IoOp| matches!(op.kind, IoKind::Fetch { .. });
         assert!(others.len() == 2 && others.iter().all(fetches));

@@ -10,25 +10,25 @@ use nvmeof_wire::{Nqn, Status, admin, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::testing::{
-    Answer, CLOSED, Host, closed, connect_data, keyed, port, subsystem, target, target_with,
+    CLOSED, Completion, Host, closed, connect_data, keyed, port, subsystem, target, target_with,
 };
 use crate::{CloseCause, Limit, Limits, Model, PortAddress, PortBounds, SubsystemSpec, Target};
 
-fn assert_parameter(answer: &Answer, field: InvalidParameter) {
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
-    assert_eq!(InvalidParameter::from_result(answer.result()), field);
-    assert!(answer.cqe.status().dnr());
+fn assert_parameter(completion: &Completion, field: InvalidParameter) {
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
+    assert_eq!(InvalidParameter::from_result(completion.result()), field);
+    assert!(completion.cqe.status().dnr());
 }
 
-fn admin(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
+fn admin(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Completion {
     let mut host = Host::open(&target(), 0, 32);
     let mut connect = Connect::new(0, 32, 0);
     let mut data = connect_data(0xffff);
     change(&mut connect, &mut data);
-    let answer = host.connect(&connect, &data);
+    let completion = host.connect(&connect, &data);
     let remark = host.queue.take_remark().unwrap();
-    assert!(remark.contains("Connect refused") != answer.cqe.status().is_success());
-    answer
+    assert!(remark.contains("Connect refused") != completion.cqe.status().is_success());
+    completion
 }
 
 #[test]
@@ -37,30 +37,30 @@ fn an_admin_queue_gets_a_controller() {
     let (host, cntlid) = Host::admin(&target);
     assert_eq!(target.controllers(), 1);
     let (_, subnqn, id) = host.queue.association().unwrap();
-    assert_eq!((subnqn, id), (crate::testing::DISK, cntlid));
+    assert_eq!((subnqn, id), (crate::testing::SUBNQN, cntlid));
     drop(host);
     assert_eq!(target.controllers(), 0);
 }
 
 #[test]
 fn each_wrong_parameter_is_named() {
-    let answer = admin(|connect, _| connect.recfmt = 1.into());
-    assert_eq!(answer.status(), Status::CONNECT_INCOMPATIBLE_FORMAT);
+    let completion = admin(|connect, _| connect.recfmt = 1.into());
+    assert_eq!(completion.status(), Status::CONNECT_INCOMPATIBLE_FORMAT);
     assert_parameter(
         &admin(|connect, _| connect.qid = 1.into()),
         InvalidParameter::InCommand(42),
     );
     for sqsize in [0, 32, u16::MAX] {
-        let answer = admin(|connect, _| connect.sqsize = sqsize.into());
-        assert_parameter(&answer, InvalidParameter::InCommand(44));
+        let completion = admin(|connect, _| connect.sqsize = sqsize.into());
+        assert_parameter(&completion, InvalidParameter::InCommand(44));
     }
     assert_parameter(
         &admin(|_, data| data.hostid = [0; 16]),
         InvalidParameter::InData(0),
     );
     for cntlid in [0, 1, 0xfffe] {
-        let answer = admin(|_, data| data.cntlid = cntlid.into());
-        assert_parameter(&answer, InvalidParameter::InData(16));
+        let completion = admin(|_, data| data.cntlid = cntlid.into());
+        assert_parameter(&completion, InvalidParameter::InData(16));
     }
 }
 
@@ -76,12 +76,12 @@ fn connect_requires_valid_and_known_names() {
         InvalidParameter::InData(256),
     );
     for bad in [[0xff; 256], [b'x'; 256]] {
-        let answer = admin(|_, data| data.hostnqn = bad);
-        assert_parameter(&answer, InvalidParameter::InData(512));
+        let completion = admin(|_, data| data.hostnqn = bad);
+        assert_parameter(&completion, InvalidParameter::InData(512));
     }
     let closed = Nqn::new(CLOSED).unwrap();
-    let answer = admin(|_, data| data.subnqn = closed.to_field());
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_HOST);
+    let completion = admin(|_, data| data.subnqn = closed.to_field());
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_HOST);
 }
 
 /// A Connect as `spdk_nvme_perf` sends it without `hostnqn:`: no host name, and a Host
@@ -97,35 +97,35 @@ fn empty_hostnqn_connects_where_any_host_may() {
     let mut host = Host::open(&target, 0, 32);
     let mut data = connect_data(0xffff);
     of_spdk(&mut data);
-    let answer = host.connect(&Connect::new(0, 32, 0), &data);
-    assert_eq!(answer.status(), Status::SUCCESS);
-    let said = host.queue.take_remark().unwrap();
+    let completion = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(completion.status(), Status::SUCCESS);
+    let message = host.queue.take_remark().unwrap();
     assert!(
-        said.contains("uuid:5d5d5d5d-5d5d-5d5d-5d5d-5d5d5d5d5d5d"),
-        "{said}"
+        message.contains("uuid:5d5d5d5d-5d5d-5d5d-5d5d-5d5d5d5d5d5d"),
+        "{message}"
     );
-    assert!(said.contains("empty HOSTNQN"), "{said}");
+    assert!(message.contains("empty HOSTNQN"), "{message}");
     let mut data = connect_data(0xffff);
     of_spdk(&mut data);
     let (_admin, cntlid) = Host::admin_with(&target, 0, &data);
     data.cntlid = cntlid.into();
     let mut io = Host::open(&target, 1, 128);
-    let answer = io.connect(&Connect::new(1, 128, 0), &data);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = io.connect(&Connect::new(1, 128, 0), &data);
+    assert_eq!(completion.status(), Status::SUCCESS);
     // Another host without a name has another identifier, and is another host.
     data.hostid = [1; 16];
     let mut io = Host::open(&target, 2, 128);
-    let answer = io.connect(&Connect::new(2, 128, 0), &data);
-    assert_parameter(&answer, InvalidParameter::InData(512));
+    let completion = io.connect(&Connect::new(2, 128, 0), &data);
+    assert_parameter(&completion, InvalidParameter::InData(512));
 }
 
 #[test]
 fn empty_hostnqn_connects_for_discovery() {
-    let answer = admin(|_, data| {
+    let completion = admin(|_, data| {
         of_spdk(data);
         data.subnqn = Nqn::discovery().to_field();
     });
-    assert_eq!(answer.status(), Status::SUCCESS);
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 #[test]
@@ -134,10 +134,13 @@ fn empty_hostnqn_is_refused_where_hosts_are_listed() {
     let mut data = connect_data(0xffff);
     of_spdk(&mut data);
     data.subnqn = Nqn::new(CLOSED).unwrap().to_field();
-    let answer = host.connect(&Connect::new(0, 32, 0), &data);
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_HOST);
-    let said = host.queue.take_remark().unwrap();
-    assert!(said.contains("the host sent an empty HOSTNQN"), "{said}");
+    let completion = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_HOST);
+    let message = host.queue.take_remark().unwrap();
+    assert!(
+        message.contains("the host sent an empty HOSTNQN"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -154,20 +157,20 @@ fn names_of_test_suites_connect_as_they_are() {
         data.subnqn = Nqn::new(name).unwrap().to_field();
         data.hostnqn = Nqn::new("hostnqn").unwrap().to_field();
         let mut host = Host::open(&target, 0, 32);
-        let answer = host.connect(&Connect::new(0, 32, 0), &data);
-        assert_eq!(answer.status(), Status::SUCCESS, "{name}");
+        let completion = host.connect(&Connect::new(0, 32, 0), &data);
+        assert_eq!(completion.status(), Status::SUCCESS, "{name}");
     }
 }
 
 #[test]
 fn a_host_that_is_allowed_connects() {
-    let answer = admin(|_, data| {
+    let completion = admin(|_, data| {
         data.subnqn = Nqn::new(CLOSED).unwrap().to_field();
         data.hostnqn = Nqn::new("nqn.2026-11.org.example:friend")
             .unwrap()
             .to_field();
     });
-    assert_eq!(answer.status(), Status::SUCCESS);
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 #[test]
@@ -175,15 +178,15 @@ fn connect_without_free_controller_may_be_retried() {
     let target = target();
     let hosts: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
     let mut one_more = Host::open(&target, 0, 32);
-    let answer = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
-    assert!(!answer.cqe.status().dnr());
+    let completion = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(completion.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!completion.cqe.status().dnr());
     drop(hosts);
-    let answer = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = one_more.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
-fn io(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Answer {
+fn io(change: impl FnOnce(&mut Connect, &mut ConnectData)) -> Completion {
     let target = target();
     let (_admin, cntlid) = Host::admin(&target);
     let mut host = Host::open(&target, 1, 128);
@@ -199,11 +202,11 @@ fn an_io_queue_joins_only_its_own_controller() {
     // The controller may be gone: the host is to create another one, not to
     // give up.
     for cntlid in [0, 2, 0xffff] {
-        let answer = io(|_, data| data.cntlid = cntlid.into());
-        let field = InvalidParameter::from_result(answer.result());
-        assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+        let completion = io(|_, data| data.cntlid = cntlid.into());
+        let field = InvalidParameter::from_result(completion.result());
+        assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
         assert_eq!(field, InvalidParameter::InData(16));
-        assert!(!answer.cqe.status().dnr());
+        assert!(!completion.cqe.status().dnr());
     }
     let closed = Nqn::new(CLOSED).unwrap();
     assert_parameter(
@@ -230,11 +233,11 @@ fn queue_is_connected_once_until_it_is_gone() {
     let (_admin, cntlid) = Host::admin(&target);
     let first = Host::io(&target, 1, cntlid);
     let mut second = Host::open(&target, 1, 128);
-    let answer = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
-    assert_parameter(&answer, InvalidParameter::InCommand(42));
+    let completion = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_parameter(&completion, InvalidParameter::InCommand(42));
     drop(first);
-    let answer = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = second.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 #[test]
@@ -244,8 +247,8 @@ fn queues_beyond_the_granted_number_are_refused() {
     let two = admin::SetFeatures::new(nvmeof_wire::features::FeatureId::NUMBER_OF_QUEUES, 0x1_0001);
     assert_eq!(admin.plain(two.to_sqe()).result(), 0x1_0001);
     let mut third = Host::open(&target, 3, 128);
-    let answer = third.connect(&Connect::new(3, 128, 0), &connect_data(cntlid));
-    assert_parameter(&answer, InvalidParameter::InCommand(42));
+    let completion = third.connect(&Connect::new(3, 128, 0), &connect_data(cntlid));
+    assert_parameter(&completion, InvalidParameter::InCommand(42));
 }
 
 /// The reported depth remains when the port changes: a host reads it once.
@@ -277,8 +280,8 @@ fn a_port_may_have_shorter_queues_than_others() {
     };
     let (mut admin, cntlid) = Host::admin_at(&target, &port(), &connect_data(0xffff));
     assert_eq!(reported(&mut admin), (31, 32));
-    let answer = entries(cntlid, 33);
-    assert_parameter(&answer, InvalidParameter::InCommand(44));
+    let completion = entries(cntlid, 33);
+    assert_parameter(&completion, InvalidParameter::InCommand(44));
     assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
     assert_eq!(target.apply(served(Some(16))).unwrap().disconnected, []);
     assert_eq!(entries(cntlid, 32).status(), Status::SUCCESS);
@@ -292,13 +295,13 @@ fn a_port_may_have_shorter_queues_than_others() {
 fn an_io_queue_waits_for_the_controller_to_be_enabled() {
     let target = target();
     let mut admin = Host::open(&target, 0, 32);
-    let answer = admin.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    let cntlid = u16::try_from(answer.result()).unwrap();
+    let completion = admin.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    let cntlid = u16::try_from(completion.result()).unwrap();
     let mut io = Host::open(&target, 1, 128);
     let connect = Connect::new(1, 128, 0);
-    let answer = io.connect(&connect, &connect_data(cntlid));
-    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
-    assert!(!answer.cqe.status().dnr());
+    let completion = io.connect(&connect, &connect_data(cntlid));
+    assert_eq!(completion.status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert!(!completion.cqe.status().dnr());
     admin.set_cc(Cc::ENABLE.0);
     assert_eq!(
         io.connect(&connect, &connect_data(cntlid)).status(),
@@ -309,8 +312,8 @@ fn an_io_queue_waits_for_the_controller_to_be_enabled() {
 #[test]
 fn connect_comes_first_and_once() {
     let mut host = Host::open(&target(), 0, 32);
-    let answer = host.plain(admin::bare(opcode::admin::KEEP_ALIVE));
-    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    let completion = host.plain(admin::bare(opcode::admin::KEEP_ALIVE));
+    assert_eq!(completion.status(), Status::COMMAND_SEQUENCE_ERROR);
     assert!(
         host.queue
             .take_follow_ups()
@@ -352,9 +355,9 @@ fn connect_without_buffers_may_be_retried() {
     let mut host = Host::open(&target, 0, 32);
     let (connect, data) = (Connect::new(0, 32, 0), connect_data(0xffff));
     host.queue.set_room(Err("no capsules".to_owned()));
-    let answer = host.connect(&connect, &data);
-    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
-    assert!(!answer.cqe.status().dnr());
+    let completion = host.connect(&connect, &data);
+    assert_eq!(completion.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(!completion.cqe.status().dnr());
     assert!(host.queue.take_remark().unwrap().contains("no capsules"));
     assert!(!host.queue.is_connected());
     host.queue.set_room(Ok(()));
@@ -388,8 +391,8 @@ fn discovery_controllers_replace_only_each_other() {
     let _nvm: Vec<_> = (0..3).map(|_| Host::admin(&target)).collect();
     let mut newest = Host::open(&target, 0, 32);
     newest.queue.set_home(5);
-    let answer = newest.connect(&Connect::new(0, 32, 0), &discovery());
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = newest.connect(&Connect::new(0, 32, 0), &discovery());
+    assert_eq!(completion.status(), Status::SUCCESS);
     // Only the reactor of the replaced one is woken.
     let follow_ups = newest.queue.take_follow_ups();
     assert!(
@@ -414,8 +417,8 @@ fn finder(target: &Target, number: u16, name: &str) -> Host {
         traddr: port().traddr,
         trsvcid: 4419 + number,
     });
-    let answer = host.connect(&Connect::new(0, 32, 0), &data);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = host.connect(&Connect::new(0, 32, 0), &data);
+    assert_eq!(completion.status(), Status::SUCCESS);
     host
 }
 
@@ -500,8 +503,8 @@ fn leaving_twice_does_not_remove_the_next_queue() {
     assert!(!first.queue.leave());
     drop(first);
     let mut third = Host::open(&target, 1, 128);
-    let answer = third.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
-    assert_parameter(&answer, InvalidParameter::InCommand(42));
+    let completion = third.connect(&Connect::new(1, 128, 0), &connect_data(cntlid));
+    assert_parameter(&completion, InvalidParameter::InCommand(42));
 }
 
 #[test]
@@ -523,8 +526,8 @@ fn connect_data_may_be_in_the_capsule_and_must_be_complete() {
     let data = connect_data(0xffff);
     let short = host.write(sqe, &data.as_bytes()[..1023]);
     assert_eq!(short.status(), Status::DATA_SGL_LENGTH_INVALID);
-    let answer = host.write_in_capsule(sqe, data.as_bytes());
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = host.write_in_capsule(sqe, data.as_bytes());
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 #[test]
@@ -564,9 +567,9 @@ fn host_without_flow_control_gets_no_sq_head() {
     let mut host = Host::open(&target(), 0, 32);
     let mut connect = Connect::new(0, 32, 0);
     connect.cattr = nvmeof_wire::fabrics::CATTR_NO_SQ_FLOW;
-    let answer = host.connect(&connect, &connect_data(0xffff));
+    let completion = host.connect(&connect, &connect_data(0xffff));
     assert_eq!(
-        (answer.status(), answer.cqe.sqhd.get()),
+        (completion.status(), completion.cqe.sqhd.get()),
         (Status::SUCCESS, 0xffff)
     );
 }

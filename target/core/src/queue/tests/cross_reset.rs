@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use crate::admin::tests::discovery;
 use crate::admin::tests::events::{enable, event, hold};
-use crate::testing::{CLOSED, DISK, Host, connect_data, connect_data_of, target_with};
+use crate::testing::{CLOSED, Host, SUBNQN, connect_data, connect_data_of, target_with};
 use crate::{CloseCause, FollowUps, Limits, Target};
 
 fn many() -> Target {
@@ -75,8 +75,11 @@ fn reset_of_a_connected_controller_completes_when_its_queues_are_quiet() {
     hold(&mut sibling);
     let (mut impacted, mut io) = Host::ready(&target);
     let named = named(&mut impacted);
-    let answer = sibling.plain(named.to_sqe());
-    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 0));
+    let completion = sibling.plain(named.to_sqe());
+    assert_eq!(
+        (completion.status(), completion.result()),
+        (Status::SUCCESS, 0)
+    );
     let remark = sibling.queue.take_remark().unwrap();
     assert!(remark.contains("reset by controller"), "{remark}");
     assert!(
@@ -119,10 +122,10 @@ fn reset_of_a_connected_controller_completes_when_its_queues_are_quiet() {
     assert_eq!(entries[0].acid.get(), cntlid);
     assert_eq!(resets(&mut sibling), []);
     // What is known to be quiet is answered at once.
-    let answer = sibling.plain(named.to_sqe());
+    let completion = sibling.plain(named.to_sqe());
     let immediate = u64::from(CrossControllerReset::IMMEDIATE);
     assert_eq!(
-        (answer.status(), answer.result()),
+        (completion.status(), completion.result()),
         (Status::SUCCESS, immediate)
     );
 }
@@ -136,8 +139,11 @@ fn reset_of_a_departed_controller_waits_for_what_is_in_flight() {
     close(impacted);
     let left = io.queue.take_in_flight().unwrap();
     assert!(!left_is_awaited(&target, &mut sibling));
-    let answer = sibling.plain(named.to_sqe());
-    assert_eq!((answer.status(), answer.result()), (Status::SUCCESS, 0));
+    let completion = sibling.plain(named.to_sqe());
+    assert_eq!(
+        (completion.status(), completion.result()),
+        (Status::SUCCESS, 0)
+    );
     drop(left);
     assert_eq!(sibling.close_cause(), None);
     assert_eq!(
@@ -157,10 +163,10 @@ fn departed_discovery_controllers_displace_none() {
     for _ in 0..300 {
         close(discovery(&target));
     }
-    let answer = sibling.plain(named.to_sqe());
+    let completion = sibling.plain(named.to_sqe());
     let immediate = u64::from(CrossControllerReset::IMMEDIATE);
     assert_eq!(
-        (answer.status(), answer.result()),
+        (completion.status(), completion.result()),
         (Status::SUCCESS, immediate)
     );
 }
@@ -208,8 +214,8 @@ fn a_stale_incarnation_is_refused_and_the_present_one_survives() {
         itself,
     ];
     for wrong in wrong {
-        let answer = sibling.plain(wrong.to_sqe());
-        assert_eq!(answer.status(), Status::INVALID_FIELD, "{wrong:?}");
+        let completion = sibling.plain(wrong.to_sqe());
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{wrong:?}");
     }
     assert_eq!(own, itself.icid);
     assert_eq!(impacted.close_cause(), None);
@@ -247,7 +253,7 @@ fn only_controllers_of_the_same_host_and_subsystem_are_reset() {
     );
     assert_eq!(impacted.close_cause(), None);
     assert_eq!(impacted_of_friend.close_cause(), None);
-    assert_ne!(DISK, CLOSED);
+    assert_ne!(SUBNQN, CLOSED);
 }
 
 #[test]
@@ -334,7 +340,7 @@ fn lost_communication_is_reported_by_other_controllers_of_the_host() {
     ));
     let (mut broken, other) = Host::admin(&target);
     let _ = named(&mut broken);
-    broken.queue.broke();
+    broken.queue.count_connection_error();
     drop(broken);
     assert_eq!(
         event(&mut sibling),
@@ -350,7 +356,7 @@ fn lost_communication_is_reported_by_other_controllers_of_the_host() {
         expected
     );
     assert_eq!(entries[0].ciu, ciu);
-    // Another host hears nothing of it.
+    // Another host gets no notification.
     let (mut stranger, _) = Host::admin_with(
         &target,
         0,

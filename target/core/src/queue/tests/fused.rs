@@ -42,7 +42,7 @@ fn status(action: Action) -> Status {
     }
 }
 
-pub(super) fn turn(host: &mut Host, request: &mut Request) -> IoOp {
+pub(super) fn execute(host: &mut Host, request: &mut Request) -> IoOp {
     match host.queue.step(host.now, request, Event::Execute) {
         Action::Execute(op) => op,
         other => panic!("{other:?}"),
@@ -62,13 +62,13 @@ fn fused_compare_and_write_execute_in_order() {
     let (mut second, action) = begin(&mut host, SECOND, io::WRITE, 8, 8);
     assert!(matches!(action, Action::Fuse) && second.is_second_half());
     assert_eq!(host.queue.take_unfused(), None);
-    assert_eq!(turn(&mut host, &mut first).kind, IoKind::Compare);
+    assert_eq!(execute(&mut host, &mut first).kind, IoKind::Compare);
     assert_eq!(
         executed(&mut host, &mut first, Executed::Ok),
         Status::SUCCESS
     );
-    assert_eq!(turn(&mut host, &mut second).kind, IoKind::Write);
-    let its = |disk| disk == 10;
+    assert_eq!(execute(&mut host, &mut second).kind, IoKind::Write);
+    let its = |store| store == 10;
     assert!(second.may_write(its, &(8191..8192)) && !second.may_write(its, &(0..4096)));
     assert_eq!(
         executed(&mut host, &mut second, Executed::Ok),
@@ -81,12 +81,12 @@ fn fused_miscompare_fails_both_halves() {
     let (_admin, mut host) = Host::ready(&target());
     let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);
     let (mut second, _) = begin(&mut host, SECOND, io::WRITE, 0, 1);
-    turn(&mut host, &mut first);
+    execute(&mut host, &mut first);
     let reported = executed(&mut host, &mut first, Executed::Miscompare);
     assert_eq!(reported, Status::COMPARE_FAILURE);
     let failed = host.queue.fail(&mut second, Status::ABORTED_FAILED_FUSED);
     assert_eq!(status(failed), Status::ABORTED_FAILED_FUSED);
-    assert!(second.is_over());
+    assert!(second.is_complete());
 }
 
 /// Base 2.1, 3.4.2.
@@ -196,7 +196,7 @@ fn fused_half_does_not_execute_after_reset() {
         let (mut first, _) = begin(&mut host, FIRST, io::COMPARE, 0, 1);
         let (mut second, _) = begin(&mut host, SECOND, io::WRITE, 0, 1);
         if first_done {
-            turn(&mut host, &mut first);
+            execute(&mut host, &mut first);
             executed(&mut host, &mut first, Executed::Ok);
         }
         admin.set_cc(0);

@@ -28,16 +28,19 @@ fn plain(opcode: Opcode, nsid: u32, slba: u64, blocks: u32) -> Sqe {
 #[test]
 fn reads_and_writes_become_byte_ranges() {
     let (_admin, mut host) = Host::ready(&target());
-    let answer = host.read(plain(io::READ, 3, 5, 2), 8192);
+    let completion = host.read(plain(io::READ, 3, 5, 2), 8192);
     assert_eq!(
-        (answer.status(), answer.data.len()),
+        (completion.status(), completion.data.len()),
         (Status::SUCCESS, 8192)
     );
     let written = command(io::WRITE, 1, 998, 2, IoFlags::FUA);
-    let answer = host.write(written, &[1; 1024]);
-    assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
-    let op = |disk, kind, offset, len, fua| IoOp {
-        disk,
+    let completion = host.write(written, &[1; 1024]);
+    assert_eq!(
+        (completion.status(), completion.data.len()),
+        (Status::SUCCESS, 0)
+    );
+    let op = |store, kind, offset, len, fua| IoOp {
+        store,
         kind,
         offset,
         len,
@@ -62,15 +65,19 @@ fn ranges_beyond_the_namespace_are_refused() {
     ];
     for (slba, blocks) in rows {
         let len = usize::try_from(blocks).unwrap() * 512;
-        let answers = [
+        let completions = [
             host.read(plain(io::READ, 1, slba, blocks), len),
             host.write(plain(io::WRITE, 1, slba, blocks), &vec![0; len]),
             host.write(plain(io::COMPARE, 1, slba, blocks), &vec![0; len]),
             host.plain(plain(io::WRITE_ZEROES, 1, slba, blocks)),
             host.plain(plain(io::VERIFY, 1, slba, blocks)),
         ];
-        for answer in answers {
-            assert_eq!(answer.status(), Status::LBA_OUT_OF_RANGE, "{slba} {blocks}");
+        for completion in completions {
+            assert_eq!(
+                completion.status(),
+                Status::LBA_OUT_OF_RANGE,
+                "{slba} {blocks}"
+            );
         }
     }
     assert!(host.ops.is_empty());
@@ -89,9 +96,9 @@ fn unknown_namespaces_and_opcodes_are_refused() {
         (NSID_ALL - 1, Status::INVALID_NAMESPACE),
         (NSID_ALL, Status::INVALID_FIELD),
     ] {
-        let answer = host.read(plain(io::READ, nsid, 0, 1), 512);
-        assert_eq!(answer.status(), status, "{nsid}");
-        assert!(answer.cqe.status().dnr(), "{nsid}");
+        let completion = host.read(plain(io::READ, nsid, 0, 1), 512);
+        assert_eq!(completion.status(), status, "{nsid}");
+        assert!(completion.cqe.status().dnr(), "{nsid}");
         let write = host.write(plain(io::WRITE, nsid, 0, 1), &[0; 512]);
         assert_eq!(write.status(), status, "{nsid}");
         if nsid != NSID_ALL {
@@ -99,20 +106,20 @@ fn unknown_namespaces_and_opcodes_are_refused() {
         }
     }
     for opcode in [io::WRITE_UNCORRECTABLE, Opcode(0x0f), Opcode(0xff)] {
-        let answer = host.plain(plain(opcode, 1, 0, 1));
-        assert_eq!(answer.status(), Status::INVALID_OPCODE);
+        let completion = host.plain(plain(opcode, 1, 0, 1));
+        assert_eq!(completion.status(), Status::INVALID_OPCODE);
     }
 }
 
 #[test]
 fn transfers_above_mdts_are_refused_but_write_zeroes_may_be_longer() {
     let (_admin, mut host) = Host::ready(&target());
-    let answer = host.read(plain(io::READ, 1, 0, 513), 513 * 512);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
-    let answer = host.read(plain(io::READ, 1, 0, 512), 512 * 512);
-    assert_eq!(answer.status(), Status::SUCCESS);
-    let answer = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1000));
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = host.read(plain(io::READ, 1, 0, 513), 513 * 512);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
+    let completion = host.read(plain(io::READ, 1, 0, 512), 512 * 512);
+    assert_eq!(completion.status(), Status::SUCCESS);
+    let completion = host.plain(plain(io::WRITE_ZEROES, 1, 0, 1000));
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 #[test]
@@ -123,13 +130,13 @@ fn read_only_namespace_rejects_writes() {
         ranges: 1,
         deallocate: true,
     };
-    let answers = [
+    let completions = [
         host.write(plain(io::WRITE, 3, 0, 1), &[0; 4096]),
         host.plain(plain(io::WRITE_ZEROES, 3, 0, 1)),
         host.write(dsm.to_sqe(), &[0; 16]),
     ];
-    for answer in answers {
-        assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+    for completion in completions {
+        assert_eq!(completion.status(), Status::NAMESPACE_WRITE_PROTECTED);
     }
     assert_eq!(
         host.read(plain(io::READ, 3, 0, 1), 4096).status(),
@@ -142,8 +149,8 @@ fn read_only_namespace_rejects_writes() {
 fn a_flush_of_all_namespaces_flushes_each() {
     let (_admin, mut host) = Host::ready(&target());
     assert_eq!(host.plain(flush(NSID_ALL)).status(), Status::SUCCESS);
-    let disks: Vec<_> = host.ops.iter().map(|op| (op.disk, op.kind)).collect();
-    assert_eq!(disks, [(10, IoKind::Flush), (30, IoKind::Flush)]);
+    let stores: Vec<_> = host.ops.iter().map(|op| (op.store, op.kind)).collect();
+    assert_eq!(stores, [(10, IoKind::Flush), (30, IoKind::Flush)]);
     host.outcomes = vec![Executed::Failed];
     assert_eq!(host.plain(flush(NSID_ALL)).status(), Status::WRITE_FAULT);
     assert_eq!(host.ops.len(), 3);
@@ -239,8 +246,8 @@ fn ranges_may_come_in_the_capsule() {
         deallocate: true,
     };
     let ranges = [DsmRange::new(0, 8), DsmRange::new(8, 8)];
-    let answer = host.write_in_capsule(command.to_sqe(), ranges.as_bytes());
-    assert_eq!((answer.status(), host.ops.len()), (Status::SUCCESS, 2));
+    let completion = host.write_in_capsule(command.to_sqe(), ranges.as_bytes());
+    assert_eq!((completion.status(), host.ops.len()), (Status::SUCCESS, 2));
 }
 
 #[test]
@@ -272,13 +279,13 @@ fn each_backend_failure_has_its_status() {
     for (opcode, outcome, status) in rows {
         host.outcomes = vec![outcome];
         let sqe = plain(opcode, 1, 7, 1);
-        let answer = match opcode {
+        let completion = match opcode {
             io::WRITE_ZEROES | io::VERIFY => host.plain(sqe),
             io::READ => host.read(sqe, 512),
             _ => host.write(sqe, &[0; 512]),
         };
         assert_eq!(
-            (answer.status(), answer.data.len()),
+            (completion.status(), completion.data.len()),
             (status, 0),
             "{opcode:?}"
         );
@@ -321,7 +328,7 @@ proptest! {
             action => action,
         };
         if let crate::Action::Execute(op) = action {
-            let size = if op.disk == 10 { 512_000 } else { 4_096_000 };
+            let size = if op.store == 10 { 512_000 } else { 4_096_000 };
             prop_assert!(op.offset + op.len <= size);
         }
     }

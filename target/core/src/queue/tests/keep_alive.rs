@@ -85,7 +85,7 @@ fn enable_set_features_and_queue_loss_renew_keep_alive() {
     admin.plain(set.to_sqe());
     admin.now += SECOND;
     let io = Host::io(&target, 1, u16::try_from(cntlid).unwrap());
-    io.queue.hear(admin.now);
+    io.queue.note_activity(admin.now);
     drop(io);
     admin.now += SECOND + SECOND / 10;
     assert_eq!(admin.close_cause(), None);
@@ -119,8 +119,8 @@ fn only_keep_alive_counts_without_tbkas() {
 fn without_a_time_out_nothing_expires_and_keep_alive_is_refused() {
     let (mut admin, _) = Host::admin(&target());
     assert_eq!(admin.queue.next_deadline(), None);
-    let answer = admin.plain(bare(admin::KEEP_ALIVE));
-    assert_eq!(answer.status(), Status::KEEP_ALIVE_TIMEOUT_INVALID);
+    let completion = admin.plain(bare(admin::KEEP_ALIVE));
+    assert_eq!(completion.status(), Status::KEEP_ALIVE_TIMEOUT_INVALID);
     admin.now += 1000 * SECOND;
     assert_eq!(admin.close_cause(), None);
 }

@@ -64,8 +64,8 @@ fn before_enable_only_fabrics_commands_are_served() {
     let target = target();
     let (mut admin, _) = Host::admin(&target);
     admin.set_cc(0);
-    let answer = admin.identify(Cns::CONTROLLER, 0);
-    assert_eq!(answer.status(), Status::COMMAND_SEQUENCE_ERROR);
+    let completion = admin.identify(Cns::CONTROLLER, 0);
+    assert_eq!(completion.status(), Status::COMMAND_SEQUENCE_ERROR);
     assert_eq!(admin.csts(), 0);
 }
 
@@ -100,8 +100,8 @@ fn reset_closes_io_queues_and_keeps_the_admin_queue() {
     drop(io);
     let mut third = Host::open(&target, 1, 128);
     let connect = fabrics::Connect::new(1, 128, 0);
-    let answer = third.connect(&connect, &crate::testing::connect_data(cntlid));
-    assert_eq!(answer.status(), Status::CONNECT_INVALID_PARAMETERS);
+    let completion = third.connect(&connect, &crate::testing::connect_data(cntlid));
+    assert_eq!(completion.status(), Status::CONNECT_INVALID_PARAMETERS);
     drop(again);
 }
 
@@ -124,7 +124,7 @@ fn normal_shutdown_first_flushes_what_the_host_wrote_in_every_namespace() {
     let (mut admin, mut io) = Host::ready(&target());
     admin.outcomes = vec![Executed::Failed];
     admin.set_cc(Cc::ENABLE.with_normal_shutdown().0);
-    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.disk)).collect();
+    let flushed: Vec<_> = admin.ops.iter().map(|op| (op.kind, op.store)).collect();
     assert_eq!(flushed, [(IoKind::FlushOwn, 10), (IoKind::FlushOwn, 30)]);
     let complete = Csts::RDY | Csts::SHST_COMPLETE;
     assert_eq!(admin.csts(), u64::from(complete.bits()));

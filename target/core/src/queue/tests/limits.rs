@@ -81,8 +81,8 @@ fn longest_transfer_is_mdts() {
             assert_eq!(read.status(), status, "{blocks}");
             for opcode in [io::WRITE, io::COMPARE] {
                 let sqe = Scene::command(opcode, blocks);
-                let answer = scene.host.write(sqe, &vec![0; len]);
-                assert_eq!(answer.status(), status, "{blocks}");
+                let completion = scene.host.write(sqe, &vec![0; len]);
+                assert_eq!(completion.status(), status, "{blocks}");
             }
         }
     }
@@ -97,8 +97,12 @@ fn commands_longer_than_vsl_and_wzsl_are_executed() {
     let nvm: IdentifyControllerNvm = scene.identify(Cns::CSI_CONTROLLER);
     for (opcode, limit) in [(io::VERIFY, nvm.vsl), (io::WRITE_ZEROES, nvm.wzsl)] {
         for blocks in [1 << limit, (1 << limit) + 1] {
-            let answer = scene.host.plain(Scene::command(opcode, blocks));
-            assert_eq!(answer.status(), Status::SUCCESS, "{opcode:?} of {blocks}");
+            let completion = scene.host.plain(Scene::command(opcode, blocks));
+            assert_eq!(
+                completion.status(),
+                Status::SUCCESS,
+                "{opcode:?} of {blocks}"
+            );
         }
     }
 }
@@ -175,14 +179,14 @@ fn in_capsule_data_are_limited_by_ioccsz() {
             let (offset, len) = (0, blocks * 512);
             sqe.dptr = Sgl::InCapsule { offset, len }.to_descriptor();
             let outcome = scene.host.run(sqe, &[], &vec![0; scene.len(blocks)]);
-            let Outcome::Answered(answer) = outcome else {
+            let Outcome::Answered(completion) = outcome else {
                 panic!("{outcome:?}");
             };
             let expected = match len > most {
                 true => Status::DATA_SGL_LENGTH_INVALID,
                 false => Status::SUCCESS,
             };
-            assert_eq!(answer.status(), expected, "{len} of {most}");
+            assert_eq!(completion.status(), expected, "{len} of {most}");
         }
     }
 }

@@ -27,8 +27,11 @@ fn large(blocks: u64) -> Target {
 #[test]
 fn verify_reads_every_block_once_without_transfer() {
     let (_admin, mut host) = Host::ready(&large(1000));
-    let answer = host.plain(command(io::VERIFY, 3, 70));
-    assert_eq!((answer.status(), answer.data.len()), (Status::SUCCESS, 0));
+    let completion = host.plain(command(io::VERIFY, 3, 70));
+    assert_eq!(
+        (completion.status(), completion.data.len()),
+        (Status::SUCCESS, 0)
+    );
     let pages = 32;
     let mut next = 3 * 4096;
     for (n, op) in host.ops.iter().enumerate() {
@@ -43,8 +46,8 @@ fn verify_reads_every_block_once_without_transfer() {
 fn verify_ends_at_the_first_unreadable_piece() {
     let (_admin, mut host) = Host::ready(&large(1000));
     host.outcomes = vec![Executed::Ok, Executed::Failed];
-    let answer = host.plain(command(io::VERIFY, 0, 1000));
-    assert_eq!(answer.status(), Status::UNRECOVERED_READ_ERROR);
+    let completion = host.plain(command(io::VERIFY, 0, 1000));
+    assert_eq!(completion.status(), Status::UNRECOVERED_READ_ERROR);
     assert_eq!(host.ops.len(), 2);
 }
 
@@ -67,8 +70,8 @@ fn protection_information_is_ignored_where_there_is_none() {
         Status::SUCCESS
     );
     for opcode in [io::WRITE, io::COMPARE] {
-        let answer = host.write(with(opcode, all), &block);
-        assert_eq!(answer.status(), Status::SUCCESS, "{opcode:?}");
+        let completion = host.write(with(opcode, all), &block);
+        assert_eq!(completion.status(), Status::SUCCESS, "{opcode:?}");
     }
     let zeroes = host.plain(with(io::WRITE_ZEROES, all));
     assert_eq!(zeroes.status(), Status::SUCCESS);
@@ -84,8 +87,8 @@ fn verify_longer_than_vsl_is_executed() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
     for blocks in [8192, 8193, 65536] {
         host.ops.clear();
-        let answer = host.plain(command(io::VERIFY, 1, blocks));
-        assert_eq!(answer.status(), Status::SUCCESS, "{blocks}");
+        let completion = host.plain(command(io::VERIFY, 1, blocks));
+        assert_eq!(completion.status(), Status::SUCCESS, "{blocks}");
         let read: u64 = host.ops.iter().map(|op| op.len).sum();
         assert_eq!(read, u64::from(blocks) * 4096);
     }
@@ -97,8 +100,8 @@ fn write_zeroes_longer_than_wzsl_is_split() {
     let (_admin, mut host) = Host::ready(&large(1 << 20));
     for blocks in [1, 8192, 8193, 65536] {
         host.ops.clear();
-        let answer = host.plain(command(io::WRITE_ZEROES, 3, blocks));
-        assert_eq!(answer.status(), Status::SUCCESS, "{blocks}");
+        let completion = host.plain(command(io::WRITE_ZEROES, 3, blocks));
+        assert_eq!(completion.status(), Status::SUCCESS, "{blocks}");
         let mut next = 3 * 4096;
         for op in &host.ops {
             assert!(matches!(op.kind, IoKind::WriteZeroes { .. }), "{op:?}");
@@ -120,8 +123,8 @@ fn write_zeroes_longer_than_wzsl_is_split() {
     }
     host.ops.clear();
     host.outcomes = vec![Executed::Ok, Executed::NoSpace];
-    let answer = host.plain(command(io::WRITE_ZEROES, 3, 65536));
-    assert_eq!(answer.status(), Status::CAPACITY_EXCEEDED);
+    let completion = host.plain(command(io::WRITE_ZEROES, 3, 65536));
+    assert_eq!(completion.status(), Status::CAPACITY_EXCEEDED);
     assert_eq!(host.ops.len(), 2);
 }
 
@@ -134,8 +137,8 @@ fn copy(host: &mut Host, to: u64, ranges: &[CopyRange]) -> (Status, u64) {
         protected: false,
         fua: true,
     };
-    let answer = host.write(command.to_sqe(), ranges.as_bytes());
-    (answer.status(), answer.result())
+    let completion = host.write(command.to_sqe(), ranges.as_bytes());
+    (completion.status(), completion.result())
 }
 
 #[test]
@@ -147,11 +150,11 @@ fn copy_reads_and_writes_each_range_in_pieces_and_in_order() {
     let fetch = IoKind::Fetch { pages };
     let expected = [
         (fetch, 5, 32, false),
-        (IoKind::Store, 500, 32, true),
+        (IoKind::WriteFetched, 500, 32, true),
         (fetch, 37, 8, false),
-        (IoKind::Store, 532, 8, true),
+        (IoKind::WriteFetched, 532, 8, true),
         (fetch, 100, 1, false),
-        (IoKind::Store, 540, 1, true),
+        (IoKind::WriteFetched, 540, 1, true),
     ];
     let ops = host.ops.iter();
     let ops: Vec<_> = ops
@@ -176,20 +179,20 @@ fn overlapping_copy_preserves_its_source() {
         let (_admin, mut host) = Host::ready(&large(1000));
         let ranges = [CopyRange::new(100, blocks)];
         assert_eq!(copy(&mut host, to, &ranges), (Status::SUCCESS, 0), "{to}");
-        let mut disk: Vec<u64> = (0..1000).collect();
+        let mut store: Vec<u64> = (0..1000).collect();
         let mut piece = Vec::new();
         for op in &host.ops {
             let (at, len) = (op.offset / 4096, op.len / 4096);
             assert!((1..=32).contains(&len), "{to} {op:?}");
             let bytes = usize::try_from(at).unwrap()..usize::try_from(at + len).unwrap();
             match op.kind {
-                IoKind::Store => disk[bytes].copy_from_slice(&piece),
-                _ => piece = disk[bytes].to_vec(),
+                IoKind::WriteFetched => store[bytes].copy_from_slice(&piece),
+                _ => piece = store[bytes].to_vec(),
             }
         }
         let to = usize::try_from(to).unwrap();
         let expected: Vec<u64> = (100..100 + u64::from(blocks)).collect();
-        assert_eq!(disk[to..to + expected.len()], expected, "{to}");
+        assert_eq!(store[to..to + expected.len()], expected, "{to}");
         assert_eq!(
             host.ops.len(),
             2 * expected.len().div_ceil(32),
@@ -225,8 +228,8 @@ fn copy_awaiting_its_ranges_writes_nothing() {
     let mut request = Request::default();
     let action = host.queue.begin(host.now, &sqe.to_bytes(), &mut request);
     assert!(matches!(action, Action::Pull { .. }), "{action:?}");
-    assert_eq!(request.disk(), Some(10));
-    assert!(!request.may_write(|disk| disk == 10, &(0..4096)));
+    assert_eq!(request.store(), Some(10));
+    assert!(!request.may_write(|store| store == 10, &(0..4096)));
 }
 
 /// NVM 1.0, 3.2.2: dword 0 says how far it came.
@@ -302,7 +305,7 @@ fn failed_block_is_not_logged_after_store_change() {
     let mut before = Request::default();
     assert_eq!(begin(&mut before), 5);
     let other = NamespaceSpec {
-        disk: 77,
+        store: 77,
         ..namespace(1)
     };
     let spec = SubsystemSpec {
@@ -370,22 +373,22 @@ fn copies_beyond_the_namespace_are_refused() {
         ..command
     }
     .to_sqe();
-    let answer = host.write(format, range.as_bytes());
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let completion = host.write(format, range.as_bytes());
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
     // NVM 1.0, figure 9: PRINFOR and PRINFOW are ignored, for want of such information.
     for prinfo in [0xf << 12, 0xf << 26] {
         let mut sqe = command.to_sqe();
         sqe.cdw12 = (sqe.cdw12.get() | prinfo).into();
-        let answer = host.write(sqe, range.as_bytes());
-        assert_eq!(answer.status(), Status::SUCCESS, "{prinfo:#x}");
+        let completion = host.write(sqe, range.as_bytes());
+        assert_eq!(completion.status(), Status::SUCCESS, "{prinfo:#x}");
     }
-    let answer = host.write(command.to_sqe(), &range.as_bytes()[..31]);
-    assert_eq!(answer.status(), Status::DATA_SGL_LENGTH_INVALID);
+    let completion = host.write(command.to_sqe(), &range.as_bytes()[..31]);
+    assert_eq!(completion.status(), Status::DATA_SGL_LENGTH_INVALID);
     let readonly = NamespaceSpec {
         readonly: true,
         ..namespace(1)
     };
     let (_admin, mut host) = Host::ready(&target_of(readonly));
-    let answer = host.write(command.to_sqe(), range.as_bytes());
-    assert_eq!(answer.status(), Status::NAMESPACE_WRITE_PROTECTED);
+    let completion = host.write(command.to_sqe(), range.as_bytes());
+    assert_eq!(completion.status(), Status::NAMESPACE_WRITE_PROTECTED);
 }

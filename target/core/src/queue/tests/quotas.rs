@@ -6,7 +6,7 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, port, port_in, subsystem, target_with};
-use crate::{Exhausted, Limit, Limits, Model, PortAddress, PortLimit, Target};
+use crate::{ExhaustedQuotas, Limit, Limits, Model, PortAddress, PortLimit, Target};
 
 const OTHER: &[u8] = b"nqn.2026-11.org.example:other";
 
@@ -33,12 +33,12 @@ fn limits() -> Limits {
 /// A new controller, enabled: its queue and its identifier.
 fn admin(target: &Target, data: &ConnectData) -> (Host, Status, u16) {
     let mut host = Host::open(target, 0, 32);
-    let answer = host.connect(&Connect::new(0, 32, 0), data);
-    let cntlid = u16::try_from(answer.result() & 0xffff).unwrap();
-    if answer.status().is_success() {
+    let completion = host.connect(&Connect::new(0, 32, 0), data);
+    let cntlid = u16::try_from(completion.result() & 0xffff).unwrap();
+    if completion.status().is_success() {
         assert_eq!(host.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
     }
-    (host, answer.status(), cntlid)
+    (host, completion.status(), cntlid)
 }
 
 fn queue(target: &Target, qid: u16, entries: u16, data: &ConnectData) -> (Host, Status) {
@@ -232,7 +232,7 @@ fn queue_at(
     number: Option<u16>,
     entries: u16,
     data: &dyn Fn(u16) -> ConnectData,
-    exhausted: &Exhausted,
+    exhausted: &ExhaustedQuotas,
 ) -> ([Host; 2], Status) {
     let at = |host: &mut Host| {
         if let Some(number) = number {
@@ -243,8 +243,8 @@ fn queue_at(
     };
     let mut admin = Host::open(target, 0, 32);
     at(&mut admin);
-    let answer = admin.connect(&Connect::new(0, 32, 0), &data(0xffff));
-    let cntlid = u16::try_from(answer.result()).unwrap();
+    let completion = admin.connect(&Connect::new(0, 32, 0), &data(0xffff));
+    let cntlid = u16::try_from(completion.result()).unwrap();
     assert_eq!(admin.set_cc(Cc::ENABLE.0).status(), Status::SUCCESS);
     let mut host = Host::open(target, 1, entries);
     at(&mut host);
@@ -264,7 +264,7 @@ fn commands_per_port_are_limited() {
         queue_depth: 128,
         ..Limits::default()
     });
-    let none = Exhausted::default();
+    let none = ExhaustedQuotas::default();
     let first = |cntlid| connect_data(cntlid);
     let (one, status) = queue_at(&target, Some(1), 128, &first, &none);
     assert_eq!(status, Status::SUCCESS);
@@ -307,7 +307,7 @@ fn lone_port_may_have_every_command_and_connection() {
     };
     for (ports, queues) in [(1, 2), (2, 1)] {
         let target = with_ports(limits.clone(), ports);
-        let none = Exhausted::default();
+        let none = ExhaustedQuotas::default();
         let all: Vec<_> = (0..queues)
             .map(|_| queue_at(&target, Some(1), 128, &of_other, &none))
             .collect();
@@ -329,7 +329,7 @@ fn lone_port_may_have_every_command_and_connection() {
 fn remaining_buffers_are_reserved_for_other_ports() {
     let target = target_with(Limits::default());
     let first = |cntlid| connect_data(cntlid);
-    let exhausted = Exhausted {
+    let exhausted = ExhaustedQuotas {
         hosts: Vec::new(),
         port: true,
     };
@@ -346,11 +346,11 @@ fn remaining_buffers_are_reserved_for_other_ports() {
     }
     let mut other = Host::open(&target, 0, 32);
     other.queue.set_exhausted(exhausted);
-    let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    assert_eq!(answer.status(), Status::CONNECT_CONTROLLER_BUSY);
-    other.queue.set_exhausted(Exhausted::default());
-    let answer = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(completion.status(), Status::CONNECT_CONTROLLER_BUSY);
+    other.queue.set_exhausted(ExhaustedQuotas::default());
+    let completion = other.connect(&Connect::new(0, 32, 0), &connect_data(0xffff));
+    assert_eq!(completion.status(), Status::SUCCESS);
     let limit_counters =
         [Limit::PortMemory, Limit::HostMemory].map(|one| target.limit_counters().get(one));
     assert_eq!(limit_counters, [2, 0]);

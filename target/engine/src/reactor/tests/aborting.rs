@@ -37,13 +37,13 @@ fn abort_on_the_same_reactor_calls_no_other() {
     let mut bench = Bench::new(47);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let read = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     settle(&mut bench, &mut host);
     let _ = bench.other.take();
     assert!(!abort(&mut bench, &mut host, admin, read), "it runs");
     assert_eq!(bench.other.take(), Mail::empty());
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut host, read).0.status().is_success());
 }
 
@@ -57,14 +57,14 @@ fn command_awaiting_a_buffer_is_aborted_and_executing_one_is_not() {
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
     let free = bench.reactor.free_buffers();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let long = vec![0; 256 << 10];
     let mut reads: Vec<_> = (0..7)
         .map(|_| host.send_with(qp, command(io::READ, 0, 512), &long))
         .collect();
     settle(&mut bench, &mut host);
     assert_eq!(
-        bench.reactor.storage_mut().in_flight(),
+        bench.reactor.stores_mut().in_flight(),
         4,
         "as many as buffers"
     );
@@ -75,7 +75,7 @@ fn command_awaiting_a_buffer_is_aborted_and_executing_one_is_not() {
         assert_eq!(cqe.status(), Status::ABORT_REQUESTED);
         assert!(!abort(&mut bench, &mut host, admin, waits), "it is over");
     }
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for read in reads {
         assert!(run(&mut bench, &mut host, read).0.status().is_success());
     }
@@ -116,7 +116,7 @@ fn write_awaiting_its_rdma_read_is_aborted() {
         .filter(|status| **status == Status::ABORT_REQUESTED);
     assert_eq!(refused.count(), 1);
     assert_eq!(
-        bench.reactor.storage_mut().disks[0][99 * 4096],
+        bench.reactor.stores_mut().contents[0][99 * 4096],
         0,
         "not written"
     );
@@ -127,11 +127,11 @@ fn write_awaiting_its_rdma_read_is_aborted() {
 #[test]
 fn command_awaiting_a_store_slot_is_aborted() {
     let mut bench = Bench::new(42);
-    bench.reactor.storage_mut().room = 1;
+    bench.reactor.stores_mut().room = 1;
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
     let free = bench.reactor.free_buffers();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let data = vec![7; 4096];
     let first = host.send_with(qp, command(io::WRITE, 0, 8), &data);
     settle(&mut bench, &mut host);
@@ -147,12 +147,12 @@ fn command_awaiting_a_store_slot_is_aborted() {
         let status = run(&mut bench, &mut host, waits).0.status();
         assert_eq!(status, Status::ABORT_REQUESTED);
     }
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in [first, third] {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!((disk[4095], disk[4096]), (7, 0));
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!((store[4095], store[4096]), (7, 0));
     settle(&mut bench, &mut host);
     assert_eq!(bench.reactor.free_buffers(), free);
 }

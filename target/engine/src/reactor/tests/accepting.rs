@@ -34,13 +34,13 @@ fn accepted(
     busy: &mut Host,
     qp: Option<QpId>,
 ) -> Vec<Duration> {
-    let first = bench.reactor.counters().asked().0;
+    let first = bench.reactor.counters().connection_requests().0;
     let mut sent = qp.map(|qp| read(busy, qp));
     let mut times = Vec::new();
     let mut hosts: Vec<_> = [busy].into_iter().chain(asking).collect();
     bench.until(&mut hosts, |bench, hosts| {
         let now = bench.net.now();
-        let count = bench.reactor.counters().asked().0 - first;
+        let count = bench.reactor.counters().connection_requests().0 - first;
         times.resize(usize::try_from(count).unwrap(), now);
         if sent.is_some_and(|sent| hosts[0].take(sent).is_some()) {
             sent = qp.map(|qp| read(hosts[0], qp));
@@ -88,12 +88,12 @@ fn request_of_disconnected_peer_is_dropped() {
     bench.until(&mut all, |bench, _| {
         bench.reactor.requests_waiting() >= most
     });
-    let asked = bench.reactor.counters().asked();
+    let asked = bench.reactor.counters().connection_requests();
     for (host, qp) in all.iter_mut().zip(queue_pairs) {
         host.provider.disconnect(qp);
     }
     bench.until(&mut all, |bench, _| {
         bench.reactor.requests_waiting() == 0 && bench.reactor.queue_pairs() == 2
     });
-    assert_eq!(bench.reactor.counters().asked(), asked);
+    assert_eq!(bench.reactor.counters().connection_requests(), asked);
 }

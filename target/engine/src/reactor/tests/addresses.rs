@@ -22,7 +22,7 @@ fn many_names_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 2
     let names: Vec<_> = names.collect();
     let (_, one) = ready(bench, modest);
     show(bench, modest, one);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     let much = names.iter().cycle().take(6 * 30);
     let much = much.map(|queue| read(many, *queue)).collect();
@@ -48,7 +48,7 @@ fn many_hosts_of_one_address_get_store_slots_of_one() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(13, config);
-    bench.reactor.storage_mut().room = 8;
+    bench.reactor.stores_mut().room = 8;
     let mut hosts = [bench.host(), bench.host()];
     let sent = many_names_and_one(&mut bench, &mut hosts);
     let [many, modest] = served(&mut bench, hosts, sent, 6);
@@ -69,7 +69,7 @@ fn many_hosts_of_one_address_start_commands_as_one() {
     });
     let names: Vec<_> = names.collect();
     let (_, qp) = ready_with(&mut bench, &mut modest, 128);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let zero = |host: &mut Host, qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
     for _ in 0..30 {
         for qp in &names {
@@ -81,12 +81,12 @@ fn many_hosts_of_one_address_start_commands_as_one() {
         zero(&mut modest, qp, 8);
     }
     arrive(&mut bench, &mut [&mut modest]);
-    bench.reactor.turn(bench.net.now()).unwrap();
-    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    bench.reactor.poll_once(bench.net.now()).unwrap();
+    let started = [0, 8].map(|slba| bench.reactor.stores_mut().in_flight_at(slba * 512));
     // 64 of the first as they arrived, then as many of each.
     assert!((28..=36).contains(&started[1]), "{started:?}");
     assert!((92..=100).contains(&started[0]), "{started:?}");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut many, &mut modest], Duration::from_secs(1));
     assert!(bench.reactor.resources.due.is_empty());
 }

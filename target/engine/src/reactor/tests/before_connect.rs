@@ -30,13 +30,13 @@ fn connect_data_need_no_data_buffer() {
     let free = bench.reactor.free_buffers().0;
     let qp = establish(&mut bench, &mut host, &Request::new(0, 32));
     let sent = send_connect(&mut host, qp, Connect::new(0, 32, 0).to_sqe());
-    let mut answer = None;
+    let mut reply = None;
     bench.until(&mut [&mut host], |bench, hosts| {
         assert_eq!(bench.reactor.free_buffers().0, free);
-        answer = hosts[0].take(sent);
-        answer.is_some()
+        reply = hosts[0].take(sent);
+        reply.is_some()
     });
-    assert!(answer.unwrap().0.status().is_success());
+    assert!(reply.unwrap().0.status().is_success());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn reactor_with_too_few_long_buffers_is_refused() {
     let made = crate::Reactor::new(
         config,
         target,
-        super::memory::MemoryDisks::new(1, 512),
+        super::memory::MemoryStores::new(1, 512),
         mailbox.clone(),
         std::sync::Arc::from([mailbox]),
     );

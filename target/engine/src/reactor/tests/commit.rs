@@ -56,7 +56,7 @@ fn fua_read_returns_committed_data() {
         let (cqe, data) = run(&mut bench, &mut host, sent);
         assert!(cqe.status().is_success(), "{opcode:?} {:?}", cqe.status());
         assert!(opcode != io::READ || data == [7; 1024]);
-        let verbs = std::mem::take(&mut bench.reactor.storage_mut().verbs);
+        let verbs = std::mem::take(&mut bench.reactor.stores_mut().verbs);
         assert_eq!(verbs, ["write", "flush", "read"], "{opcode:?}");
     }
     assert_eq!(bench.reactor.free_buffers(), free);
@@ -68,7 +68,7 @@ fn fua_read_fails_if_the_flush_fails() {
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
     let free = bench.reactor.free_buffers();
-    bench.reactor.storage_mut().fails = Some(Errno::EIO);
+    bench.reactor.stores_mut().fails = Some(Errno::EIO);
     for (opcode, in_capsule) in READING {
         let sent = send(&mut host, qp, opcode, in_capsule);
         let (cqe, data) = run(&mut bench, &mut host, sent);
@@ -77,7 +77,7 @@ fn fua_read_fails_if_the_flush_fails() {
             opcode != io::READ || data == [7; 1024],
             "as the host had it"
         );
-        let verbs = std::mem::take(&mut bench.reactor.storage_mut().verbs);
+        let verbs = std::mem::take(&mut bench.reactor.stores_mut().verbs);
         assert_eq!(verbs, ["flush"], "{opcode:?}");
     }
     assert_eq!(bench.reactor.free_buffers(), free);
@@ -91,7 +91,7 @@ fn fused_operation_excludes_writes_after_its_commit() {
     let (_, qp) = ready(&mut bench, &mut host);
     let (_, qp2) = ready(&mut bench, &mut other);
     let free = bench.reactor.free_buffers();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let pair = [(io::COMPARE, 1, 0), (io::WRITE, 2, 5)].map(|(opcode, fuse, byte)| {
         let mut sqe = fua(opcode);
         sqe.flags = PSDT_SGL | fuse;
@@ -101,12 +101,12 @@ fn fused_operation_excludes_writes_after_its_commit() {
         bench.run_for(hosts, std::time::Duration::from_millis(100));
     };
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "the commit");
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1, "the commit");
     let there = other.send_with(qp2, command(io::WRITE, 5, 1), &[9; 512]);
     let elsewhere = other.send_with(qp2, command(io::WRITE, 6, 1), &[8; 512]);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 2, "one waits");
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 2, "one waits");
+    bench.reactor.stores_mut().hold = false;
     let mut left = vec![there, elsewhere];
     let mut statuses = Vec::new();
     bench.until(&mut [&mut host, &mut other], |_, hosts| {
@@ -117,10 +117,10 @@ fn fused_operation_excludes_writes_after_its_commit() {
         left.is_empty() && statuses.len() == 2
     });
     assert_eq!(statuses, [Status::SUCCESS; 2]);
-    let disks = bench.reactor.storage_mut();
+    let stores = bench.reactor.stores_mut();
     let expected = ["flush", "write", "read", "write", "write"];
-    assert_eq!(disks.verbs, expected);
-    let at = |block: usize| disks.disks[0][block * 512];
+    assert_eq!(stores.verbs, expected);
+    let at = |block: usize| stores.contents[0][block * 512];
     assert_eq!((at(4), at(5), at(6)), (5, 9, 8));
     settle(&mut bench, &mut [&mut host, &mut other]);
     assert_eq!(bench.reactor.free_buffers(), free);

@@ -35,14 +35,14 @@ fn all_resources_are_released_after_host_vanishes() {
     let free = bench.reactor.free_buffers();
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let write = |opcode| Io::new(1, 0, 8).to_sqe(opcode);
     for at in 0..60 {
         let opcode = if at % 2 == 0 { io::WRITE } else { io::READ };
         host.send_with(qp, write(opcode), &[7; 4096]);
     }
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() >= 10
+        bench.reactor.stores_mut().in_flight() >= 10
     });
     drop(host);
     let mut other = bench.host();
@@ -50,7 +50,7 @@ fn all_resources_are_released_after_host_vanishes() {
         bench.reactor.queue_pairs() == 0
     });
     // Operations that the backing store still has complete for a queue that is closed.
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.free_buffers() == free
     });
@@ -79,7 +79,7 @@ fn received_commands_are_processed_before_keep_alive_timeout() {
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     let sent = host.send(qp, bare(opcode::KEEP_ALIVE), &[]);
     let late = bench.net.now() + Duration::from_millis(1500);
-    host.turn(bench.net.now());
+    host.poll_once(bench.net.now());
     while bench.net.now() < late {
         assert!(bench.net.advance_to_next(Some(late)));
     }
@@ -93,10 +93,10 @@ fn slot_is_not_reused_while_a_store_has_its_operation() {
     let mut bench = Bench::new(13);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send(qp, flush(1), &[]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
     let of_io = bench.reactor.queues.ids()[1].index;
     drop(host);
@@ -111,8 +111,8 @@ fn slot_is_not_reused_while_a_store_has_its_operation() {
         let ids = bench.reactor.queues.ids();
         ids.iter().any(|id| id.index == of_io)
     };
-    assert!(!taken(&bench), "{sent:?} is on the disk");
-    bench.reactor.storage_mut().hold = false;
+    assert!(!taken(&bench), "{sent:?} is in the backing store");
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut other], Duration::from_millis(1));
     establish(&mut bench, &mut other, &Request::new(0, 32));
     assert!(taken(&bench));
@@ -194,20 +194,20 @@ fn drain_completes_commands_and_flushes() {
     let mut bench = Bench::new(10);
     let mut host = bench.host();
     let (_, io) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send(io, flush(1), &[]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
     bench.reactor.mailbox().send(Mail::DRAIN);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     // The admin queue is idle, but its I/O queue is not.
     assert_eq!(bench.reactor.queue_pairs(), 2);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
     assert!(cqe.status().is_success());
     bench.until(&mut [&mut host], |bench, _| bench.drained);
-    assert_eq!(bench.reactor.storage_mut().flushes, 2);
+    assert_eq!(bench.reactor.stores_mut().flushes, 2);
 }
 
 #[test]
@@ -215,10 +215,10 @@ fn drain_is_bounded_in_time() {
     let mut bench = Bench::new(11);
     let mut host = bench.host();
     let (_, io) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     host.send(io, flush(1), &[]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
     bench.reactor.mailbox().send(Mail::DRAIN);
     bench.until(&mut [&mut host], |bench, _| bench.drained);
@@ -229,10 +229,10 @@ fn drain_is_bounded_in_time() {
 fn admin_queue_counts_less_than_an_io_queue() {
     let mut bench = Bench::new(13);
     let steering = Steering::new(2);
-    bench.reactor.steer(steering.clone(), 1);
+    bench.reactor.set_steering(steering.clone(), 1);
     // As the providers of a group do for each connection.
     let peer = bench.address.ip().unwrap();
-    let _counted = [steering.place(1, peer), steering.place(1, peer)];
+    let _guard = [steering.add(1, peer), steering.add(1, peer)];
     let mut host = bench.host();
     let (admin, io) = ready(&mut bench, &mut host);
     let load = Steering::FULL + Steering::LIGHT;

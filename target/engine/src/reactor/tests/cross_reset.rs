@@ -53,11 +53,11 @@ fn impacted(bench: &mut Bench) -> (Host, CrossControllerReset, QpId, Host, QpId)
     let (admin_qp, qp) = ready(bench, &mut impacted);
     let named = named(bench, &mut impacted, admin_qp);
     let (sibling_qp, _) = admin(bench, &mut sibling, 0);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     impacted.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     impacted.send_with(qp, command(io::READ, 20, 1), &[0; 512]);
     bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 2);
     (impacted, named, qp, sibling, sibling_qp)
 }
 
@@ -69,14 +69,14 @@ fn reset_completes_when_backing_stores_have_nothing_of_the_controller() {
     // What comes now is not begun.
     impacted.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
     bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 2);
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::IN_PROGRESS);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::SUCCESS);
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 1);
     assert!(
         reset(&mut bench, &mut sibling, sibling_qp, named),
         "it is known to be quiet"
@@ -95,7 +95,7 @@ fn reset_waits_for_operations_of_queue_pairs_that_are_gone() {
     assert_eq!(bench.reactor.queue_pairs(), 1);
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::IN_PROGRESS);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::SUCCESS);
@@ -107,7 +107,7 @@ fn reset_of_a_silent_host_does_not_wait_for_its_connections() {
     let mut bench = Bench::new(92);
     let (silent, named, _, mut sibling, sibling_qp) = impacted(&mut bench);
     assert!(!reset(&mut bench, &mut sibling, sibling_qp, named));
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut sibling], A_WHILE);
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::SUCCESS);

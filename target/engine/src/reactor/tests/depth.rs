@@ -33,14 +33,14 @@ fn bench(data: Vec<ClassSpec>) -> Bench {
 
 /// The backing store has as many commands at once as a queue of 1024 entries takes, and
 /// each gets one response, round after round.
-fn full_queue(mut bench: Bench, on_disk: impl Fn(usize) -> bool) {
+fn full_queue(mut bench: Bench, store_ops: impl Fn(usize) -> bool) {
     let mut host = bench.host();
     host.depth = ENTRIES;
     let (_, cntlid) = admin(&mut bench, &mut host, 0);
     let (qp, _) = connect(&mut bench, &mut host, &Connect::new(1, ENTRIES, 0), cntlid);
     let free = bench.reactor.free_buffers();
     for round in 1..=3u8 {
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = true;
         let sent: Vec<_> = (0..OUTSTANDING)
             .map(|at| {
                 // Blocks that are read are those of the previous round.
@@ -56,14 +56,14 @@ fn full_queue(mut bench: Bench, on_disk: impl Fn(usize) -> bool) {
             })
             .collect();
         bench.run_for(&mut [&mut host], Duration::from_secs(1));
-        assert!(on_disk(bench.reactor.storage_mut().in_flight()));
-        assert!(host.answers.is_empty());
-        bench.reactor.storage_mut().hold = false;
+        assert!(store_ops(bench.reactor.stores_mut().in_flight()));
+        assert!(host.replies.is_empty());
+        bench.reactor.stores_mut().hold = false;
         let all = usize::from(OUTSTANDING);
-        bench.until(&mut [&mut host], |_, hosts| hosts[0].answers.len() == all);
+        bench.until(&mut [&mut host], |_, hosts| hosts[0].replies.len() == all);
         bench.run_for(&mut [&mut host], Duration::from_secs(1));
-        assert_eq!(host.answers.len(), all, "each once");
-        let heads: BTreeSet<_> = host.answers.values().map(|cqe| cqe.sqhd.get()).collect();
+        assert_eq!(host.replies.len(), all, "each once");
+        let heads: BTreeSet<_> = host.replies.values().map(|cqe| cqe.sqhd.get()).collect();
         assert_eq!(heads.len(), all, "each moves the head on");
         assert!(heads.last().is_some_and(|head| *head < ENTRIES));
         for (at, sent) in (0..OUTSTANDING).zip(sent) {

@@ -63,9 +63,9 @@ fn error_log_names_the_first_failed_block() {
         ),
     ];
     for (sqe, data, after, lba) in rows {
-        let disks = bench.reactor.storage_mut();
-        disks.fails = (after != u64::MAX).then_some(Errno::EIO);
-        disks.fails_after = after;
+        let stores = bench.reactor.stores_mut();
+        stores.fails = (after != u64::MAX).then_some(Errno::EIO);
+        stores.fails_after = after;
         let opcode = sqe.opcode;
         let sent = match data {
             [] => host.send(qp, sqe, &[]),

@@ -52,19 +52,19 @@ fn admin_command_flood_does_not_starve_other_hosts() {
         .map(|_| admin(&mut bench, &mut greedy, 0).0)
         .collect();
     let (_, qp) = ready_with(&mut bench, &mut modest, 128);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let mut much = flood(&mut greedy, &queues, OUTSTANDING);
     arrive(&mut bench, &mut [&mut greedy]);
     let one = modest.send(qp, command(io::WRITE_ZEROES, 8, 8), &[]);
     arrive(&mut bench, &mut [&mut modest]);
-    let turn = bench.reactor.turn(bench.net.now()).unwrap();
-    assert!(turn.did_work, "there is more");
-    let started = bench.reactor.storage_mut().in_flight_at(8 * 512);
+    let polled = bench.reactor.poll_once(bench.net.now()).unwrap();
+    assert!(polled.did_work, "there is more");
+    let started = bench.reactor.stores_mut().in_flight_at(8 * 512);
     assert_eq!(started, 1, "it is served in this iteration");
     arrive(&mut bench, &mut [&mut greedy]);
     let in_time = answered(&mut greedy, &mut much);
     assert!((64..=IN_ONE_TURN).contains(&in_time), "{in_time}");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.until(&mut [&mut greedy, &mut modest], |_, hosts| {
         answered(hosts[0], &mut much);
         much.is_empty() && hosts[1].take(one).is_some()
@@ -90,8 +90,8 @@ fn keep_alive_first_in_its_queue_starts_at_once() {
     }
     let alive = [(); 2].map(|()| lively.send(queue, bare(opcode::KEEP_ALIVE), &[]));
     arrive(&mut bench, &mut [&mut lively]);
-    let turn = bench.reactor.turn(bench.net.now()).unwrap();
-    assert!(turn.did_work);
+    let polled = bench.reactor.poll_once(bench.net.now()).unwrap();
+    assert!(polled.did_work);
     arrive(&mut bench, &mut [&mut lively]);
     let started = alive.map(|alive| lively.take(alive).is_some());
     assert_eq!(started, [true, false]);
@@ -122,8 +122,8 @@ fn keep_alive_behind_a_flood_counts_from_arrival() {
     while bench.net.now() < end {
         arrive(&mut bench, &mut [&mut lively]);
     }
-    let turn = bench.reactor.turn(bench.net.now()).unwrap();
-    assert!(turn.did_work);
+    let polled = bench.reactor.poll_once(bench.net.now()).unwrap();
+    assert!(polled.did_work);
     arrive(&mut bench, &mut [&mut lively]);
     assert!(lively.take(alive).is_none(), "it waits");
     let [first, second] = &mut hosts;

@@ -73,7 +73,7 @@ fn queues_awaiting_buffers_are_served_round_robin() {
     let (_, many) = ready(&mut bench, &mut greedy);
     let (_, qp) = ready(&mut bench, &mut modest);
     show(&mut bench, &mut greedy, many);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let all: Vec<_> = (0..100)
         .map(|_| greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]))
         .collect();
@@ -85,9 +85,9 @@ fn queues_awaiting_buffers_are_served_round_robin() {
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_millis(10));
     // The backing store gets as many buffers at a time as there are.
     for _ in 0..2 {
-        bench.reactor.storage_mut().hold = false;
-        bench.reactor.turn(bench.net.now()).unwrap();
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = false;
+        bench.reactor.poll_once(bench.net.now()).unwrap();
+        bench.reactor.stores_mut().hold = true;
         bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_millis(10));
     }
     let served = all.iter().filter(|sent| greedy.take(**sent).is_some());
@@ -109,7 +109,7 @@ fn many_queues_and_one(bench: &mut Bench, hosts: &mut [Host; 2]) -> [Vec<Sent>; 
     let (_, one) = ready(bench, modest);
     show(bench, greedy, queues[0]);
     show(bench, modest, one);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     let much = queues.iter().cycle().take(5 * 30);
     let much = much.map(|queue| read(greedy, *queue)).collect();
@@ -129,9 +129,9 @@ pub(super) fn served(
 ) -> [usize; 2] {
     let [mut greedy, mut modest] = hosts;
     for _ in 0..times {
-        bench.reactor.storage_mut().hold = false;
-        bench.reactor.turn(bench.net.now()).unwrap();
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = false;
+        bench.reactor.poll_once(bench.net.now()).unwrap();
+        bench.reactor.stores_mut().hold = true;
         let pause = Duration::from_millis(10);
         bench.run_for(&mut [&mut greedy, &mut modest], pause);
     }
@@ -161,7 +161,7 @@ fn store_slots_do_not_grow_with_queues_of_a_host() {
     let mut config = few_buffers();
     config.data[0].count = 512;
     let mut bench = Bench::with(5, config);
-    bench.reactor.storage_mut().room = 8;
+    bench.reactor.stores_mut().room = 8;
     let mut hosts = [bench.host(), bench.host()];
     let sent = many_queues_and_one(&mut bench, &mut hosts);
     assert!(
@@ -177,7 +177,7 @@ fn store_slots_do_not_grow_with_queues_of_a_host() {
 #[test]
 fn closed_queues_leave_the_fair_queue() {
     let mut bench = Bench::new(3);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..3 {
         let mut host = bench.host();
         let (_, qp) = ready(&mut bench, &mut host);
@@ -204,7 +204,7 @@ fn buffers_per_host_are_limited() {
     let (_, many) = ready(&mut bench, &mut greedy);
     let (_, qp) = ready(&mut bench, &mut modest);
     show(&mut bench, &mut greedy, many);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..60 {
         greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]);
     }
@@ -214,7 +214,7 @@ fn buffers_per_host_are_limited() {
     let pause = Duration::from_millis(10);
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
     // Three quarters of 16 and of 4.
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
     assert_eq!(bench.reactor.free_buffers().0, 4 + 4);
     assert!(bench.reactor.target.limit_counters().get(Limit::HostMemory) > 0);
     let own: Vec<_> = [8, 512]
@@ -224,15 +224,15 @@ fn buffers_per_host_are_limited() {
         })
         .to_vec();
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 14);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 14);
+    bench.reactor.stores_mut().hold = false;
     for sent in own {
         assert!(run(&mut bench, &mut modest, sent).0.status().is_success());
     }
     // Without other hosts, a host may have everything.
     drop(modest);
     bench.run_for(&mut [&mut greedy], Duration::from_secs(1));
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..60 {
         greedy.send_with(many, command(io::READ, 0, 8), &[0; 4096]);
     }
@@ -250,13 +250,13 @@ fn reconnected_host_keeps_its_charges() {
     let (_, its) = ready(&mut bench, &mut modest);
     show(&mut bench, &mut greedy, qp);
     let pause = Duration::from_millis(10);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     for _ in 0..8 {
         read(&mut greedy, qp);
     }
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 8);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 8);
     greedy.provider.disconnect(qp);
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
     // The same name, another identifier.
@@ -266,18 +266,18 @@ fn reconnected_host_keeps_its_charges() {
         read(&mut greedy, second);
     }
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    let held = bench.reactor.storage_mut().in_flight();
+    let held = bench.reactor.stores_mut().in_flight();
     assert_eq!(held, 12, "three quarters of 16");
     let own = read(&mut modest, its);
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 13);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 13);
     // The backing store returns the buffers of the first queue: the second gets them.
-    bench.reactor.storage_mut().hold = false;
-    bench.reactor.turn(bench.net.now()).unwrap();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = false;
+    bench.reactor.poll_once(bench.net.now()).unwrap();
+    bench.reactor.stores_mut().hold = true;
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut modest, own).0.status().is_success());
 }
 
@@ -292,20 +292,20 @@ fn host_identifier_of_another_host_charges_its_own_account() {
     let (_, its) = ready(&mut bench, &mut honest);
     show(&mut bench, &mut liar, qp);
     show(&mut bench, &mut honest, its);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     for _ in 0..60 {
         read(&mut liar, qp);
     }
     let pause = Duration::from_millis(10);
     bench.run_for(&mut [&mut liar, &mut honest], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
     for _ in 0..4 {
         read(&mut honest, its);
     }
     bench.run_for(&mut [&mut liar, &mut honest], pause);
     // With the short ones used up, the first gets its share of the longer ones as well.
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12 + 4 + 3);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12 + 4 + 3);
 }
 
 /// A Compare holds two buffers, and both count.
@@ -318,18 +318,18 @@ fn every_buffer_of_a_command_counts() {
     let (_, qp) = ready(&mut bench, &mut greedy);
     ready(&mut bench, &mut modest);
     show(&mut bench, &mut greedy, qp);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..10 {
         greedy.send_with(qp, command(io::COMPARE, 0, 512), &vec![0; 256 << 10]);
     }
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
     assert_eq!(
-        bench.reactor.storage_mut().in_flight(),
+        bench.reactor.stores_mut().in_flight(),
         6,
         "of 15, 11 are its part: two each, and one beside the reserve"
     );
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
     assert_eq!(bench.reactor.free_buffers().0, 31);
 }
@@ -366,7 +366,7 @@ fn each_kind_of_buffer_has_its_own_limit() {
     });
     ready(&mut bench, &mut modest);
     show(&mut bench, &mut greedy, queues[0]);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     // The two longest kinds, of 128 and 256 KiB.
     for (queue, blocks) in queues.into_iter().zip([256u32, 512]) {
         for _ in 0..8 {
@@ -375,7 +375,7 @@ fn each_kind_of_buffer_has_its_own_limit() {
         }
     }
     bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 6 + 6);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 6 + 6);
     config.data.push(ClassSpec {
         len: 1 << 20,
         count: 2,
@@ -383,7 +383,7 @@ fn each_kind_of_buffer_has_its_own_limit() {
     let made = crate::Reactor::new(
         config,
         bench.reactor.target.clone(),
-        super::memory::MemoryDisks::new(1, 512),
+        super::memory::MemoryStores::new(1, 512),
         bench.reactor.mailbox().clone(),
         std::sync::Arc::from([]),
     );
@@ -437,7 +437,7 @@ fn host_connects_while_others_hold_all_resources() {
     let mut config = few_buffers();
     config.capsules = 256;
     let mut bench = Bench::limited(7, config, limits());
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let mut greedy = bench.host();
     let (_, cntlid) = admin(&mut bench, &mut greedy, 0);
     let mut queues = Vec::new();
@@ -473,7 +473,7 @@ fn host_connects_while_others_hold_all_resources() {
     let (qp, _) = connect(&mut bench, &mut modest, &Connect::new(1, 32, 0), cntlid);
     let read = modest.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     bench.run_for(&mut [&mut greedy, &mut modest], pause);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut modest, read).0.status().is_success());
 }
 
@@ -484,24 +484,24 @@ fn long_commands_release_buffers_between_pieces() {
     let mut bench = by_turns(8);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let pause = Duration::from_millis(10);
     // Eight pieces each; there are four buffers for pieces.
     let long: Vec<_> = (0..4)
         .map(|_| host.send(qp, command(io::VERIFY, 0, 2048), &[]))
         .collect();
     bench.run_for(&mut [&mut host], pause);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 4);
     let short = host.send_with(qp, command(io::READ, 0, 512), &vec![0; 256 << 10]);
     bench.run_for(&mut [&mut host], pause);
     for _ in 0..2 {
-        bench.reactor.storage_mut().hold = false;
-        bench.reactor.turn(bench.net.now()).unwrap();
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = false;
+        bench.reactor.poll_once(bench.net.now()).unwrap();
+        bench.reactor.stores_mut().hold = true;
         bench.run_for(&mut [&mut host], pause);
     }
     assert!(host.take(short).is_some(), "it waits for whole commands");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in long {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
@@ -513,8 +513,8 @@ pub(super) fn arrive(bench: &mut Bench, hosts: &mut [&mut Host]) {
     let end = bench.net.now() + Duration::from_millis(10);
     while bench.net.now() < end {
         let now = bench.net.now();
-        let turned = hosts.iter_mut().map(|host| host.turn(now));
-        let busy = turned.fold(false, |any, one| any | one);
+        let polled = hosts.iter_mut().map(|host| host.poll_once(now));
+        let busy = polled.fold(false, |any, one| any | one);
         if !busy && !bench.net.advance_to_next(Some(end)) {
             break;
         }
@@ -536,19 +536,19 @@ fn commands_of_hosts_start_round_robin() {
     });
     let queues: Vec<_> = queues.collect();
     let (_, qp) = ready_with(&mut bench, &mut modest, 128);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let zero = |host: &mut Host, qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
     let much = queues.iter().cycle().take(10 * 30);
     let much: Vec<_> = much.map(|queue| zero(&mut greedy, *queue, 0)).collect();
     let little: Vec<_> = (0..30).map(|_| zero(&mut modest, qp, 8)).collect();
     arrive(&mut bench, &mut [&mut greedy, &mut modest]);
-    let turn = bench.reactor.turn(bench.net.now()).unwrap();
-    assert!(turn.did_work, "there is more");
-    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    let polled = bench.reactor.poll_once(bench.net.now()).unwrap();
+    assert!(polled.did_work, "there is more");
+    let started = [0, 8].map(|slba| bench.reactor.stores_mut().in_flight_at(slba * 512));
     // 64 as they arrived, 64 from the fair queue.
     assert_eq!(started[1], 30, "{started:?}");
     assert!((80..=110).contains(&started[0]), "{started:?}");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     let mut left = [much, little];
     bench.until(&mut [&mut greedy, &mut modest], |_, hosts| {
         for (host, left) in hosts.iter_mut().zip(&mut left) {
@@ -572,17 +572,17 @@ fn commands_of_queues_of_one_host_start_round_robin() {
     let mut queue = |qid| connect(&mut bench, &mut host, &Connect::new(qid, 32, 0), cntlid).0;
     let deep: Vec<_> = (1..11).map(&mut queue).collect();
     let shallow = queue(11);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let mut zero = |qp, slba| host.send(qp, command(io::WRITE_ZEROES, slba, 8), &[]);
     let much = deep.iter().cycle().take(10 * 30);
     let mut sent: Vec<_> = much.map(|queue| zero(*queue, 0)).collect();
     sent.push(zero(shallow, 8));
     arrive(&mut bench, &mut [&mut host]);
-    bench.reactor.turn(bench.net.now()).unwrap();
-    let started = [0, 8].map(|slba| bench.reactor.storage_mut().in_flight_at(slba * 512));
+    bench.reactor.poll_once(bench.net.now()).unwrap();
+    let started = [0, 8].map(|slba| bench.reactor.stores_mut().in_flight_at(slba * 512));
     assert_eq!(started[1], 1, "{started:?}");
     assert!((80..=130).contains(&started[0]), "{started:?}");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.until(&mut [&mut host], |_, hosts| {
         sent.retain(|one| hosts[0].take(*one).is_none());
         sent.is_empty()
@@ -598,13 +598,13 @@ fn all_commands_of_a_lone_queue_start_at_once() {
     let mut bench = Bench::with(10, config);
     let mut host = bench.host();
     let (_, qp) = ready_with(&mut bench, &mut host, 256);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..255 {
         host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     }
     arrive(&mut bench, &mut [&mut host]);
-    bench.reactor.turn(bench.net.now()).unwrap();
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 255);
+    bench.reactor.poll_once(bench.net.now()).unwrap();
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 255);
 }
 
 /// Its data are sent with the response, in one work request if the provider can.
@@ -619,10 +619,10 @@ fn reading_host_widens_its_window() {
         let sent = read(&mut reader);
         assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
     }
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..12 {
         read(&mut reader);
     }
     bench.run_for(&mut [&mut reader, &mut other], Duration::from_millis(10));
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
 }

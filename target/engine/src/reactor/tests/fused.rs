@@ -58,8 +58,8 @@ fn fused_write_requires_equal_compare() {
         let sent = swap(&mut host, qp, 4, &old, &[9; 2048], remote);
         let expected = [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED];
         assert_eq!(statuses(&mut bench, &mut host, sent), expected);
-        let disk = &bench.reactor.storage_mut().disks[0];
-        assert_eq!(disk[4 * 512..8 * 512], new);
+        let store = &bench.reactor.stores_mut().contents[0];
+        assert_eq!(store[4 * 512..8 * 512], new);
     }
     settle(&mut bench, &mut [&mut host]);
     assert_eq!(bench.reactor.free_buffers(), free);
@@ -75,18 +75,18 @@ fn fused_operation_excludes_writes_of_others() {
     let (_, qp) = ready(&mut bench, &mut host);
     let (_, qp2) = ready(&mut bench, &mut other);
     let free = bench.reactor.free_buffers();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let before = other.send_with(qp2, command(io::WRITE, 4, 1), &[9; 512]);
     settle(&mut bench, &mut [&mut host, &mut other]);
     let pair = swap(&mut host, qp, 4, &[9; 512], &[5; 512], true);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "no compare yet");
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1, "no compare yet");
     let after = other.send_with(qp2, command(io::WRITE, 3, 2), &[7; 1024]);
     let zeroes = other.send(qp2, command(io::WRITE_ZEROES, 4, 1), &[]);
     let elsewhere = other.send_with(qp2, command(io::WRITE, 5, 1), &[8; 512]);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 2);
+    bench.reactor.stores_mut().hold = false;
     let mut left = vec![before, after, zeroes, elsewhere];
     let mut statuses = Vec::new();
     bench.until(&mut [&mut host, &mut other], |_, hosts| {
@@ -100,9 +100,9 @@ fn fused_operation_excludes_writes_of_others() {
         left.is_empty() && statuses.len() == 2
     });
     assert_eq!(statuses, [Status::SUCCESS; 2]);
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!((disk[3 * 512], disk[5 * 512]), (7, 8));
-    assert_ne!(disk[4 * 512], 5, "those that waited came after it");
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!((store[3 * 512], store[5 * 512]), (7, 8));
+    assert_ne!(store[4 * 512], 5, "those that waited came after it");
     settle(&mut bench, &mut [&mut host, &mut other]);
     assert_eq!(bench.reactor.free_buffers(), free);
 }
@@ -116,7 +116,7 @@ fn every_reactor_has_to_agree() {
     let pair = swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(pair[0]).is_none());
-    assert!(!other.settle(|_, disk, bytes| (disk, bytes.clone()) != (0, 0..512)));
+    assert!(!other.settle(|_, store, bytes| (store, bytes.clone()) != (0, 0..512)));
     assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
     assert!(other.is_idle());
 }
@@ -126,15 +126,15 @@ fn departed_host_leaves_no_lock() {
     let mut bench = Bench::new(53);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
     settle(&mut bench, &mut [&mut host]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1);
     let other = bench.reactor.target.locks().join();
     host.provider.disconnect(qp);
     settle(&mut bench, &mut [&mut host]);
-    assert!(!other.is_idle(), "the disk has a part of it");
-    bench.reactor.storage_mut().hold = false;
+    assert!(!other.is_idle(), "the backing store has a part of it");
+    bench.reactor.stores_mut().hold = false;
     settle(&mut bench, &mut [&mut host]);
     assert!(other.is_idle());
 }
@@ -177,11 +177,11 @@ fn first_half_without_next_command_times_out() {
     let first = host.send_with(qp, half(false, 0, 1), &[0; 512]);
     bench.run_for(&mut [&mut host], std::time::Duration::from_secs(4));
     assert!(host.take(first).is_none(), "the other may be on its way");
-    assert!(bench.reactor.queues.use_disk(0));
+    assert!(bench.reactor.queues.use_store(0));
     bench.run_for(&mut [&mut host], std::time::Duration::from_secs(3));
     let status = host.take(first).unwrap().0.status().kind();
     assert_eq!(status, Status::ABORTED_MISSING_FUSED);
-    assert!(!bench.reactor.queues.use_disk(0));
+    assert!(!bench.reactor.queues.use_store(0));
     // A later one is not its partner.
     let second = host.send_with(qp, half(true, 0, 1), &[1; 512]);
     let status = run(&mut bench, &mut host, second).0.status().kind();
@@ -198,15 +198,15 @@ fn lock_applies_to_the_storage_identity() {
     let (mut host, mut other) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut host);
     let (_, qp2) = ready(&mut bench, &mut other);
-    let storage = bench.reactor.storage_mut();
-    storage.disks.push(vec![0; 2048 * 512]);
-    (storage.hold, storage.same) = (true, true);
+    let stores = bench.reactor.stores_mut();
+    stores.contents.push(vec![0; 2048 * 512]);
+    (stores.hold, stores.same) = (true, true);
     let before = other.send_with(qp2, command(io::WRITE, 4, 1), &[9; 512]);
     settle(&mut bench, &mut [&mut host, &mut other]);
     let revision = nvmeof_target_core::Revision {
         nqn: nvmeof_wire::Nqn::new(super::NQN).unwrap(),
         nsid: 1,
-        disk: 1,
+        store: 1,
         blocks: 2048,
         preferred: nvmeof_target_core::Preferred::default(),
         state: nvmeof_target_core::NamespaceState::Ready,
@@ -215,8 +215,8 @@ fn lock_applies_to_the_storage_identity() {
     let _ = target.apply(target.model().revised(&[revision])).unwrap();
     let pair = swap(&mut host, qp, 4, &[0; 512], &[5; 512], true);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "no compare yet");
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1, "no compare yet");
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut other, before).0.status().is_success());
     assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
 }
@@ -250,7 +250,7 @@ fn command_between_fused_halves_is_not_aborted() {
     assert!(run(&mut bench, &mut host, between).0.status().is_success());
     let missing = [Status::ABORTED_MISSING_FUSED; 2];
     assert_eq!(statuses(&mut bench, &mut host, [compare, write]), missing);
-    assert_eq!(bench.reactor.storage_mut().disks[0][0], 0);
+    assert_eq!(bench.reactor.stores_mut().contents[0][0], 0);
 }
 
 /// Every command that changes the blocks waits for the pair that locked them, not only a
@@ -283,12 +283,12 @@ fn changing_commands_wait_for_the_fused_pair() {
         let (mut host, mut other) = (bench.host(), bench.host());
         let (_, qp) = ready(&mut bench, &mut host);
         let (_, its) = ready(&mut bench, &mut other);
-        let storage = bench.reactor.storage_mut();
-        storage.disks[0][4 * 512..5 * 512].fill(9);
-        storage.hold = true;
+        let stores = bench.reactor.stores_mut();
+        stores.contents[0][4 * 512..5 * 512].fill(9);
+        stores.hold = true;
         let pair = swap(&mut host, qp, 4, &[9; 512], &[5; 512], true);
         settle(&mut bench, &mut [&mut host, &mut other]);
-        assert_eq!(bench.reactor.storage_mut().in_flight(), 1, "the compare");
+        assert_eq!(bench.reactor.stores_mut().in_flight(), 1, "the compare");
         let change = match data {
             [] => other.send(its, sqe, &[]),
             data => other.send_with(its, sqe, data),
@@ -296,14 +296,14 @@ fn changing_commands_wait_for_the_fused_pair() {
         settle(&mut bench, &mut [&mut host, &mut other]);
         // Completes the operations of the backing store, again and again.
         for _ in 0..6 {
-            bench.reactor.storage_mut().hold = false;
-            bench.reactor.turn(bench.net.now()).unwrap();
-            bench.reactor.storage_mut().hold = true;
+            bench.reactor.stores_mut().hold = false;
+            bench.reactor.poll_once(bench.net.now()).unwrap();
+            bench.reactor.stores_mut().hold = true;
             settle(&mut bench, &mut [&mut host, &mut other]);
         }
         assert_eq!(statuses(&mut bench, &mut host, pair), [Status::SUCCESS; 2]);
         assert!(other.take(change).unwrap().0.status().is_success());
-        let disk = &bench.reactor.storage_mut().disks[0];
-        assert_eq!(disk[4 * 512], 0, "{:?} came between", sqe.opcode);
+        let store = &bench.reactor.stores_mut().contents[0];
+        assert_eq!(store[4 * 512], 0, "{:?} came between", sqe.opcode);
     }
 }

@@ -33,7 +33,7 @@ pub(in super::super) struct Host {
     pub(in super::super) established: Vec<QpId>,
     pub(in super::super) rejected: Vec<(QpId, PrivateData)>,
     pub(in super::super) closed: Vec<(QpId, CloseReason)>,
-    pub(in super::super) answers: HashMap<(QpId, u16), Cqe>,
+    pub(in super::super) replies: HashMap<(QpId, u16), Cqe>,
     exposed: HashMap<(QpId, u16), RemoteKey>,
     /// Receives of each queue pair: entries of its longest queue.
     pub(in super::super) depth: u16,
@@ -74,7 +74,7 @@ impl Host {
             established: Vec::new(),
             rejected: Vec::new(),
             closed: Vec::new(),
-            answers: HashMap::new(),
+            replies: HashMap::new(),
             exposed: HashMap::new(),
             depth: 128,
             reads_in: 32,
@@ -90,7 +90,7 @@ impl Host {
             .min()
     }
 
-    pub(in super::super) fn turn(&mut self, now: Duration) -> bool {
+    pub(in super::super) fn poll_once(&mut self, now: Duration) -> bool {
         let mut events = Vec::new();
         let busy = self.provider.poll(now, &mut events);
         for event in events {
@@ -101,7 +101,7 @@ impl Host {
                 Event::Received(received) if received.outcome.is_success() => {
                     let cqe = Cqe::from_capsule(&received.buf[..received.len]).unwrap();
                     let key = (received.qp, cqe.cid.get());
-                    let twice = self.answers.insert(key, cqe);
+                    let twice = self.replies.insert(key, cqe);
                     assert!(twice.is_none(), "{key:?} was answered twice");
                     let _ = self.provider.post_recv(received.qp, Tag(0), received.buf);
                 }
@@ -194,7 +194,7 @@ impl Host {
     /// The response to a command, and the present content of its memory.
     pub(in super::super) fn take(&mut self, sent: Sent) -> Option<(Cqe, Vec<u8>)> {
         let key = (sent.qp, sent.cid);
-        let cqe = self.answers.remove(&key)?;
+        let cqe = self.replies.remove(&key)?;
         let exposed = self.exposed.remove(&key);
         let data = exposed.map(|key| self.provider.withdraw(key).unwrap().to_vec());
         Some((cqe, data.unwrap_or_default()))
@@ -203,12 +203,12 @@ impl Host {
 
 /// Runs one command to completion.
 pub(in super::super) fn run(bench: &mut Bench, host: &mut Host, sent: Sent) -> (Cqe, Vec<u8>) {
-    let mut answer = None;
+    let mut reply = None;
     bench.until(&mut [host], |_, hosts| {
-        answer = hosts[0].take(sent);
-        answer.is_some()
+        reply = hosts[0].take(sent);
+        reply.is_some()
     });
-    answer.unwrap()
+    reply.unwrap()
 }
 
 pub(in super::super) fn establish(bench: &mut Bench, host: &mut Host, request: &CmRequest) -> QpId {

@@ -36,10 +36,10 @@ fn serve(bench: &Bench, nsids: &[u32]) {
 fn bench(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     serve(&bench, &[1, 2]);
-    let disks = bench.reactor.storage_mut();
-    disks.disks.push(vec![0; disks.disks[0].len()]);
-    disks.losses.push(Losses::of_its_own());
-    (disks.room, disks.stalled_disk) = (4, Some(1));
+    let stores = bench.reactor.stores_mut();
+    stores.contents.push(vec![0; stores.contents[0].len()]);
+    stores.losses.push(Losses::of_its_own());
+    (stores.room, stores.stalled_store) = (4, Some(1));
     bench
 }
 
@@ -62,7 +62,7 @@ fn full_backing_store_does_not_block_others() {
         let read = host.send_with(qp, command(1, io::READ, 0), &[0; 4096]);
         assert!(run(&mut bench, &mut host, read).0.status().is_success());
     }
-    bench.reactor.storage_mut().stalled_disk = None;
+    bench.reactor.stores_mut().stalled_store = None;
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
     assert!(bench.reactor.resources.backlog.is_empty());
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
@@ -86,11 +86,11 @@ fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
         .map(|_| host.send_with(qp, command(2, io::READ, 8), &[0; 4096]))
         .collect();
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 4);
     serve(&bench, &[1]);
-    let (answer, closed) = channel();
-    let disks = vec![(1, claim())];
-    let close = Order::Close { disks, answer };
+    let (reply, closed) = channel();
+    let stores = vec![(1, claim())];
+    let close = Order::Close { stores, reply };
     bench.reactor.mailbox().order(close);
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     let (cqe, _) = host.take(locked).expect("it waits for a range lock");
@@ -105,7 +105,7 @@ fn removed_namespace_ends_commands_that_wait_for_its_backing_store() {
     assert_eq!(reads.len(), 3, "those that the backing store has");
     assert!(bench.reactor.resources.backlog.is_empty());
     assert!(closed.try_recv().is_err(), "it is in use");
-    bench.reactor.storage_mut().stalled_disk = None;
+    bench.reactor.stores_mut().stalled_store = None;
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert!(
         reads

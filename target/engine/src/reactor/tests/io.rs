@@ -65,7 +65,7 @@ fn in_capsule_data_are_written_without_copy() {
     let sent = host.send(qp, sqe, &data);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     assert_eq!(
-        bench.reactor.storage_mut().disks[0][16 * 512..24 * 512],
+        bench.reactor.stores_mut().contents[0][16 * 512..24 * 512],
         data
     );
 }
@@ -83,8 +83,8 @@ fn in_capsule_data_at_an_offset_are_aligned_for_the_store() {
         let data = pattern(u8::try_from(offset % 256).unwrap(), offset + 1024);
         let sent = host.send(qp, sqe, &data);
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-        let disk = &bench.reactor.storage_mut().disks[0];
-        assert_eq!(disk[3 * 512..5 * 512], data[offset..]);
+        let store = &bench.reactor.stores_mut().contents[0];
+        assert_eq!(store[3 * 512..5 * 512], data[offset..]);
     }
 }
 
@@ -121,7 +121,7 @@ fn compare_distinguishes_equal_from_different() {
     let mut bench = Bench::new(4);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().disks[0][..1024].fill(5);
+    bench.reactor.stores_mut().contents[0][..1024].fill(5);
     for (byte, status) in [(5, Status::SUCCESS), (6, Status::COMPARE_FAILURE)] {
         let mut data = vec![5; 1024];
         data[1023] = byte;
@@ -137,7 +137,7 @@ fn zeroes_deallocate_and_flush_reach_the_store() {
     let mut bench = Bench::new(5);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().disks[0].fill(1);
+    bench.reactor.stores_mut().contents[0].fill(1);
     let sent = host.send(qp, command(io::WRITE_ZEROES, 0, 4), &[]);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     let dsm = DatasetManagement {
@@ -150,9 +150,9 @@ fn zeroes_deallocate_and_flush_reach_the_store() {
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     let sent = host.send(qp, flush(1), &[]);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-    let disks = bench.reactor.storage_mut();
-    assert_eq!(disks.flushes, 1);
-    let zeroes = disks.disks[0].iter().filter(|byte| **byte == 0).count();
+    let stores = bench.reactor.stores_mut();
+    assert_eq!(stores.flushes, 1);
+    let zeroes = stores.contents[0].iter().filter(|byte| **byte == 0).count();
     assert_eq!(zeroes, 9 * 512);
 }
 
@@ -168,8 +168,8 @@ fn verify_reads_a_store_through_one_buffer() {
     let sent = host.send(qp, command(io::VERIFY, 1, 300), &[]);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     assert_eq!(bench.reactor.free_buffers(), free);
-    let disks = bench.reactor.storage_mut();
-    assert_eq!(disks.bytes_read, (2048 + 300) * 512);
+    let stores = bench.reactor.stores_mut();
+    assert_eq!(stores.bytes_read, (2048 + 300) * 512);
 }
 
 /// The ranges come by RDMA Read or in the capsule.
@@ -180,7 +180,7 @@ fn copy_copies_through_one_buffer() {
     let (_, qp) = ready(&mut bench, &mut host);
     let free = bench.reactor.free_buffers();
     let data = pattern(3, 1000 * 512);
-    bench.reactor.storage_mut().disks[0][..data.len()].copy_from_slice(&data);
+    bench.reactor.stores_mut().contents[0][..data.len()].copy_from_slice(&data);
     let ranges = [CopyRange::new(100, 600), CopyRange::new(3, 2)];
     for capsule in [false, true] {
         let command = Copy {
@@ -199,11 +199,11 @@ fn copy_copies_through_one_buffer() {
         };
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
         assert_eq!(bench.reactor.free_buffers(), free);
-        let disk = &mut bench.reactor.storage_mut().disks[0];
-        assert_eq!(disk[1100 * 512..1700 * 512], data[100 * 512..700 * 512]);
-        assert_eq!(disk[1700 * 512..1702 * 512], data[3 * 512..5 * 512]);
-        assert!(disk[1702 * 512..].iter().all(|byte| *byte == 0));
-        disk[1100 * 512..].fill(0);
+        let store = &mut bench.reactor.stores_mut().contents[0];
+        assert_eq!(store[1100 * 512..1700 * 512], data[100 * 512..700 * 512]);
+        assert_eq!(store[1700 * 512..1702 * 512], data[3 * 512..5 * 512]);
+        assert!(store[1702 * 512..].iter().all(|byte| *byte == 0));
+        store[1100 * 512..].fill(0);
     }
 }
 
@@ -212,7 +212,7 @@ fn copy_copies_through_one_buffer() {
 #[test]
 fn commands_wait_when_buffers_are_scarce() {
     let mut bench = Bench::new(6);
-    bench.reactor.storage_mut().room = 3;
+    bench.reactor.stores_mut().room = 3;
     let free = bench.reactor.free_buffers();
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
@@ -243,16 +243,16 @@ fn reactor_does_not_sleep_with_pending_completions() {
     let mut bench = Bench::new(9);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().room = 0;
+    bench.reactor.stores_mut().room = 0;
     let sent = host.send_with(qp, command(io::READ, 0, 8), &pattern(1, 4096));
     bench.until(&mut [&mut host], |bench, _| {
         !bench.reactor.resources.backlog.is_empty()
     });
     let now = bench.net.now();
     assert!(bench.reactor.rest(now).unwrap(), "it waits for room");
-    let disks = bench.reactor.storage_mut();
-    (disks.room, disks.at_once) = (usize::MAX, true);
-    bench.reactor.turn(now).unwrap();
+    let stores = bench.reactor.stores_mut();
+    (stores.room, stores.at_once) = (usize::MAX, true);
+    bench.reactor.poll_once(now).unwrap();
     assert!(bench.reactor.resources.backlog.is_empty() && host.take(sent).is_none());
     assert!(!bench.reactor.rest(now).unwrap());
     bench.until(&mut [&mut host], |_, hosts| hosts[0].take(sent).is_some());
@@ -274,5 +274,5 @@ fn long_transfers_wait_for_long_buffers() {
         sent.retain(|sent| hosts[0].take(*sent).is_none());
         sent.is_empty()
     });
-    assert_eq!(bench.reactor.storage_mut().disks[0][..256 << 10], data);
+    assert_eq!(bench.reactor.stores_mut().contents[0][..256 << 10], data);
 }

@@ -237,7 +237,7 @@ fn saved_protection_matches_state_in_any_order() {
             let at = usize::try_from(next(3)).unwrap();
             let to = if next(2) == 0 { NONE } else { PROTECTED };
             sent.push((at, to, set(&mut hosts[at], admins[at], to)));
-            bench.reactor.storage_mut().fails = (next(8) == 0).then_some(nix::errno::Errno::EIO);
+            bench.reactor.stores_mut().fails = (next(8) == 0).then_some(nix::errno::Errno::EIO);
             let [a, b, c] = &mut hosts;
             bench.run_for(&mut [a, b, c], Duration::from_micros(next(400)));
             if next(3) == 0 {
@@ -252,7 +252,7 @@ fn saved_protection_matches_state_in_any_order() {
         if let Some(to_keep) = in_work {
             bench.finish_save_of(to_keep, Ok(()));
         }
-        bench.reactor.storage_mut().fails = None;
+        bench.reactor.stores_mut().fails = None;
         bench.saves_at_once = true;
         let [a, b, c] = &mut hosts;
         bench.run_for(&mut [a, b, c], Duration::from_millis(200));

@@ -16,11 +16,11 @@ use super::io::command;
 const A_WHILE: Duration = Duration::from_millis(100);
 
 fn hold(bench: &mut Bench, hold: bool) {
-    bench.reactor.storage_mut().hold = hold;
+    bench.reactor.stores_mut().hold = hold;
 }
 
 fn in_flight(bench: &mut Bench) -> usize {
-    bench.reactor.storage_mut().in_flight()
+    bench.reactor.stores_mut().in_flight()
 }
 
 /// Waits until all of them complete with success.
@@ -75,8 +75,8 @@ fn newer_writes_wait_for_those_of_a_lost_queue() {
 
     hold(&mut bench, false);
     all_answered(&mut bench, &mut [&mut gone, &mut host], wait);
-    let disk = &bench.reactor.storage_mut().disks[0];
-    let first = [4, 5, 6, 8, 12, 20].map(|block: usize| disk[block * 512]);
+    let store = &bench.reactor.stores_mut().contents[0];
+    let first = [4, 5, 6, 8, 12, 20].map(|block: usize| store[block * 512]);
     assert_eq!(first, [1, 7, 8, 7, 7, 9]);
     assert!(locks.is_idle(), "and none is left");
 }
@@ -102,7 +102,7 @@ fn ending_queue_blocks_newer_writes_immediately() {
     assert_eq!(in_flight(&mut bench), 1);
     hold(&mut bench, false);
     all_answered(&mut bench, &mut [&mut host], vec![(0, write)]);
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 7);
     assert!(locks.is_idle());
 }
 
@@ -130,7 +130,7 @@ fn closing_queue_starts_no_commands() {
     hold(&mut bench, false);
     bench.until(&mut [&mut host], |_, _| locks.is_idle());
     assert!(host.take(late).is_none());
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 1);
 }
 
 /// The host of an admin queue that ends drops its I/O queues, however long the provider
@@ -162,7 +162,7 @@ fn end_of_admin_queue_stops_its_io_queues() {
     hold(&mut bench, false);
     bench.until(&mut [&mut host], |_, _| locks.is_idle());
     assert!(host.take(late).is_none());
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 1);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 1);
 }
 
 /// The host may have given up on a slow write: it may use another queue meanwhile.
@@ -189,7 +189,7 @@ fn newer_writes_wait_for_a_slow_one() {
         &mut [&mut slow, &mut host],
         vec![(0, trim), (1, write), (1, next)],
     );
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 7);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 7);
     assert!(locks.is_idle());
 }
 
@@ -200,7 +200,7 @@ fn backlog_of_a_closed_queue_is_dropped() {
     let (_, qp) = ready(&mut bench, &mut gone);
     let (_, qp2) = ready(&mut bench, &mut host);
     let locks = bench.reactor.target.locks().join();
-    bench.reactor.storage_mut().room = 1;
+    bench.reactor.stores_mut().room = 1;
     hold(&mut bench, true);
     gone.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut gone, &mut host], A_WHILE);
@@ -217,8 +217,8 @@ fn backlog_of_a_closed_queue_is_dropped() {
     );
     hold(&mut bench, false);
     all_answered(&mut bench, &mut [&mut gone, &mut host], vec![(1, write)]);
-    let disk = &bench.reactor.storage_mut().disks[0];
-    let first = [4, 8, 12].map(|block: usize| disk[block * 512]);
+    let store = &bench.reactor.stores_mut().contents[0];
+    let first = [4, 8, 12].map(|block: usize| store[block * 512]);
     assert_eq!(first, [1, 0, 3]);
     assert!(locks.is_idle());
 }
@@ -230,7 +230,7 @@ fn aborted_write_blocks_no_other() {
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
     let locks = bench.reactor.target.locks().join();
-    bench.reactor.storage_mut().room = 1;
+    bench.reactor.stores_mut().room = 1;
     hold(&mut bench, true);
     let first = host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut host], A_WHILE);
@@ -241,7 +241,7 @@ fn aborted_write_blocks_no_other() {
     let third = host.send_with(qp, command(io::WRITE, 8, 1), &[3; 512]);
     hold(&mut bench, false);
     all_answered(&mut bench, &mut [&mut host], vec![(0, first), (0, third)]);
-    assert_eq!(bench.reactor.storage_mut().disks[0][8 * 512], 3);
+    assert_eq!(bench.reactor.stores_mut().contents[0][8 * 512], 3);
     assert!(locks.is_idle());
 }
 

@@ -60,12 +60,12 @@ fn data_of_a_list_are_moved_in_order() {
         vec![512; 16],
         vec![1, 8190, 1],
     ] {
-        bench.reactor.storage_mut().disks[0].fill(0);
+        bench.reactor.stores_mut().contents[0].fill(0);
         let from = pieces(&mut host, qp, &data, &lens);
         let sent = send(&mut host, qp, command(io::WRITE, 3, 16), &from);
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-        let disk = &bench.reactor.storage_mut().disks[0];
-        assert_eq!(disk[3 * 512..19 * 512], data, "{lens:?}");
+        let store = &bench.reactor.stores_mut().contents[0];
+        assert_eq!(store[3 * 512..19 * 512], data, "{lens:?}");
         take_back(&mut host, &from);
         let to = pieces(&mut host, qp, &vec![0; data.len()], &lens);
         // Other commands meanwhile, whose responses come in between.
@@ -88,7 +88,7 @@ fn compare_and_ranges_use_lists() {
     let mut bench = Bench::new(61);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().disks[0].fill(3);
+    bench.reactor.stores_mut().contents[0].fill(3);
     for (byte, status) in [(3, Status::SUCCESS), (4, Status::COMPARE_FAILURE)] {
         let mut data = [3; 1024];
         data[1023] = byte;
@@ -105,8 +105,8 @@ fn compare_and_ranges_use_lists() {
     let from = pieces(&mut host, qp, ranges.as_bytes(), &[8, 24]);
     let sent = send(&mut host, qp, dsm.to_sqe(), &from);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!(disk.iter().filter(|byte| **byte == 0).count(), 5 * 512);
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!(store.iter().filter(|byte| **byte == 0).count(), 5 * 512);
 }
 
 /// The list of a fused command is where its data go: it is parsed first.
@@ -125,6 +125,6 @@ fn fused_commands_may_have_lists() {
     for sent in sent {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!((disk[0], disk[1023], disk[1024]), (8, 8, 0));
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!((store[0], store[1023], store[1024]), (8, 8, 0));
 }

@@ -161,7 +161,7 @@ fn store_failure_names_the_host_of_the_command() {
         let mut bench = Bench::new(4);
         let mut host = bench.host();
         let (_admin, io) = ready(&mut bench, &mut host);
-        bench.reactor.storage_mut().fails = Some(Errno::EIO);
+        bench.reactor.stores_mut().fails = Some(Errno::EIO);
         let sent = host.send_with(io, Io::new(1, 0, 8).to_sqe(WRITE), &[7; 4096]);
         assert!(!run(&mut bench, &mut host, sent).0.status().is_success());
     });
@@ -189,7 +189,7 @@ fn rejected_connection_names_the_address() {
 /// A provider that records the owners of its queue pairs.
 struct Recorder {
     inner: Sim,
-    whose: Arc<Mutex<Vec<QpOwner>>>,
+    owners: Arc<Mutex<Vec<QpOwner>>>,
 }
 
 impl Provider for Recorder {
@@ -197,8 +197,8 @@ impl Provider for Recorder {
         peer_may_invalidate prepare accept reject post_recv post expose withdraw
         disconnect submit wait_fd next_deadline rest);
 
-    fn set_owner(&mut self, _qp: QpId, whose: QpOwner) {
-        self.whose.lock().unwrap().push(whose);
+    fn set_owner(&mut self, _qp: QpId, owner: QpOwner) {
+        self.owners.lock().unwrap().push(owner);
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
@@ -210,20 +210,20 @@ impl Provider for Recorder {
 /// providers check that.
 #[test]
 fn provider_knows_the_host_of_a_queue_pair() {
-    let whose = Arc::default();
+    let owners = Arc::default();
     let recorder = |inner| -> Box<dyn Provider> {
-        let whose = Arc::clone(&whose);
-        Box::new(Recorder { inner, whose })
+        let owners = Arc::clone(&owners);
+        Box::new(Recorder { inner, owners })
     };
     let mut bench = Bench::over(6, few_buffers(), limits(), recorder);
     let mut host = bench.host();
     let _queues = ready(&mut bench, &mut host);
-    let whose = whose.lock().unwrap();
+    let owners = owners.lock().unwrap();
     let names = |one: &QpOwner| {
         let host = one.host().map(|host| host.starts_with(HOST));
         (host, one.subsystem() == Some(NQN), one.queue())
     };
-    let known: Vec<_> = whose.iter().map(names).collect();
+    let known: Vec<_> = owners.iter().map(names).collect();
     let stranger = |queue| (None, false, Some(queue));
     let known_as = |queue| (Some(true), true, Some(queue));
     assert_eq!(known, [stranger(0), known_as(0), stranger(1), known_as(1)]);

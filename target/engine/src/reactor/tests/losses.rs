@@ -1,7 +1,7 @@
 //! Lost writes are reported to all hosts that wrote.
 
 use nix::errno::Errno;
-use nvmeof_backend::Storage as _;
+use nvmeof_backend::BackingStores as _;
 use nvmeof_rdma::{Provider, QpId};
 use nvmeof_wire::fabrics::{Connect, PropertyAccess};
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange};
@@ -46,9 +46,9 @@ fn failed_flush_is_reported_once_to_every_writer() {
     assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
 
     let failure = Status::WRITE_FAULT;
-    bench.reactor.storage_mut().fails = Some(Errno::EIO);
+    bench.reactor.stores_mut().fails = Some(Errno::EIO);
     assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
-    bench.reactor.storage_mut().fails = None;
+    bench.reactor.stores_mut().fails = None;
     assert!(
         flush(&mut bench, &mut host, qp, 1).is_success(),
         "the loss was reported"
@@ -88,7 +88,7 @@ fn write_loss_is_reported_on_every_queue_until_received() {
     };
     let [first, second] = [1, 2].map(|qid| queue(&mut bench, &mut host, qid));
     write(&mut bench, &mut host, first);
-    bench.reactor.storage_mut().losses[0].add();
+    bench.reactor.stores_mut().losses[0].add();
     let failure = Status::WRITE_FAULT;
     assert_eq!(flush(&mut bench, &mut host, first, 1).kind(), failure);
     assert!(flush(&mut bench, &mut host, first, 1).is_success());
@@ -107,7 +107,7 @@ fn write_loss_is_reported_on_every_queue_until_received() {
     assert!(flush(&mut bench, &mut host, third, 1).is_success());
     // The next loss is another one.
     write(&mut bench, &mut host, first);
-    bench.reactor.storage_mut().losses[0].add();
+    bench.reactor.stores_mut().losses[0].add();
     for qp in [first, second, third] {
         assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
         assert!(flush(&mut bench, &mut host, qp, 1).is_success());
@@ -133,9 +133,9 @@ fn write_loss_is_reported_after_deallocate() {
     let (_, qp) = ready(&mut bench, &mut host);
     let (_, its) = ready(&mut bench, &mut other);
     deallocate(&mut bench, &mut other, its);
-    bench.reactor.storage_mut().fails = Some(Errno::EIO);
+    bench.reactor.stores_mut().fails = Some(Errno::EIO);
     assert!(!flush(&mut bench, &mut host, qp, 1).is_success());
-    bench.reactor.storage_mut().fails = None;
+    bench.reactor.stores_mut().fails = None;
     let failure = flush(&mut bench, &mut other, its, 1);
     assert_eq!(failure.kind(), Status::WRITE_FAULT);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
@@ -147,7 +147,7 @@ fn untracked_writes_are_stable_before_completion() {
     let mut bench = Bench::new(87);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    let storage = bench.reactor.storage_mut().losses(0).unwrap().now().storage;
+    let storage = bench.reactor.stores_mut().losses(0).unwrap().now().storage;
     let remembered = |number: &u32| {
         let name = Nqn::new(&format!("nqn.2026-11.org.example:other{number}")).unwrap();
         let writers = bench.reactor.target.writers();
@@ -157,7 +157,7 @@ fn untracked_writes_are_stable_before_completion() {
     assert!((0..).take_while(remembered).count() > 1000);
     write(&mut bench, &mut host, qp);
     deallocate(&mut bench, &mut host, qp);
-    let durable = &bench.reactor.storage_mut().durable;
+    let durable = &bench.reactor.stores_mut().durable;
     assert_eq!(*durable, ["write", "deallocate"]);
 }
 
@@ -168,16 +168,16 @@ fn loss_at_flush_of_closed_queue_is_reported_to_its_host() {
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
     write(&mut bench, &mut host, qp);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     host.send(qp, command(io::FLUSH, 0, 1), &[]);
     let a_while = std::time::Duration::from_millis(100);
     bench.run_for(&mut [&mut host], a_while);
     host.provider.disconnect(qp);
     bench.run_for(&mut [&mut host], a_while);
-    let storage = bench.reactor.storage_mut();
-    (storage.hold, storage.fails) = (false, Some(Errno::EIO));
+    let stores = bench.reactor.stores_mut();
+    (stores.hold, stores.fails) = (false, Some(Errno::EIO));
     bench.run_for(&mut [&mut host], a_while);
-    bench.reactor.storage_mut().fails = None;
+    bench.reactor.stores_mut().fails = None;
     let (_, qp) = ready(&mut bench, &mut host);
     assert_eq!(
         flush(&mut bench, &mut host, qp, 1).kind(),
@@ -194,10 +194,10 @@ fn retried_flush_reports_no_loss() {
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
     write(&mut bench, &mut host, qp);
-    bench.reactor.storage_mut().fails = Some(Errno::ENODEV);
+    bench.reactor.stores_mut().fails = Some(Errno::ENODEV);
     let status = flush(&mut bench, &mut host, qp, 1);
     assert_eq!(status.kind(), Status::NAMESPACE_NOT_READY);
-    bench.reactor.storage_mut().fails = None;
+    bench.reactor.stores_mut().fails = None;
     assert_eq!(
         flush(&mut bench, &mut host, qp, 1).kind(),
         Status::WRITE_FAULT
@@ -220,7 +220,7 @@ fn write_loss_is_not_reported_to_host_with_flushed_data() {
     write(&mut bench, &mut other, its);
     assert!(flush(&mut bench, &mut other, its, 1).is_success());
     write(&mut bench, &mut other, its);
-    bench.reactor.storage_mut().losses[0].add();
+    bench.reactor.stores_mut().losses[0].add();
     // It writes again before its Flush: that changes nothing for either.
     write(&mut bench, &mut host, qp);
     write(&mut bench, &mut other, its);
@@ -238,19 +238,19 @@ fn write_loss_during_a_write_is_reported() {
     let (_, qp) = ready(&mut bench, &mut host);
     write(&mut bench, &mut host, qp);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
     let a_while = std::time::Duration::from_millis(100);
     bench.run_for(&mut [&mut host], a_while);
-    let storage = bench.reactor.storage_mut();
-    assert_eq!(storage.in_flight_at(4 * 512), 1);
-    storage.losses[0].add();
+    let stores = bench.reactor.stores_mut();
+    assert_eq!(stores.in_flight_at(4 * 512), 1);
+    stores.losses[0].add();
     // The success of this one proves that earlier completed writes were stable.
     let later = host.send_with(qp, command(io::WRITE, 5, 1), &[2; 512]);
     bench.run_for(&mut [&mut host], a_while);
-    let storage = bench.reactor.storage_mut();
-    assert_eq!(storage.in_flight(), 2);
-    storage.hold = false;
+    let stores = bench.reactor.stores_mut();
+    assert_eq!(stores.in_flight(), 2);
+    stores.hold = false;
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     assert!(run(&mut bench, &mut host, later).0.status().is_success());
     assert_eq!(
@@ -269,22 +269,22 @@ fn write_completed_during_a_flush_is_reported_by_the_next() {
     let (_, qp) = ready(&mut bench, &mut host);
     write(&mut bench, &mut host, qp);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let a_while = std::time::Duration::from_millis(100);
     let asked = host.send(qp, command(io::FLUSH, 0, 1), &[]);
     bench.run_for(&mut [&mut host], a_while);
     // The backing store completes the later one first.
     let sent = host.send_with(qp, command(io::WRITE, 4, 1), &[2; 512]);
     bench.run_for(&mut [&mut host], a_while);
-    let storage = bench.reactor.storage_mut();
-    storage.last_first();
-    storage.completes = 1;
+    let stores = bench.reactor.stores_mut();
+    stores.last_first();
+    stores.completes = 1;
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
-    let storage = bench.reactor.storage_mut();
-    (storage.hold, storage.fails) = (false, Some(Errno::EIO));
+    let stores = bench.reactor.stores_mut();
+    (stores.hold, stores.fails) = (false, Some(Errno::EIO));
     let failure = Status::WRITE_FAULT;
     assert_eq!(run(&mut bench, &mut host, asked).0.status().kind(), failure);
-    bench.reactor.storage_mut().fails = None;
+    bench.reactor.stores_mut().fails = None;
     assert_eq!(flush(&mut bench, &mut host, qp, 1).kind(), failure);
     assert!(flush(&mut bench, &mut host, qp, 1).is_success());
 }
@@ -301,7 +301,7 @@ fn normal_shutdown_flushes_only_what_the_host_wrote() {
     let (admin, qp) = ready(&mut bench, &mut host);
     let (readers_admin, _) = ready(&mut bench, &mut reader);
     write(&mut bench, &mut host, qp);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = shut_down(&mut reader, readers_admin);
     assert!(run(&mut bench, &mut reader, sent).0.status().is_success());
     // It does not matter which queue wrote the data, nor whether it still exists.
@@ -310,12 +310,12 @@ fn normal_shutdown_flushes_only_what_the_host_wrote() {
     bench.run_for(&mut [&mut host], a_while);
     let sent = shut_down(&mut host, admin);
     bench.run_for(&mut [&mut host], a_while);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1);
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     // Stable data are not flushed again.
     let (admin, _) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = shut_down(&mut host, admin);
     assert!(run(&mut bench, &mut host, sent).0.status().is_success());
 }

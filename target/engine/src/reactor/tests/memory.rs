@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nvmeof_backend::{
-    Done, IoError, IoErrorKind, Losses, Op, Refused, Request, Storage, StorageError, Why,
-    flush_begins,
+    BackingStores, BackingStoresError, Done, IoError, IoErrorKind, Losses, Op, RefusalReason,
+    Refused, Request, flush_begins,
 };
 
-pub(in super::super) struct MemoryDisks {
-    pub(in super::super) disks: Vec<Vec<u8>>,
+pub(in super::super) struct MemoryStores {
+    pub(in super::super) contents: Vec<Vec<u8>>,
     pub(in super::super) flushes: usize,
     /// Executed operations, in order.
     pub(in super::super) verbs: Vec<&'static str>,
@@ -24,7 +24,7 @@ pub(in super::super) struct MemoryDisks {
     /// Slots of each backing store.
     pub(in super::super) room: usize,
     /// Completes nothing.
-    pub(in super::super) stalled_disk: Option<u32>,
+    pub(in super::super) stalled_store: Option<u32>,
     /// Completes operations at submission if there is a free slot.
     pub(in super::super) at_once: bool,
     waiting: Vec<(u32, Request)>,
@@ -35,14 +35,14 @@ pub(in super::super) struct MemoryDisks {
     /// Whether all of them are the same storage.
     pub(in super::super) same: bool,
     pub(in super::super) closed: Vec<u32>,
-    /// By [`identity`](Storage::identity).
+    /// By [`identity`](BackingStores::identity).
     pub(in super::super) losses: Vec<Arc<Losses>>,
 }
 
-impl MemoryDisks {
+impl MemoryStores {
     pub(in super::super) fn new(count: usize, len: u64) -> Self {
         Self {
-            disks: vec![vec![0; usize::try_from(len).unwrap()]; count],
+            contents: vec![vec![0; usize::try_from(len).unwrap()]; count],
             flushes: 0,
             verbs: Vec::new(),
             durable: Vec::new(),
@@ -50,7 +50,7 @@ impl MemoryDisks {
             hold: false,
             completes: 0,
             room: usize::MAX,
-            stalled_disk: None,
+            stalled_store: None,
             at_once: false,
             waiting: Vec::new(),
             fails: None,
@@ -77,14 +77,14 @@ impl MemoryDisks {
         there.count()
     }
 
-    fn execute(&mut self, disk: u32, op: Op) -> Option<nvmeof_memory::Buf> {
+    fn execute(&mut self, store: u32, op: Op) -> Option<nvmeof_memory::Buf> {
         if let Op::Write { fua: true, .. }
         | Op::WriteZeroes { fua: true, .. }
         | Op::Deallocate { fua: true, .. } = op
         {
             self.durable.push(op.verb());
         }
-        let disk = &mut self.disks[usize::try_from(disk).unwrap()];
+        let store = &mut self.contents[usize::try_from(store).unwrap()];
         let range = |offset: u64, len: usize| {
             let start = usize::try_from(offset).unwrap();
             start..start + len
@@ -93,12 +93,12 @@ impl MemoryDisks {
             Op::Read { offset, mut buf } => {
                 let len = buf.len();
                 self.bytes_read += len;
-                buf.copy_from_slice(&disk[range(offset, len)]);
+                buf.copy_from_slice(&store[range(offset, len)]);
                 Some(buf)
             }
             Op::Write { offset, buf, .. } => {
                 assert!(buf.addr().is_multiple_of(512), "misaligned");
-                disk[range(offset, buf.len())].copy_from_slice(&buf);
+                store[range(offset, buf.len())].copy_from_slice(&buf);
                 Some(buf)
             }
             Op::Flush => {
@@ -106,71 +106,71 @@ impl MemoryDisks {
                 None
             }
             Op::WriteZeroes { offset, len, .. } | Op::Deallocate { offset, len, .. } => {
-                disk[range(offset, usize::try_from(len).unwrap())].fill(0);
+                store[range(offset, usize::try_from(len).unwrap())].fill(0);
                 None
             }
         }
     }
 }
 
-impl Storage for MemoryDisks {
-    fn disks(&self) -> Vec<u32> {
-        let all = 0..u32::try_from(self.disks.len()).unwrap();
-        all.filter(|disk| !self.closed.contains(disk)).collect()
+impl BackingStores for MemoryStores {
+    fn stores(&self) -> Vec<u32> {
+        let all = 0..u32::try_from(self.contents.len()).unwrap();
+        all.filter(|store| !self.closed.contains(store)).collect()
     }
 
-    fn close(&mut self, disk: u32) -> bool {
-        let idle = self.waiting.iter().all(|(one, _)| *one != disk);
+    fn close(&mut self, store: u32) -> bool {
+        let idle = self.waiting.iter().all(|(one, _)| *one != store);
         if idle {
-            self.closed.push(disk);
+            self.closed.push(store);
         }
         idle
     }
 
-    fn buffer_alignment(&self, _disk: u32) -> u32 {
+    fn buffer_alignment(&self, _store: u32) -> u32 {
         512
     }
 
-    fn identity(&self, disk: u32) -> u64 {
-        if self.same { 0 } else { disk.into() }
+    fn identity(&self, store: u32) -> u64 {
+        if self.same { 0 } else { store.into() }
     }
 
-    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
-        let its = usize::try_from(self.identity(disk)).unwrap();
+    fn losses(&self, store: u32) -> Option<Arc<Losses>> {
+        let its = usize::try_from(self.identity(store)).unwrap();
         Some(Arc::clone(&self.losses[its]))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
-        assert!(!self.closed.contains(&disk), "disk {disk} is closed");
-        let its = self.waiting.iter().filter(|(one, _)| *one == disk);
+    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
+        assert!(!self.closed.contains(&store), "store {store} is closed");
+        let its = self.waiting.iter().filter(|(one, _)| *one == store);
         if its.count() >= self.room {
-            let why = Why::Full;
+            let why = RefusalReason::Full;
             return Err(Refused { why, back: request });
         }
         if self.at_once {
             let tag = request.tag;
-            let (buf, result) = (self.execute(disk, request.op), Ok(()));
+            let (buf, result) = (self.execute(store, request.op), Ok(()));
             return Ok(Some(Done { tag, buf, result }));
         }
-        self.waiting.push((disk, request));
+        self.waiting.push((store, request));
         Ok(None)
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {
         let mut count = self.waiting.len();
         if self.hold {
             count = count.min(std::mem::take(&mut self.completes));
         }
-        let stalled_disk = self.stalled_disk;
-        let is_stalled = |(disk, _): &mut (u32, Request)| Some(*disk) == stalled_disk;
+        let stalled_store = self.stalled_store;
+        let is_stalled = |(store, _): &mut (u32, Request)| Some(*store) == stalled_store;
         let stalled: Vec<_> = self.waiting.extract_if(.., is_stalled).collect();
         let count = count.min(self.waiting.len());
         let waiting: Vec<_> = self.waiting.drain(..count).collect();
         self.waiting.extend(stalled);
-        for (disk, request) in waiting {
+        for (store, request) in waiting {
             let tag = request.tag;
             self.verbs.push(request.op.verb());
-            let losses = self.losses(disk).unwrap();
+            let losses = self.losses(store).unwrap();
             let is_flush = matches!(request.op, Op::Flush);
             if let Some(errno) = self.fails {
                 if is_flush {
@@ -190,14 +190,14 @@ impl Storage for MemoryDisks {
             if is_flush {
                 losses.flushed(flush_begins());
             }
-            let buf = self.execute(disk, request.op);
+            let buf = self.execute(store, request.op);
             let result = Ok(());
             done.push(Done { tag, buf, result });
         }
         Ok(())
     }
 
-    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+    fn may_sleep(&mut self) -> Result<bool, BackingStoresError> {
         Ok(true)
     }
 

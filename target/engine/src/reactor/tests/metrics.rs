@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use nvmeof_target_core::metrics::{Class, Counted, Of, Operation};
+use nvmeof_target_core::metrics::{Class, Operation, Subject, SubjectCounters};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::Abort;
 use nvmeof_wire::cm::Request;
@@ -15,7 +15,7 @@ use super::host::{Host, ready, run};
 use crate::mailbox::Order;
 use crate::snapshot::ReactorSnapshot;
 
-fn counted(bench: &Bench) -> Vec<Counted> {
+fn counted(bench: &Bench) -> Vec<SubjectCounters> {
     bench
         .reactor
         .counters()
@@ -24,17 +24,17 @@ fn counted(bench: &Bench) -> Vec<Counted> {
         .read(Duration::ZERO, &|_, _| true)
 }
 
-fn of_namespace(bench: &Bench) -> Counted {
+fn of_namespace(bench: &Bench) -> SubjectCounters {
     let all = counted(bench);
     let mut found = all
         .into_iter()
-        .filter(|one| matches!(one.of, Of::Namespace { nsid: 1, .. }));
+        .filter(|one| matches!(one.subject, Subject::Namespace { nsid: 1, .. }));
     found.next().unwrap()
 }
 
 fn snapshot(bench: &mut Bench, host: &mut Host) -> ReactorSnapshot {
-    let (answer, receiver) = channel();
-    bench.reactor.mailbox().order(Order::Look { answer });
+    let (reply, receiver) = channel();
+    bench.reactor.mailbox().order(Order::Snapshot { reply });
     let mut snapshot = None;
     bench.until(&mut [host], |_, _| {
         snapshot = receiver.try_recv().ok();
@@ -54,15 +54,15 @@ fn commands_are_counted_with_their_latency() {
     let (_, qp) = ready(&mut bench, &mut host);
     let sent = host.send_with(qp, command(io::READ), &[0; 4096]);
     run(&mut bench, &mut host, sent);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send_with(qp, command(io::WRITE), &[7; 4096]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
     bench.run_for(&mut [&mut host], Duration::from_millis(3));
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     run(&mut bench, &mut host, sent);
-    let Counted { totals, .. } = of_namespace(&bench);
+    let SubjectCounters { totals, .. } = of_namespace(&bench);
     assert_eq!(totals.operations(Operation::Read), 1);
     assert_eq!(totals.operations(Operation::Write), 1);
     assert_eq!((totals.bytes_read, totals.bytes_written), (4096, 4096));
@@ -82,12 +82,12 @@ fn aborted_commands_are_counted_once_as_failed() {
     let mut bench = Bench::new(2);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     // Four get a buffer, the fifth waits for one.
     let read = || Io::new(1, 0, 512).to_sqe(io::READ);
     let reads = [(); 5].map(|()| host.send_with(qp, read(), &[0; 256 << 10]));
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 4
+        bench.reactor.stores_mut().in_flight() == 4
     });
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     let waiting = snapshot(&mut bench, &mut host).waiting_for_buffers;
@@ -98,11 +98,11 @@ fn aborted_commands_are_counted_once_as_failed() {
     };
     let abort = host.send(admin, abort.to_sqe(), &[]);
     run(&mut bench, &mut host, abort);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in reads {
         run(&mut bench, &mut host, sent);
     }
-    let Counted { totals, .. } = of_namespace(&bench);
+    let SubjectCounters { totals, .. } = of_namespace(&bench);
     assert_eq!(totals.operations(Operation::Read), 5);
     assert_eq!(
         totals.failed().collect::<Vec<_>>(),
@@ -112,7 +112,7 @@ fn aborted_commands_are_counted_once_as_failed() {
     let all = counted(&bench);
     let host = all
         .iter()
-        .find(|one| matches!(one.of, Of::Host { .. }))
+        .find(|one| matches!(one.subject, Subject::Host { .. }))
         .unwrap();
     // The response to the Abort command itself follows later, by an order.
     assert_eq!(host.totals.operations(Operation::Admin), 0);
@@ -124,16 +124,16 @@ fn snapshot_reports_the_present_state() {
     let mut bench = Bench::new(3);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for _ in 0..3 {
         host.send_with(qp, command(io::READ), &[0; 4096]);
     }
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 3
+        bench.reactor.stores_mut().in_flight() == 3
     });
     let snapshot = snapshot(&mut bench, &mut host);
     assert_eq!(
-        (snapshot.waiting_for_buffers, snapshot.waiting_for_disks),
+        (snapshot.waiting_for_buffers, snapshot.waiting_for_stores),
         (0, 0)
     );
     assert_eq!(
@@ -170,12 +170,12 @@ fn connections_are_counted() {
     bench.until(&mut [&mut host], |_, hosts| !hosts[0].closed.is_empty());
     ready(&mut bench, &mut host);
     let counters = std::sync::Arc::clone(bench.reactor.counters());
-    assert_eq!(counters.asked(), (2, 1));
+    assert_eq!(counters.connection_requests(), (2, 1));
     drop(host);
     let mut other = bench.host();
     bench.until(&mut [&mut other], |bench, _| {
         bench.reactor.queue_pairs() == 0
     });
-    let ended = crate::counters::End::ALL.map(|end| counters.ended(end));
+    let ended = crate::counters::ConnectionEnd::ALL.map(|end| counters.ended(end));
     assert_eq!(ended.iter().sum::<u64>(), 2, "{ended:?}");
 }

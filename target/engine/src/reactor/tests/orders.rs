@@ -14,7 +14,7 @@ use super::SoftConfig;
 use super::host::{ready, run};
 use super::io::command;
 use crate::failures::Failures;
-use crate::mailbox::{Awaited, Order, Reply};
+use crate::mailbox::{Order, Reply, ReplyReceiver};
 
 pub(super) fn claim() -> Claim {
     Claim::take(&"null:1M".parse().unwrap(), None).unwrap()
@@ -22,12 +22,12 @@ pub(super) fn claim() -> Claim {
 
 /// Orders the only backing store to be closed.
 pub(super) fn close(bench: &Bench) -> Receiver<u32> {
-    let (answer, receiver) = channel();
-    let disks = vec![(0, claim())];
+    let (reply, receiver) = channel();
+    let stores = vec![(0, claim())];
     bench
         .reactor
         .mailbox()
-        .order(Order::Close { disks, answer });
+        .order(Order::Close { stores, reply });
     receiver
 }
 
@@ -36,22 +36,22 @@ fn store_is_flushed_and_closed_after_the_last_command() {
     let mut bench = Bench::new(61);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
     let receiver = close(&bench);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
-    assert_eq!(bench.reactor.storage_mut().flushes, 0);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().flushes, 0);
+    bench.reactor.stores_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
     assert_eq!(cqe.status(), Status::SUCCESS);
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert_eq!(receiver.try_recv(), Ok(0));
-    assert_eq!(bench.reactor.storage_mut().flushes, 1);
-    assert_eq!(bench.reactor.storage_mut().closed, [0]);
+    assert_eq!(bench.reactor.stores_mut().flushes, 1);
+    assert_eq!(bench.reactor.stores_mut().closed, [0]);
 }
 
 #[test]
@@ -60,15 +60,15 @@ fn command_awaiting_a_buffer_keeps_its_store_open() {
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
     // Four long buffers: the fifth read waits, and the backing store has only four.
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent: Vec<_> = (0..5)
         .map(|_| host.send_with(qp, command(io::READ, 0, 512), &vec![0; 512 * 512]))
         .collect();
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 4
+        bench.reactor.stores_mut().in_flight() == 4
     });
     let receiver = close(&bench);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in sent {
         let (cqe, _) = run(&mut bench, &mut host, sent);
         assert_eq!(cqe.status(), Status::SUCCESS);
@@ -80,15 +80,15 @@ fn command_awaiting_a_buffer_keeps_its_store_open() {
 #[test]
 fn close_of_unknown_store_is_confirmed() {
     let mut bench = Bench::new(63);
-    let (answer, receiver) = channel();
-    let disks = vec![(7, claim())];
+    let (reply, receiver) = channel();
+    let stores = vec![(7, claim())];
     bench
         .reactor
         .mailbox()
-        .order(Order::Close { disks, answer });
+        .order(Order::Close { stores, reply });
     bench.run_for(&mut [], Duration::from_millis(10));
     assert_eq!(receiver.try_recv(), Ok(7));
-    assert_eq!(bench.reactor.storage_mut().flushes, 0);
+    assert_eq!(bench.reactor.stores_mut().flushes, 0);
 }
 
 /// After a timeout of the requester, the listener is closed again.
@@ -104,18 +104,18 @@ fn late_listener_is_closed() {
             address: address.into(),
             reply,
         });
-        let heard = heard(&mut bench, awaited, late);
+        let received = received(&mut bench, awaited, late);
         assert_eq!(bench.reactor.listeners.len(), expected);
         // The second time the address is free.
         assert_eq!(
-            heard.map(|listened| listened.is_ok()),
+            received.map(|listened| listened.is_ok()),
             (!late).then_some(true)
         );
     }
 }
 
 /// The response of the reactor, if it is not too `late`.
-fn heard<T>(bench: &mut Bench, awaited: Awaited<T>, late: bool) -> Option<T> {
+fn received<T>(bench: &mut Bench, awaited: ReplyReceiver<T>, late: bool) -> Option<T> {
     if late {
         assert!(awaited.within(Duration::ZERO).is_none());
         bench.run_for(&mut [], Duration::from_millis(10));
@@ -137,7 +137,7 @@ fn provider_is_removed_if_another_reactor_lacks_it() {
         let provider = Box::new(endpoint);
         let order = Order::Add { provider, reply };
         bench.reactor.mailbox().order(order);
-        heard(bench, awaited, late)
+        received(bench, awaited, late)
     };
     assert!(add(&mut bench, true).is_none());
     assert_eq!(bench.reactor.providers.len(), 1);
@@ -164,11 +164,11 @@ fn connection_is_closed_with_its_port() {
             left -= 1;
             left < 0
         });
-        let (answer, receiver) = channel();
+        let (reply, receiver) = channel();
         bench.reactor.mailbox().order(Order::Unlisten {
             provider: 0,
             address: bench.address,
-            answer,
+            reply,
         });
         bench.run_for(&mut [&mut host], Duration::from_secs(1));
         assert!(receiver.try_recv().unwrap().is_empty());
@@ -193,7 +193,7 @@ fn gone_store_is_reported() {
         (Errno::ENODEV, Status::NAMESPACE_NOT_READY),
         (Errno::ENXIO, Status::NAMESPACE_NOT_READY),
     ] {
-        bench.reactor.storage_mut().fails = Some(errno);
+        bench.reactor.stores_mut().fails = Some(errno);
         let sent = host.send_with(qp, command(io::WRITE, 0, 8), &[0; 4096]);
         let (cqe, _) = run(&mut bench, &mut host, sent);
         assert_eq!(cqe.status().without_more(), status);
@@ -207,16 +207,16 @@ fn detach_closes_after_commands_and_hosts_may_reconnect() {
     let mut bench = Bench::new(64);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
-    let (answer, receiver) = channel();
-    bench.reactor.mailbox().order(Order::Detach { answer });
+    let (reply, receiver) = channel();
+    bench.reactor.mailbox().order(Order::Detach { reply });
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     let (cqe, _) = run(&mut bench, &mut host, sent);
     assert_eq!(cqe.status(), Status::SUCCESS);
     bench.until(&mut [&mut host], |bench, _| {
@@ -224,7 +224,10 @@ fn detach_closes_after_commands_and_hosts_may_reconnect() {
     });
     bench.run_for(&mut [&mut host], Duration::from_millis(10));
     assert_eq!(receiver.try_recv(), Ok(()));
-    assert!(bench.reactor.storage_mut().closed.is_empty(), "disks stay");
+    assert!(
+        bench.reactor.stores_mut().closed.is_empty(),
+        "backing stores stay open"
+    );
 }
 
 #[test]
@@ -232,15 +235,15 @@ fn detach_closes_stalled_hosts_after_the_timeout() {
     let mut bench = Bench::new(65);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let _ = host.send_with(qp, command(io::READ, 0, 8), &[0; 4096]);
     bench.until(&mut [&mut host], |bench, _| {
-        bench.reactor.storage_mut().in_flight() == 1
+        bench.reactor.stores_mut().in_flight() == 1
     });
-    let (answer, receiver) = channel();
-    bench.reactor.mailbox().order(Order::Detach { answer });
+    let (reply, receiver) = channel();
+    bench.reactor.mailbox().order(Order::Detach { reply });
     bench.run_for(&mut [&mut host], Duration::from_secs(60));
     assert_eq!(bench.reactor.queue_pairs(), 0);
     assert_eq!(receiver.try_recv(), Ok(()));
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
 }

@@ -60,7 +60,7 @@ fn buffers_per_port_are_limited() {
         show(&mut bench, host, queue);
     }
     show(&mut bench, &mut other, its);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let all = |first: &mut [Host; 3]| {
         for (host, qp) in first.iter_mut().zip(queues) {
             reads(host, qp, 30);
@@ -73,13 +73,13 @@ fn buffers_per_port_are_limited() {
     all(&mut first);
     go_on(&mut bench, &mut first, &mut other);
     // Three quarters of 16, of which each host has no more than one half.
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
     assert!(limit_counters(&bench)[0] > 0);
     let own: Vec<_> = (0..4).map(|_| read(&mut other, its)).collect();
     go_on(&mut bench, &mut first, &mut other);
     // With the short ones used up, the port gets its share of the longer ones as well.
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12 + 4 + 3);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12 + 4 + 3);
+    bench.reactor.stores_mut().hold = false;
     for sent in own {
         assert!(run(&mut bench, &mut other, sent).0.status().is_success());
     }
@@ -93,7 +93,7 @@ fn buffers_per_port_are_limited() {
     drop(other);
     let [a, b, c] = &mut first;
     bench.run_for(&mut [a, b, c], Duration::from_secs(1));
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     all(&mut first);
     let [a, b, c] = &mut first;
     bench.run_for(&mut [a, b, c], PAUSE);
@@ -115,23 +115,23 @@ fn buffers_held_before_a_port_was_added_count() {
     for (host, queue) in first.iter_mut().zip(queues) {
         show(&mut bench, host, queue);
     }
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let [a, b] = &mut first;
     reads(a, queues[0], 8);
     reads(b, queues[1], 4);
     bench.run_for(&mut [a, b], PAUSE);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
     let mut other = bench.host_by(second);
     let (_, its) = ready(&mut bench, &mut other);
     let [a, b] = &mut first;
     reads(a, queues[0], 8);
     bench.run_for(&mut [a, b, &mut other], PAUSE);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 12);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 12);
     let sent = read(&mut other, its);
     let [a, b] = &mut first;
     bench.run_for(&mut [a, b, &mut other], PAUSE);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 13);
-    bench.reactor.storage_mut().hold = false;
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 13);
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut other, sent).0.status().is_success());
 }
 
@@ -186,7 +186,7 @@ fn host_connects_while_another_port_holds_all_resources() {
             show(&mut bench, host, *queue);
         }
     }
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     for (host, queues) in &mut first {
         for queue in queues.iter() {
             reads(host, *queue, 16);
@@ -202,7 +202,7 @@ fn host_connects_while_another_port_holds_all_resources() {
     let (qp, _) = connect(&mut bench, &mut other, &Connect::new(1, 32, 0), cntlid);
     let sent = read(&mut other, qp);
     bench.run_for(&mut [&mut other], PAUSE);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     assert!(run(&mut bench, &mut other, sent).0.status().is_success());
     // Every port has its share now: nothing is reserved for others any more.
     let mut late = bench.host();

@@ -35,7 +35,7 @@ fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8
     let [host, other] = hosts;
     let (admin, _) = ready(bench, host);
     let (_, qp) = ready(bench, other);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let before = match data {
         [] => other.send(qp, sqe, &[]),
         data => other.send_with(qp, sqe, data),
@@ -98,7 +98,7 @@ fn writes_in_flight_complete_before_protection() {
         let [before, asked] = protect_behind(&mut bench, &mut hosts, sqe, data);
         let [host, other] = &mut hosts;
         assert!(host.take(asked).is_none(), "{:?}", sqe.opcode);
-        assert_eq!(bench.reactor.storage_mut().flushes, 0);
+        assert_eq!(bench.reactor.stores_mut().flushes, 0);
         // Later writes do not start.
         let late = Sent {
             qp: before.qp,
@@ -111,14 +111,14 @@ fn writes_in_flight_complete_before_protection() {
         while host.take(asked).is_none() {
             let done = other.take(before);
             assert!(done.is_none() || pieces > 0);
-            bench.reactor.storage_mut().hold = false;
-            bench.reactor.turn(bench.net.now()).unwrap();
-            bench.reactor.storage_mut().hold = true;
+            bench.reactor.stores_mut().hold = false;
+            bench.reactor.poll_once(bench.net.now()).unwrap();
+            bench.reactor.stores_mut().hold = true;
             settle(&mut bench, &mut [host, other]);
             pieces += 1;
             assert!(pieces < 20);
         }
-        assert_eq!(bench.reactor.storage_mut().flushes, 1);
+        assert_eq!(bench.reactor.stores_mut().flushes, 1);
         let _ = free;
     }
 }
@@ -139,7 +139,7 @@ fn protection_waits_for_write_with_data_in_flight() {
     assert!(host.take(asked).is_none());
     assert!(run(&mut bench, &mut other, write).0.status().is_success());
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
-    assert_eq!(bench.reactor.storage_mut().disks[0][4 * 512], 9);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 9);
 }
 
 #[test]
@@ -165,16 +165,16 @@ fn departed_hosts_do_not_block_protection() {
     let [mut host, mut other] = hosts;
     other.provider.disconnect(before.qp);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    assert!(host.take(asked).is_none(), "the disk has it still");
+    assert!(host.take(asked).is_none(), "the backing store still has it");
     host.provider.disconnect(asked.qp);
     settle(&mut bench, &mut [&mut host, &mut other]);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     settle(&mut bench, &mut [&mut host, &mut other]);
     let mut third = bench.host();
     let (admin, _) = ready(&mut bench, &mut third);
     let asked = protect(&mut third, admin);
     assert!(run(&mut bench, &mut third, asked).0.status().is_success());
-    assert_eq!(bench.reactor.storage_mut().flushes, 1);
+    assert_eq!(bench.reactor.stores_mut().flushes, 1);
 }
 
 /// A backing store may stall. A request for another one, or for the same one without
@@ -185,14 +185,14 @@ fn only_writes_of_closed_queues_delay_protection() {
         let mut bench = Bench::new(74);
         let mut host = bench.host();
         let (_, qp) = ready(&mut bench, &mut host);
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = true;
         // The first is complete; in either case a read remains.
         host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
         host.send_with(qp, command(io::READ, 4, 1), &[0; 512]);
         host.send_with(qp, command(opcode, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.storage_mut().in_flight(), 3);
+        assert_eq!(bench.reactor.stores_mut().in_flight(), 3);
         host.provider.disconnect(qp);
         settle(&mut bench, &mut [&mut host]);
         let other = bench.reactor.target.locks().join();
@@ -203,9 +203,9 @@ fn only_writes_of_closed_queues_delay_protection() {
         settle(&mut bench, &mut []);
         assert_eq!(barriers.each_ref().map(|one| one.is_quiet()), [false, true]);
         assert_eq!(locks.each_ref().map(|one| one.is_held()), [false, true]);
-        bench.reactor.storage_mut().completes = 1;
+        bench.reactor.stores_mut().completes = 1;
         settle(&mut bench, &mut []);
-        assert_eq!(bench.reactor.storage_mut().in_flight(), 2);
+        assert_eq!(bench.reactor.stores_mut().in_flight(), 2);
         assert_eq!(barriers[0].is_quiet(), !writes);
         assert_eq!(locks[0].is_held(), !writes);
     }
@@ -219,7 +219,7 @@ fn protection_does_not_wait_for_later_writes() {
         let mut host = bench.host();
         let (_, qp) = ready(&mut bench, &mut host);
         let other = bench.reactor.target.locks().join();
-        bench.reactor.storage_mut().hold = true;
+        bench.reactor.stores_mut().hold = true;
         host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
         let barrier = other.barrier(0);
@@ -232,9 +232,9 @@ fn protection_does_not_wait_for_later_writes() {
             settle(&mut bench, &mut [&mut host]);
         }
         assert!(!barrier.is_quiet());
-        bench.reactor.storage_mut().completes = 1;
+        bench.reactor.stores_mut().completes = 1;
         settle(&mut bench, &mut [&mut host]);
-        assert_eq!(bench.reactor.storage_mut().in_flight(), 1);
+        assert_eq!(bench.reactor.stores_mut().in_flight(), 1);
         assert!(barrier.is_quiet());
     }
 }

@@ -23,15 +23,15 @@ fn providers_are_independent() {
     // Both providers use the same numbers for their queue pairs.
     let sent = one.send_with(a, blocks(io::WRITE, 0), &[1; 4096]);
     let also = other.send_with(b, blocks(io::WRITE, 8), &[2; 4096]);
-    let mut answers = (None, None);
+    let mut replies = (None, None);
     bench.until(&mut [&mut one, &mut other], |_, hosts| {
-        answers.0 = answers.0.take().or_else(|| hosts[0].take(sent));
-        answers.1 = answers.1.take().or_else(|| hosts[1].take(also));
-        answers.0.is_some() && answers.1.is_some()
+        replies.0 = replies.0.take().or_else(|| hosts[0].take(sent));
+        replies.1 = replies.1.take().or_else(|| hosts[1].take(also));
+        replies.0.is_some() && replies.1.is_some()
     });
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!(disk[..4096], [1; 4096]);
-    assert_eq!(disk[4096..8192], [2; 4096]);
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!(store[..4096], [1; 4096]);
+    assert_eq!(store[4096..8192], [2; 4096]);
     // Closing one does not affect the other.
     drop(one);
     bench.until(&mut [&mut other], |bench, _| {
@@ -56,8 +56,8 @@ fn rdma_reads_respect_the_limit_of_the_host() {
         let (cqe, _) = run(&mut bench, &mut host, sent);
         assert!(cqe.status().is_success());
     }
-    let disk = &bench.reactor.storage_mut().disks[0];
-    assert_eq!(disk[..16 * 4096], [7; 16 * 4096]);
+    let store = &bench.reactor.stores_mut().contents[0];
+    assert_eq!(store[..16 * 4096], [7; 16 * 4096]);
 }
 
 #[test]

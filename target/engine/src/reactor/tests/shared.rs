@@ -41,7 +41,7 @@ fn closed(bench: &mut Bench, host: &mut Host, queue_pairs: usize) {
 
 /// Reads that do not complete while the backing stores are held.
 fn held_reads(bench: &mut Bench, host: &mut Host, qp: QpId, count: u32) -> Vec<Sent> {
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     (0..count)
         .map(|_| host.send_with(qp, command(op::READ, 0, 1), &[0; 512]))
         .collect()
@@ -111,14 +111,14 @@ fn receives_of_closed_queues_are_replaced() {
     held_reads(&mut bench, &mut bad, io, 90);
     bench.until(&mut [&mut bad], |bench, _| {
         // Commands that wait for a buffer count as well.
-        bench.reactor.storage_mut().in_flight() > 0
+        bench.reactor.stores_mut().in_flight() > 0
     });
     bench.run_for(&mut [&mut bad], Duration::from_millis(100));
     for queue in [admin, io] {
         bad.provider.disconnect(queue);
     }
     closed(&mut bench, &mut bad, 2);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut good], Duration::from_millis(100));
     assert_eq!(free(&bench), all - 32 - 100, "as many as before");
     let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
@@ -135,7 +135,7 @@ fn sends_wait_for_a_shared_receive() {
         sent.push(held_reads(&mut bench, host, io, 60));
         bench.run_for(&mut [host], Duration::from_millis(100));
     }
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for (host, sent) in hosts.iter_mut().zip(sent) {
         for sent in sent {
             assert!(run(&mut bench, host, sent).0.status().is_success());
@@ -158,7 +158,7 @@ fn host_over_its_share_is_disconnected() {
     bench.until(&mut [&mut bad], |_, hosts| {
         hosts[0].closed.iter().any(|(qp, _)| *qp == io)
     });
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     let sent = good.send_with(qp, command(op::READ, 0, 1), &[0; 512]);
     assert!(run(&mut bench, &mut good, sent).0.status().is_success());
 }
@@ -218,7 +218,7 @@ fn lone_queue_waits_for_its_own_receives() {
     let sent = held_reads(&mut bench, &mut host, io, 18);
     bench.run_for(&mut [&mut host], Duration::from_millis(100));
     assert_eq!(bench.reactor.queue_pairs(), 2, "it takes nothing of others");
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in sent {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }

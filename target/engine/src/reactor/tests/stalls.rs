@@ -23,10 +23,10 @@ use super::{Bench, NQN, few_buffers, limits};
 /// More commands of several pieces than there are buffers, in flight before the first
 /// piece of any is complete. Returns how many complete within ten seconds.
 fn completed(bench: &mut Bench, send: impl Fn(&mut Host) -> Vec<Sent>, host: &mut Host) -> usize {
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let sent = send(host);
     bench.run_for(&mut [host], Duration::from_millis(10));
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [host], Duration::from_secs(10));
     let completed = sent.into_iter().filter_map(|sent| host.take(sent));
     completed
@@ -104,20 +104,20 @@ fn read_behind_copies_that_hold_all_short_buffers_completes() {
 
 /// Completes the operations of the backing store, and none of those that follow.
 fn complete_once(bench: &mut Bench, host: &mut Host) {
-    bench.reactor.storage_mut().hold = false;
-    bench.reactor.turn(bench.net.now()).unwrap();
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = false;
+    bench.reactor.poll_once(bench.net.now()).unwrap();
+    bench.reactor.stores_mut().hold = true;
     bench.run_for(&mut [host], Duration::from_millis(10));
 }
 
 /// Five Verify commands, one of which waits between two pieces: there are four buffers.
 fn one_between_pieces(bench: &mut Bench, host: &mut Host, qp: QpId) -> Vec<Sent> {
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let verify = |_| host.send(qp, command(io::VERIFY, 0, 2048), &[]);
     let verifies = (0..5).map(verify).collect();
     bench.run_for(&mut [host], Duration::from_millis(10));
     complete_once(bench, host);
-    assert_eq!(bench.reactor.storage_mut().in_flight(), 4);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 4);
     verifies
 }
 
@@ -136,7 +136,7 @@ fn verify_that_waits_between_pieces_is_aborted() {
     let aborted = verifies.remove(at);
     let (cqe, _) = run(&mut bench, &mut host, aborted);
     assert_eq!(cqe.status(), Status::ABORT_REQUESTED);
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     for sent in verifies {
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
@@ -174,9 +174,9 @@ fn removed_namespace_ends_commands_that_wait_for_buffers() {
         }
         None => true,
     });
-    assert_eq!(verifies.len(), 4, "those that the disk has");
+    assert_eq!(verifies.len(), 4, "those that the backing store has");
     // These end when their piece is complete.
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [&mut host], Duration::from_secs(1));
     assert!(verifies.iter().all(|sent| host.take(*sent).is_some()));
     assert_eq!(closed.try_recv(), Ok(0));
@@ -189,7 +189,7 @@ fn commands_outstanding_for_ten_seconds_are_logged_once() {
     let mut bench = Bench::new(74);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let lines = logged(|| {
         for _ in 0..5 {
             host.send_with(qp, command(io::READ, 0, 512), &vec![0; 256 << 10]);
@@ -224,7 +224,7 @@ fn compare_beside_continuous_reads_completes() {
         show(&mut bench, host, qp);
         qp
     });
-    bench.reactor.storage_mut().hold = true;
+    bench.reactor.stores_mut().hold = true;
     let data = vec![0; 256 << 10];
     let read = |host: &mut Host, qp| host.send_with(qp, command(io::READ, 0, 512), &data);
     let mut reads: Vec<Sent> = Vec::new();
@@ -239,7 +239,7 @@ fn compare_beside_continuous_reads_completes() {
     let cqe = loop {
         iterations += 1;
         assert!(iterations < 32, "it waits for ever");
-        bench.reactor.storage_mut().completes = 1;
+        bench.reactor.stores_mut().completes = 1;
         bench.run_for(&mut [host, one, other], Duration::from_millis(10));
         if let Some((cqe, _)) = host.take(compare) {
             break cqe;
@@ -254,7 +254,7 @@ fn compare_beside_continuous_reads_completes() {
         }
     };
     assert!(cqe.status().is_success());
-    bench.reactor.storage_mut().hold = false;
+    bench.reactor.stores_mut().hold = false;
     bench.run_for(&mut [host, one, other], Duration::from_secs(1));
     assert_eq!(bench.reactor.free_buffers().0, 16 + 4);
 }

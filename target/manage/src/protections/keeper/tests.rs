@@ -7,7 +7,7 @@ use nvmeof_target_core::{Limits, Model, NamespaceSpec, PendingSave as Waiting, S
 
 use super::*;
 
-const DISK: &str = "nqn.2026-11.org.example:disk";
+const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 /// Longer than any step of a test that succeeds.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,7 @@ struct Scene {
     mailbox: Mailbox,
     started: Receiver<Vec<usize>>,
     end: Sender<io::Result<()>>,
-    keeping: Keeping,
+    keeper: KeeperHandle,
 }
 
 /// Two namespaces, both protected.
@@ -39,12 +39,12 @@ fn scene() -> Scene {
     let namespace = |nsid: u8| NamespaceSpec {
         nsid: nsid.into(),
         blocks: 1000,
-        disk: nsid.into(),
+        store: nsid.into(),
         uuid: Some([nsid; 16]),
         ..NamespaceSpec::default()
     };
     let subsystem = SubsystemSpec {
-        nqn: DISK.into(),
+        nqn: SUBNQN.into(),
         namespaces: vec![namespace(1), namespace(2)],
         ..SubsystemSpec::default()
     };
@@ -60,18 +60,18 @@ fn scene() -> Scene {
     };
     let mailbox = Mailbox::new().unwrap();
     let keeper = Keeper::of(slow, &target);
-    let keeping = keeper.start(Arc::from([mailbox.clone()])).unwrap();
+    let keeper = keeper.start(Arc::from([mailbox.clone()])).unwrap();
     Scene {
         target,
         mailbox,
         started,
         end,
-        keeping,
+        keeper,
     }
 }
 
 fn nqn() -> Nqn {
-    Nqn::new(DISK).unwrap()
+    Nqn::new(SUBNQN).unwrap()
 }
 
 impl Scene {
@@ -93,7 +93,7 @@ fn request_during_a_save_is_in_the_next_save() {
     assert!(first.wait(LONG).unwrap().is_ok());
     assert_eq!(scene.started.recv(), Ok(vec![0]));
     assert!(scene.mailbox.holds(Mail::POLL), "reactors go on");
-    assert!(later.iter().all(|one| !one.is_over()));
+    assert!(later.iter().all(|one| !one.is_complete()));
     scene.end.send(Ok(())).unwrap();
     assert!(later.iter().all(|one| one.wait(LONG).unwrap().is_ok()));
     assert!(scene.target.forget_protection(&nqn(), None).is_none());
@@ -119,8 +119,8 @@ fn target_ends_while_its_file_is_unresponsive() {
     let scene = scene();
     let waits = scene.forget(1);
     assert_eq!(scene.started.recv(), Ok(vec![1]));
-    let Scene { keeping, end, .. } = scene;
-    drop(keeping);
+    let Scene { keeper, end, .. } = scene;
+    drop(keeper);
     assert!(waits.outcome().is_none());
     // The abandoned thread ends when the file is responsive again.
     end.send(Ok(())).unwrap();

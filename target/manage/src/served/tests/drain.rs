@@ -18,13 +18,13 @@ fn drain_does_not_block_queries() {
     let (manager, mailbox) = manager(&one(), LONG);
     let (sender, ordered) = channel();
     let _puppet = Puppet::new(mailbox, move |order| {
-        if let Order::Detach { answer } = order {
-            sender.send(answer).unwrap();
+        if let Order::Detach { reply } = order {
+            sender.send(reply).unwrap();
         }
     });
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| manager.drain(&config));
-        let answer = ordered.recv().unwrap();
+        let reply = ordered.recv().unwrap();
         // The drain waits for the reactor, and queries do not wait for the drain.
         let status = manager.status();
         assert!(status.ends_with(", being drained"), "{status}");
@@ -37,7 +37,7 @@ fn drain_does_not_block_queries() {
             assert!(error.contains("is being drained"), "{error}");
         }
         assert!(!draining.is_finished());
-        answer.send(()).unwrap();
+        reply.send(()).unwrap();
         assert_eq!(draining.join().unwrap().unwrap(), []);
     });
     assert_eq!(manager.drained(), Drained::Done);
@@ -67,8 +67,8 @@ fn stalled_drain_fails_and_can_be_retried() {
     assert!(error.contains("tries again"), "{error}");
     // The reactor recovered, and gets both orders.
     let _puppet = Puppet::new(mailbox, |order| {
-        if let Order::Detach { answer } = order {
-            let _ = answer.send(());
+        if let Order::Detach { reply } = order {
+            let _ = reply.send(());
         }
     });
     assert_eq!(manager.drain(&config).unwrap(), []);

@@ -17,21 +17,21 @@ impl Daemon {
     }
 
     /// Checks backing stores, of which that of namespace `nsid` failed.
-    fn look_after(&self, nsid: u32, errno: Option<Errno>) -> bool {
+    fn check_stores(&self, nsid: u32, errno: Option<Errno>) -> bool {
         let model = self.manager.target.model();
         let subsystem = model.subsystems().first().unwrap();
-        let disk = subsystem.namespace(nsid).unwrap().disk;
+        let store = subsystem.namespace(nsid).unwrap().store;
         let failed = errno.map(|errno| {
             let error = IoError {
                 kind: IoErrorKind::of(errno),
                 errno,
                 verb: "read",
-                path: "disk".into(),
+                path: "store".into(),
                 offset: 4096,
             };
-            (disk, error)
+            (store, error)
         });
-        self.manager.look_after(&BTreeMap::from_iter(failed))
+        self.manager.check_stores(&BTreeMap::from_iter(failed))
     }
 
     fn state(&self, nsid: u32) -> NamespaceState {
@@ -45,13 +45,13 @@ impl Daemon {
         for _ in 0..12_000 {
             let mut state = self.manager.lock();
             state.pool.collect();
-            if state.pool.leaving() == 0 {
+            if state.pool.retired() == 0 {
                 return;
             }
             drop(state);
             std::thread::sleep(Duration::from_millis(5));
         }
-        panic!("disks are still open");
+        panic!("backing stores are still open");
     }
 }
 
@@ -67,21 +67,21 @@ fn changed_size_is_detected() {
     let path = daemon.file("a.img", 1 << 20);
     let both = [(1, path.to_str().unwrap()), (2, "ram:1M")];
     daemon.apply(&both).unwrap();
-    assert!(!daemon.look_after(1, None), "nothing to see");
+    assert!(!daemon.check_stores(1, None), "nothing to see");
     for mib in [3, 2] {
         Daemon::set_len(&path, mib << 20);
-        assert!(daemon.look_after(1, None));
+        assert!(daemon.check_stores(1, None));
         assert_eq!(daemon.served(), [(1, mib << 20), (2, 1 << 20)]);
-        assert!(locked(&path) && !daemon.look_after(1, None));
+        assert!(locked(&path) && !daemon.check_stores(1, None));
         daemon.settle();
     }
     // The file is being extended.
     Daemon::set_len(&path, (2 << 20) + 100);
-    assert!(!daemon.look_after(1, None));
+    assert!(!daemon.check_stores(1, None));
     assert_eq!(daemon.state(1), NamespaceState::Ready);
     // Truncated while it is read: the size changes, and the namespace is not faulted.
     Daemon::set_len(&path, 1 << 20);
-    assert!(daemon.look_after(1, Some(Errno::ENXIO)));
+    assert!(daemon.check_stores(1, Some(Errno::ENXIO)));
     assert_eq!(daemon.served()[0], (1, 1 << 20));
     assert_eq!(daemon.state(1), NamespaceState::Ready);
     assert_eq!(daemon.manager.faults_total(), 0);
@@ -96,7 +96,7 @@ fn lost_store_is_faulted_until_enabled() {
     let both = [(1, a), (2, "ram:1M")];
     daemon.apply(&both).unwrap();
     Daemon::set_len(&path, 0);
-    assert!(daemon.look_after(1, None));
+    assert!(daemon.check_stores(1, None));
     assert_eq!(daemon.state(1), NamespaceState::Faulted);
     assert_eq!(daemon.state(2), NamespaceState::Ready);
     // It keeps its size.
@@ -111,7 +111,7 @@ fn lost_store_is_faulted_until_enabled() {
     }
     let status = daemon.manager.status();
     assert!(status.contains("2 namespaces (1 faulted)"), "{status}");
-    assert!(!daemon.look_after(1, Some(Errno::EIO)), "it is known");
+    assert!(!daemon.check_stores(1, Some(Errno::EIO)), "it is known");
     assert_eq!(daemon.manager.faults_total(), 1);
     let counted = daemon.manager.fault_counts().of(NQN, 1);
     assert_eq!(
@@ -160,7 +160,7 @@ fn block_device_of_size_zero_counts_as_removed() {
     let applied = daemon.apply(&[(1, &device)]).is_ok();
     Daemon::set_len(&path, 0);
     let emptied = losetup(&["--set-capacity", &device]);
-    let noticed = daemon.look_after(1, None);
+    let noticed = daemon.check_stores(1, None);
     let counted: Vec<_> = daemon.manager.fault_counts().of(NQN, 1).collect();
     let faults = daemon.manager.faults();
     drop(daemon);
@@ -180,7 +180,7 @@ fn replaced_file_is_served_only_after_enable() {
     let path = daemon.file("a.img", 1 << 20);
     let a = [(1, path.to_str().unwrap())];
     daemon.apply(&a).unwrap();
-    assert!(daemon.look_after(1, Some(Errno::ENODEV)));
+    assert!(daemon.check_stores(1, Some(Errno::ENODEV)));
     std::fs::rename(&path, path.with_extension("old")).unwrap();
     daemon.file("a.img", 1 << 20);
     let report = daemon.manager.apply(&parse(&text(&a))).unwrap();
@@ -201,7 +201,7 @@ fn applying_the_same_document_recovers_faulted_namespace() {
     let a = [(1, path.to_str().unwrap())];
     daemon.apply(&a).unwrap();
     for errno in [Errno::ENODEV, Errno::ENXIO, Errno::ESHUTDOWN] {
-        assert!(daemon.look_after(1, Some(errno)));
+        assert!(daemon.check_stores(1, Some(errno)));
         assert_eq!(daemon.state(1), NamespaceState::Faulted);
         // Immediately: it waits for the release of its own former lock.
         let changes = daemon.apply(&a).unwrap();
@@ -212,7 +212,7 @@ fn applying_the_same_document_recovers_faulted_namespace() {
         assert_eq!(daemon.state(1), NamespaceState::Ready);
     }
     // A faulted namespace can be removed, with its NSID.
-    assert!(daemon.look_after(1, Some(Errno::ENODEV)));
+    assert!(daemon.check_stores(1, Some(Errno::ENODEV)));
     assert_eq!(daemon.apply(&[]).unwrap(), ["namespace 1 is removed"]);
     daemon.settle();
     assert!(!locked(&path) && daemon.manager.faults().is_empty());
@@ -224,7 +224,7 @@ fn bad_block_does_not_fault_namespace() {
     let path = daemon.file("a.img", 1 << 20);
     daemon.apply(&[(1, path.to_str().unwrap())]).unwrap();
     for _ in 0..3 {
-        assert!(!daemon.look_after(1, Some(Errno::EIO)));
+        assert!(!daemon.check_stores(1, Some(Errno::EIO)));
     }
     assert_eq!(daemon.state(1), NamespaceState::Ready);
 }

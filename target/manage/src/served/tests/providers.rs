@@ -60,10 +60,10 @@ fn later_provider_listens_in_provider_order() {
     let names = vec![ProviderName::Iwarp, ProviderName::Shm, ProviderName::Verbs];
     let means = ProviderFactory::new(0, 0);
     let reactors = Reactors::new([].into(), Providers::new(names), means, Vec::new());
-    let turns: Vec<_> = reactors.numbered().collect();
+    let numbered: Vec<_> = reactors.numbered().collect();
     let verbs = (2, ProviderName::Verbs);
     assert_eq!(
-        turns,
+        numbered,
         [verbs, (0, ProviderName::Iwarp), (1, ProviderName::Shm)]
     );
 }
@@ -87,13 +87,13 @@ fn puppet(mailbox: Mailbox, adds: bool) -> Puppet {
     Puppet::new(mailbox, move |order| match order {
         Order::Add { provider, reply } if adds => {
             kept.push(provider);
-            let _ = reply.give(());
+            let _ = reply.send(());
         }
         Order::Add { reply, .. } => drop(reply),
         Order::Listen { reply, .. } => {
-            let _ = reply.give(Ok((ListenerId(1), "127.0.0.2:4420".parse().unwrap())));
+            let _ = reply.send(Ok((ListenerId(1), "127.0.0.2:4420".parse().unwrap())));
         }
-        Order::Open { answer, .. } => answer.send(Ok(())).unwrap(),
+        Order::Open { reply, .. } => reply.send(Ok(())).unwrap(),
         _ => {}
     })
 }

@@ -12,8 +12,8 @@ use super::puppet::{LONG, Puppet, SHORT, manager};
 use super::*;
 use nvmeof_target_engine::Order;
 
-fn to(nsid: u32, size: u64) -> NewSize<'static> {
-    NewSize {
+fn to(nsid: u32, size: u64) -> ResizeRequest<'static> {
+    ResizeRequest {
         nqn: NQN,
         nsid,
         size: Some(size),
@@ -61,23 +61,23 @@ fn file_shrinks_after_the_last_command_and_grows_before_the_first() {
             sees.lock().unwrap().push(found);
         };
         match order {
-            Order::Open { answer, .. } => {
+            Order::Open { reply, .. } => {
                 note("open");
-                let _ = answer.send(Ok(()));
+                let _ = reply.send(Ok(()));
             }
-            Order::Close { disks, answer } => {
+            Order::Close { stores, reply } => {
                 note("close");
-                for (disk, _) in disks {
-                    let _ = answer.send(disk);
+                for (store, _) in stores {
+                    let _ = reply.send(store);
                 }
             }
             _ => {}
         }
     });
-    let report = manager.resize_one(to(1, 1 << 20)).unwrap();
+    let report = manager.resize_namespace(to(1, 1 << 20)).unwrap();
     assert_eq!((report.changes.len(), report.remarks.len()), (1, 0));
     assert_eq!((bytes(&manager), len(&path)), (1 << 20, 1 << 20));
-    let _ = manager.resize_one(to(1, 2 << 20)).unwrap();
+    let _ = manager.resize_namespace(to(1, 2 << 20)).unwrap();
     assert_eq!((bytes(&manager), len(&path)), (2 << 20, 2 << 20));
     assert_eq!(granularity(&manager), block);
     drop(puppet);
@@ -96,11 +96,14 @@ fn file_does_not_shrink_under_commands() {
     let closing = Arc::new(Shared::new(Vec::new()));
     let waits = Arc::clone(&closing);
     let _puppet = Puppet::new(mailbox, move |order| match order {
-        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
-        Order::Close { answer, .. } => waits.lock().unwrap().push(answer),
+        Order::Open { reply, .. } => drop(reply.send(Ok(()))),
+        Order::Close { reply, .. } => waits.lock().unwrap().push(reply),
         _ => {}
     });
-    let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+    let error = manager
+        .resize_namespace(to(1, 1 << 20))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("did not complete") && error.contains("the file was not truncated"),
         "{error}"
@@ -116,27 +119,30 @@ fn file_is_not_truncated_under_command_of_earlier_attempt() {
     let stalled = Arc::new(Shared::new(Vec::new()));
     let stalls = Arc::clone(&stalled);
     let _puppet = Puppet::new(mailbox, move |order| match order {
-        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
-        Order::Close { disks, answer } => {
-            for (disk, claim) in disks {
-                if disk == 0 {
-                    stalls.lock().unwrap().push((answer.clone(), claim));
+        Order::Open { reply, .. } => drop(reply.send(Ok(()))),
+        Order::Close { stores, reply } => {
+            for (store, claim) in stores {
+                if store == 0 {
+                    stalls.lock().unwrap().push((reply.clone(), claim));
                 } else {
-                    let _ = answer.send(disk);
+                    let _ = reply.send(store);
                 }
             }
         }
         _ => {}
     });
     for _ in 0..2 {
-        let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+        let error = manager
+            .resize_namespace(to(1, 1 << 20))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("the file was not truncated"), "{error}");
         assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
     }
-    for (answer, _) in stalled.lock().unwrap().drain(..) {
-        answer.send(0).unwrap();
+    for (reply, _) in stalled.lock().unwrap().drain(..) {
+        reply.send(0).unwrap();
     }
-    let _ = manager.resize_one(to(1, 1 << 20)).unwrap();
+    let _ = manager.resize_namespace(to(1, 1 << 20)).unwrap();
     assert_eq!((bytes(&manager), len(&path)), (1 << 20, 1 << 20));
 }
 
@@ -149,18 +155,21 @@ fn file_that_cannot_be_truncated_keeps_namespace_size() {
     file.set_len(4 << 20).unwrap();
     let (manager, mailbox) = manager(&text, LONG);
     let _puppet = Puppet::new(mailbox, move |order| match order {
-        Order::Open { answer, .. } => drop(answer.send(Ok(()))),
-        Order::Close { disks, answer } => {
+        Order::Open { reply, .. } => drop(reply.send(Ok(()))),
+        Order::Close { stores, reply } => {
             // The file is sealed now, and cannot be truncated any more.
             let seals = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
             fcntl(&file, seals).unwrap();
-            for (disk, _) in disks {
-                let _ = answer.send(disk);
+            for (store, _) in stores {
+                let _ = reply.send(store);
             }
         }
         _ => {}
     });
-    let error = manager.resize_one(to(1, 1 << 20)).unwrap_err().to_string();
+    let error = manager
+        .resize_namespace(to(1, 1 << 20))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("the file was not truncated"), "{error}");
     assert_eq!((bytes(&manager), len(&path)), (4 << 20, 4 << 20));
 }
@@ -176,16 +185,16 @@ fn replaced_file_is_not_resized() {
     std::fs::hard_link(&path, &served).unwrap();
     std::fs::rename(&other, &path).unwrap();
     for size in [4 << 20, 1 << 19] {
-        let error = daemon.manager.resize_one(to(1, size)).unwrap_err();
+        let error = daemon.manager.resize_namespace(to(1, size)).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("another file has this name"), "{error}");
         assert_eq!((len(&path), len(&served)), (2 << 20, 1 << 20));
     }
     std::fs::remove_file(&path).unwrap();
-    assert!(daemon.manager.resize_one(to(1, 4 << 20)).is_err());
+    assert!(daemon.manager.resize_namespace(to(1, 4 << 20)).is_err());
     // The file gets its name again.
     std::fs::rename(&served, &path).unwrap();
-    let _ = daemon.manager.resize_one(to(1, 4 << 20)).unwrap();
+    let _ = daemon.manager.resize_namespace(to(1, 4 << 20)).unwrap();
     assert_eq!((len(&path), daemon.served()), (4 << 20, vec![(1, 4 << 20)]));
 }
 
@@ -197,7 +206,7 @@ fn readonly_disabled_faulted_or_ram_namespace_is_not_resized() {
     let a = path.to_str().unwrap();
     let good = text(&[(1, "ram:1M"), (2, a)]);
     let error = |nsid| {
-        let resized = daemon.manager.resize_one(to(nsid, 4 << 20));
+        let resized = daemon.manager.resize_namespace(to(nsid, 4 << 20));
         assert_eq!(len(&path), 1 << 20);
         resized.unwrap_err().to_string()
     };
@@ -219,7 +228,7 @@ fn readonly_disabled_faulted_or_ram_namespace_is_not_resized() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    assert!(daemon.manager.look_after(&BTreeMap::new()));
+    assert!(daemon.manager.check_stores(&BTreeMap::new()));
     std::fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -249,7 +258,7 @@ fn file_of_partial_blocks_does_not_prevent_other_changes() {
             assert!(remark.contains("namespace 1"), "{remark}");
         }
         // A request for that namespace gets the error.
-        let looked = daemon.manager.resize_one(NewSize {
+        let looked = daemon.manager.resize_namespace(ResizeRequest {
             size: None,
             ..to(1, 0)
         });

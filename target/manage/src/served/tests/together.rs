@@ -76,15 +76,15 @@ fn store_that_fails_to_open_is_named_and_nothing_changes() {
     let (manager, mailbox) = manager(&before, LONG);
     let mut refuses = true;
     let _reactor = Puppet::new(mailbox, move |order| match order {
-        Order::Open { answer, disks } if std::mem::take(&mut refuses) => {
-            let (disk, claim) = disks.last().unwrap();
+        Order::Open { reply, stores } if std::mem::take(&mut refuses) => {
+            let (store, claim) = stores.last().unwrap();
             let error = OpenError::Missing(claim.name().into());
-            answer.send(Err((*disk, error))).unwrap();
+            reply.send(Err((*store, error))).unwrap();
         }
-        Order::Open { answer, .. } => answer.send(Ok(())).unwrap(),
-        Order::Close { disks, answer } => {
-            for (disk, _) in disks {
-                let _ = answer.send(disk);
+        Order::Open { reply, .. } => reply.send(Ok(())).unwrap(),
+        Order::Close { stores, reply } => {
+            for (store, _) in stores {
+                let _ = reply.send(store);
             }
         }
         _ => {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::testing::{DISK, KeptBook, without_keeper};
+use crate::testing::{KeptBook, SUBNQN, without_keeper};
 use crate::{Limits, PendingSave, SubsystemSpec};
 
 /// A target, and the saved protections of its subsystem.
@@ -23,7 +23,7 @@ fn scene() -> Scene {
 }
 
 fn nqn() -> Nqn {
-    Nqn::new(DISK).unwrap()
+    Nqn::new(SUBNQN).unwrap()
 }
 
 impl Scene {
@@ -93,11 +93,14 @@ fn permanent_protection_is_saved_before_completion() {
     let mut spec = subsystem();
     spec.namespaces[0].uuid = Some([9; 16]);
     let _ = apply(&scene.target, &[spec, closed()]);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.cqe.status().without_more(), Status::INTERNAL_ERROR);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(
+        completion.cqe.status().without_more(),
+        Status::INTERNAL_ERROR
+    );
     scene.full(false);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::SUCCESS);
     assert_eq!(numbers(), (3, vec![1]));
 }
 
@@ -190,22 +193,28 @@ fn protection_that_cannot_be_saved_is_unchanged() {
     let (mut admin, mut queue) = scene.ready();
     let full = |full| scene.full(full);
     full(true);
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.cqe.status().without_more(), Status::INTERNAL_ERROR);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(
+        completion.cqe.status().without_more(),
+        Status::INTERNAL_ERROR
+    );
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);
     full(false);
     set(&mut admin, 1, WriteProtection::PROTECTED);
     full(true);
     for to in [WriteProtection::NONE, WriteProtection::UNTIL_POWER_CYCLE] {
-        let answer = set(&mut admin, 1, to);
-        assert_eq!(answer.cqe.status().without_more(), Status::INTERNAL_ERROR);
+        let completion = set(&mut admin, 1, to);
+        assert_eq!(
+            completion.cqe.status().without_more(),
+            Status::INTERNAL_ERROR
+        );
         assert_eq!(state(&mut admin, 1), WriteProtection::PROTECTED);
         assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     }
     full(false);
-    let answer = set(&mut admin, 1, WriteProtection::NONE);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, 1, WriteProtection::NONE);
+    assert_eq!(completion.status(), Status::SUCCESS);
     assert_eq!(write(&mut queue), Status::SUCCESS);
 }
 
@@ -363,8 +372,8 @@ fn command_waiting_across_a_reset_gets_no_response() {
     assert!(matches!(action, Action::Hold), "{action:?}");
     assert_eq!(state(&mut admin, 1), WriteProtection::NONE);
     // A later one is.
-    let answer = set(&mut admin, 1, WriteProtection::PROTECTED);
-    assert_eq!(answer.status(), Status::SUCCESS);
+    let completion = set(&mut admin, 1, WriteProtection::PROTECTED);
+    assert_eq!(completion.status(), Status::SUCCESS);
 }
 
 /// Base 2.1, 8.1.16.1, figure 621: without a place where it is kept it would not be
@@ -376,11 +385,11 @@ fn without_a_state_file_protection_is_not_advertised() {
     let id = IdentifyController::read_from_bytes(&id.data).ok().unwrap();
     assert_eq!(id.nwpc, 0);
     for state in [WriteProtection::NONE, WriteProtection::PROTECTED] {
-        let answer = set(&mut admin, 1, state);
-        assert_eq!(answer.status(), Status::INVALID_FIELD);
+        let completion = set(&mut admin, 1, state);
+        assert_eq!(completion.status(), Status::INVALID_FIELD);
     }
-    let answer = get(&mut admin, 1, Select::Current);
-    assert_eq!(answer.status(), Status::INVALID_FIELD);
+    let completion = get(&mut admin, 1, Select::Current);
+    assert_eq!(completion.status(), Status::INVALID_FIELD);
     let effects = GetLogPage::new(LogId::FEATURE_EFFECTS, 0, 0, 1024);
     let effects = admin.read(effects.to_sqe(), 1024).data;
     assert_eq!(effects[0x84 * 4..][..4], [0; 4]);

@@ -7,10 +7,12 @@ use nvmeof_memory::Region;
 use nvmeof_uring as uring;
 use nvmeof_uring::{Registered, Ring, RingConfig, RingError};
 
+use crate::backing_stores::{BackingStores, BackingStoresError};
 use crate::error::CloseError;
 use crate::numbers::{index_bits, index_of};
-use crate::storage::{Storage, StorageError};
-use crate::{Backend, Claim, Done, Geometry, Io, Losses, OpenError, Refused, Request, Why};
+use crate::{
+    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request,
+};
 
 /// The backing stores of one reactor, by their [numbers](crate::Numbers). Belongs to the
 /// thread that made it.
@@ -22,10 +24,10 @@ use crate::{Backend, Claim, Done, Geometry, Io, Losses, OpenError, Refused, Requ
 ///
 /// Dropping it with requests in flight waits until the kernel no longer uses their
 /// buffers.
-pub struct Disks {
+pub struct UringStores {
     ring: Ring,
     /// By the [index](index_of) in their numbers.
-    disks: Vec<Option<OpenDisk>>,
+    stores: Vec<Option<OpenStore>>,
     /// Completions outside of `poll`; its next call returns them.
     ready: Vec<Done>,
     /// Completions of one `reap`, empty between calls: kept for its allocation.
@@ -34,7 +36,7 @@ pub struct Disks {
     warned: bool,
 }
 
-struct OpenDisk {
+struct OpenStore {
     number: u32,
     claim: Claim,
     backend: Box<dyn Backend>,
@@ -42,7 +44,7 @@ struct OpenDisk {
 
 /// Backing stores could not be opened for a reactor.
 #[derive(Debug, thiserror::Error)]
-pub enum StorageOpenError {
+pub enum UringStoresError {
     /// The ring could not be made.
     #[error(transparent)]
     Ring(#[from] RingError),
@@ -51,7 +53,7 @@ pub enum StorageOpenError {
     Open(#[from] OpenError),
 }
 
-impl Disks {
+impl UringStores {
     /// Makes the ring.
     ///
     /// # Errors
@@ -59,7 +61,7 @@ impl Disks {
     pub fn new(config: RingConfig) -> Result<Self, RingError> {
         Ok(Self {
             ring: Ring::new(config)?,
-            disks: Vec::new(),
+            stores: Vec::new(),
             ready: Vec::new(),
             reaped: Vec::new(),
             warned: false,
@@ -69,11 +71,11 @@ impl Disks {
     /// Makes the ring and opens `claims` under those numbers.
     ///
     /// # Errors
-    /// [`StorageOpenError`].
+    /// [`UringStoresError`].
     pub fn with(
         config: RingConfig,
         claims: impl IntoIterator<Item = (u32, Claim)>,
-    ) -> Result<Self, StorageOpenError> {
+    ) -> Result<Self, UringStoresError> {
         let mut this = Self::new(config)?;
         for (number, claim) in claims {
             this.open(number, &claim)?;
@@ -118,12 +120,12 @@ impl Disks {
     ) -> Result<(), OpenError> {
         let backend = wrap(claim.open(&mut self.ring)?);
         let at = index_of(number);
-        if self.disks.len() <= at {
-            self.disks.resize_with(at + 1, || None);
+        if self.stores.len() <= at {
+            self.stores.resize_with(at + 1, || None);
         }
-        if let Some(slot) = self.disks.get_mut(at) {
+        if let Some(slot) = self.stores.get_mut(at) {
             debug_assert!(slot.is_none(), "numbers are unique");
-            *slot = Some(OpenDisk {
+            *slot = Some(OpenStore {
                 number,
                 claim: claim.clone(),
                 backend,
@@ -137,7 +139,7 @@ impl Disks {
     /// # Errors
     /// [`CloseError`]; the backing store stays open.
     pub fn close(&mut self, number: u32) -> Result<(), CloseError> {
-        let Some(slot) = self.disks.get_mut(index_of(number)) else {
+        let Some(slot) = self.stores.get_mut(index_of(number)) else {
             return Err(CloseError::NotOpen);
         };
         let Some(open) = slot.as_mut().filter(|open| open.number == number) else {
@@ -152,13 +154,13 @@ impl Disks {
     }
 
     #[inline]
-    fn get(&self, number: u32) -> Option<&OpenDisk> {
-        let open = self.disks.get(index_of(number))?.as_ref();
+    fn get(&self, number: u32) -> Option<&OpenStore> {
+        let open = self.stores.get(index_of(number))?.as_ref();
         open.filter(|open| open.number == number)
     }
 
-    fn all(&self) -> impl Iterator<Item = &OpenDisk> {
-        self.disks.iter().flatten()
+    fn all(&self) -> impl Iterator<Item = &OpenStore> {
+        self.stores.iter().flatten()
     }
 
     /// The geometry of a backing store, `None` when it is not open.
@@ -178,14 +180,14 @@ impl Disks {
         request: Request,
     ) -> Result<Option<Done>, Refused<Request>> {
         let at = index_of(number);
-        let open = self.disks.get_mut(at).and_then(Option::as_mut);
+        let open = self.stores.get_mut(at).and_then(Option::as_mut);
         let Some(open) = open.filter(|open| open.number == number) else {
-            let why = Why::NotOpen;
+            let why = RefusalReason::NotOpen;
             return Err(Refused { why, back: request });
         };
         let mut io = Io {
             ring: &mut self.ring,
-            disk: index_bits(number),
+            store: index_bits(number),
             done: &mut self.ready,
         };
         open.backend.submit(request, &mut io)
@@ -214,17 +216,17 @@ impl Disks {
         }
         for mut event in self.reaped.drain(..) {
             // The halves of the tag, as `Io` put them together.
-            let (Ok(disk), Ok(slot)) = (
+            let (Ok(store), Ok(slot)) = (
                 u32::try_from(event.tag >> 32),
                 u32::try_from(event.tag & u64::from(u32::MAX)),
             ) else {
                 continue;
             };
             event.tag = u64::from(slot);
-            let open = self.disks.get_mut(disk as usize).and_then(Option::as_mut);
+            let open = self.stores.get_mut(store as usize).and_then(Option::as_mut);
             let Some(open) = open else {
                 tracing::error!(
-                    disk,
+                    disk = store,
                     slot,
                     "io_uring: completion for a closed backing store"
                 );
@@ -232,18 +234,18 @@ impl Disks {
             };
             let mut io = Io {
                 ring: &mut self.ring,
-                disk,
+                store,
                 done: out,
             };
             open.backend.complete(event, &mut io);
         }
-        for (disk, open) in (0u32..).zip(&mut self.disks) {
+        for (store, open) in (0u32..).zip(&mut self.stores) {
             let Some(open) = open else {
                 continue;
             };
             let mut io = Io {
                 ring: &mut self.ring,
-                disk,
+                store,
                 done: out,
             };
             open.backend.poll(&mut io);
@@ -293,52 +295,52 @@ impl Disks {
     }
 }
 
-impl Storage for Disks {
-    fn disks(&self) -> Vec<u32> {
+impl BackingStores for UringStores {
+    fn stores(&self) -> Vec<u32> {
         self.all().map(|open| open.number).collect()
     }
 
-    fn open(&mut self, disk: u32, claim: &Claim) -> Result<(), OpenError> {
-        Self::open(self, disk, claim)
+    fn open(&mut self, store: u32, claim: &Claim) -> Result<(), OpenError> {
+        Self::open(self, store, claim)
     }
 
-    fn close(&mut self, disk: u32) -> bool {
-        match Self::close(self, disk) {
+    fn close(&mut self, store: u32) -> bool {
+        match Self::close(self, store) {
             Ok(()) | Err(CloseError::NotOpen) => true,
             Err(CloseError::Busy(_)) => false,
             Err(error @ CloseError::Ring(_)) => {
-                tracing::error!(disk, %error, "cannot close a backing store");
+                tracing::error!(disk = store, %error, "cannot close a backing store");
                 false
             }
         }
     }
 
-    fn buffer_alignment(&self, disk: u32) -> u32 {
-        let geometry = self.geometry(disk);
+    fn buffer_alignment(&self, store: u32) -> u32 {
+        let geometry = self.geometry(store);
         geometry.map_or(1, |geometry| geometry.buffer_alignment)
     }
 
-    fn identity(&self, disk: u32) -> u64 {
-        let open = self.get(disk);
+    fn identity(&self, store: u32) -> u64 {
+        let open = self.get(store);
         open.map_or(u64::MAX, |open| open.claim.identity())
     }
 
-    fn losses(&self, disk: u32) -> Option<Arc<Losses>> {
-        let losses = self.get(disk)?.claim.losses();
+    fn losses(&self, store: u32) -> Option<Arc<Losses>> {
+        let losses = self.get(store)?.claim.losses();
         (losses.now().storage != 0).then(|| Arc::clone(losses))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
-        Self::submit(self, disk, request)
+    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
+        Self::submit(self, store, request)
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError> {
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {
         Self::poll(self, done)?;
         self.warn_of_unregistered_memory();
         Ok(())
     }
 
-    fn may_sleep(&mut self) -> Result<bool, StorageError> {
+    fn may_sleep(&mut self) -> Result<bool, BackingStoresError> {
         Ok(Self::may_sleep(self)?)
     }
 

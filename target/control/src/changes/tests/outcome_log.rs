@@ -47,7 +47,7 @@ fn controller_lost_by_a_change_is_logged_with_peer_host_and_subsystem() {
         .with_ansi(false)
         .without_time()
         .finish();
-    tracing::subscriber::with_default(log, || outcome.tell("reload"));
+    tracing::subscriber::with_default(log, || outcome.log("reload"));
     let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     let host = format!("host={HOST}");
     let subsystem = format!("subsystem={NQN}");

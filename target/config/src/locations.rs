@@ -145,9 +145,9 @@ nsid = 1
 
     #[test]
     fn position_of_unset_key_is_that_of_its_table() {
-        let place = |what: &str| TEXT.find(what);
-        assert_eq!(of(TEXT, "limits", "queue_depth"), place("queue_depth"));
-        assert_eq!(of(TEXT, "limits", "other"), place("[limits]"));
+        let location = |what: &str| TEXT.find(what);
+        assert_eq!(of(TEXT, "limits", "queue_depth"), location("queue_depth"));
+        assert_eq!(of(TEXT, "limits", "other"), location("[limits]"));
         assert_eq!(of(TEXT, "reactor", "cores"), None);
     }
 }

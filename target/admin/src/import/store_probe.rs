@@ -23,7 +23,7 @@ pub(super) enum Kind {
 
 /// Examines files of this machine, which should be the one that nvmet ran on.
 #[derive(Clone, Copy)]
-pub(super) struct Disks<'a>(pub(super) &'a dyn Fn(&Path) -> Kind);
+pub(super) struct Probe<'a>(pub(super) &'a dyn Fn(&Path) -> Kind);
 
 /// Examines `path`.
 pub(super) fn kind(path: &Path) -> Kind {
@@ -40,14 +40,14 @@ pub(super) fn kind(path: &Path) -> Kind {
     }
 }
 
-impl Disks<'_> {
+impl Probe<'_> {
     /// The block size with which `path` has to be served, so that partitions and file systems
     /// on it remain valid.
     ///
     /// nvmet exports a file with the block size of its file system, at most 4096 bytes
     /// (`nvmet_file_ns_enable`), and a device with its own. It rounds the size of a file
     /// down to whole blocks.
-    pub(super) fn geometry(self, place: &str, path: &str, report: &mut Report) -> Geometry {
+    pub(super) fn geometry(self, location: &str, path: &str, report: &mut Report) -> Geometry {
         let whole = |block_size| Geometry {
             block_size,
             rest: 0,
@@ -66,7 +66,7 @@ impl Disks<'_> {
             Kind::Unknown if path.starts_with("/dev/") => {
                 let what = format!("{} is not on this machine", quoted(path));
                 report.note(
-                    place,
+                    location,
                     &what,
                     "correct the path, or import on the machine with the device",
                 );
@@ -76,7 +76,7 @@ impl Disks<'_> {
                 let what = format!("{} is not on this machine", quoted(path));
                 let remedy = "block_size = 4096 is what nvmet uses for files on most file systems; \
                               correct it if hosts saw another one";
-                report.note(place, &what, remedy);
+                report.note(location, &what, remedy);
                 whole(Some(4096))
             }
         }

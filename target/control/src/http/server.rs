@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::serve::{Bounds, serve};
 
 /// Serves requests until it is dropped.
-pub struct Answering {
+pub struct HttpServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,7 +22,7 @@ pub(crate) const WORKERS: usize = 8;
 /// How long requests in flight may take after the end of the listener.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-impl Answering {
+impl HttpServer {
     /// Serves the requests that arrive at the listener of `listen` with `router`, within
     /// `bounds`, on a thread named `name`.
     ///
@@ -63,7 +63,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());

@@ -1,4 +1,4 @@
-//! The two ends of a connection, which the engine sets before Connect.
+//! The endpoints of a connection, which the engine sets before Connect.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::Queue;
 use crate::model::Local;
 
-/// Both ends of a connection, as far as they are known.
+/// The endpoints of a connection, as far as they are known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     /// The local address to which the host connected.
     pub(super) local: Option<Local>,
     /// The peer, in words.
@@ -19,17 +19,17 @@ impl Queue {
     /// Sets the local address to which the host connected. The discovery log reports it for
     /// a wildcard port.
     pub fn set_local(&mut self, local: IpAddr) {
-        self.ends.local = Some(Local::Ip(local.to_canonical()));
+        self.endpoints.local = Some(Local::Ip(local.to_canonical()));
     }
 
     /// The host used an intra-host port, not an IP address.
     pub fn set_local_host(&mut self) {
-        self.ends.local = Some(Local::Host);
+        self.endpoints.local = Some(Local::Host);
     }
 
     /// Sets the peer, in words: an address, or a process. Log lines about a controller name
     /// the peer of its admin queue.
     pub fn set_peer(&mut self, peer: &str) {
-        self.ends.peer = Arc::from(peer);
+        self.endpoints.peer = Arc::from(peer);
     }
 }

@@ -34,18 +34,18 @@ impl ConfiguredStore {
 
     /// Whether both are the same file, or memory of the same size.
     #[must_use]
-    pub fn names(&self, wanted: &Self) -> bool {
-        self.spec.clone().with_readonly(true) == wanted.spec.clone().with_readonly(true)
+    pub fn names(&self, other: &Self) -> bool {
+        self.spec.clone().with_readonly(true) == other.spec.clone().with_readonly(true)
     }
 
-    /// Whether a backing store that was opened for this can serve `wanted`: a writable one also
+    /// Whether a backing store that was opened for this can serve `other`: a writable one also
     /// serves a read-only namespace.
     #[must_use]
-    pub fn serves(&self, wanted: &Self) -> bool {
+    pub fn serves(&self, other: &Self) -> bool {
         let like = |one: &Self| (one.block_size, one.polled);
-        self.names(wanted)
-            && like(self) == like(wanted)
-            && (wanted.spec.readonly() || !self.spec.readonly())
+        self.names(other)
+            && like(self) == like(other)
+            && (other.spec.readonly() || !self.spec.readonly())
     }
 }
 
@@ -54,21 +54,27 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub fn wanted(&self) -> Result<Vec<ConfiguredStore>, ConfigError> {
-        self.each_wanted().map(|(_, wanted)| wanted).collect()
+    pub fn configured_stores(&self) -> Result<Vec<ConfiguredStore>, ConfigError> {
+        self.each_configured_store()
+            .map(|(_, store)| store)
+            .collect()
     }
 
     /// The same with NQN and NSID of each, including those with an error.
-    pub fn each_wanted(
+    pub fn each_configured_store(
         &self,
     ) -> impl Iterator<Item = ((&str, u32), Result<ConfiguredStore, ConfigError>)> {
         self.namespaces().map(|(nqn, raw)| {
-            let wanted = self.wanted_of(nqn, raw);
-            ((nqn, *raw.nsid.get_ref()), wanted)
+            let store = self.configured_store_of(nqn, raw);
+            ((nqn, *raw.nsid.get_ref()), store)
         })
     }
 
-    fn wanted_of(&self, nqn: &str, raw: &RawNamespace) -> Result<ConfiguredStore, ConfigError> {
+    fn configured_store_of(
+        &self,
+        nqn: &str,
+        raw: &RawNamespace,
+    ) -> Result<ConfiguredStore, ConfigError> {
         Ok(ConfiguredStore {
             nqn: nqn.to_owned(),
             nsid: *raw.nsid.get_ref(),

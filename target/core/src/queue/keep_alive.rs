@@ -12,9 +12,9 @@ use crate::controller::Controller;
 
 impl Queue {
     /// A sign of life other than a command.
-    pub fn hear(&self, now: Duration) {
+    pub fn note_activity(&self, now: Duration) {
         if let Some(controller) = self.controller() {
-            controller.hot.hear(now);
+            controller.hot.note_activity(now);
         }
     }
 
@@ -26,7 +26,7 @@ impl Queue {
         match &self.role {
             Role::Unconnected { .. } => false,
             Role::Io(joined) => {
-                joined.hear(now);
+                joined.note_activity(now);
                 false
             }
             Role::Admin(controller) => {
@@ -48,7 +48,7 @@ pub(super) fn note_admin_command(
 ) -> bool {
     let keeps_alive = opcode == admin::KEEP_ALIVE;
     if keeps_alive || limits.traffic_keep_alive {
-        controller.hot.hear(now);
+        controller.hot.note_activity(now);
     }
     keeps_alive
 }

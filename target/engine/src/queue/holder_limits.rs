@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    const PARTS: CapsuleDivision = CapsuleDivision {
+    const DIVISION: CapsuleDivision = CapsuleDivision {
         most: 100,
         newcomer: 60,
     };
@@ -95,8 +95,12 @@ mod tests {
             (1, 1000, 10, 256 + 32),
         ];
         for (percent, count, most, newcomer) in rows {
-            let parts = CapsuleDivision::of(percent, &limits, count);
-            assert_eq!((parts.most, parts.newcomer), (most, newcomer), "{percent}");
+            let division = CapsuleDivision::of(percent, &limits, count);
+            assert_eq!(
+                (division.most, division.newcomer),
+                (most, newcomer),
+                "{percent}"
+            );
         }
     }
 
@@ -116,7 +120,7 @@ mod tests {
                     continue;
                 }
                 let others = held.iter().zip(0..).any(|(held, at)| *held > 0 && at != host);
-                let allowed = PARTS.allow(held[host], others, needed, free);
+                let allowed = DIVISION.allow(held[host], others, needed, free);
                 if held[host] == 0 {
                     prop_assert!(allowed, "refused to a host that has nothing");
                     if needed <= free {
@@ -124,12 +128,12 @@ mod tests {
                     }
                 } else if allowed {
                     held[host] += needed;
-                    prop_assert!(!others || held[host] <= PARTS.most);
+                    prop_assert!(!others || held[host] <= DIVISION.most);
                 } else if !others {
-                    prop_assert!(free < needed + PARTS.newcomer, "refused for nobody");
+                    prop_assert!(free < needed + DIVISION.newcomer, "refused for nobody");
                 }
                 let left = 400 - held.iter().sum::<usize>();
-                prop_assert!(left + first.iter().sum::<usize>() >= PARTS.newcomer);
+                prop_assert!(left + first.iter().sum::<usize>() >= DIVISION.newcomer);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The interface of a reactor to its backing stores. [`Disks`](crate::Disks) implements it,
-//! and the simulation has an implementation of its own.
+//! The interface of a reactor to its backing stores. [`UringStores`](crate::UringStores)
+//! implements it, and the simulation has an implementation of its own.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use nvmeof_uring::RingError;
 use crate::{Claim, Done, Losses, OpenError, Refused, Request};
 
 /// The backing stores of one reactor, by the numbers that namespaces refer to.
-pub trait Storage {
+pub trait BackingStores {
     /// The numbers of the open backing stores.
-    fn disks(&self) -> Vec<u32>;
+    fn stores(&self) -> Vec<u32>;
 
     /// Opens `claim` under that number, which no open backing store has.
     ///
     /// # Errors
     /// [`OpenError`]; nothing was opened.
-    fn open(&mut self, _disk: u32, _claim: &Claim) -> Result<(), OpenError> {
+    fn open(&mut self, _store: u32, _claim: &Claim) -> Result<(), OpenError> {
         Ok(())
     }
 
     /// Closes a backing store. Returns false while it has requests in flight: retry later.
-    fn close(&mut self, _disk: u32) -> bool {
+    fn close(&mut self, _store: u32) -> bool {
         true
     }
 
     /// Alignment of the address of each buffer for that backing store, in bytes: a power of
     /// two.
-    fn buffer_alignment(&self, _disk: u32) -> u32 {
+    fn buffer_alignment(&self, _store: u32) -> u32 {
         1
     }
 
     /// Identity of the file or device. Two backing stores over the same file, opened before
     /// and after it was resized, have the same one.
-    fn identity(&self, disk: u32) -> u64 {
-        disk.into()
+    fn identity(&self, store: u32) -> u64 {
+        store.into()
     }
 
     /// Write losses: completed writes that a failed flush may have lost. `None` for memory,
     /// which loses nothing.
-    fn losses(&self, _disk: u32) -> Option<Arc<Losses>> {
+    fn losses(&self, _store: u32) -> Option<Arc<Losses>> {
         None
     }
 
@@ -49,20 +49,20 @@ pub trait Storage {
     ///
     /// # Errors
     /// [`Refused`] with the request, when there is no room at the moment.
-    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
+    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
 
     /// Starts submitted operations and appends completions. Never waits.
     ///
     /// # Errors
     /// When I/O as a whole fails, independent of any request.
-    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), StorageError>;
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError>;
 
     /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) becomes
     /// readable.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
-    fn may_sleep(&mut self) -> Result<bool, StorageError>;
+    fn may_sleep(&mut self) -> Result<bool, BackingStoresError>;
 
     /// The backing stores that have operations outstanding, and how many.
     fn outstanding(&self) -> Vec<(String, usize)> {
@@ -76,4 +76,4 @@ pub trait Storage {
 /// I/O on all backing stores failed.
 #[derive(Debug, thiserror::Error)]
 #[error("I/O on backing stores is no longer possible: {0}")]
-pub struct StorageError(#[from] pub RingError);
+pub struct BackingStoresError(#[from] pub RingError);

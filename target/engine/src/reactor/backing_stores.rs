@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{Done, IoError, Refused, Storage, StorageError, Why};
+use nvmeof_backend::{BackingStores, BackingStoresError, Done, IoError, RefusalReason, Refused};
 use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
 use crate::tag::{NO_SLOT, Tag};
 
-impl<S: Storage> Reactor<S> {
+impl<S: BackingStores> Reactor<S> {
     /// Submits pending operations and passes completions to the queues. Returns whether
     /// there were any.
-    pub(super) fn poll_storage(&mut self, now: Duration) -> Result<bool, StorageError> {
+    pub(super) fn poll_stores(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
         let mut done = std::mem::take(&mut self.done);
-        let polled = self.storage.poll(&mut done);
+        let polled = self.stores.poll(&mut done);
         let any = !done.is_empty();
         for done in done.drain(..) {
             self.executed(done, now);
@@ -38,7 +38,7 @@ impl<S: Storage> Reactor<S> {
             if self.queues.executed(tag.queue, tag.slot) {
                 self.resources.follow_ups |= FollowUps::POLL_ALL;
             }
-            self.resources.accounts.tidy(now);
+            self.resources.accounts.remove_unused(now);
         }
     }
 
@@ -52,36 +52,36 @@ impl<S: Storage> Reactor<S> {
     }
 
     fn submit_backlogs(&mut self, now: Duration) {
-        let mut next = self.resources.backlog.next_disk(0);
-        while let Some(disk) = next {
-            self.submit_backlog_of(disk, now);
-            next = disk
+        let mut next = self.resources.backlog.next_store(0);
+        while let Some(store) = next {
+            self.submit_backlog_of(store, now);
+            next = store
                 .checked_add(1)
-                .and_then(|from| self.resources.backlog.next_disk(from));
+                .and_then(|from| self.resources.backlog.next_store(from));
         }
     }
 
-    fn submit_backlog_of(&mut self, disk: u32, now: Duration) {
-        while let Some(request) = self.resources.backlog.pop(disk) {
-            match self.storage.submit(disk, request) {
+    fn submit_backlog_of(&mut self, store: u32, now: Duration) {
+        while let Some(request) = self.resources.backlog.pop(store) {
+            match self.stores.submit(store, request) {
                 Ok(done) => {
-                    self.resources.backlog.pass(disk);
+                    self.resources.backlog.advance(store);
                     // The submitter may not be ready for the completion yet.
                     self.done.extend(done);
                 }
                 Err(Refused {
-                    why: Why::Full,
+                    why: RefusalReason::Full,
                     back,
                 }) => {
-                    self.resources.backlog.put_back(disk, back);
+                    self.resources.backlog.put_back(store, back);
                     return;
                 }
                 Err(Refused {
-                    why: Why::NotOpen,
+                    why: RefusalReason::NotOpen,
                     back,
                 }) => {
-                    self.resources.backlog.pass(disk);
-                    let result = Err(IoError::not_open(disk));
+                    self.resources.backlog.advance(store);
+                    let result = Err(IoError::not_open(store));
                     let (tag, buf) = (back.tag, back.op.into_buf());
                     self.executed(Done { tag, buf, result }, now);
                 }

@@ -59,13 +59,13 @@ impl QpOwner {
 /// For crates that depend on `tracing`.
 #[macro_export]
 macro_rules! log_conn {
-    ($level:ident, $peer:expr, $whose:expr, $($text:tt)+) => {{
-        let whose: &$crate::QpOwner = $whose;
+    ($level:ident, $peer:expr, $owner:expr, $($text:tt)+) => {{
+        let owner: &$crate::QpOwner = $owner;
         ::tracing::$level!(
             peer = $peer,
-            host = whose.host(),
-            subsystem = whose.subsystem(),
-            queue = whose.queue(),
+            host = owner.host(),
+            subsystem = owner.subsystem(),
+            queue = owner.queue(),
             $($text)+
         );
     }};

@@ -7,7 +7,7 @@ use crate::channel::{GRANT_SLOTS, grant_slot};
 
 /// The regions of a provider, and the keys granted to peers.
 #[derive(Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct SharedRegions {
     /// All registered regions, usually one for each pool, with the number that peers use for
     /// those that can be passed.
     known: Vec<(RegionId, Option<usize>)>,
@@ -23,7 +23,7 @@ struct Key {
     owner: QpId,
 }
 
-impl Given {
+impl SharedRegions {
     pub(crate) fn register(&mut self, region: &Region) {
         if self.known.iter().any(|(id, _)| *id == region.id()) {
             return;
@@ -50,7 +50,7 @@ impl Given {
     }
 
     /// Takes the slot of `key`. False when another key has it.
-    pub(crate) fn give(&mut self, key: u32, owner: QpId) -> bool {
+    pub(crate) fn grant(&mut self, key: u32, owner: QpId) -> bool {
         if self.keys.is_empty() {
             self.keys.resize(GRANT_SLOTS, None);
         }

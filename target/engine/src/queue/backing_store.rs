@@ -15,9 +15,9 @@ struct NotOpen;
 
 impl QueuePair {
     #[cold]
-    pub(super) fn report_not_open(&self, disk: u32, io: &mut Io<'_>) {
-        if let Some(left_out) = io.resources.disk_log.ask(io.now) {
-            log_peer!(error, self, disk, left_out, "{NotOpen}");
+    pub(super) fn report_not_open(&self, store: u32, io: &mut Io<'_>) {
+        if let Some(left_out) = io.resources.store_log.ask(io.now) {
+            log_peer!(error, self, disk = store, left_out, "{NotOpen}");
         }
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn lend(command: &mut Command, op: &IoOp) -> Option<Op> {
             buf.set_len(usize::try_from(len).ok()?).ok()?;
             Op::Read { offset, buf }
         }
-        IoKind::Store => {
+        IoKind::WriteFetched => {
             command.lent = Lent::Piece;
             let buf = command.spare.lend()?;
             Op::Write { offset, buf, fua }
@@ -114,32 +114,35 @@ pub(super) fn bytes_of<'a>(
 }
 
 /// The offset of the first difference; `None` if there are none.
-pub(super) fn difference(ours: &[u8], on_disk: &[u8]) -> Option<u64> {
-    if !ours.is_empty() && ours == on_disk {
+pub(super) fn difference(ours: &[u8], store_ops: &[u8]) -> Option<u64> {
+    if !ours.is_empty() && ours == store_ops {
         return None;
     }
-    let same = ours.iter().zip(on_disk).take_while(|(our, its)| our == its);
+    let same = ours
+        .iter()
+        .zip(store_ops)
+        .take_while(|(our, its)| our == its);
     Some(same.count() as u64)
 }
 
 impl QueuePair {
-    /// The outcome of a failed operation on `disk`, for the core. The failure is also
+    /// The outcome of a failed operation on `store`, for the core. The failure is also
     /// logged and reported to the monitor of backing stores.
     #[cold]
     pub(super) fn failure_of(
         &mut self,
         error: &IoError,
-        disk: Option<u32>,
+        store: Option<u32>,
         slot: SlotId,
         io: &mut Io<'_>,
     ) -> Executed {
         if let Some(command) = self.slots.get(slot) {
             self.core.failed_at(&mut command.request, error.offset);
         }
-        if let (Some(disk), Some(failures)) = (disk, &io.resources.failures) {
-            failures.tell(disk, error);
+        if let (Some(store), Some(failures)) = (store, &io.resources.failures) {
+            failures.report(store, error);
         }
-        if let Some(left_out) = io.resources.disk_log.ask(io.now) {
+        if let Some(left_out) = io.resources.store_log.ask(io.now) {
             let (path, offset) = (&error.path, error.offset);
             log_peer!(error, self, %path, offset, left_out, "{error}");
         }
