@@ -32,8 +32,10 @@ def line($operation; $seconds):
           mean_us: (if $latencies == [] then null else
             ($latencies | (map(.mean * .N) | total) / (map(.N) | total) / 1000) end),
           p50_us: ($bins | percentile(0.5)),
+          p90_us: ($bins | percentile(0.9)),
           p99_us: ($bins | percentile(0.99)),
-          p999_us: ($bins | percentile(0.999))
+          p999_us: ($bins | percentile(0.999)),
+          p9999_us: ($bins | percentile(0.9999))
         }
     end;
 

@@ -19,6 +19,8 @@ pub const SCT_MEDIA: u8 = 2;
 pub const SCT_PATH: u8 = 3;
 
 const CODE_MASK: u16 = 0x07ff;
+const CRD_SHIFT: u32 = 11;
+const CRD_MASK: u16 = 0x3;
 const MORE: u16 = 1 << 13;
 const DNR: u16 = 1 << 14;
 const FIELD_MASK: u16 = 0x7fff;
@@ -70,6 +72,20 @@ impl Status {
     #[must_use]
     pub const fn with_dnr(self) -> Self {
         Self(self.0 | DNR)
+    }
+
+    /// Command Retry Delay: 0 for none, else the number of the delay time (CRDT1 to CRDT3 of
+    /// Identify Controller) before a retry.
+    #[must_use]
+    pub const fn retry_delay(self) -> u8 {
+        ((self.0 >> CRD_SHIFT) & CRD_MASK).to_le_bytes()[0]
+    }
+
+    /// The same, with that Command Retry Delay, 0 to 3.
+    #[must_use]
+    pub const fn with_retry_delay(self, delay: u8) -> Self {
+        let delay = (delay as u16 & CRD_MASK) << CRD_SHIFT;
+        Self(self.0 & !(CRD_MASK << CRD_SHIFT) | delay)
     }
 
     /// The same, with More: the error log has details.

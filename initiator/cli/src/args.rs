@@ -1,6 +1,7 @@
 //! The command line: commands and options.
 
 mod bench;
+mod features;
 mod inside;
 mod numbers;
 mod ranges;
@@ -9,7 +10,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmeof_initiator::{
     Address, ConnectOptions, ControllerInfo, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
     Transport, parse_hostid,
@@ -17,10 +19,11 @@ use nvmeof_initiator::{
 use nvmeof_manual::Manual;
 
 pub(crate) use bench::{Bench, Interface, Kind};
+pub(crate) use features::{AnaLog, GetFeature, SetFeature};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
-pub(crate) use ranges::Ranges;
+pub(crate) use ranges::{BlockCount, Extent, Ranges, Run, SourceRanges, check_start};
 
-use numbers::{number, size};
+use numbers::{is_number, number, size};
 
 pub(crate) use crate::format::Format;
 
@@ -74,6 +77,15 @@ pub(crate) enum Command {
              \x20          --log-len <SIZE>"
     )]
     GetLog(GetLog),
+    /// Show the ANA log: groups of namespaces and their access states
+    AnaLog(AnaLog),
+    /// Get features of the controller or of a namespace
+    GetFeature(GetFeature),
+    /// Set a feature; a feature of the controller is reset when this command
+    /// disconnects
+    #[command(override_usage = "nvmeof set-feature [OPTIONS] -a <ADDR> -n <NQN>\n\
+             \x20          --feature-id <ID> --value <N>")]
+    SetFeature(SetFeature),
     /// Read blocks into a file or a pipe
     #[command(
         override_usage = "nvmeof read [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
@@ -138,7 +150,7 @@ pub(crate) struct Target {
     #[arg(short = 'a', long, value_name = "ADDR")]
     pub(crate) traddr: String,
     /// Port of the target [default: 4420]
-    #[arg(short = 's', long, value_name = "PORT", value_parser = number::<u16>(1..=65535))]
+    #[arg(short = 's', long, value_name = "PORT", value_parser = port)]
     pub(crate) trsvcid: Option<u16>,
     /// NQN of this host [default: /etc/nvme/hostnqn, or derived from the machine]
     #[arg(short = 'q', long, value_name = "NQN", value_parser = nqn)]
@@ -184,7 +196,7 @@ pub(crate) struct Subsystem {
     #[command(flatten)]
     pub(crate) target: Target,
     /// NQN of the subsystem
-    #[arg(short = 'n', long, value_name = "NQN", value_parser = nqn)]
+    #[arg(short = 'n', long, value_name = "NQN", value_parser = subsystem_nqn)]
     pub(crate) nqn: Nqn,
     /// Keep alive timeout in seconds, 0 for none
     #[arg(short = 'k', long, value_name = "S", default_value_t = 5,
@@ -258,7 +270,7 @@ pub(crate) struct GetLog {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
     /// Log page identifier, such as 2 or 0x70
-    #[arg(long, value_name = "ID", value_parser = number::<u8>(0..=255))]
+    #[arg(short = 'i', long, value_name = "ID", value_parser = number::<u8>(0..=255))]
     pub(crate) log_id: u8,
     /// Bytes to read
     #[arg(short = 'l', long, value_name = "SIZE",
@@ -270,21 +282,6 @@ pub(crate) struct GetLog {
     /// Print raw bytes
     #[arg(short = 'b', long)]
     pub(crate) raw_binary: bool,
-}
-
-/// A range of blocks, and a file.
-#[derive(Args, Debug)]
-pub(crate) struct Run {
-    /// First block
-    #[arg(long, value_name = "LBA", default_value_t = 0,
-          value_parser = number::<u64>(0..=u64::MAX))]
-    pub(crate) start_block: u64,
-    /// Number of blocks, counted from 1 (nvme-cli counts from 0)
-    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
-    pub(crate) block_count: Option<u64>,
-    /// File, or - for standard input or output
-    #[arg(long, value_name = "FILE")]
-    pub(crate) data: PathBuf,
 }
 
 /// `read`
@@ -306,7 +303,7 @@ pub(crate) struct Write {
     #[command(flatten)]
     pub(crate) run: Run,
     /// Complete when the data are on stable media (FUA)
-    #[arg(long)]
+    #[arg(short = 'f', long)]
     pub(crate) force_unit_access: bool,
 }
 
@@ -335,14 +332,13 @@ pub(crate) struct WriteZeroes {
     /// First block
     #[arg(long, value_name = "LBA", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) start_block: u64,
-    /// Number of blocks, counted from 1 (nvme-cli counts from 0)
-    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
-    pub(crate) block_count: u64,
+    #[command(flatten)]
+    pub(crate) count: BlockCount,
     /// Allow the controller to deallocate the blocks
-    #[arg(long)]
+    #[arg(short = 'd', long)]
     pub(crate) deac: bool,
     /// Complete when the zeroes are on stable media (FUA)
-    #[arg(long)]
+    #[arg(short = 'f', long)]
     pub(crate) force_unit_access: bool,
 }
 
@@ -372,6 +368,9 @@ impl Command {
             Self::IdNs(args) => (admin(&args.subsystem), false),
             Self::ErrorLog(args) => (admin(&args.subsystem), false),
             Self::GetLog(args) => (admin(&args.subsystem), args.raw_binary),
+            Self::AnaLog(args) => (admin(&args.subsystem), false),
+            Self::GetFeature(args) => (admin(&args.subsystem), args.raw_binary),
+            Self::SetFeature(args) => (admin(&args.subsystem), false),
             Self::Read(args) => (io(&args.io), piped(&args.run.data)),
             Self::Write(args) => (io(&args.io), false),
             Self::Compare(args) => (io(&args.io), false),
@@ -480,6 +479,40 @@ fn warn_if_unusual(owner: &str, name: &Nqn) {
             "nvmeof: {owner} {name}: {error}; it is used unchanged"
         );
     }
+}
+
+/// A port. `-s` has further meanings in nvme-cli.
+fn port(text: &str) -> Result<u16, String> {
+    number::<u16>(1..=65535)(text).map_err(|why| {
+        format!("{why}; -s is the port, other meanings in nvme-cli are --start-block and --sel")
+    })
+}
+
+/// The NQN of a subsystem. `-n` is the namespace in most commands of nvme-cli.
+fn subsystem_nqn(text: &str) -> Result<Nqn, String> {
+    if is_number(text) {
+        return Err("a number is not an NQN; for a namespace use --namespace-id".to_owned());
+    }
+    nqn(text)
+}
+
+/// An error of the command line. `set-feature -s` saves the value in nvme-cli, and lacks the
+/// port here.
+pub(crate) fn explained(error: clap::Error) -> clap::Error {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let option = context(ContextKind::InvalidArg);
+    let has_value = !context(ContextKind::InvalidValue).is_empty();
+    let sets = std::env::args_os().any(|word| word == "set-feature");
+    if !option.starts_with("--trsvcid") || has_value || !sets {
+        return error;
+    }
+    Cli::command().error(
+        error.kind(),
+        "-s is the port (--trsvcid <PORT>) and has no value; to save a feature, write --save",
+    )
 }
 
 fn nqn(text: &str) -> Result<Nqn, String> {

@@ -34,6 +34,7 @@ async fn open(io: &args::Io) -> Result<Namespace, Failure> {
 
 /// `nvmeof read`
 pub(crate) async fn read(args: &args::Read) -> Result<(), Failure> {
+    args.run.check(&args.io.subsystem.target)?;
     let namespace = open(&args.io).await?;
     let printing = printing(&args.io, &args.run);
     let result = read_all(&namespace, &args.run, printing).await;
@@ -45,11 +46,12 @@ async fn read_all(
     run: &args::Run,
     printing: Printing,
 ) -> Result<(), Failure> {
-    let rest = namespace.blocks().saturating_sub(run.start_block);
-    let count = run.block_count.unwrap_or(rest);
-    fits(namespace, run.start_block, count, CHOOSE_RANGE)?;
+    let extent = run.extent(namespace.block_size())?;
+    let rest = namespace.blocks().saturating_sub(extent.start);
+    let count = extent.count.unwrap_or(rest);
+    fits(namespace, extent.start, count, CHOOSE_RANGE)?;
     let mut to = sink(&run.data)?;
-    let mut transfers = Transfers::new(Direction::Read, namespace, run.start_block);
+    let mut transfers = Transfers::new(Direction::Read, namespace, extent.start);
     let interrupt = transfers.announce(Some(count), printing)?;
     let mut left = count;
     loop {
@@ -85,6 +87,7 @@ pub(crate) async fn write(args: &args::Write) -> Result<(), Failure> {
     let options = WriteOptions {
         fua: args.force_unit_access,
     };
+    args.run.check(&args.io.subsystem.target)?;
     let namespace = open(&args.io).await?;
     let printing = Printing::new((args.io.subsystem.target.output_format, false));
     let result = send_all(&namespace, &args.run, Direction::Write(options), printing).await;
@@ -93,6 +96,7 @@ pub(crate) async fn write(args: &args::Write) -> Result<(), Failure> {
 
 /// `nvmeof compare`
 pub(crate) async fn compare(args: &args::Compare) -> Result<(), Failure> {
+    args.run.check(&args.io.subsystem.target)?;
     let namespace = open(&args.io).await?;
     let printing = Printing::new((args.io.subsystem.target.output_format, false));
     let result = send_all(&namespace, &args.run, Direction::Compare, printing).await;
@@ -105,26 +109,31 @@ async fn send_all(
     direction: Direction,
     printing: Printing,
 ) -> Result<(), Failure> {
+    let extent = run.extent(namespace.block_size())?;
     let mut from = source(&run.data)?;
     let expected = match from.len {
         Some(len) => {
             let blocks = whole_blocks(namespace, &run.data, len, direction)?;
-            if let Some(count) = run.block_count.filter(|count| *count != blocks) {
+            if let Some(count) = extent.count.filter(|count| *count != blocks) {
                 return Err(Failure::new(format!(
-                    "{} has {blocks} blocks, --block-count is {count}",
-                    run.data.display()
+                    "{} has {blocks} blocks, {}",
+                    run.data.display(),
+                    extent.length(count)
                 ))
-                .with_remedy("leave --block-count out, or give a file of that length"));
+                .with_remedy(format!(
+                    "leave {} out, or give a file of that length",
+                    extent.option
+                )));
             }
             Some(blocks)
         }
-        None => run.block_count,
+        None => extent.count,
     };
     let remedy = format!("{}; {CHOOSE_DATA}", direction.nothing_done());
-    fits(namespace, run.start_block, expected.unwrap_or(0), &remedy)?;
-    let mut transfers = Transfers::new(direction, namespace, run.start_block);
+    fits(namespace, extent.start, expected.unwrap_or(0), &remedy)?;
+    let mut transfers = Transfers::new(direction, namespace, extent.start);
     let interrupt = transfers.announce(expected, printing)?;
-    let result = pump(&mut from, run, expected, &mut transfers, &interrupt).await;
+    let result = pump(&mut from, &extent, expected, &mut transfers, &interrupt).await;
     // Transfers in flight complete before the connection is closed.
     let rest = transfers.finish().await;
     let result = result.and(rest);
@@ -135,16 +144,16 @@ async fn send_all(
 /// Sends the data of `from`.
 async fn pump(
     from: &mut Source,
-    run: &args::Run,
+    extent: &args::Extent<'_>,
     expected: Option<u64>,
     transfers: &mut Transfers<'_>,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let namespace = transfers.namespace;
     let block_size = u64::from(namespace.block_size());
-    let name = match run.data.to_str() {
+    let name = match extent.data.to_str() {
         Some("-") => "standard input".to_owned(),
-        _ => run.data.display().to_string(),
+        _ => extent.data.display().to_string(),
     };
     let mut sent = 0;
     loop {
@@ -157,7 +166,7 @@ async fn pump(
         }
         let mut buf = transfers.buffer(most)?;
         let got = from.fill(&mut buf, interrupt);
-        let Some(got) = got.map_err(|e| Failure::file(&run.data, &e))? else {
+        let Some(got) = got.map_err(|e| Failure::file(extent.data, &e))? else {
             return Ok(());
         };
         let bytes = u64::try_from(got).unwrap_or(u64::MAX);
@@ -179,12 +188,12 @@ async fn pump(
                 sent + blocks,
                 transfers.direction.sent(),
             ))
-            .with_remedy("give more data, or a smaller --block-count"));
+            .with_remedy(format!("give more data, or a smaller {}", extent.option)));
         }
         if blocks == 0 {
             return Ok(());
         }
-        fits(namespace, run.start_block + sent, blocks, CHOOSE_DATA)?;
+        fits(namespace, extent.start + sent, blocks, CHOOSE_DATA)?;
         buf.set_len(got).map_err(|e| Failure::new(e.to_string()))?;
         transfers.start(buf);
         sent += blocks;

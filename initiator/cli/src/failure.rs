@@ -100,6 +100,12 @@ impl Failure {
         self
     }
 
+    /// The same, with the object that it is about before the cause.
+    pub(crate) fn about(mut self, object: &str) -> Self {
+        self.cause = format!("{object}: {}", self.cause);
+        self
+    }
+
     /// A failure about a file.
     pub(crate) fn file(path: &std::path::Path, error: &io::Error) -> Self {
         Self::new(format!(

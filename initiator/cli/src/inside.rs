@@ -15,10 +15,13 @@ const LONGEST: usize = 64 << 10;
 
 /// `nvmeof verify`
 pub(crate) async fn verify(args: &args::Verify) -> Result<(), Failure> {
+    let as_nvme_cli = args.count.is_nlb().then_some("--nlb (-c)");
+    args::check_start(&args.io.subsystem.target, args.start_block, as_nvme_cli)?;
     let namespace = open(&args.io).await?;
-    let rest = namespace.blocks().saturating_sub(args.start_block);
-    let count = args.block_count.unwrap_or(rest);
-    let result = namespace.verify(args.start_block, count).await;
+    let start = args.start_block.unwrap_or(0);
+    let rest = namespace.blocks().saturating_sub(start);
+    let count = args.count.blocks().unwrap_or(rest);
+    let result = namespace.verify(start, count).await;
     close(namespace, result.map_err(Failure::from)).await
 }
 

@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod ana;
 mod args;
 mod bench;
 mod data;
 mod discover;
 mod failure;
+mod features;
 mod format;
 mod identify;
 mod inside;
@@ -35,7 +37,7 @@ const CONTENTS: Contents = Contents {
 };
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse().map_err(args::explained) {
         Ok(cli) => cli,
         // Help and version are not errors.
         Err(error) if error.use_stderr() && wants_json() => {
@@ -102,6 +104,9 @@ fn run(command: &Command) -> Result<(), Failure> {
             Command::SmartLog(args) => logs::smart(args).await,
             Command::ErrorLog(args) => logs::error(args).await,
             Command::GetLog(args) => logs::any(args).await,
+            Command::AnaLog(args) => ana::run(args).await,
+            Command::GetFeature(args) => features::get(args).await,
+            Command::SetFeature(args) => features::set(args).await,
             Command::Read(args) => data::read(args).await,
             Command::Write(args) => data::write(args).await,
             Command::Compare(args) => data::compare(args).await,

@@ -1,5 +1,6 @@
 //! Output: fields as text or as JSON.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use nvmeof_wire::text::{Escaped, Json};
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 /// Fields by name, in the order of output. As JSON they are an object.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
-    fields: Vec<(&'static str, Data, String)>,
+    fields: Vec<(Cow<'static, str>, Data, String)>,
 }
 
 /// The value of a field in JSON.
@@ -21,6 +22,8 @@ enum Data {
     Json(Value),
     /// Too large for a [`Value`]; printed as a number, as by nvme-cli.
     Large(u128),
+    /// An array of objects.
+    Objects(Vec<Fields>),
 }
 
 impl Serialize for Data {
@@ -28,6 +31,7 @@ impl Serialize for Data {
         match self {
             Self::Json(value) => value.serialize(to),
             Self::Large(number) => to.serialize_u128(*number),
+            Self::Objects(objects) => objects.serialize(to),
         }
     }
 }
@@ -57,7 +61,7 @@ impl Fields {
     /// Adds a number of up to 128 bits.
     pub(crate) fn large(&mut self, name: &'static str, value: u128) -> &mut Self {
         self.fields
-            .push((name, Data::Large(value), value.to_string()));
+            .push((name.into(), Data::Large(value), value.to_string()));
         self
     }
 
@@ -67,15 +71,26 @@ impl Fields {
         self.with(name, value, format!("{value:#x}"))
     }
 
+    /// Adds an array of objects, for JSON only.
+    pub(crate) fn objects(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        objects: Vec<Self>,
+    ) -> &mut Self {
+        let field = (name.into(), Data::Objects(objects), String::new());
+        self.fields.push(field);
+        self
+    }
+
     /// Adds a field with its own text.
     pub(crate) fn with(
         &mut self,
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         value: impl Into<Value>,
         text: impl Into<String>,
     ) -> &mut Self {
         self.fields
-            .push((name, Data::Json(value.into()), text.into()));
+            .push((name.into(), Data::Json(value.into()), text.into()));
         self
     }
 
@@ -86,6 +101,14 @@ impl Fields {
         let lines = self.fields.iter();
         lines
             .map(|(name, _, text)| format!("{name:width$} : {text}\n"))
+            .collect()
+    }
+
+    /// As indented lines `name: value`, for long names.
+    pub(crate) fn to_indented_text(&self) -> String {
+        let lines = self.fields.iter();
+        lines
+            .map(|(name, _, text)| format!("  {name}: {text}\n"))
             .collect()
     }
 

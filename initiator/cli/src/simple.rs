@@ -14,13 +14,14 @@ pub(crate) async fn flush(args: &args::Flush) -> Result<(), Failure> {
 
 /// `nvmeof write-zeroes`
 pub(crate) async fn write_zeroes(args: &args::WriteZeroes) -> Result<(), Failure> {
+    let count = args.count.required()?;
     let namespace = open(&args.io).await?;
     let options = ZeroOptions {
         fua: args.force_unit_access,
         deallocate: args.deac,
     };
     let result = namespace
-        .write_zeroes(args.start_block, args.block_count, options)
+        .write_zeroes(args.start_block, count, options)
         .await;
     close(namespace, result.map_err(Failure::from)).await
 }

@@ -24,7 +24,9 @@ use nvmeof_initiator::Address;
 use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::InvalidParameter;
+use nvmeof_wire::log::ana::{AnaGroup, AnaHeader, AnaState};
 use serde_json::Value;
+use zerocopy::IntoBytes;
 
 /// Runs a target, prepared by `prepare`, until the sender is dropped.
 fn target(prepare: impl FnOnce(&mut Fake<Iwarp>)) -> (Address, mpsc::Sender<()>) {
@@ -268,13 +270,16 @@ fn bench_reports_rates_and_latencies() {
 }
 
 /// Every command, with its required options besides target and subsystem.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 18] = [
     "id-ctrl",
     "id-ns --namespace-id 1",
     "list-ns",
     "smart-log",
     "error-log",
     "get-log --log-id 1 --log-len 64",
+    "ana-log",
+    "get-feature --feature-id 6 --sel current",
+    "set-feature --feature-id 6 --value 1",
     "read --namespace-id 1 --data /dev/null",
     "write --namespace-id 1 --data /dev/null",
     "compare --namespace-id 1 --data /dev/null",
@@ -312,6 +317,7 @@ fn errors_are_json_with_output_format_json() {
     for words in [
         "read --namespace-id 1 --data -",
         "get-log --log-id 1 --log-len 64 -b",
+        "get-feature --feature-id 14 -b",
     ] {
         let output = on_subsystem(no_target, words)
             .args(["-o", "json"])
@@ -476,7 +482,7 @@ fn successful_commands_log_nothing() {
     let (addr, _stop) = target(|_| {});
     for words in COMMANDS {
         // The others fail, or this target does not support them.
-        if ["compare", "verify", "copy"]
+        if ["compare", "verify", "copy", "ana-log"]
             .iter()
             .any(|one| words.starts_with(one))
         {
@@ -485,4 +491,358 @@ fn successful_commands_log_nothing() {
         let output = on_subsystem(addr, words).output().unwrap();
         assert_eq!(err(&output), "", "{words}");
     }
+}
+
+/// A page with change count `count` and the given groups, each with one namespace.
+fn ana_page(count: u64, groups: std::ops::RangeInclusive<u32>) -> Vec<u8> {
+    let ngrps = u16::try_from(groups.clone().count()).unwrap();
+    let mut page = AnaHeader::new(count, ngrps).as_bytes().to_vec();
+    for agid in groups {
+        let group = AnaGroup::new(agid, 1, 1, AnaState::OPTIMIZED);
+        page.extend_from_slice(group.as_bytes());
+        page.extend(agid.to_le_bytes());
+    }
+    page
+}
+
+#[test]
+fn ana_log_of_several_commands_is_read_whole() {
+    // 1000 groups of 36 bytes: nine commands, and one for the header.
+    let (addr, _stop) = target(|fake| fake.manners.ana = Some(|_| ana_page(3, 1..=1000)));
+    let log = json(&mut on_subsystem(addr, "ana-log"));
+    let groups = log["ANA DESC LIST "].as_array().unwrap();
+    assert_eq!((groups.len(), &log["chgcnt"]), (1000, &3.into()));
+    assert_eq!(groups[999]["NSIDS"][0]["nsid"], 1000);
+    let text = out(&on_subsystem(addr, "ana-log").output().unwrap());
+    assert!(
+        text.ends_with("state  : optimized\nnsids  : 1000\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn ana_log_that_changes_is_read_again() {
+    // Two commands an attempt: the page, and its header. The first page is invalid, too.
+    let (addr, _stop) = target(|fake| {
+        fake.manners.ana = Some(|read| match read {
+            0 => ana_page(1, 0..=1),
+            1 | 2 => ana_page(2, 1..=1),
+            _ => ana_page(3, 1..=2),
+        });
+    });
+    let log = json(&mut on_subsystem(addr, "ana-log"));
+    assert_eq!((&log["chgcnt"], &log["ngrps"]), (&3.into(), &2.into()));
+
+    let (addr, _stop) = target(|fake| {
+        fake.manners.ana = Some(|read| ana_page(read.try_into().unwrap(), 1..=1));
+    });
+    let output = on_subsystem(addr, "ana-log").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = err(&output).replace("\n        ", " ");
+    assert!(
+        error.contains("changed during each of 5 attempts"),
+        "{error}"
+    );
+    assert!(
+        error.contains("help: the states of the target are changing"),
+        "{error}"
+    );
+}
+
+#[test]
+fn invalid_ana_log_is_refused() {
+    type Page = fn(usize) -> Vec<u8>;
+    let pages: [(Page, &str); 5] = [
+        (|_| vec![0xff; 64], "65535 groups (ngrps), at most 1024"),
+        (|_| ana_page(1, 0..=0), "group 0"),
+        (|_| ana_page(1, 2001..=2001), "group 2001 is out of range"),
+        // The page ends within a group: the rest is zero.
+        (
+            |_| ana_page(1, 1..=2)[..60].to_vec(),
+            "namespace 0 of group 2",
+        ),
+        (
+            |_| [ana_page(1, 1..=2), ana_page(1, 1..=1)].concat()[..52].to_vec(),
+            "group 0",
+        ),
+    ];
+    for (page, said) in pages {
+        let (addr, _stop) = target(move |fake| fake.manners.ana = Some(page));
+        let output = on_subsystem(addr, "ana-log").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let error = err(&output).replace("\n        ", " ");
+        assert!(error.contains("invalid ANA log page: "), "{error}");
+        assert!(error.contains(said), "{said}: {error}");
+        assert!(error.contains("help: report it"), "{error}");
+    }
+    let (addr, _stop) = target(|_| {});
+    let output = on_subsystem(addr, "ana-log").output().unwrap();
+    let error = err(&output).replace("\n        ", " ");
+    assert!(error.contains("CMIC bit 3 is 0"), "{error}");
+    assert!(error.contains("help: all of its namespaces"), "{error}");
+}
+
+#[test]
+fn features_of_hostile_target_are_printed() {
+    let (addr, _stop) = target(|fake| {
+        fake.manners.features = Some((Status::SUCCESS, u32::MAX));
+    });
+    // Every feature below C0h, with data that the target never sends.
+    let all = json(&mut on_subsystem(addr, "get-feature"));
+    assert_eq!(all.as_object().unwrap().len(), 2 * 0xbf, "{all}");
+    assert_eq!(all["feature: 0x1f"][0]["name"], "unknown");
+    assert_eq!(all["feature: 0x06"][0]["Current"], "0xffffffff");
+    assert_eq!(all["Feature: 0x0e"][0]["timestamp"], 0, "data are zeroed");
+    assert_eq!(
+        all["Feature: 0x84"][0]["Namespace Write Protect"],
+        "Reserved"
+    );
+    let text = out(&on_subsystem(addr, "get-feature -H").output().unwrap());
+    // The lines of nvme-cli may be longer.
+    let mut others = text.lines().filter(|line| line.starts_with(' '));
+    assert_eq!(others.find(|line| line.chars().count() > 80), None);
+    let can = json(&mut on_subsystem(addr, "get-feature -f 6 --sel supported"));
+    let can = can["Feature: 0x06: select"].as_array().unwrap();
+    assert_eq!(can.len(), 3);
+}
+
+#[test]
+fn failures_of_features_name_feature_and_remedy() {
+    for (status, words, said) in [
+        (
+            Status::FEATURE_NOT_SAVEABLE,
+            "set-feature -f 6 -V 1 --save",
+            "leave --save out",
+        ),
+        (
+            Status::FEATURE_NOT_CHANGEABLE,
+            "set-feature -f 6 -V 1",
+            "is changeable",
+        ),
+        (
+            Status::FEATURE_NOT_NAMESPACE_SPECIFIC,
+            "set-feature -f 6 -V 1 --namespace-id 1",
+            "leave --namespace-id out",
+        ),
+        (
+            Status::INVALID_FIELD,
+            "get-feature -f 6",
+            "may not support this feature",
+        ),
+        (
+            Status::COMMAND_SEQUENCE_ERROR,
+            "set-feature -f 6 -V 1",
+            "after Connect",
+        ),
+        (
+            Status::INVALID_NAMESPACE,
+            "get-feature -f 6",
+            "nvmeof list-ns",
+        ),
+    ] {
+        let (addr, _stop) = target(move |fake| fake.manners.features = Some((status, 0)));
+        let output = on_subsystem(addr, words).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words}");
+        let error = err(&output).replace("\n        ", " ");
+        assert!(
+            error.contains("feature 0x06 (Volatile Write Cache): "),
+            "{error}"
+        );
+        assert!(error.contains(&status.to_string()), "{error}");
+        assert!(error.contains("help: ") && error.contains(said), "{error}");
+        let output = on_subsystem(addr, words).args(["-o", "json"]).output();
+        let json: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        assert_eq!(json["value"], status.to_field(), "{json}");
+    }
+    let status = Status::INVALID_NAMESPACE;
+    let (addr, _stop) = target(move |fake| fake.manners.features = Some((status, 0)));
+    let error = err(&on_subsystem(addr, "get-feature -f 0x84").output().unwrap());
+    assert!(error.contains("give --namespace-id N"), "{error}");
+    // A list of features has no unsupported ones, but other errors end it.
+    let status = Status::INVALID_FIELD;
+    let (addr, _stop) = target(move |fake| fake.manners.features = Some((status, 0)));
+    let error = err(&on_subsystem(addr, "get-feature").output().unwrap());
+    assert!(error.contains("reports no feature"), "{error}");
+    assert!(
+        error.contains("help: give one with --feature-id"),
+        "{error}"
+    );
+    let status = Status::INTERNAL_ERROR;
+    let (addr, _stop) = target(move |fake| fake.manners.features = Some((status, 0)));
+    let output = on_subsystem(addr, "get-feature").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    assert!(
+        err(&output).contains("feature 0x01 (Arbitration): "),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn unfit_values_and_data_of_features_are_refused() {
+    let no_target: Address = "127.0.0.1:1".parse().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    fs::write(&data, [0; 9]).unwrap();
+    let data = data.display();
+    for (words, status, said) in [
+        (
+            "-f 6".to_owned(),
+            2,
+            "there is no value help: give --value N",
+        ),
+        (
+            "-f 6 -V 0x100000000".to_owned(),
+            2,
+            "--value 0x100000000 is out of range (0-0xffffffff) help: dword 11",
+        ),
+        (
+            format!("-f 6 -d {data}"),
+            2,
+            "--data: the feature has no data help: leave --data out",
+        ),
+        (
+            "-f 0x16 -V 1".to_owned(),
+            2,
+            "the feature has 512 bytes of data, and there is no --data help: give --data FILE",
+        ),
+        (
+            format!("-f 0xe -d {data}"),
+            1,
+            "has more than 8 bytes, the data of the feature has 8 help: give data of that",
+        ),
+        (
+            format!("-f 0x16 -d {data}"),
+            1,
+            "has 9 bytes, the data of the feature has 512",
+        ),
+        (
+            "-f 0xe -V 281474976710656".to_owned(),
+            2,
+            "--value 281474976710656 is out of range (0-281474976710655) help: give milli",
+        ),
+        ("-f 0xe -d /nonexistent".to_owned(), 1, "/nonexistent: "),
+    ] {
+        let output = on_subsystem(no_target, &format!("set-feature {words}"));
+        let output = { output }.output().unwrap();
+        let error = err(&output);
+        let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains(said), "{words}: {error}");
+        assert!(error.starts_with("nvmeof: feature 0x"), "{error}");
+    }
+}
+
+#[test]
+fn ambiguous_short_options_are_refused_before_a_connection() {
+    let no_target: Address = "127.0.0.1:1".parse().unwrap();
+    for (words, said) in [
+        (
+            "read --namespace-id 1 -d - -c 0",
+            "-s 1 is the port (--trsvcid); with --nlb (-c)",
+        ),
+        (
+            "write --namespace-id 1 -d /dev/null -z 512",
+            "with --data-size (-z)",
+        ),
+        (
+            "compare --namespace-id 1 -d /dev/null -z 512",
+            "add --start-block",
+        ),
+        ("verify --namespace-id 1 -c 0", "with --nlb (-c)"),
+        (
+            "get-feature -f 6",
+            "replace -s by --sel, or add --sel current",
+        ),
+        (
+            "write-zeroes --namespace-id 1 --start-block 0",
+            "give --block-count N, or --nlb N",
+        ),
+    ] {
+        let output = on_subsystem(no_target, words).output().unwrap();
+        let error = err(&output);
+        let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said), "{words}: {error}");
+    }
+    for (words, said) in [
+        (
+            "set-feature -a ::1 -n x -f 6 -V 1 -s",
+            "to save a feature, write --save",
+        ),
+        (
+            "set-feature -f 6 -V 1 -s -a ::1 -n x",
+            "-s is the port (--trsvcid <PORT>)",
+        ),
+        ("set-feature -a ::1 -n x -V 1 -f", "--feature-id"),
+        (
+            "read -a ::1 -n x --namespace-id 1 -d f -s",
+            "a value is required for '--trsvcid",
+        ),
+    ] {
+        for json in ["", " -o=json"] {
+            let words = match words.ends_with(['s', 'f']) && !json.is_empty() {
+                true => words.replacen(' ', &format!("{json} "), 1),
+                false => format!("{words}{json}"),
+            };
+            let output = Command::new(env!("CARGO_BIN_EXE_nvmeof"))
+                .args(words.split_whitespace())
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(2), "{words}");
+            let text = if json.is_empty() {
+                &output.stderr
+            } else {
+                &output.stdout
+            };
+            let text = String::from_utf8_lossy(text).into_owned();
+            assert!(text.contains(said), "{words}: {text}");
+        }
+    }
+}
+
+#[test]
+fn block_counts_of_nvme_cli_transfer_the_same_blocks() {
+    let (addr, _stop) = target(|_| {});
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("data");
+    fs::write(&file, [5; 2 * BLOCK]).unwrap();
+    let write = |options: &str| {
+        let path = file.display();
+        let line = format!("write --namespace-id 1 --start-block 4 {options} -d {path}");
+        on_subsystem(addr, &line).output().unwrap()
+    };
+    out(&write("-c 1 -z 1024 -f"));
+    for (options, blocks) in [("-c 0", 1), ("-c 2", 3), ("-z 1KiB", 2), ("-z 512 -c 0", 1)] {
+        let line = format!("read --namespace-id 1 --start-block 4 {options} -d -");
+        let output = on_subsystem(addr, &line).output().unwrap();
+        assert_eq!(output.stdout.len(), blocks * BLOCK, "{options}");
+        let expected = [vec![5; 2 * BLOCK], vec![0; BLOCK]].concat();
+        assert!(output.stdout == expected[..blocks * BLOCK], "{options}");
+    }
+    for (options, said) in [
+        (
+            "-c 2",
+            "has 2 blocks, --nlb is 3 blocks help: leave --nlb out",
+        ),
+        ("-z 512", "has 2 blocks, --data-size is 1 blocks"),
+        (
+            "-z 1000",
+            "--data-size 1000 is not a whole number of blocks of 512 bytes",
+        ),
+        (
+            "-z 1024 -c 0",
+            "--data-size 1024 is 2 blocks of 512 bytes, --nlb is 1 blocks",
+        ),
+    ] {
+        let error = err(&write(options));
+        let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(error.contains(said), "{options}: {error}");
+    }
+    let zero = "write-zeroes --namespace-id 1 --start-block 4 -c 0";
+    out(&on_subsystem(addr, zero).output().unwrap());
+    let line = "read --namespace-id 1 --start-block 4 -c 1 -d -";
+    let output = on_subsystem(addr, line).output().unwrap();
+    assert!(output.stdout == [vec![0; BLOCK], vec![5; BLOCK]].concat());
 }

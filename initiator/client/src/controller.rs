@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use nvmeof_initiator_core::{Command, ControllerInfo, QueueShape, SetupError, admin};
 use nvmeof_memory::Buf;
-use nvmeof_wire::admin::{Cns, LogId, NSID_ALL};
+use nvmeof_wire::admin::{Cns, GetFeatures, LogId, NSID_ALL, SetFeatures};
 use nvmeof_wire::identify::{IdentifyController, NamespaceList};
 use zerocopy::FromBytes;
 
@@ -173,20 +173,77 @@ impl Controller {
         Ok(page)
     }
 
+    /// `len` bytes, 1 to 4096, of the Asymmetric Namespace Access log page from byte
+    /// `offset`, a multiple of 4. With `groups_only` its groups have no namespaces.
+    ///
+    /// # Errors
+    /// When the command fails, or `len` is out of range.
+    pub async fn ana_log_page(
+        &self,
+        groups_only: bool,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<u8>, Error> {
+        let piece = u32::try_from(len).unwrap_or(u32::MAX);
+        let mut page = self
+            .admin_read(admin::ana_log(groups_only, offset, piece))
+            .await?;
+        page.truncate(len);
+        Ok(page)
+    }
+
+    /// Get Features: dword 0 of the completion, and `len` bytes of data, 0 to 4096. The
+    /// data of a controller that sends fewer end with zeroes.
+    ///
+    /// # Errors
+    /// When the command fails, or `len` is out of range.
+    pub async fn get_feature(&self, get: GetFeatures, len: usize) -> Result<(u32, Vec<u8>), Error> {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let (result, data) = self.admin_call(admin::get_feature(get, len), &[]).await?;
+        Ok((dword_0(result), data))
+    }
+
+    /// Set Features with `data`, 0 to 4096 bytes: dword 0 of the completion.
+    ///
+    /// # Errors
+    /// When the command fails, or `data` is too long.
+    pub async fn set_feature(&self, set: SetFeatures, data: &[u8]) -> Result<u32, Error> {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let (result, _) = self.admin_call(admin::set_feature(set, len), data).await?;
+        Ok(dword_0(result))
+    }
+
     /// Sends an admin command with up to 4096 bytes of data, and returns the data.
     pub(crate) async fn admin_read(&self, command: Command) -> Result<Vec<u8>, Error> {
+        let (_, data) = self.admin_call(command, &[]).await?;
+        Ok(data)
+    }
+
+    /// Sends an admin command. Its buffer of up to 4096 bytes begins with `data`, the rest
+    /// is zero. Returns dwords 0 and 1 of the completion, and the content of the buffer.
+    pub(crate) async fn admin_call(
+        &self,
+        command: Command,
+        data: &[u8],
+    ) -> Result<(u64, Vec<u8>), Error> {
         let len = usize::try_from(command.len()).unwrap_or(usize::MAX);
         let admin = &self.inner.admin;
         let page = match len {
             0 => None,
             len => {
                 let page = admin.with(|admin| admin.page(len));
-                Some(page.ok_or(UsageError::NoBuffer { len })?)
+                let mut page = page.ok_or(UsageError::NoBuffer { len })?;
+                // The buffer had data of other commands, which a target may leave there.
+                page.fill(0);
+                for (to, from) in page.iter_mut().zip(data) {
+                    *to = *from;
+                }
+                Some(page)
             }
         };
         let (result, page) = admin.call(Call::new(command.into(), page, 0)).await;
-        result?;
-        Ok(page.map(|page| page.to_vec()).unwrap_or_default())
+        let result = result?;
+        Ok((result, page.map(|page| page.to_vec()).unwrap_or_default()))
     }
 
     /// Makes an I/O call on the next queue.
@@ -220,6 +277,37 @@ impl Controller {
         }
     }
 
+    /// Waits until the admin queue or an I/O queue is lost, and ends the others: a host that lost
+    /// one queue does not know what became of commands of the controller. Returns the reason.
+    pub(crate) async fn lost(&self) -> Error {
+        let queues = self.inner.io.iter().cloned();
+        let mut failures: tokio::task::JoinSet<Error> = queues
+            .map(|queue| async move { queue.failed().await })
+            .collect();
+        // An I/O queue first: the admin queue ends them with its reason.
+        let why = tokio::select! {
+            biased;
+            Some(Ok(why)) = failures.join_next() => why,
+            why = self.inner.admin.failed() => why,
+        };
+        self.abandon(&why);
+        why
+    }
+
+    /// Ends all queues because of `why`: their calls fail.
+    pub(crate) fn abandon(&self, why: &Error) {
+        // Before the admin queue, whose end closes them with another reason.
+        for queue in &self.inner.io {
+            queue.fail(why.clone());
+        }
+        self.inner.admin.fail(why.clone());
+    }
+
+    /// The next asynchronous event: dword 0 of its completion.
+    pub(crate) fn take_event(&self) -> Option<u32> {
+        self.inner.admin.with(AdminQueue::take_event)
+    }
+
     /// The error that ended the controller, if any.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
@@ -242,6 +330,12 @@ impl Controller {
             tracing::debug!(%error, "controller was lost before its shutdown");
         }
     }
+}
+
+/// The low half of dwords 0 and 1.
+fn dword_0(result: u64) -> u32 {
+    let [a, b, c, d, ..] = result.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 impl Inner {

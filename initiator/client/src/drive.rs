@@ -67,6 +67,8 @@ struct State<Q> {
     done: Vec<Done>,
     /// Tasks that wait for the queue to become ready or closed.
     watchers: Vec<Waker>,
+    /// Tasks that wait for the queue to fail.
+    failure_watchers: Vec<Waker>,
 }
 
 /// A call in progress, with the waker of its task.
@@ -95,6 +97,7 @@ impl<Q: Drive> Shared<Q> {
             backlog: VecDeque::new(),
             done: Vec::new(),
             watchers: Vec::new(),
+            failure_watchers: Vec::new(),
         };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
@@ -158,7 +161,11 @@ impl<Q: Drive> Shared<Q> {
             if let Some(error) = state.queue.error() {
                 return Poll::Ready(error.clone());
             }
-            state.watchers.push(context.waker().clone());
+            let waker = context.waker();
+            let watchers = &mut state.failure_watchers;
+            if !watchers.iter().any(|known| known.will_wake(waker)) {
+                watchers.push(waker.clone());
+            }
             Poll::Pending
         })
         .await
@@ -279,10 +286,12 @@ impl<Q: Drive> State<Q> {
             progress = true;
         }
         self.queue.submit_now(now);
-        if self.queue.is_ready() || self.queue.error().is_some() {
-            for watcher in self.watchers.drain(..) {
-                watcher.wake();
-            }
+        let has_failed = self.queue.error().is_some();
+        if has_failed || self.queue.is_ready() {
+            self.watchers.drain(..).for_each(Waker::wake);
+        }
+        if has_failed {
+            self.failure_watchers.drain(..).for_each(Waker::wake);
         }
         progress
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use nvmeof_initiator_core::{BadSlotCount, CommandError, Setting, SetupError, cm};
 use nvmeof_memory::PoolError;
 use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
+use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::RejectStatus;
 
 /// An error. Cheap to clone: one cause may end many calls. Displays as the cause and, if
 /// one is known, the remedy.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// A command completed with an error. The connection is not affected.
     Command(Box<CommandError>),
@@ -24,6 +26,35 @@ pub enum Error {
     Usage(Arc<UsageError>),
     /// A resource of this machine is missing.
     Machine(Arc<MachineError>),
+    /// No path to the subsystem can be used, and none may be waited for.
+    NoPath(Arc<NoPath>),
+    /// The path of a command that changes data was lost before its response, and no path may be
+    /// waited for: it is not known whether the command was executed. If the lost controller is
+    /// not fenced, it can still be executed, later than commands over other paths.
+    UnknownOutcome(Arc<Lost>),
+}
+
+/// No path to a subsystem can be used.
+#[derive(Clone, Debug)]
+pub struct NoPath {
+    /// The subsystem.
+    pub subnqn: Nqn,
+    /// Each path with its last error.
+    pub paths: Vec<(Address, Option<Error>)>,
+}
+
+impl fmt::Display for NoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no path to {} can be used", self.subnqn)?;
+        for (at, (addr, error)) in self.paths.iter().enumerate() {
+            f.write_str(if at == 0 { ": " } else { "; " })?;
+            match error {
+                Some(error) => f.write_str(&error.cause())?,
+                None => write!(f, "{addr} cannot access the namespace")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The side that is at fault.
@@ -246,6 +277,7 @@ impl Error {
             },
             Self::Usage(_) => Fault::Caller,
             Self::Machine(_) => Fault::Machine,
+            Self::NoPath(_) | Self::UnknownOutcome(_) => Fault::Network,
         }
     }
 
@@ -258,6 +290,10 @@ impl Error {
             Self::Lost(lost) => lost.cause(),
             Self::Usage(error) => error.to_string(),
             Self::Machine(error) => error.to_string(),
+            Self::NoPath(error) => error.to_string(),
+            Self::UnknownOutcome(lost) => {
+                format!("a command was executed or not: {}", lost.cause())
+            }
         }
     }
 
@@ -270,6 +306,13 @@ impl Error {
             Self::Lost(lost) => lost.remedy(),
             Self::Machine(error) => error.remedy().map(str::to_owned),
             Self::Usage(error) => error.remedy().map(str::to_owned),
+            Self::NoPath(error) => {
+                let mut each = error.paths.iter().filter_map(|(_, error)| error.as_ref());
+                each.find_map(Self::remedy)
+            }
+            Self::UnknownOutcome(_) => {
+                Some("read what the command would have changed, and repeat it if need be".into())
+            }
         }
     }
 
@@ -282,6 +325,7 @@ impl Error {
             Self::Lost(lost) => lost.settings(),
             Self::Usage(error) => error.settings(),
             Self::Machine(error) => error.settings(),
+            Self::NoPath(_) | Self::UnknownOutcome(_) => &[],
         }
     }
 

@@ -13,9 +13,10 @@
 #![doc = include_str!("../examples/write_and_verify.rs")]
 //! ```
 //!
-//! It does not reconnect. When a connection is lost, each of its calls fails with an error
-//! that names the cause and returns its buffer ([`Failed`] has the exception). The caller
-//! decides whether to connect again. It has no multipath and no block device either.
+//! [`Multipath`] keeps several paths to a subsystem connected, or one: its calls wait or take
+//! another path when one is lost. A [`Controller`] does not reconnect: when its connection is
+//! lost, each of its calls fails with an error that names the cause and returns its buffer
+//! ([`Failed`] has the exception). There is no block device.
 #![forbid(unsafe_code)]
 
 pub mod blocking;
@@ -28,6 +29,7 @@ mod geometry;
 mod host;
 mod identity;
 mod inside;
+pub mod multipath;
 mod namespace;
 mod options;
 pub mod polled;
@@ -35,11 +37,14 @@ mod transport;
 
 pub use connect::Discovery;
 pub use controller::Controller;
-pub use error::{Error, Fault, Lost, LostCause, MachineError, Setup, SetupFault, UsageError};
+pub use error::{
+    Error, Fault, Lost, LostCause, MachineError, NoPath, Setup, SetupFault, UsageError,
+};
 pub use failed::Failed;
 pub use geometry::Geometry;
 pub use host::{Host, HostConfig};
 pub use identity::{Identity, parse_hostid};
+pub use multipath::{Multipath, MultipathNamespace, MultipathOptions};
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};
 pub use options::ConnectOptions;
 pub use transport::{Route, RouteOptions, Transport, UnknownTransport};

@@ -64,6 +64,11 @@ impl Namespace {
         })
     }
 
+    /// Number and size of its blocks.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// Its identifier.
     #[must_use]
     pub fn nsid(&self) -> u32 {

@@ -1,10 +1,15 @@
 //! Admin and Fabrics commands of a host.
 
-use nvmeof_wire::admin::{Cns, GetLogPage, IDENTIFY_LEN, Identify, LogId, SetFeatures};
+use nvmeof_wire::admin::{
+    Cns, CrossControllerReset, GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, NSID_ALL,
+    SetFeatures,
+};
 use nvmeof_wire::fabrics::{
     CATTR_NO_SQ_FLOW, CONNECT_DATA_LEN, Connect, ConnectData, FcType, PropertyAccess,
 };
 use nvmeof_wire::features::FeatureId;
+use nvmeof_wire::log::ana::RETURN_GROUPS_ONLY;
+use nvmeof_wire::log::controllers::REMOVE_COMPLETED;
 use nvmeof_wire::opcode::{Direction, admin};
 use nvmeof_wire::registers::{Property, PropertyValue};
 use nvmeof_wire::{Nqn, Sqe};
@@ -104,11 +109,74 @@ pub fn log_page(lid: LogId, nsid: u32, offset: u64, len: u32) -> Command {
     Command::new(sqe, name, Direction::ToHost, len)
 }
 
+/// The Asymmetric Namespace Access log page: `len` bytes, a multiple of 4, from byte
+/// `offset`. With `groups_only` its groups have no namespaces. A pending event about the
+/// page is retained, because the page may need several commands.
+#[must_use]
+pub fn ana_log(groups_only: bool, offset: u64, len: u32) -> Command {
+    let mut get = GetLogPage::new(LogId::ANA, NSID_ALL, offset, len);
+    get.retain_event = true;
+    if groups_only {
+        get.lsp |= RETURN_GROUPS_ONLY;
+    }
+    let len = u32::try_from(get.len).unwrap_or(u32::MAX);
+    let name = admin::name(admin::GET_LOG_PAGE);
+    Command::new(get.to_sqe(), name, Direction::ToHost, len)
+}
+
+/// The first `len` bytes of the Asymmetric Namespace Access log page without namespaces. It
+/// enables the next event about the page.
+#[must_use]
+pub fn ana_groups(len: u32) -> Command {
+    log_page_with(LogId::ANA, RETURN_GROUPS_ONLY, len)
+}
+
+/// The first `len` bytes of the Cross-Controller Reset log page (NVMe Base 2.3), which removes
+/// completed entries. It enables the next event about the page.
+#[must_use]
+pub fn cross_resets(len: u32) -> Command {
+    log_page_with(LogId::CROSS_CONTROLLER_RESET, REMOVE_COMPLETED, len)
+}
+
+/// Cross-Controller Reset (NVMe Base 2.3): ends another controller of this host.
+#[must_use]
+pub fn cross_controller_reset(reset: CrossControllerReset) -> Command {
+    let name = admin::name(admin::CROSS_CONTROLLER_RESET);
+    no_payload(reset.to_sqe(), name)
+}
+
+fn log_page_with(lid: LogId, lsp: u8, len: u32) -> Command {
+    let mut get = GetLogPage::new(lid, NSID_ALL, 0, len);
+    get.lsp |= lsp;
+    let len = u32::try_from(get.len).unwrap_or(u32::MAX);
+    let name = admin::name(admin::GET_LOG_PAGE);
+    Command::new(get.to_sqe(), name, Direction::ToHost, len)
+}
+
+/// Get Features with `len` bytes of data, 0 for a feature that is only a value.
+#[must_use]
+pub fn get_feature(get: GetFeatures, len: u32) -> Command {
+    let name = admin::name(admin::GET_FEATURES);
+    match len {
+        0 => no_payload(get.to_sqe(), name),
+        len => Command::new(get.to_sqe(), name, Direction::ToHost, len),
+    }
+}
+
+/// Set Features with `len` bytes of data, 0 for a feature that is only a value.
+#[must_use]
+pub fn set_feature(set: SetFeatures, len: u32) -> Command {
+    let name = admin::name(admin::SET_FEATURES);
+    match len {
+        0 => no_payload(set.to_sqe(), name),
+        len => Command::new(set.to_sqe(), name, Direction::ToController, len),
+    }
+}
+
 /// Set Features of a feature without payload.
 #[must_use]
 pub fn set_features(fid: FeatureId, cdw11: u32) -> Command {
-    let sqe = SetFeatures::new(fid, cdw11).to_sqe();
-    no_payload(sqe, admin::name(admin::SET_FEATURES))
+    set_feature(SetFeatures::new(fid, cdw11), 0)
 }
 
 /// Keep Alive.
@@ -129,4 +197,48 @@ fn bare(opcode: nvmeof_wire::opcode::Opcode) -> Command {
 
 fn no_payload(sqe: Sqe, name: &'static str) -> Command {
     Command::new(sqe, name, Direction::None, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_wire::admin::Select;
+
+    use super::*;
+
+    #[test]
+    fn features_have_a_payload_in_one_direction_or_none() {
+        let get = GetFeatures {
+            fid: FeatureId::TIMESTAMP,
+            select: Select::Default,
+            cdw11: 5,
+            nsid: 1,
+        };
+        let command = get_feature(get, 8);
+        assert_eq!((command.direction(), command.len()), (Direction::ToHost, 8));
+        assert_eq!(GetFeatures::parse(&command.sqe()), get);
+        assert_eq!(get_feature(get, 0).direction(), Direction::None);
+
+        let set = SetFeatures {
+            save: true,
+            cdw12: 7,
+            nsid: 2,
+            ..SetFeatures::new(FeatureId::HOST_BEHAVIOR, 3)
+        };
+        let command = set_feature(set, 512);
+        let expected = (Direction::ToController, 512);
+        assert_eq!((command.direction(), command.len()), expected);
+        assert_eq!(SetFeatures::parse(&command.sqe()), set);
+        assert_eq!(set_feature(set, 0).direction(), Direction::None);
+    }
+
+    #[test]
+    fn ana_log_retains_the_event_and_omits_namespaces_on_request() {
+        for (groups_only, lsp) in [(false, 0), (true, 1)] {
+            let command = ana_log(groups_only, 4096, 18);
+            let get = GetLogPage::parse(&command.sqe());
+            assert_eq!((get.lid, get.lsp), (LogId::ANA, lsp));
+            assert_eq!((get.offset, get.len, command.len()), (4096, 20, 20));
+            assert!(get.retain_event && get.nsid == NSID_ALL);
+        }
+    }
 }

@@ -21,7 +21,10 @@ use std::time::Duration;
 
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::CrossControllerReset;
+use nvmeof_wire::identify::Ctratt;
 use nvmeof_wire::log::{CrossResetEntry, CrossResetState};
+
+use crate::setup::ControllerInfo;
 
 /// What a host knew of a controller when it lost it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,38 @@ pub struct LostController {
     pub quiesce_time: Duration,
     /// Whether the controller ended the connection, so that it knows that the host lost it.
     pub ended_by_controller: bool,
+}
+
+impl LostController {
+    /// What `info` says of a controller, which granted `keep_alive`. Set
+    /// [`ended_by_controller`](Self::ended_by_controller) when it is known to have ended the
+    /// connection.
+    #[must_use]
+    pub fn of(info: &ControllerInfo, keep_alive: Duration) -> Self {
+        let id = &info.identify;
+        let instance = (id.ciu != 0).then(|| CrossControllerReset {
+            icid: info.cntlid,
+            ciu: id.ciu,
+            cirn: id.cirn.get(),
+        });
+        Self {
+            instance,
+            keep_alive: granted(keep_alive, id.kas.get()),
+            traffic_based: id.ctratt().contains(Ctratt::TBKAS),
+            quiesce_time: Duration::from_millis(id.cqt.get().into()),
+            ended_by_controller: false,
+        }
+    }
+}
+
+/// The Keep Alive Timeout that a controller grants: it rounds up to its granularity, in units of
+/// 100 ms (NVMe Base 2.1, 5.1.25.1.8).
+fn granted(keep_alive: Duration, granularity: u16) -> Duration {
+    let unit = u128::from(granularity) * 100;
+    match keep_alive.as_millis().checked_next_multiple_of(unit.max(1)) {
+        Some(rounded) => Duration::from_millis(u64::try_from(rounded).unwrap_or(u64::MAX)),
+        None => Duration::MAX,
+    }
 }
 
 /// How a controller was fenced.
@@ -77,6 +112,8 @@ pub struct Fence {
     /// When the controller is quiet at the latest; `None`: nothing says so.
     deadline: Option<Duration>,
     by_time: FenceMethod,
+    /// Resets that failed after the deadline.
+    late_failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +141,9 @@ enum State {
 /// notice.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Resets that may fail after the deadline before the time alone counts.
+const LATE_FAILURES: u32 = 3;
+
 /// Multiple of the Keep Alive Timeout after which a controller that reports no Command Quiesce
 /// Time is taken for quiet. An assumption: such targets promise nothing.
 const ASSUMED_KEEP_ALIVES: u32 = 3;
@@ -126,15 +166,16 @@ impl Fence {
             let wait = assumed.or(Some(keep_alives).filter(|wait| !wait.is_zero()));
             (wait, FenceMethod::AssumedQuiesceTime)
         } else {
-            let wait = detection.map(|detection| detection + lost.quiesce_time);
+            let wait = detection.map(|detection| detection.saturating_add(lost.quiesce_time));
             (wait, FenceMethod::QuiesceTime)
         };
         Self {
             instance: lost.instance,
             state: State::Waiting { from: now },
             has_sibling: true,
-            deadline: wait.map(|wait| now + wait),
+            deadline: wait.map(|wait| now.saturating_add(wait)),
             by_time,
+            late_failures: 0,
         }
     }
 
@@ -142,6 +183,11 @@ impl Fence {
     /// subsystem takes commands.
     pub fn poll(&mut self, now: Duration, has_sibling: bool) -> FenceStep {
         self.has_sibling = has_sibling;
+        // Siblings that refuse each reset, or are lost by each, do not delay it for ever.
+        let waits = matches!(self.state, State::Waiting { .. } | State::LogFull);
+        if waits && self.late_failures >= LATE_FAILURES {
+            self.state = State::Fenced(self.by_time);
+        }
         match self.state {
             State::Fenced(method) => return FenceStep::Fenced(method),
             State::Waiting { from } => {
@@ -202,8 +248,10 @@ impl Fence {
                 read_at: now + RETRY,
             }
         } else if status.is(Status::CROSS_RESET_LOG_FULL) {
+            self.failed(now);
             State::LogFull
         } else {
+            self.failed(now);
             if status.dnr() {
                 // The target has no such command, or does not know the incarnation.
                 self.instance = None;
@@ -248,13 +296,23 @@ impl Fence {
                 read_at: now + RETRY,
             },
             _ if in_progress => State::Waiting { from: now + RETRY },
-            _ => State::Waiting { from: now },
+            _ => State::Waiting { from: now + RETRY },
         };
+    }
+
+    /// A reset failed at `now`.
+    fn failed(&mut self, now: Duration) {
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.late_failures = self.late_failures.saturating_add(1);
+        }
     }
 
     /// The sibling was lost, with what was asked of it.
     pub fn sibling_lost(&mut self, now: Duration) {
         if !matches!(self.state, State::Fenced(_)) {
+            if !matches!(self.state, State::Waiting { .. }) {
+                self.failed(now);
+            }
             self.state = State::Waiting { from: now };
         }
     }
@@ -375,7 +433,46 @@ mod tests {
         assert_eq!(fence.poll(S(100), true), FenceStep::ReadLog);
         fence.sent();
         fence.log_read(S(100), &[entry(CrossResetState::SUCCESS)]);
-        assert_eq!(fence.poll(S(100), true), FenceStep::Reset(NAMED));
+        assert_eq!(fence.next_deadline(), Some(S(101)));
+        assert_eq!(fence.poll(S(101), true), FenceStep::Reset(NAMED));
+    }
+
+    #[test]
+    fn siblings_that_refuse_or_end_do_not_delay_the_fence_for_ever() {
+        let full = |fence: &mut Fence, now| {
+            fence.reset_completed(now, Status::CROSS_RESET_LOG_FULL, 0);
+            if fence.poll(now, true) == FenceStep::ReadLog {
+                fence.sent();
+                fence.log_read(now, &[]);
+            }
+        };
+        let lose = |fence: &mut Fence, now| fence.sibling_lost(now);
+        for answer in [&full as &dyn Fn(&mut Fence, Duration), &lose] {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            let mut now = S(100);
+            let method = loop {
+                match fence.poll(now, true) {
+                    FenceStep::Reset(_) => {
+                        fence.sent();
+                        now += S(1);
+                        answer(&mut fence, now);
+                    }
+                    FenceStep::Wait => now = fence.next_deadline().unwrap().max(now),
+                    FenceStep::ReadLog => panic!("the log was read"),
+                    FenceStep::Fenced(method) => break method,
+                }
+            };
+            assert_eq!(method, FenceMethod::QuiesceTime);
+            assert!(now >= S(125) && now < S(140), "{now:?}");
+        }
+    }
+
+    #[test]
+    fn keep_alive_timeout_is_rounded_up_to_its_granularity() {
+        for (kato_ms, kas, granted_ms) in [(5000, 0, 5000), (5000, 1, 5000), (5000, 100, 10_000)] {
+            let granted = granted(Duration::from_millis(kato_ms), kas);
+            assert_eq!(granted, Duration::from_millis(granted_ms));
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! * [`KeepAlive`], [`DiscoveryReader`] and [`Shutdown`] are state machines for keep
 //!   alive, the discovery log page and the shutdown of a controller.
 //!
+//! * [`Fence`] says when the commands of a lost controller can be sent again, and the types of
+//!   [`multipath`] choose paths, reconnect them and decide on retries.
+//!
 //! Callers pass events in and carry out the steps that these types return. This crate
 //! opens no connection and reads no clock (`now` is an argument, a time since an
 //! arbitrary start). Of RDMA it has only the formats that NVMe defines.
@@ -20,6 +23,7 @@ pub mod discovery;
 mod error;
 pub mod fence;
 mod keep_alive;
+pub mod multipath;
 mod queue;
 mod setting;
 pub mod setup;

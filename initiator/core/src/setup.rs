@@ -287,7 +287,7 @@ impl Setup {
 
     /// Asynchronous events to enable, as far as the controller supports them.
     fn events(&self) -> Oaes {
-        let wanted = Oaes::NSAN | Oaes::DLPCN;
+        let wanted = Oaes::NSAN | Oaes::ANACN | Oaes::CCRCN | Oaes::DLPCN;
         let has = |identify: &IdentifyController| identify.oaes();
         self.identify
             .as_deref()

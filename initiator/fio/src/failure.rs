@@ -67,7 +67,7 @@ fn option(setting: Setting) -> Option<&'static str> {
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Command(error) => statuses::errno(error.status),
-        Error::Lost(lost) => of_lost(lost),
+        Error::Lost(lost) | Error::UnknownOutcome(lost) => of_lost(lost),
         Error::Setup(setup) => match &setup.why {
             SetupFault::Rejected(_) => Errno::ECONNREFUSED,
             SetupFault::Nvme(error) => of_setup(error),
@@ -77,6 +77,8 @@ pub(crate) fn errno(error: &Error) -> Errno {
             MachineError::NoLocalTarget(_) => Errno::ECONNREFUSED,
             _ => Errno::ENOMEM,
         },
+        Error::NoPath(_) => Errno::EHOSTUNREACH,
+        _ => Errno::EIO,
     }
 }
 

@@ -26,6 +26,11 @@ pub trait BackingStores {
         true
     }
 
+    /// What messages call that backing store.
+    fn name(&self, store: u32) -> String {
+        format!("backing store {store}")
+    }
+
     /// Alignment of the address of each buffer for that backing store, in bytes: a power of
     /// two.
     fn buffer_alignment(&self, _store: u32) -> u32 {

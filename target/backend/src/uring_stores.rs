@@ -344,6 +344,11 @@ impl BackingStores for UringStores {
         Ok(Self::may_sleep(self)?)
     }
 
+    fn name(&self, store: u32) -> String {
+        let claim = self.get(store).map(|open| open.claim.name());
+        claim.map_or_else(|| format!("backing store {store}"), str::to_owned)
+    }
+
     fn outstanding(&self) -> Vec<(String, usize)> {
         let all = self.all().map(|open| {
             let count = open.backend.in_flight();

@@ -11,18 +11,13 @@ use nix::sys::signalfd::SignalFd;
 use nvmeof_rdma::explain;
 use nvmeof_target_engine::ShutdownDeadline;
 use nvmeof_target_manage::retry::{Listeners, Retry};
-use nvmeof_target_manage::{BackingStoreMonitor, ServeError, Server};
+use nvmeof_target_manage::{ANNOUNCE, ANNOUNCE_POLL, BackingStoreMonitor, ServeError, Server};
 
 use crate::service::{self, Watchdog};
 use nvmeof_target_control::Keeper;
 
 /// Signals within this time count as one.
 const TOGETHER: Duration = Duration::from_millis(500);
-
-/// How long a stop waits for hosts to read the ANA log page, and how often it looks. Commands
-/// are executed meanwhile.
-const ANNOUNCE: Duration = Duration::from_secs(1);
-const ANNOUNCE_POLL: Duration = Duration::from_millis(10);
 
 /// Serves until SIGTERM or SIGINT, then completes commands in flight. A second
 /// signal ends the process immediately, unless it arrives together with the

@@ -26,8 +26,8 @@ pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
-    ApplyError, Drained, FORGET, Faulted, Fixed, ForgetError, Manager, Plan, Report,
-    ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
+    ANNOUNCE, ANNOUNCE_POLL, ApplyError, Drained, FORGET, Faulted, Fixed, ForgetError, Manager,
+    Plan, Report, ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
 };
 pub use server::{MetricsSources, ServeError, Server};
 pub use waits::WaitReason;

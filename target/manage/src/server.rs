@@ -348,17 +348,13 @@ impl Server {
     /// to wait for them: see [`is_stop_known`](Self::is_stop_known).
     #[must_use]
     pub fn announce_stop(&self) -> bool {
-        let notified = self.sources.target.announce_stop();
-        if notified {
-            Mailbox::send_all(&self.mailboxes, Mail::POLL);
-        }
-        notified
+        self.manager.announce_stop()
     }
 
     /// Whether every host that was notified has learned of the stop.
     #[must_use]
     pub fn is_stop_known(&self) -> bool {
-        self.sources.target.is_stop_known()
+        self.manager.is_stop_known()
     }
 
     /// Completes commands in flight, then stops; [`join`](Self::join) returns when that is done.

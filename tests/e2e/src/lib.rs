@@ -28,6 +28,7 @@ mod setup;
 mod target;
 mod timeout;
 mod work;
+pub mod xml;
 
 pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};

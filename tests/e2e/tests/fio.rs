@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
+use nvmeof_e2e::xml::{self, Element};
 use nvmeof_e2e::{Ended, Jobs, Run, Setup, TIMEOUT, Target, engine, eventually, fds};
 use serde_json::Value;
 
@@ -388,11 +389,162 @@ fn the_jobs_run_through_shared_memory() {
 }
 
 fn run_jobs(folder: &Path, setup: &Setup, target: &Target, names: &[&str], way: &str) -> Ended {
+    prepare_jobs(folder, setup, target, names, way).ok()
+}
+
+fn prepare_jobs(folder: &Path, setup: &Setup, target: &Target, names: &[&str], way: &str) -> Run {
     let mut run = Command::new(folder.join("run"));
     run.env("RUNTIME", "1").env("NVMEOF_FIO_ENGINE", engine());
     let run = Run::new(run).args("--engine nvmeof --queues 2 --short -o json");
     let run = run.args(way).arg("--address").arg(target.place());
     let run = run.args("--subsystem").arg(nvmeof_e2e::NQN);
     let run = run.arg("--keep").arg(setup.path("reports"));
-    run.arg("--jobs").arg(names.join(",")).ok()
+    run.arg("--jobs").arg(names.join(","))
+}
+
+/// The lines of a plot: their class, and their points.
+fn polylines(elements: &[Element]) -> Vec<(&str, Vec<[f64; 2]>)> {
+    let lines = elements.iter().filter(|it| it.name == "polyline");
+    let point = |point: &str| {
+        let (x, y) = point.split_once(',').unwrap();
+        [x, y].map(|number| number.parse().unwrap())
+    };
+    let points = |line: &Element| line.attributes["points"].split(' ').map(point).collect();
+    lines
+        .map(|line| (line.attributes["class"].as_str(), points(line)))
+        .collect()
+}
+
+fn texts(elements: &[Element]) -> Vec<&str> {
+    let texts = elements.iter().filter(|it| it.name == "text");
+    texts.map(|it| it.text.as_str()).collect()
+}
+
+/// The null device does not keep the data of `verify-pattern`, which therefore fails.
+#[test]
+fn plot_has_a_line_for_each_job_and_operation() {
+    let setup = Setup::new().namespace("null:64M", "");
+    let mut target = setup.start();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fio-configs");
+    let names = ["randread-4k-qd1", "verify-pattern", "randrw-4k-qd1"];
+    let path = setup.path("plot.svg");
+    let way = format!("--plot {}", path.display());
+    let ended = prepare_jobs(&folder, &setup, &target, &names, &way).end();
+    assert_eq!(ended.status, Some(1), "{ended}");
+    let results: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(results["jobs"][1]["status"], "failed", "{ended}");
+
+    let svg = fs::read_to_string(&path).unwrap();
+    let elements = xml::elements(&svg);
+    let classes: Vec<_> = polylines(&elements).into_iter().map(|it| it.0).collect();
+    let latencies = ["line read", "line read", "line write"];
+    let rates = ["line thin read", "line thin read", "line thin write"];
+    assert_eq!(classes, [latencies, rates].concat(), "{svg}");
+    for (class, points) in polylines(&elements) {
+        assert!(!points.is_empty() && (class.contains("thin") || points.len() == 5));
+    }
+    let texts = texts(&elements);
+    for text in [
+        "latency (logarithmic)",
+        "p99.99",
+        "IOPS",
+        "time since the start of the job (s)",
+        "randread-4k-qd1 read",
+        "randrw-4k-qd1 read",
+        "randrw-4k-qd1 write",
+    ] {
+        assert!(texts.contains(&text), "{text}: {svg}");
+    }
+    let failed = texts
+        .iter()
+        .any(|it| it.starts_with("not drawn: verify-pattern failed: "));
+    assert!(failed, "{svg}");
+    let outside = svg.replace("http://www.w3.org/2000/svg", "");
+    for word in ["http", "href", "url(", "@import", "<script"] {
+        assert!(!outside.contains(word), "{word}: {svg}");
+    }
+    target.assert_healthy();
+    target.stop();
+}
+
+/// Runs a program of the project for jq, with the words of a line.
+fn jq(program: &str, line: &str, input: &str) -> String {
+    let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fio-configs/setup");
+    let run = Run::new(Command::new("jq")).args(line);
+    let run = run.arg("-f").arg(setup.join(program));
+    run.stdin(input.as_bytes()).ok().text()
+}
+
+#[test]
+fn plot_axes_match_their_values() {
+    // Without a completion from 300 to 801 ms.
+    let times = [100, 200, 300, 901, 1000, 1100];
+    let log = times.map(|ms| format!("{}, 2000, 1, 4096, 0\n", 1_700_000_000_000_u64 + ms));
+    let line = "-cnR --arg job randwrite-4k-qd1 --argjson interval 100";
+    let series = jq("iops.jq", line, &log.concat());
+    let drawn: Value = serde_json::from_str(&series).unwrap();
+    let points = drawn["series"][0]["points"].as_array().unwrap();
+    let rates: Vec<_> = points
+        .iter()
+        .map(|it| it[1].as_f64().unwrap().round())
+        .collect();
+    let expected = [2e3, 2e3, 2e3, 0.0, 0.0, 0.0, 0.0, 0.0, 1980.0, 2e3, 2e3];
+    assert_eq!(rates, expected, "{series}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("series");
+    fs::write(&path, series).unwrap();
+    let results = serde_json::json!({
+        "device": "/dev/<a> & \"b\"\u{1}", "bytes": MIB, "engine": "io_uring", "runtime_s": 1,
+        "fio": "fio-3.33", "kernel": "6.1", "jobs": [{
+            "job": "randwrite-4k-qd1", "status": "ok", "message": null, "results": [{
+                "operation": "write", "p50_us": 10.0, "p90_us": 10.0, "p99_us": 100.0,
+                "p999_us": null, "p9999_us": 1000.0,
+            }],
+        }],
+    });
+    let line = format!(
+        "-r --argjson interval 100 --slurpfile series {}",
+        path.display()
+    );
+    let elements = xml::elements(&jq("plot.jq", &line, &results.to_string()));
+    // The charts are 250 high and begin 116 below the top: 10 µs to 1 ms, 0 to 2k.
+    let lines = polylines(&elements);
+    let [(_, latencies), (_, rates)] = &lines[..] else {
+        panic!("{lines:?}")
+    };
+    let heights = |points: &[[f64; 2]]| points.iter().map(|it| it[1]).collect::<Vec<_>>();
+    assert_eq!(heights(latencies), [366.0, 366.0, 241.0, 116.0]);
+    assert_eq!(heights(rates)[2..4], [116.0, 366.0]);
+    let texts = texts(&elements);
+    for text in ["/dev/<a> & \"b\" ", "10 µs", "1 ms", "2k", "1"] {
+        assert!(texts.contains(&text), "{text}: {texts:?}");
+    }
+    // Nothing to draw, and still a picture.
+    let mut results = results;
+    results["jobs"] = serde_json::json!([]);
+    let elements = xml::elements(&jq("plot.jq", &line, &results.to_string()));
+    assert_eq!(polylines(&elements).len(), 0);
+}
+
+#[test]
+fn plot_that_cannot_be_written_is_refused_before_the_first_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(path("folder.svg")).unwrap();
+    fs::write(path("disk.svg"), vec![0; 16 * MIB]).unwrap();
+    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fio-configs/run");
+    for (plot, words) in [
+        (path("plot.png"), "must be a file name ending in .svg"),
+        (path("no/plot.svg"), "does not exist: create it"),
+        (path("folder.svg"), "is not a regular file"),
+        (path("disk.svg"), "is the file that the jobs use"),
+        ("/proc/plot.svg".to_owned(), "cannot write it: "),
+    ] {
+        let run = Run::new(Command::new(&run)).arg(path("disk.svg"));
+        let run = run.args("--short --jobs randread-4k-qd1 --keep");
+        let run = run.arg(path("reports")).arg("--plot").arg(&plot);
+        run.fails(2, &["run: --plot", &plot, words]);
+        assert_eq!(fs::read_dir(path("reports")).unwrap().count(), 0, "{plot}");
+    }
 }

@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -452,5 +453,58 @@ fn check_of_a_served_file_names_the_target_that_serves_it() {
     let plan = command.strip_prefix("nvmeof-target ctl ").unwrap();
     let planned = ctl(&setup, plan).ok().text();
     assert!(planned.contains("nothing"), "{planned}");
+    target.stop();
+}
+
+/// A host that is allowed at run time reconnects all the time. While the target restarts, is
+/// killed, drained or reloaded, its failures are such that a host tries again: no connection,
+/// but never a refusal of the host or of the subsystem.
+#[test]
+fn restarts_never_refuse_an_allowed_host() {
+    const HOST: &str = "nqn.2026-11.org.example:allowed";
+    let port = free_port();
+    let setup = managed().access("allowed_hosts = []").port(port).file(MIB);
+    let list = |host: &str| {
+        let line = format!("list-ns -t rdma -a 127.0.0.1 -s {port} -q {host} -n {NQN}");
+        let ended = Run::nvmeof(&line).end();
+        let words: Vec<_> = ended.stderr.split_whitespace().collect();
+        (ended.status, words.join(" "))
+    };
+    let mut target = setup.start();
+    ctl(&setup, &format!("host allow {HOST}")).ok();
+    assert_eq!(list(HOST), (Some(0), String::new()));
+    let (_, refused) = list("nqn.2026-11.org.example:other");
+    assert!(refused.contains("is not allowed"), "{refused}");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            let (mut connected, mut failed) = (0, 0);
+            while !ends.load(Ordering::Relaxed) {
+                let (status, error) = list(HOST);
+                match status {
+                    Some(0) => connected += 1,
+                    _ => failed += 1,
+                }
+                for refusal in ["is not allowed", "there is no", "Invalid"] {
+                    assert!(!error.contains(refusal), "{error}");
+                }
+            }
+            (connected, failed)
+        });
+        for nsid in 10..13 {
+            target.kill();
+            target = setup.start();
+            ctl(&setup, "drain").ok();
+            ctl(&setup, "resume").ok();
+            target.signal(Signal::SIGHUP);
+            ctl(&setup, &format!("namespace add ram:1M --nsid {nsid}")).ok();
+            target.signal(Signal::SIGTERM);
+            target.wait();
+            target = setup.start();
+        }
+        ends.store(true, Ordering::Relaxed);
+        let (connected, failed) = host.join().unwrap();
+        assert!(connected > 0 && failed > 0, "{connected} {failed}");
+    });
     target.stop();
 }

@@ -44,7 +44,12 @@ for folder in /sys/kernel/config/nullb/*/; do
     [ ! -d "$folder" ] || rmdir "$folder"
 done
 [ ! -d /sys/module/null_blk ] || modprobe -r null_blk
-# A scenario may have removed a device.
+# A scenario may have removed a device or an address, added one, or dropped packets.
+tc qdisc del dev lo clsact 2>/dev/null
+ip address flush dev dm0
+ip address flush dev dm1
+ip address add 10.10.0.1/24 dev dm0
+ip address add 10.10.1.1/24 dev dm1
 for device in rxe0:rxe:dm0 siw0:siw:dm1; do
     IFS=: read -r name kind interface <<<"$device"
     rdma link show "$name/1" >/dev/null 2>&1 ||

@@ -5,6 +5,7 @@
 #   # about: what it proves, in one line                (required)
 #   # providers: iwarp verbs-rxe verbs-siw              (required, one or more)
 #   # timeout: 120                                      (seconds, default 120)
+#   # long-timeout: 1200                                (with --long, default the same)
 #   # memory: 2048                                      (MiB, default 1024)
 #   # transport: yes                                    (--rotate runs all providers)
 #   # packages: yes                                     (needs /lab/packages)
@@ -38,8 +39,9 @@
 #   CONFIG     configuration of the target, $WORK/target.toml
 #   TARGET     process id of the target
 #   CTRL       controller of the last connect, such as nvme0
+#   LONG       "long" if the run has time to repeat faults often, else empty
 
-: "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}"
+: "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}" "${LONG:=}"
 case $PROVIDER in
 iwarp) ENGINE=iwarp RDMA=siw0 ADDRESS=10.10.1.1 ;;
 verbs-rxe) ENGINE=verbs RDMA=rxe0 ADDRESS=10.10.0.1 ;;
@@ -268,6 +270,8 @@ nvmet_start() {
         nsid=$((nsid + 1))
         mkdir "$subsystem/namespaces/$nsid"
         echo -n "$device" >"$subsystem/namespaces/$nsid/device_path"
+        # As a saved configuration has it: otherwise each start makes a new one.
+        printf '1ab00001-0000-4000-8000-%012d' "$nsid" >"$subsystem/namespaces/$nsid/device_uuid"
         echo 1 >"$subsystem/namespaces/$nsid/enable"
     done
     mkdir $nvmet/ports/1
@@ -310,6 +314,14 @@ leaks_none() {
 # dmesg_expect REGULAR-EXPRESSION : this scenario causes such lines.
 dmesg_expect() {
     EXPECTED_DMESG="$EXPECTED_DMESG|$1"
+}
+
+# losses_expected : what a host reports when a path or the target is lost. I/O errors are still
+# failures.
+losses_expected() {
+    dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
+    dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
+    dmesg_expect 'ctrl_loss_tmo < 0 will reconnect forever'
 }
 
 # since_begin : the part of the kernel log on standard input since the scenario began. It

@@ -47,3 +47,17 @@ systemd_stop() {
 gone() {
     ! kill -0 "$UNSHARE"
 }
+
+# repacked PACKAGE VERSION : prints the path of the package as that version, whose
+# configuration file says something else.
+repacked() {
+    local package=$1 version=$2 tree="/var/tmp/repacked" made="/var/tmp/nvmeof-target_$2.deb"
+    rm -rf $tree
+    dpkg-deb -R "$package" $tree
+    sed -i "s/^Version: .*/Version: $version/" $tree/DEBIAN/control
+    printf '\n# As of %s.\n' "$version" >>$tree$CONF
+    # Compression takes a minute on an emulated CPU.
+    dpkg-deb -Znone --root-owner-group -b $tree "$made" >&2
+    rm -r $tree
+    echo "$made"
+}

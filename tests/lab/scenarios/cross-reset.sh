@@ -4,9 +4,7 @@
 # timeout: 180
 source /lab/guest/lib.sh
 
-# What the host reports of the controller that is reset.
-dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
-dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
+losses_expected
 
 # bytes FROM COUNT FILE : little endian, in hexadecimal.
 bytes() {

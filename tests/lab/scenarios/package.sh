@@ -5,24 +5,9 @@
 # packages: yes
 source /lab/guest/lib.sh
 source /lab/guest/service.sh
-# The upgrade restarts the target under the host.
-dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
-dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
+losses_expected
 
 BEFORE=$(find /etc /usr /var/lib/nvmeof -xdev 2>/dev/null | grep -i nvmeof || true)
-
-# repacked PACKAGE VERSION : prints the path of the package as that version, whose
-# configuration file says something else.
-repacked() {
-    local package=$1 version=$2 tree="/var/tmp/repacked" made="/var/tmp/nvmeof-target_$2.deb"
-    rm -rf $tree
-    dpkg-deb -R "$package" $tree
-    sed -i "s/^Version: .*/Version: $version/" $tree/DEBIAN/control
-    printf '\n# As of %s.\n' "$version" >>$tree$CONF
-    dpkg-deb --root-owner-group -b $tree "$made" >&2
-    rm -r $tree
-    echo "$made"
-}
 
 systemd_start
 

@@ -4,9 +4,7 @@
 # timeout: 300
 source /lab/guest/lib.sh
 
-# Messages of the host while the target is down.
-dmesg_expect 'nvme nvme[0-9]+: .*(failed|rejected|error|I/O|[Rr]econnect|timeout|dying|resetting)'
-dmesg_expect 'no usable path|nvme_rdma|callbacks suppressed|(siw|rxe)[0-9]*: '
+losses_expected
 
 # Writes with verification; ends after each block was read back.
 write_and_verify() {

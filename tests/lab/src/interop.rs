@@ -2,8 +2,8 @@
 //!
 //! The text depends only on the results, not on the time or duration of the run.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::results::{Finding, Results};
@@ -36,6 +36,45 @@ pub(crate) fn text(results: &Results) -> String {
             row.providers.join(", "),
             row.commands.join(", ")
         );
+    }
+    text.push_str(&stalls(&results.cases));
+    text
+}
+
+const STALLS: &str = "
+## Stalls
+
+The longest time that one read or write of fio took while paths and targets failed, in
+milliseconds, on an emulated machine. All blocks were correct afterwards, and no command failed.
+The host used `--reconnect-delay=1 --ctrl-loss-tmo=-1`. Upgrades and kills were repeated twice;
+`--long` repeats them 20 times, and cuts paths for 60 s, also of two transports.
+
+";
+
+/// Figures `longest stall, FAULT` by fault and provider.
+fn stalls(cases: &[Finding]) -> String {
+    let mut faults: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
+    let mut providers = BTreeSet::new();
+    for case in cases.iter().filter(|case| case.passed) {
+        for (key, time) in &case.figures {
+            if let Some(fault) = key.strip_prefix("longest stall, ") {
+                let time = time.trim_end_matches(" ms");
+                faults.entry(fault).or_default().insert(case.provider, time);
+                providers.insert(case.provider);
+            }
+        }
+    }
+    if faults.is_empty() {
+        return String::new();
+    }
+    let columns: Vec<_> = providers.iter().copied().collect();
+    let mut text = STALLS.to_owned();
+    let _ = writeln!(text, "| fault | {} |", columns.join(" | "));
+    let _ = writeln!(text, "| --- |{}", " ---: |".repeat(columns.len()));
+    for (fault, times) in faults {
+        let times = columns.iter().map(|provider| times.get(provider).copied());
+        let times: Vec<_> = times.map(|time| time.unwrap_or("not run")).collect();
+        let _ = writeln!(text, "| {} | {} |", cell(fault), times.join(" | "));
     }
     text
 }
@@ -121,5 +160,26 @@ mod tests {
         let row = "| one | a \\| b | iwarp, verbs-rxe | `fio`, `mount`, `nvme list` |\n";
         assert!(text.ends_with(row), "{text}");
         assert!(text.contains("Verified with kernel 6.12."), "{text}");
+        assert!(!text.contains("## Stalls"), "{text}");
+    }
+
+    #[test]
+    fn stalls_have_a_row_for_each_fault() {
+        let figure = |provider, fault: &str, time: &str| Finding {
+            figures: BTreeMap::from([(format!("longest stall, {fault}"), time.to_owned())]),
+            ..finding("one", provider, true, &[])
+        };
+        let results = Results {
+            versions: BTreeMap::new(),
+            cases: vec![
+                figure("iwarp", "kill -9", "900 ms"),
+                figure("iwarp", "restart", "20 ms"),
+                figure("verbs-rxe", "restart", "30 ms"),
+            ],
+        };
+        let text = text(&results);
+        let rows = "| fault | iwarp | verbs-rxe |\n| --- | ---: | ---: |\n\
+            | kill -9 | 900 | not run |\n| restart | 20 | 30 |\n";
+        assert!(text.ends_with(rows), "{text}");
     }
 }

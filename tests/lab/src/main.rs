@@ -40,6 +40,7 @@ use disk::Contents;
 use guest::Blueprint;
 use image::Image;
 use results::{Finding, Results};
+use run::How;
 use scenario::{Case, Choice, Machine, Scenario};
 
 /// Run scenarios with a stock Linux kernel and software RDMA devices.
@@ -61,6 +62,9 @@ struct Arguments {
     /// transport scenarios over all providers
     #[arg(long, conflicts_with_all = ["scenarios", "figures", "write_interop"])]
     rotate: bool,
+    /// Repeat faults more often and for longer in the scenarios that inject them
+    #[arg(long)]
+    long: bool,
     /// List the scenarios and what they prove
     #[arg(long)]
     list: bool,
@@ -151,7 +155,11 @@ fn main() -> ExitCode {
 /// Returns the exit status.
 fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     let lab = lab();
-    let scenarios = scenario::load(&lab.join("scenarios"))?;
+    let mut scenarios = scenario::load(&lab.join("scenarios"))?;
+    if arguments.long {
+        let long = scenarios.into_iter().map(Scenario::for_long_run);
+        scenarios = long.collect();
+    }
     if arguments.list {
         list(&scenarios);
         return Ok(0);
@@ -304,7 +312,12 @@ fn run_all(
     let lanes = jobs.min(cases.len());
     say(&Finding::head());
     let report = |finding: &Finding| say(&finding.row());
-    let (cases, kernel) = run::run(blueprint, cases, lanes, arguments.keep, &report)?;
+    let how = How {
+        lanes,
+        long: arguments.long,
+        keep: arguments.keep,
+    };
+    let (cases, kernel) = run::run(blueprint, cases, how, &report)?;
     // Logs are kept; the image can be rebuilt.
     drop(fs::remove_file(&blueprint.disk));
     let results = Results {

@@ -17,6 +17,17 @@ use crate::scenario::{Case, Machine};
 /// Time limit for a guest to clean up after a scenario and report.
 const CLEANING: Duration = Duration::from_secs(100);
 
+/// How cases are run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// Number of guests at a time.
+    pub(crate) lanes: usize,
+    /// Scenarios repeat faults more often.
+    pub(crate) long: bool,
+    /// Logs of scenarios that passed are kept.
+    pub(crate) keep: bool,
+}
+
 /// Cases that wait, and the findings of the others.
 struct Board<'a> {
     blueprint: &'a Blueprint,
@@ -24,17 +35,16 @@ struct Board<'a> {
     findings: Mutex<Vec<Finding>>,
     kernel: Mutex<Option<String>>,
     guests: AtomicU32,
-    keep: bool,
+    how: How,
     report: &'a (dyn Fn(&Finding) + Sync),
 }
 
-/// Runs all cases, in `lanes` guests at a time. Each finding is reported immediately. Returns
+/// Runs all cases. Each finding is reported immediately. Returns
 /// them in the order of their names, and the release of the kernel.
 pub(crate) fn run(
     blueprint: &Blueprint,
     cases: Vec<Case>,
-    lanes: usize,
-    keep: bool,
+    how: How,
     report: &(dyn Fn(&Finding) + Sync),
 ) -> Result<(Vec<Finding>, Option<String>), Trouble> {
     let board = Board {
@@ -43,11 +53,11 @@ pub(crate) fn run(
         findings: Mutex::new(Vec::new()),
         kernel: Mutex::new(None),
         guests: AtomicU32::new(0),
-        keep,
+        how,
         report,
     };
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes.max(1))
+        let lanes: Vec<_> = (0..how.lanes.max(1))
             .map(|_| scope.spawn(|| board.lane()))
             .collect();
         lanes.into_iter().try_for_each(|lane| {
@@ -144,7 +154,7 @@ impl Board<'_> {
     /// Runs one case. Also returns whether the guest can run another one.
     fn attempt(&self, guest: &mut Guest, case: &Case) -> (Finding, bool) {
         let started = Instant::now();
-        let watched = watch(guest, case);
+        let watched = watch(guest, case, self.how.long);
         let folder = self.blueprint.folder.join(case.name());
         let mut finding = Finding {
             scenario: case.scenario.name.clone(),
@@ -161,7 +171,7 @@ impl Board<'_> {
             kept: None,
             first_kept: None,
         };
-        if !finding.passed || self.keep {
+        if !finding.passed || self.how.keep {
             keep_console(guest.console(), &folder);
             finding.kept = Some(folder);
         } else {
@@ -182,12 +192,13 @@ struct Watched {
     usable: bool,
 }
 
-fn watch(guest: &mut Guest, case: &Case) -> Watched {
+fn watch(guest: &mut Guest, case: &Case, long: bool) -> Watched {
     let seconds = case.scenario.timeout.as_secs();
     let order = format!(
-        "run {} {} {seconds}",
+        "run {} {} {seconds} {}",
         case.scenario.name,
-        case.provider.name()
+        case.provider.name(),
+        if long { "long" } else { "" }
     );
     let mut watched = Watched::default();
     if let Err(why) = guest.order(&order) {

@@ -57,6 +57,8 @@ pub(crate) struct Scenario {
     pub(crate) providers: Vec<Provider>,
     /// Time limit after which it has failed.
     pub(crate) timeout: Duration,
+    /// The same with `--long`.
+    long_timeout: Duration,
     /// A benchmark, which is not part of an ordinary run.
     pub(crate) figures: bool,
     /// It tests the transport: a rotation runs it over all providers.
@@ -118,6 +120,7 @@ impl Scenario {
         let mut about = None;
         let mut providers = Vec::new();
         let mut timeout_s = DEFAULT_TIMEOUT_S;
+        let mut long_timeout_s = None;
         let mut machine = Machine::default();
         let (mut figures, mut transport) = (false, false);
         let (mut fio_engine, mut packages) = (false, false);
@@ -134,6 +137,7 @@ impl Scenario {
                     }
                 }
                 "timeout" => timeout_s = number(key, value)?,
+                "long-timeout" => long_timeout_s = Some(number(key, value)?),
                 "memory" => machine.memory_mib = number(key, value)?,
                 "figures" => figures = yes(key, value)?,
                 "transport" => transport = yes(key, value)?,
@@ -158,6 +162,7 @@ impl Scenario {
             about: about.ok_or("the line `# about: ...` is missing")?,
             providers,
             timeout: Duration::from_secs(timeout_s),
+            long_timeout: Duration::from_secs(long_timeout_s.unwrap_or(timeout_s)),
             figures,
             transport,
             fio_engine,
@@ -168,6 +173,14 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// The same scenario with its time limit of a long run.
+    pub(crate) fn for_long_run(self) -> Self {
+        Self {
+            timeout: self.long_timeout,
+            ..self
+        }
+    }
+
     /// One of its providers, in turn by `number`.
     fn one_provider(&self, number: usize) -> &[Provider] {
         let at = number.checked_rem(self.providers.len()).unwrap_or(0);
@@ -313,9 +326,14 @@ mod tests {
         assert_eq!(scenario.about, "it works: really");
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
+        assert_eq!(scenario.clone().for_long_run(), scenario);
         assert_eq!(scenario.machine.memory_mib, 1024);
         assert_eq!((scenario.machine.cpus, scenario.machine.nodes), (3, 2));
         assert!(!scenario.fio_engine && !scenario.packages);
+        let long = FILE.replace("# cpus", "# long-timeout: 900\n# cpus");
+        let long = Scenario::parse("smoke", &long).unwrap();
+        assert_eq!(long.timeout, Duration::from_secs(90));
+        assert_eq!(long.for_long_run().timeout, Duration::from_secs(900));
     }
 
     #[test]

@@ -13,7 +13,6 @@ use nvmeof_wire::Nqn;
 
 use crate::medium::Medium;
 use crate::plan::{HostShape, LONGEST_BUFFER};
-use crate::resets::Resets;
 
 /// One host. Its buffers outlive its connections.
 pub(crate) struct Host {
@@ -23,8 +22,6 @@ pub(crate) struct Host {
     number: usize,
     /// The number of its NQN.
     name: usize,
-    /// Cross-Controller Resets that its admin queues can send.
-    resets: Option<Resets>,
     target: Address,
     medium: Medium,
     pub(crate) buffers: Classes,
@@ -91,7 +88,6 @@ impl Host {
             ip: IpAddr::from([127, 0, 0, u8::try_from(2 + number).unwrap()]),
             number,
             name: number,
-            resets: None,
             target,
             medium: medium.clone(),
             buffers: Classes::new(&BUFFERS, medium.pages()).unwrap(),
@@ -107,9 +103,8 @@ impl Host {
     }
 
     /// A path of host 0: with its NQN, and an address of its own.
-    pub(crate) fn path(mut self, resets: &Resets) -> Self {
+    pub(crate) fn path(mut self) -> Self {
         self.name = 0;
-        self.resets = Some(resets.clone());
         self
     }
 
@@ -125,10 +120,7 @@ impl Host {
     }
 
     fn provider(&mut self) -> Box<dyn Provider> {
-        let mut endpoint = self.medium.provider(self.ip);
-        if let Some(resets) = &self.resets {
-            endpoint = resets.layer(endpoint);
-        }
+        let endpoint = self.medium.provider(self.ip);
         if self.well_behaved || self.shape.faults == Faults::default() {
             return endpoint;
         }

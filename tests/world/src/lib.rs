@@ -26,7 +26,6 @@ mod medium;
 mod oracle;
 pub mod paths;
 mod plan;
-mod resets;
 mod trace;
 mod workload;
 mod world;

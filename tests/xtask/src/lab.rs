@@ -38,7 +38,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
 pub(crate) fn step(extent: Extent) -> Outcome {
     let arguments: &[&str] = match extent {
         Extent::Short => &["--rotate", "--profile", "dev"],
-        Extent::All => &[],
+        Extent::All => &["--long"],
     };
     main(
         &arguments

@@ -6,21 +6,19 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::numbers::number;
-use super::{Io, Ranges};
+use super::{BlockCount, Io, SourceRanges};
 
 /// `verify`
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) io: Io,
-    /// First block
-    #[arg(long, value_name = "LBA", default_value_t = 0,
-          value_parser = number::<u64>(0..=u64::MAX))]
-    pub(crate) start_block: u64,
-    /// Number of blocks, counted from 1 (nvme-cli counts from 0) [default: up to
-    /// the end of the namespace]
-    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=u64::MAX))]
-    pub(crate) block_count: Option<u64>,
+    /// First block [default: 0]
+    #[arg(long, value_name = "LBA", value_parser = number::<u64>(0..=u64::MAX))]
+    pub(crate) start_block: Option<u64>,
+    /// Without a number: up to the end of the namespace.
+    #[command(flatten)]
+    pub(crate) count: BlockCount,
 }
 
 /// `copy`
@@ -29,13 +27,13 @@ pub(crate) struct Copy {
     #[command(flatten)]
     pub(crate) io: Io,
     /// First block of the destination
-    #[arg(long, alias = "sdlba", value_name = "LBA",
+    #[arg(short = 'd', long, alias = "sdlba", value_name = "LBA",
           value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) to: u64,
     #[command(flatten)]
-    pub(crate) from: Ranges,
+    pub(crate) from: SourceRanges,
     /// Complete when the copy is on stable media (FUA)
-    #[arg(long)]
+    #[arg(short = 'f', long)]
     pub(crate) force_unit_access: bool,
 }
 
@@ -54,6 +52,6 @@ pub(crate) struct CompareWrite {
     #[arg(long, value_name = "FILE")]
     pub(crate) data: PathBuf,
     /// Complete when the data are on stable media (FUA)
-    #[arg(long)]
+    #[arg(short = 'f', long)]
     pub(crate) force_unit_access: bool,
 }

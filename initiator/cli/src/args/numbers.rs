@@ -17,6 +17,27 @@ pub(super) fn size<T: TryFrom<u64>>(
     move |text| of(bytes(text)?, &range)
 }
 
+/// The same without k, m and g, which are powers of 1000 in nvme-cli.
+pub(super) fn exact_size<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+        match unit.to_ascii_lowercase().as_str() {
+            "k" | "m" | "g" => Err(format!(
+                "{unit} is a power of 1000 in nvme-cli, and of 1024 in other options; write \
+                 4096 or 4KiB"
+            )),
+            _ => of(bytes(text)?, &range),
+        }
+    }
+}
+
+/// Whether `text` is a number, of any size.
+pub(super) fn is_number(text: &str) -> bool {
+    digits(text).is_ok() || !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn of<T: TryFrom<u64>>(number: u64, range: &RangeInclusive<u64>) -> Result<T, String> {
     let inside = range.contains(&number);
     let number = inside.then(|| T::try_from(number).ok()).flatten();
@@ -98,6 +119,29 @@ mod tests {
         }
         for bad in ["0", "4g", "99999999999g"] {
             assert!(size(bad).unwrap_err().contains("out of range (1-"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn size_with_ambiguous_unit_is_refused() {
+        let size = exact_size::<u64>(1..=u64::MAX);
+        assert_eq!((size("4096"), size("4KiB")), (Ok(4096), Ok(4096)));
+        assert_eq!(size("0x200"), Ok(512));
+        for bad in ["4k", "1M", "2g"] {
+            assert!(size(bad).unwrap_err().contains("1000"), "{bad}");
+        }
+        for bad in ["", "k", "x", "0"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_recognized() {
+        for number in ["1", "0x1", "99999999999999999999999"] {
+            assert!(is_number(number), "{number}");
+        }
+        for text in ["", "x", "1x", "nqn.2026-11.org.example:1"] {
+            assert!(!is_number(text), "{text}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Valid and invalid command lines.
 
-use clap::CommandFactory;
+use nvmeof_wire::admin::Select;
 
 use super::*;
 
@@ -26,6 +26,19 @@ fn documented_command_lines_parse() {
         format!("nvmeof smart-log -a ::1 -n {nqn} -k 0"),
         format!("nvmeof error-log -a ::1 -n {nqn} -e 8"),
         format!("nvmeof get-log -a ::1 -n {nqn} --log-id 0x70 --log-len 1024 -b"),
+        format!("nvmeof get-log -a ::1 -n {nqn} -i 0x70 -l 1024"),
+        format!("nvmeof ana-log -a ::1 -n {nqn} -g"),
+        format!("nvmeof get-feature -a ::1 -n {nqn}"),
+        format!("nvmeof get-feature -a ::1 -n {nqn} -f 0xe --sel 1 -c 0 -l 8 -b"),
+        format!("nvmeof get-feature -a ::1 -n {nqn} -f 0x84 --namespace-id 1 -H"),
+        format!("nvmeof set-feature -a ::1 -n {nqn} -f 6 -V 0 -c 0 --save"),
+        format!("nvmeof set-feature -a ::1 -n {nqn} -f 0x16 -d - -l 512"),
+        format!("nvmeof read -a ::1 -n {nqn} --namespace-id 1 -c 0 -z 512 -d -"),
+        format!("nvmeof write -a ::1 -n {nqn} --namespace-id 1 -z 4KiB -d f -f"),
+        format!("nvmeof verify -a ::1 -n {nqn} --namespace-id 1 -c 7"),
+        format!("nvmeof write-zeroes -a ::1 -n {nqn} --namespace-id 1 --start-block 8 -c 7 -d -f"),
+        format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --start-block 0,8 -b 1,1 -d"),
+        format!("nvmeof copy -a ::1 -n {nqn} --namespace-id 1 --start-block 0 -b 7 -d 64 -f"),
         format!("nvmeof read -a ::1 -n {nqn} --namespace-id 1 --start-block 0 --data -"),
         format!("nvmeof write -a ::1 -n {nqn} --namespace-id 1 --data f -i 2 -Q 33"),
         format!("nvmeof compare -a ::1 -n {nqn} --namespace-id 1 --data f"),
@@ -94,7 +107,9 @@ fn copy_and_dsm_have_the_same_range_options() {
 fn required_options(command: &str) -> &'static str {
     match command {
         "discover" => "",
-        "id-ctrl" | "list-ns" | "smart-log" | "error-log" => "-n x",
+        "id-ctrl" | "list-ns" | "smart-log" | "error-log" | "ana-log" => "-n x",
+        "get-feature" => "-n x -f 1",
+        "set-feature" => "-n x -f 1 --data f",
         "get-log" => "-n x --log-id 1 --log-len 4",
         "read" | "write" | "compare" => "-n x --namespace-id 1 --data -",
         "compare-write" => "-n x --namespace-id 1 --start-block 1 --compare a --data -",
@@ -120,16 +135,18 @@ fn every_number_may_be_hexadecimal() {
             let option = arg.get_long().unwrap();
             let mut cli = Cli::command();
             cli = cli.mut_subcommand(name, |one| one.args_override_self(true));
-            let line = format!(
-                "nvmeof {name} -a ::1 {} --{option} 0x10",
-                required_options(name)
-            );
+            // It excludes the number of blocks that is counted from 1.
+            let required = match option {
+                "nlb" => required_options(name).replace("--block-count 1", ""),
+                _ => required_options(name).to_owned(),
+            };
+            let line = format!("nvmeof {name} -a ::1 {required} --{option} 0x10");
             let parsed = cli.try_get_matches_from(line.split_whitespace());
             assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             found += 1;
         }
     }
-    assert!(found > 60, "{found}");
+    assert!(found > 80, "{found}");
 }
 
 #[test]
@@ -181,5 +198,185 @@ fn help_fits_eighty_columns() {
         for line in help.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }
+    }
+}
+
+/// The message about an invalid command line, in one line.
+fn refusal(line: &str) -> String {
+    let error = Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+    error
+        .to_string()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn short_options_of_nvme_cli_with_another_meaning_are_refused() {
+    for (line, said) in [
+        ("read -n 1 --namespace-id 1 -d f", "--namespace-id"),
+        ("read -n 0x1 -d f", "--namespace-id"),
+        ("id-ns -n 1 --namespace-id 1", "a number is not an NQN"),
+        ("write -n x --namespace-id 1 -d f -s 0", "--start-block"),
+        ("get-feature -n x -f 6 -s 0", "--sel"),
+        (
+            "write -n x --namespace-id 1 -d f -s 100000",
+            "-s is the port",
+        ),
+        ("read -n x --namespace-id 1 -d f -z 4k", "1000 in nvme-cli"),
+        ("read -n x --namespace-id 1 -d f -c 65536", "(0-65535)"),
+        (
+            "read -n x --namespace-id 1 -d f -c 0 --block-count 1",
+            "cannot be used with",
+        ),
+        (
+            "copy -n x --namespace-id 1 --to 9 --start-block 0 -b 0 --block-count 1",
+            "cannot be used with",
+        ),
+        (
+            "copy -n x --namespace-id 1 --to 9 --start-block 0",
+            "--block-count",
+        ),
+        ("get-feature -n x -f 0", "(1-255)"),
+        ("get-feature -n x -f 6 --sel 4", "current, default, saved"),
+        ("get-feature -n x -f 14 -l 4097", "(0-4096)"),
+        ("get-feature -n x -b", "--feature-id"),
+        ("set-feature -n x -V 1", "--feature-id"),
+        ("set-feature -n x -f 22 -l 8", "--data"),
+    ] {
+        let error = refusal(&format!("nvmeof {line} -a ::1"));
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}
+
+fn run(line: &str) -> (Run, Target) {
+    match parse(&format!(
+        "nvmeof read -a ::1 -n x --namespace-id 1 -d f {line}"
+    )) {
+        Ok(Command::Read(read)) => (read.run, read.io.subsystem.target),
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn blocks_are_counted_from_0_or_1_or_in_bytes() {
+    for (line, count, option) in [
+        ("", None, "--data-size"),
+        ("--block-count 8", Some(8), "--block-count"),
+        ("-c 0", Some(1), "--nlb"),
+        ("--nlb 65535", Some(65536), "--nlb"),
+        ("-z 4096", Some(8), "--data-size"),
+        ("-z 4KiB -c 7", Some(8), "--nlb"),
+        (
+            "--data-size 0x1000 --block-count 8",
+            Some(8),
+            "--block-count",
+        ),
+    ] {
+        let (run, _) = run(line);
+        let extent = run.extent(512).unwrap();
+        assert_eq!(
+            (extent.start, extent.count, extent.option),
+            (0, count, option)
+        );
+    }
+    for (line, said) in [
+        (
+            "-z 4095",
+            "--data-size 4095 is not a whole number of blocks of 512",
+        ),
+        ("-z 18446744073709551615", "not a whole number"),
+        (
+            "-z 4096 -c 8",
+            "4096 is 8 blocks of 512 bytes, --nlb is 9 blocks",
+        ),
+        ("-z 4096 --block-count 7", "--block-count is 7 blocks"),
+    ] {
+        let error = format!("{:?}", run(line).0.extent(512).unwrap_err());
+        assert!(error.contains(said), "{line}: {error}");
+    }
+}
+
+#[test]
+fn port_that_may_be_a_block_is_refused() {
+    for (line, ambiguous) in [
+        ("-s 4420", false),
+        ("-s 4420 -c 0", true),
+        ("-s 4420 -z 512", true),
+        ("-s 4420 -z 512 --start-block 0", false),
+        ("-s 4420 --block-count 1", false),
+        ("-c 0 -z 512", false),
+    ] {
+        let (run, target) = run(line);
+        let error = run.check(&target).map_err(|error| format!("{error:?}"));
+        assert_eq!(error.is_err(), ambiguous, "{line}");
+        if let Err(error) = error {
+            assert!(
+                error.contains("-s 4420 is the port (--trsvcid)")
+                    && error.contains("--start-block"),
+                "{error}"
+            );
+        }
+    }
+    for (line, ambiguous) in [
+        ("-s 3", true),
+        ("-s 3 --sel current", false),
+        ("-s 4420", false),
+        ("--sel 3", false),
+    ] {
+        let line = format!("nvmeof get-feature -a ::1 -n x -f 6 {line}");
+        let Ok(Command::GetFeature(get)) = parse(&line) else {
+            panic!("{line}");
+        };
+        let error = get.check().map_err(|error| format!("{error:?}"));
+        assert_eq!(error.is_err(), ambiguous, "{line}");
+        assert!(error.map_or_else(|text| text.contains("--sel"), |()| true));
+    }
+}
+
+#[test]
+fn selection_has_names_and_numbers_of_nvme_cli() {
+    for (text, select) in [
+        ("current 0", Select::Current),
+        ("default 1", Select::Default),
+        ("saved 2", Select::Saved),
+        ("supported 0x3", Select::Capabilities),
+    ] {
+        for text in text.split(' ') {
+            let line = format!("nvmeof get-feature -a ::1 -n x --sel {text}");
+            let Ok(Command::GetFeature(get)) = parse(&line) else {
+                panic!("{line}");
+            };
+            assert_eq!(get.select(), select, "{text}");
+        }
+    }
+}
+
+#[test]
+fn ranges_of_copy_are_counted_from_0_or_1() {
+    for (line, expected) in [
+        ("--block-count 1,8", Ok([1, 8])),
+        ("-b 0,7", Ok([1, 8])),
+        ("--nlb 0", Err("--start-block has 2 values, --nlb has 1")),
+    ] {
+        let line =
+            format!("nvmeof copy -a ::1 -n x --namespace-id 1 --start-block 0,9 --to 99 {line}");
+        let Ok(Command::Copy(copy)) = parse(&line) else {
+            panic!("{line}");
+        };
+        match (copy.from.pairs(), expected) {
+            (Ok(pairs), Ok(counts)) => {
+                assert!(pairs.iter().map(|range| range.count).eq(counts), "{line}");
+            }
+            (Err(error), Err(said)) => assert!(format!("{error:?}").contains(said)),
+            (got, _) => panic!("{line}: {got:?}"),
+        }
+    }
+    let line = "nvmeof write-zeroes -a ::1 -n x --namespace-id 1 --start-block 0";
+    for (count, blocks) in [("-c 7", Some(8)), ("--block-count 8", Some(8)), ("", None)] {
+        let Ok(Command::WriteZeroes(zeroes)) = parse(&format!("{line} {count}")) else {
+            panic!("{count}");
+        };
+        assert_eq!(zeroes.count.required().ok(), blocks, "{count}");
     }
 }

@@ -88,8 +88,8 @@ impl Drive for AdminQueue {
     fn finish(&mut self, now: Duration) {
         self.shutdown(now, SHUTDOWN);
     }
-    fn fail(&mut self, _why: Error) {
-        self.close();
+    fn fail(&mut self, why: Error) {
+        self.close_because(why);
     }
     fn abandon(&mut self) {
         self.close_without_runtime();

@@ -196,6 +196,11 @@ impl AdminQueue {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
+    /// Closes the queue because of `why`: its calls fail with it.
+    pub fn close_because(&mut self, why: Error) {
+        self.connection.fail_with(why);
+    }
+
     /// Shuts the controller down and closes the queue, within `timeout`. Close the I/O queues
     /// before.
     pub fn shutdown(&mut self, now: Duration, timeout: Duration) {

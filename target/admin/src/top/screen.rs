@@ -96,7 +96,7 @@ pub(super) fn meaning(key: KeyEvent) -> Option<Key> {
     match key.code {
         KeyCode::Char('c') if control => Some(Key::Quit),
         KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
-        KeyCode::Char('s') => Some(Key::SortKey),
+        KeyCode::Char('s') => Some(Key::Sort),
         KeyCode::Char('r') => Some(Key::Reverse),
         KeyCode::Char('p' | ' ') => Some(Key::Pause),
         KeyCode::Up | KeyCode::Char('k') => Some(Key::Up),

@@ -234,7 +234,7 @@ fn keys_sort_reverse_pause_and_quit() {
     assert!(seen[23].contains("lowest first"));
     let mut sorts = Vec::new();
     for _ in 0..6 {
-        shows.view.press(Key::SortKey);
+        shows.view.press(Key::Sort);
         sorts.push(shows.view.sort);
     }
     let expected = [
@@ -257,7 +257,7 @@ fn keys_match_the_help_line() {
     for (code, key) in [
         (KeyCode::Char('q'), Some(Key::Quit)),
         (KeyCode::Esc, Some(Key::Quit)),
-        (KeyCode::Char('s'), Some(Key::SortKey)),
+        (KeyCode::Char('s'), Some(Key::Sort)),
         (KeyCode::Char('r'), Some(Key::Reverse)),
         (KeyCode::Char('p'), Some(Key::Pause)),
         (KeyCode::Char(' '), Some(Key::Pause)),

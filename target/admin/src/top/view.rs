@@ -31,7 +31,7 @@ pub(super) enum SortKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
-    SortKey,
+    Sort,
     Reverse,
     Pause,
     Up,
@@ -71,7 +71,7 @@ impl View {
     pub(super) fn press(&mut self, key: Key) -> bool {
         match key {
             Key::Quit => return true,
-            Key::SortKey => self.sort = self.sort.next(),
+            Key::Sort => self.sort = self.sort.next(),
             Key::Reverse => self.reversed = !self.reversed,
             Key::Pause => self.paused = !self.paused,
             Key::Up => self.from = self.from.saturating_sub(1),

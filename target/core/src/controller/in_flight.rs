@@ -49,6 +49,12 @@ impl InFlightCount {
 }
 
 impl InFlight {
+    /// Whether a Cross-Controller Reset waits for it.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.0.is_reset()
+    }
+
     /// The queue has nothing in flight any more. Says whether a Cross-Controller Reset
     /// completes by that: then every reactor polls its queues.
     #[must_use]

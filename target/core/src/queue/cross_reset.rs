@@ -10,6 +10,7 @@ use nvmeof_wire::{Sqe, Status};
 use super::{FollowUps, Queue, Role};
 use crate::admin::CDW10;
 use crate::controller::Controller;
+use crate::controller::in_flight::InFlight;
 use crate::registry::Incarnation;
 use crate::request::{Failure, Next};
 
@@ -61,6 +62,12 @@ impl Queue {
         ));
         self.follow_ups |= FollowUps::POLL_ALL;
         Ok(Next::Done(0))
+    }
+
+    /// Whether a Cross-Controller Reset waits for what it has in flight.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(InFlight::is_awaited)
     }
 
     /// It ends, and backing stores have nothing of it any more.

@@ -12,7 +12,18 @@ impl Target {
     /// then every reactor has to poll its queues.
     #[must_use]
     pub fn announce_stop(&self) -> bool {
-        self.shared.stops.store(true, Ordering::Release);
+        self.set_stops(true)
+    }
+
+    /// The target does not stop after all: reports the configured ANA states again and notifies
+    /// the hosts that are still connected. Returns like [`announce_stop`](Self::announce_stop).
+    #[must_use]
+    pub fn withdraw_stop(&self) -> bool {
+        self.set_stops(false)
+    }
+
+    fn set_stops(&self, stops: bool) -> bool {
+        self.shared.stops.store(stops, Ordering::Release);
         let mut notified = false;
         for controller in self.shared.registry.all() {
             if let Some(namespace_view) = controller.namespace_view() {
@@ -62,6 +73,11 @@ mod tests {
         assert!(!groups.is_empty());
         assert!(groups.iter().all(|group| group.1 == AnaState::CHANGE));
         assert!(target.is_stop_known());
+        hold(&mut admin);
+        assert!(target.withdraw_stop());
+        assert_eq!(event(&mut admin), Some(AsyncEvent::ANA_CHANGED));
+        let (_, groups) = page(&mut admin);
+        assert!(groups.iter().all(|group| group.1 == AnaState::OPTIMIZED));
     }
 
     /// A host that did not enable the notices is not waited for.

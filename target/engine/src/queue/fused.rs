@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Data, Event, InFlight, IoOp, RangeLock, Remote};
+use nvmeof_target_core::{Action, Data, Event, IoOp, RangeLock, Remote};
 use nvmeof_wire::Status;
 use nvmeof_wire::sqe::SQE_LEN;
 
@@ -264,11 +264,6 @@ impl QueuePair {
     ) -> bool {
         let own = |slot| self.cold.pairs.iter().any(|pair| pair.has(slot));
         self.slots.may_write(lock, is_it, bytes, own)
-    }
-
-    /// Its count of commands in flight, for those that backing stores still execute.
-    pub(crate) fn take_in_flight(&mut self) -> Option<InFlight> {
-        self.core.take_in_flight()
     }
 
     /// The locks of fused operations that backing stores may still be executing.

@@ -6,12 +6,13 @@
 //! This applies when the queue is lost. A host may detect that before the target does, so
 //! it applies to a write that takes long as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_backend::Request as StoreRequest;
-use nvmeof_target_core::{FollowUps, RangeLock, overlap};
+use nvmeof_rdma::Peer;
+use nvmeof_target_core::{FollowUps, InFlight, RangeLock, overlap};
 
 use super::slots::Changing;
 use super::{Io, QueuePair, State};
@@ -25,6 +26,17 @@ pub(crate) struct Lingering(BTreeMap<SlotId, LingeringWrite>);
 struct LingeringWrite {
     changing: Changing,
     _lock: RangeLock,
+}
+
+/// The controller of a queue, and backing stores, as a log names them.
+#[derive(Clone, Debug)]
+pub(crate) struct Impacted {
+    pub(crate) peer: Peer,
+    pub(crate) host: String,
+    pub(crate) subsystem: String,
+    pub(crate) cntlid: u16,
+    /// Those that commands of the queue use.
+    pub(crate) stores: BTreeSet<u32>,
 }
 
 /// A host that declares a queue dead has waited longer for a response.
@@ -113,5 +125,27 @@ impl QueuePair {
                     changing,
                 });
         }
+    }
+
+    /// Its controller, and the backing stores that its commands use. `None` before a Connect.
+    pub(crate) fn association(&self) -> Option<Impacted> {
+        let (host, subsystem, cntlid) = self.core.association()?;
+        Some(Impacted {
+            peer: self.link.peer,
+            host: host.to_owned(),
+            subsystem: subsystem.to_owned(),
+            cntlid,
+            stores: self.slots.stores(),
+        })
+    }
+
+    /// The same, if a Cross-Controller Reset waits for the queue.
+    pub(crate) fn impacted(&self) -> Option<Impacted> {
+        self.core.is_reset().then(|| self.association()).flatten()
+    }
+
+    /// Counts at its controller for what backing stores still have of it.
+    pub(crate) fn take_in_flight(&mut self) -> Option<InFlight> {
+        self.core.take_in_flight()
     }
 }

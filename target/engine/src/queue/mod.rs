@@ -49,7 +49,7 @@ pub(crate) use account::{Accounts, KINDS, UnreturnedBuffers};
 use arrivals::Arrivals;
 use awaiting::BufferWaits;
 use fused::Pair;
-pub(crate) use lingering::Lingering;
+pub(crate) use lingering::{Impacted, Lingering};
 use losses::WrittenStores;
 pub(crate) use quiesce::{Locked, Waiting};
 pub(crate) use receives::{Receives, SharedQueues};

@@ -1,6 +1,6 @@
 //! Slots for the commands in flight on one queue pair: as many as the host may send.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -299,6 +299,14 @@ impl Slots {
         taken
             .map(|slot| &slot.command.request)
             .any(|request| request.store() == Some(store))
+    }
+
+    /// The backing stores that commands in flight use.
+    pub(super) fn stores(&self) -> BTreeSet<u32> {
+        let taken = self.slots.iter().filter(|slot| slot.taken);
+        taken
+            .filter_map(|slot| slot.command.request.store())
+            .collect()
     }
 
     /// Commands in flight that started on `store`.

@@ -13,6 +13,7 @@ mod peers;
 mod poll_schedule;
 mod queues;
 mod relief;
+mod resets;
 mod sizes;
 mod snapshot;
 #[cfg(test)]
@@ -541,8 +542,9 @@ impl<S: BackingStores> Reactor<S> {
             });
         }
         self.counters.stalled(stalled);
+        let has_resets = self.log_delayed_resets(now);
         // Transfers that are in flight, or will be by then.
-        if !self.queues.is_empty() {
+        if has_resets || !self.queues.is_empty() {
             self.resources.poll_by(Some(now + CHECK_INTERVAL));
         }
     }

@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_rdma::{LightGuard, QpId};
-use nvmeof_target_core::{InFlight, RangeLock};
+use nvmeof_target_core::RangeLock;
 
+use super::resets::{DelayedReset, Departed, ResetLog};
 use crate::queue::{Lingering, QueuePair, UnreturnedBuffers};
 use crate::tag::SlotId;
 
@@ -35,7 +36,9 @@ struct Entry {
     /// changing.
     left: Option<UnreturnedBuffers>,
     /// Counts at its controller until they are done.
-    in_flight: Option<InFlight>,
+    departed: Option<Departed>,
+    /// When a Cross-Controller Reset that waits for them is logged.
+    reset_log: ResetLog,
 }
 
 impl Entry {
@@ -99,7 +102,7 @@ impl Queues {
         if entry.store_ops > 0 {
             entry.locks = queue_pair.take_locks();
             entry.left = left;
-            entry.in_flight = queue_pair.take_in_flight();
+            entry.departed = Departed::of(&mut queue_pair);
         }
         if entry.store_ops == 0 {
             self.free.push_back(id.index);
@@ -122,7 +125,7 @@ impl Queues {
                 entry.locks.clear();
                 entry.left = None;
                 self.free.push_back(id.index);
-                return entry.in_flight.take().is_some_and(InFlight::release);
+                return entry.departed.take().is_some_and(Departed::release);
             }
         }
         false
@@ -155,6 +158,33 @@ impl Queues {
                 None => entry.lingering().and_then(|left| left.oldest(is_it)),
             });
         each.min()
+    }
+
+    /// Cross-Controller Resets that wait for backing stores longer than they should, if that
+    /// is to be logged now. Also whether any waits.
+    pub(super) fn delayed_resets(&mut self, now: Duration) -> (Vec<DelayedReset>, bool) {
+        let mut is_any = false;
+        let mut delayed = Vec::new();
+        for entry in &mut self.entries {
+            let (operations, impacted) = match (&entry.queue_pair, &entry.departed) {
+                (Some(queue_pair), _) => (queue_pair.store_ops, queue_pair.impacted()),
+                (None, Some(departed)) => (entry.store_ops, departed.impacted()),
+                (None, None) => continue,
+            };
+            let Some(impacted) = impacted.filter(|_| operations > 0) else {
+                entry.reset_log = ResetLog::default();
+                continue;
+            };
+            is_any = true;
+            if let Some(waited) = entry.reset_log.due(now) {
+                delayed.push(DelayedReset {
+                    impacted: impacted.clone(),
+                    operations,
+                    waited,
+                });
+            }
+        }
+        (delayed, is_any)
     }
 
     /// The queues in use, and what backing stores have of closed ones.

@@ -17,6 +17,12 @@ use super::{ApplyError, Manager, Reactors};
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::Order;
 
+/// How long a drain or stop waits for hosts to read the ANA log page. Commands are executed
+/// meanwhile.
+pub const ANNOUNCE: Duration = Duration::from_secs(1);
+/// How often it checks whether they have.
+pub const ANNOUNCE_POLL: Duration = Duration::from_millis(10);
+
 /// Whether the target is drained. Displays as a suffix of the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Drained {
@@ -93,9 +99,27 @@ impl Manager {
         lost
     }
 
-    /// Stops listening, completes commands in flight within `reactor.drain_s`, and disconnects
-    /// all hosts. Subsystems and namespaces stay as they are until [`resume`](Self::resume).
-    /// `config` is the configuration that is served. Returns the controllers that were deleted.
+    /// Notifies hosts that the target stops, so that those with another path use that one.
+    /// Returns whether to wait for them: see [`is_stop_known`](Self::is_stop_known).
+    #[must_use]
+    pub fn announce_stop(&self) -> bool {
+        let notified = self.target.announce_stop();
+        if notified {
+            self.reactors.poll_all();
+        }
+        notified
+    }
+
+    /// Whether every host that was notified has read the ANA log page.
+    #[must_use]
+    pub fn is_stop_known(&self) -> bool {
+        self.target.is_stop_known()
+    }
+
+    /// Notifies hosts that the target stops, stops listening, completes commands in flight
+    /// within `reactor.drain_s`, and disconnects all hosts. Subsystems and namespaces stay as
+    /// they are until [`resume`](Self::resume). `config` is the configuration that is served.
+    /// Returns the controllers that were deleted.
     ///
     /// # Errors
     /// If a reactor does not respond: others may be drained then. The state is
@@ -110,6 +134,12 @@ impl Manager {
             }
         }
         // Without the lock: queries get responses and backing stores are monitored meanwhile.
+        if self.announce_stop() {
+            let until = Instant::now() + ANNOUNCE;
+            while Instant::now() < until && !self.is_stop_known() {
+                std::thread::sleep(ANNOUNCE_POLL);
+            }
+        }
         let had = self.target.connected();
         let timeout = config.reactor_settings().drain * 2 + self.reactors.timeout();
         let done = self.reactors.drain(timeout);
@@ -151,6 +181,10 @@ impl Manager {
             .all_fresh()
             .listen(config, &self.reactors)?;
         state.drained = Drained::No;
+        // A drain that failed left hosts connected.
+        if self.target.withdraw_stop() {
+            self.reactors.poll_all();
+        }
         Ok(())
     }
 

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use nvmeof_target_core::{Applied, Model, SaveError, Target};
 use nvmeof_wire::Nqn;
 
-pub use drain::Drained;
+pub use drain::{ANNOUNCE, ANNOUNCE_POLL, Drained};
 pub use faults::Faulted;
 pub use fixed::Fixed;
 pub(crate) use pool::Pool;

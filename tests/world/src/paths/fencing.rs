@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use nvmeof_initiator::Error;
 use nvmeof_initiator::polled::{Call, Done, SubmitError};
-use nvmeof_initiator_core::{ControllerInfo, Fence, FenceMethod, FenceStep, LostController, admin};
+use nvmeof_initiator_core::{Fence, FenceMethod, FenceStep, LostController, admin};
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::{CrossControllerReset, LogId};
+use nvmeof_wire::admin::CrossControllerReset;
 use nvmeof_wire::log::controllers::CONTROLLER_ENTRY_LEN;
 use nvmeof_wire::log::{CrossResetEntry, EntryCount};
 use zerocopy::FromBytes;
@@ -29,24 +29,6 @@ pub(super) struct Lost {
 pub(super) const ADMIN: u64 = 1 << 62;
 
 const LOG_LEN: u32 = 4096;
-
-/// The identity of a controller, in case that it is lost.
-pub(super) fn identity(info: &ControllerInfo, keep_alive: Duration) -> LostController {
-    let id = &info.identify;
-    let instance = (id.ciu != 0).then(|| CrossControllerReset {
-        icid: info.cntlid,
-        ciu: id.ciu,
-        cirn: id.cirn.get(),
-    });
-    LostController {
-        instance,
-        keep_alive,
-        traffic_based: id.ctratt().contains(nvmeof_wire::identify::Ctratt::TBKAS),
-        quiesce_time: Duration::from_millis(id.cqt.get().into()),
-        // A host that detects the end of a connection does not know which side ended it.
-        ended_by_controller: false,
-    }
-}
 
 impl Lost {
     pub(super) fn new(at: Connection, identity: &LostController, now: Duration) -> Self {
@@ -98,13 +80,13 @@ impl Multipath {
             FenceStep::Reset(reset) => {
                 let sibling = siblings[self.dice.below(siblings.len())];
                 lost.via = Some(sibling);
-                let command = self.resets.command(reset);
+                let command = admin::cross_controller_reset(reset);
                 let call = Call::new(command.into(), None, ADMIN | (number << 1));
                 self.send_to(sibling, number, call, now)
             }
             FenceStep::ReadLog => {
                 let sibling = lost.via.unwrap();
-                let command = admin::log_page(LogId::CROSS_CONTROLLER_RESET, 0, 0, LOG_LEN);
+                let command = admin::cross_resets(LOG_LEN);
                 let admin = self.paths[sibling.path].admin().unwrap();
                 let Some(page) = admin.page(LOG_LEN as usize) else {
                     return Ok(false);

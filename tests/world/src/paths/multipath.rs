@@ -16,7 +16,7 @@ use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, 
 use nvmeof_target_engine::{Mail, ReactorConfig};
 use nvmeof_wire::aer::AsyncEvent;
 
-use super::fencing::{ADMIN, Lost, identity};
+use super::fencing::{ADMIN, Lost};
 use super::plan::{Fault, PATHS, Plan};
 use super::{Failure, HostKind, Mechanism, Report};
 use crate::content;
@@ -24,7 +24,6 @@ use crate::disk::{Disks, Temper};
 use crate::host::{Host, SUBNQN};
 use crate::medium::Medium;
 use crate::oracle::{Ending, OpId, Oracle};
-use crate::resets::Resets;
 use crate::trace::Trace;
 use crate::world::Reactors;
 
@@ -62,7 +61,6 @@ pub(super) struct Multipath {
     pub(super) paths: Vec<Host>,
     /// The last connection of each path.
     links: Vec<Link>,
-    pub(super) resets: Resets,
     /// Lost controllers, by number.
     pub(super) lost: BTreeMap<u64, Lost>,
     calls: BTreeMap<OpId, Call>,
@@ -156,12 +154,11 @@ impl Multipath {
         if plan.mode.without == Some(Mechanism::RangeLocks) {
             disks.disable_range_locks();
         }
-        let resets = Resets::default();
         let paths: Vec<Host> = (0..)
             .zip(&plan.paths)
             .map(|(at, shape)| {
                 let addr = address(at);
-                Host::new(at, shape.clone(), &medium, addr, dice.roll()).path(&resets)
+                Host::new(at, shape.clone(), &medium, addr, dice.roll()).path()
             })
             .collect();
         let mut world = Self {
@@ -174,7 +171,6 @@ impl Multipath {
             reactors: Reactors::default(),
             links: vec![Link::default(); paths.len()],
             paths,
-            resets,
             lost: BTreeMap::new(),
             calls: BTreeMap::new(),
             trace: Trace::new(print),
@@ -466,7 +462,7 @@ impl Multipath {
         let link = &mut self.links[at];
         link.is_up = true;
         link.number += 1;
-        link.identity = info.map(|info| identity(&info, keep_alive));
+        link.identity = info.map(|info| LostController::of(&info, keep_alive));
         let number = link.number;
         self.say(format_args!("path {at} is up, connection {number}"));
     }

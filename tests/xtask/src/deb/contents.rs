@@ -58,16 +58,19 @@ pub(super) const PACKAGES: &[Package] = &[
 /// of documents.
 const DOCUMENTS: &Places<'_> = &[
     ("docs/quick-start.md", "quick-start.md"),
+    ("docs/command-line.md", "command-line.md"),
     ("docs/configuration.md", "configuration.md"),
     (
         "docs/configuration-reference.md",
         "configuration-reference.md",
     ),
     ("docs/features.md", "features.md"),
+    ("docs/interop.md", "interop.md"),
     ("docs/managing.md", "managing.md"),
     ("docs/openapi.json", "openapi.json"),
     ("docs/memory.md", "memory.md"),
     ("docs/monitoring.md", "monitoring.md"),
+    ("docs/nvme-cli.md", "nvme-cli.md"),
     ("docs/performance.md", "performance.md"),
     ("docs/performance/cost.svg", "performance/cost.svg"),
     ("docs/performance/iops.svg", "performance/iops.svg"),

@@ -18,7 +18,7 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
     Address, Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_wire::admin::{Cns, GetLogPage, Identify, LogId, SetFeatures};
+use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, SetFeatures};
 use nvmeof_wire::fabrics::{Connect, ConnectResult, FcType, InvalidParameter, PropertyAccess};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::identify::{
@@ -58,6 +58,11 @@ pub(crate) struct Manners {
     pub(crate) differs: bool,
     /// Completes I/O commands with this command identifier.
     pub(crate) wrong_cid: Option<u16>,
+    /// The ANA log page for the Get Log Page command with this number, from 0 on.
+    pub(crate) ana: Option<fn(usize) -> Vec<u8>>,
+    /// Completes Get Features and Set Features, except Number of Queues, with this status
+    /// and result. The controller never transfers their data.
+    pub(crate) features: Option<(Status, u32)>,
 }
 
 pub(crate) struct Fake<P> {
@@ -70,6 +75,8 @@ pub(crate) struct Fake<P> {
     pub(crate) in_capsule: usize,
     pub(crate) mdts: u8,
     pub(crate) shut_down: bool,
+    /// Get Log Page commands for the ANA log page.
+    pub(crate) ana_reads: usize,
     /// Mapped memory of hosts.
     pub(crate) kept: Vec<Buf>,
     first_half: Option<Sqe>,
@@ -121,6 +128,7 @@ impl<P: Provider> Fake<P> {
             in_capsule: 0,
             mdts: 5,
             shut_down: false,
+            ana_reads: 0,
             kept: Vec::new(),
             first_half: None,
             queues: HashMap::new(),
@@ -310,9 +318,13 @@ impl<P: Provider> Fake<P> {
                         page.extend_from_slice(entry.as_bytes());
                     }
                 }
-                page.resize(16384, 0);
-                let (offset, len) = (get.offset as usize, get.len as usize);
-                self.push(qp, sqe, &page[offset..offset + len]);
+                if let (LogId::ANA, Some(ana)) = (get.lid, self.manners.ana) {
+                    page = ana(self.ana_reads);
+                    self.ana_reads += 1;
+                }
+                let mut piece = page.split_off(page.len().min(get.offset as usize));
+                piece.resize(get.len as usize, 0);
+                self.push(qp, sqe, &piece);
             }
             admin::SET_FEATURES => {
                 let set = SetFeatures::parse(sqe);
@@ -324,15 +336,24 @@ impl<P: Provider> Fake<P> {
                         });
                         set.cdw11.min(most).into()
                     }
-                    _ => 0,
+                    _ => return self.feature(qp, sqe),
                 };
                 self.respond(qp, sqe, Status::SUCCESS, result);
             }
+            admin::GET_FEATURES => match GetFeatures::parse(sqe).fid {
+                FeatureId(0xc0..) => self.respond(qp, sqe, Status::INVALID_FIELD, 0),
+                _ => self.feature(qp, sqe),
+            },
             admin::KEEP_ALIVE if self.manners.deaf => {}
             admin::KEEP_ALIVE => self.respond(qp, sqe, Status::SUCCESS, 0),
             admin::ASYNC_EVENT_REQUEST => {}
             other => panic!("{other:?}"),
         }
+    }
+
+    fn feature(&mut self, qp: QpId, sqe: &Sqe) {
+        let (status, result) = self.manners.features.unwrap_or((Status::SUCCESS, 0));
+        self.respond(qp, sqe, status, result.into());
     }
 
     fn controller(&self) -> IdentifyController {
@@ -346,6 +367,12 @@ impl<P: Provider> Fake<P> {
         id.ioccsz = ((64 + 4096) / 16).into();
         id.iorcsz = 1.into();
         id.nn = 1.into();
+        if self.manners.ana.is_some() {
+            id.cmic = 1 << 3;
+            id.nanagrpid = 1024.into();
+            id.anagrpmax = 2000.into();
+            id.nn = 4096.into();
+        }
         id
     }
 

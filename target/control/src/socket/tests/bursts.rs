@@ -238,7 +238,10 @@ fn stalled_change_is_reported_to_waiting_clients() {
             .map(drop)
             .unwrap();
         files.stalls.store(false, Ordering::SeqCst);
-        ask_for(&shared, volume(2)).await.unwrap();
+        // The stalled change may take longer than the limit once more, on a busy machine.
+        while let Err(fault) = ask_for(&shared, volume(2)).await {
+            assert_eq!(fault.status.as_u16(), 503, "{fault:?}");
+        }
     });
     assert_eq!(served_volumes(&shared), (2, 2));
     end(server);

@@ -1,18 +1,20 @@
 //! Connections that are opened, closed, lost or stalled.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nvmeof_rdma::{Provider, Steering};
-use nvmeof_wire::Status;
 use nvmeof_wire::admin::bare;
 use nvmeof_wire::cm::{Reject, RejectStatus, Request};
-use nvmeof_wire::fabrics::{Connect, disconnect};
+use nvmeof_wire::fabrics::{Connect, ConnectData, disconnect};
 use nvmeof_wire::nvm::{Io, flush};
 use nvmeof_wire::opcode::{admin as opcode, io};
+use nvmeof_wire::{Nqn, Status};
 
-use super::Bench;
-use super::host::{admin, connect, establish, ready, run};
-use crate::Mail;
+use super::host::{Host, admin, connect, establish, ready, run};
+use super::{Bench, NQN};
+use crate::{Mail, Order};
+use zerocopy::IntoBytes;
 
 #[test]
 fn invalid_request_is_rejected_with_its_status() {
@@ -244,4 +246,63 @@ fn admin_queue_counts_less_than_an_io_queue() {
         bench.reactor.queue_pairs() == 0
     });
     assert_eq!(steering.load(1), 2 * Steering::FULL);
+}
+
+/// A drain at each point of the setup of a controller: what the host is told, it may retry.
+#[test]
+fn drain_during_connect_never_answers_do_not_retry() {
+    let mut outcomes = [0; 4];
+    for detach in [false, true] {
+        for step in 0..40 {
+            let mut bench = Bench::new(15);
+            let mut host = bench.host();
+            let qp = host.open(bench.net.now(), &Request::new(0, 32));
+            let mut sent = None;
+            let mut start = |bench: &mut Bench, host: &mut Host| {
+                let open = host.closed.is_empty() && host.established.contains(&qp);
+                if sent.is_none() && open {
+                    let name = |text| Nqn::new(text).unwrap();
+                    let hostnqn = name("nqn.2026-11.org.example:host");
+                    let data = ConnectData::new([7; 16], 0xffff, &name(NQN), &hostnqn);
+                    let connect = Connect::new(0, 32, 0).to_sqe();
+                    sent = Some(host.send_with(qp, connect, data.as_bytes()));
+                }
+                bench.run_for(&mut [host], Duration::from_micros(20));
+            };
+            for _ in 0..step {
+                start(&mut bench, &mut host);
+            }
+            let (answer, _receiver) = channel();
+            match detach {
+                true => bench
+                    .reactor
+                    .mailbox()
+                    .order(Order::Detach { reply: answer }),
+                false => bench.reactor.mailbox().send(Mail::DRAIN),
+            }
+            for _ in 0..500 {
+                start(&mut bench, &mut host);
+            }
+            bench.run_for(&mut [&mut host], Duration::from_secs(20));
+            assert_eq!(bench.reactor.queue_pairs(), 0);
+            for (_, private_data) in &host.rejected {
+                let reject = Reject::parse(private_data).unwrap();
+                assert_eq!(reject.status, RejectStatus::NO_RESOURCES);
+                outcomes[0] += 1;
+            }
+            match sent.and_then(|sent| host.take(sent)) {
+                Some((cqe, _)) if cqe.status().is_success() => outcomes[1] += 1,
+                Some((cqe, _)) => {
+                    assert!(!cqe.status().dnr(), "{:?} at step {step}", cqe.status());
+                    outcomes[2] += 1;
+                }
+                None => outcomes[3] += 1,
+            }
+        }
+    }
+    let [rejected, connected, _, unanswered] = outcomes;
+    assert!(
+        rejected > 0 && connected > 0 && unanswered > 0,
+        "{outcomes:?}"
+    );
 }

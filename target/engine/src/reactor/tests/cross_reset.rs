@@ -13,6 +13,8 @@ use zerocopy::FromBytes;
 use super::Bench;
 use super::host::{Host, admin, ready, run};
 use super::io::command;
+use super::log::logged;
+use crate::Mail;
 
 const A_WHILE: Duration = Duration::from_millis(100);
 
@@ -112,4 +114,67 @@ fn reset_of_a_silent_host_does_not_wait_for_its_connections() {
     let now = state(&mut bench, &mut sibling, sibling_qp);
     assert_eq!(now, CrossResetState::SUCCESS);
     drop(silent);
+}
+
+/// A backing store that never responds: the reset stays in progress, and the log says which one
+/// it is, also when the queue pair is gone.
+#[test]
+fn delayed_reset_is_logged_with_its_backing_store() {
+    for is_gone in [false, true] {
+        let mut bench = Bench::new(93);
+        let (mut impacted, named, qp, mut sibling, sibling_qp) = impacted(&mut bench);
+        if is_gone {
+            impacted.provider.disconnect(qp);
+            bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
+        }
+        let log = logged(|| {
+            assert!(!reset(&mut bench, &mut sibling, sibling_qp, named));
+            bench.run_for(&mut [&mut impacted, &mut sibling], Duration::from_secs(100));
+        });
+        let delayed = |line: &&String| line.contains("Cross-Controller Reset incomplete");
+        let lines: Vec<_> = log.iter().filter(delayed).collect();
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        for words in ["2 operations not completed by backing store 0", "cntlid="] {
+            assert!(lines[0].contains(words), "{words} is not in: {}", lines[0]);
+        }
+        let now = state(&mut bench, &mut sibling, sibling_qp);
+        assert_eq!(now, CrossResetState::IN_PROGRESS);
+        bench.reactor.stores_mut().hold = false;
+        bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
+        let now = state(&mut bench, &mut sibling, sibling_qp);
+        assert_eq!(now, CrossResetState::SUCCESS);
+    }
+}
+
+/// A drain closes the connections at its timeout; what backing stores have stays awaited.
+#[test]
+fn reset_during_drain_is_in_progress_until_backing_stores_complete() {
+    let mut bench = Bench::new(94);
+    let (mut impacted, named, _, mut sibling, sibling_qp) = impacted(&mut bench);
+    // The sibling has a command in flight too, so that its connection stays for a while.
+    assert!(!reset(&mut bench, &mut sibling, sibling_qp, named));
+    bench.reactor.mailbox().send(Mail::DRAIN);
+    bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
+    assert!(!bench.drained, "operations are outstanding");
+    bench.reactor.stores_mut().hold = false;
+    bench.until(&mut [&mut impacted, &mut sibling], |bench, _| bench.drained);
+    assert_eq!(bench.reactor.queue_pairs(), 0);
+    assert_eq!(bench.reactor.stores_mut().contents[0][4 * 512], 1);
+}
+
+/// Each of two controllers of a host resets the other one: both end.
+#[test]
+fn controllers_that_reset_each_other_both_end() {
+    let mut bench = Bench::new(95);
+    let (mut one, first, _, mut other, other_qp) = impacted(&mut bench);
+    let second = named(&mut bench, &mut other, other_qp);
+    let (one_admin, other_admin) = (one.established[0], other_qp);
+    one.send(one_admin, second.to_sqe(), &[]);
+    other.send(other_admin, first.to_sqe(), &[]);
+    bench.run_for(&mut [&mut one, &mut other], A_WHILE);
+    bench.reactor.stores_mut().hold = false;
+    bench.run_for(&mut [&mut one, &mut other], Duration::from_secs(3));
+    // The one whose command came second had ended by then, or both commands were executed.
+    assert!(bench.reactor.target.connected().len() <= 1);
+    assert!(one.closed.len() + other.closed.len() >= 1);
 }

@@ -1,0 +1,355 @@
+//! A subsystem over several paths: lost paths are connected again, commands take another path
+//! meanwhile, and a write whose outcome is unknown is not sent again before the lost controller
+//! is fenced.
+//!
+//! ```no_run
+//! use nvmeof_initiator::multipath::{Multipath, MultipathOptions};
+//! use nvmeof_initiator::{ConnectOptions, Host, HostConfig, Nqn};
+//!
+//! # async fn copy() -> Result<(), nvmeof_initiator::Error> {
+//! let host = Host::new(HostConfig::of_this_machine()?)?;
+//! let subsystem = Nqn::new("nqn.2026-11.org.example:disk").expect("a valid NQN");
+//! let paths = ["192.0.2.10:4420", "198.51.100.10:4420"].map(|address| {
+//!     let address = address.parse().expect("an address");
+//!     ConnectOptions::new(address, subsystem)
+//! });
+//! let multipath = Multipath::connect(&host, &paths, MultipathOptions::default()).await?;
+//! let disk = multipath.namespace(1).await?;
+//! let data = disk.read(0, host.buffer(4096)?).await?;
+//! # drop(data);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The decisions are those of [`nvmeof_initiator_core::multipath`] and
+//! [`nvmeof_initiator_core::Fence`]; this module carries them out.
+
+mod connection;
+mod fencing;
+mod namespace;
+mod path;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use nvmeof_rdma::Address;
+use nvmeof_wire::Nqn;
+use nvmeof_wire::log::ana::AnaState;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+pub use namespace::MultipathNamespace;
+pub use nvmeof_initiator_core::FenceMethod;
+pub use nvmeof_initiator_core::multipath::{PathPolicy, ReconnectOptions};
+
+use crate::error::{Error, NoPath, UsageError};
+use crate::host::Host;
+use crate::options::ConnectOptions;
+use connection::Connection;
+use fencing::Fencing;
+use namespace::Head;
+use path::PathSlot;
+
+/// Options of the paths of a subsystem.
+#[derive(Clone, Debug, Default)]
+pub struct MultipathOptions {
+    /// How a command chooses its path.
+    pub policy: PathPolicy,
+    /// When lost paths are connected again or given up.
+    pub reconnect: ReconnectOptions,
+    /// How long to wait for a lost controller that reports no Command Quiesce Time (CQT) and
+    /// that no other controller can reset; `None`: three keep-alive time-outs. An assumption
+    /// about targets that promise nothing.
+    pub quiesce: Option<Duration>,
+}
+
+/// What became of one path.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PathStatus {
+    /// The address of the target.
+    pub addr: Address,
+    /// Whether it is connected.
+    pub is_live: bool,
+    /// Whether it was given up.
+    pub is_given_up: bool,
+    /// How often it was lost.
+    pub losses: u64,
+    /// Why it was lost or could not be connected the last time.
+    pub last_error: Option<Error>,
+    /// How lost controllers of this path were fenced, and how often.
+    pub fenced: Vec<(FenceMethod, u64)>,
+}
+
+/// A subsystem over several paths. Clones are the same. When the last clone and the last
+/// [`MultipathNamespace`] are dropped, the paths are disconnected in the background.
+#[derive(Clone)]
+pub struct Multipath {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    host: Host,
+    subnqn: Nqn,
+    options: MultipathOptions,
+    /// The time 0 of all state machines.
+    start: Instant,
+    paths: Mutex<Vec<PathSlot>>,
+    /// Counts changes that a waiting call may use.
+    changes: watch::Sender<u64>,
+    /// Lost connections to fence.
+    lost: mpsc::UnboundedSender<Fencing>,
+    /// The namespaces that are in use.
+    heads: Mutex<Vec<Weak<Head>>>,
+}
+
+/// How long a call waits for a change before it looks at the paths again.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+impl Multipath {
+    /// Connects all paths, which must be of one subsystem. Must be called inside a tokio runtime.
+    /// Paths that cannot be connected are retried as lost ones.
+    ///
+    /// # Errors
+    /// When no path can be connected: the error of the first one. When `paths` is empty or of
+    /// several subsystems.
+    pub async fn connect(
+        host: &Host,
+        paths: &[ConnectOptions],
+        options: MultipathOptions,
+    ) -> Result<Self, Error> {
+        let Some(first) = paths.first() else {
+            return Err(UsageError::Other("no path is given".to_owned()).into());
+        };
+        if let Some(other) = paths.iter().find(|path| path.subnqn != first.subnqn) {
+            let text = format!(
+                "paths of two subsystems, {} and {}; give those of one",
+                first.subnqn, other.subnqn
+            );
+            return Err(UsageError::Other(text).into());
+        }
+        if let Some(path) = paths.iter().find(|path| path.keep_alive.is_zero()) {
+            let text = format!(
+                "the path to {} has no keep-alive time-out, so neither side would notice its \
+                 loss; set one",
+                path.addr
+            );
+            return Err(UsageError::Other(text).into());
+        }
+        let (lost, receiver) = mpsc::unbounded_channel();
+        let inner = Arc::new(Inner {
+            host: host.clone(),
+            subnqn: first.subnqn,
+            start: Instant::now(),
+            paths: Mutex::new(
+                (0u64..)
+                    .zip(paths)
+                    .map(|(at, path)| PathSlot::new(path, options.reconnect, at))
+                    .collect(),
+            ),
+            options,
+            changes: watch::channel(0).0,
+            lost,
+            heads: Mutex::new(Vec::new()),
+        });
+        for at in 0..paths.len() {
+            tokio::spawn(path::run(Arc::downgrade(&inner), at));
+        }
+        tokio::spawn(fencing::run(Arc::downgrade(&inner), receiver));
+        let this = Self { inner };
+        this.inner.first_connected().await?;
+        Ok(this)
+    }
+
+    /// Namespace `nsid`.
+    ///
+    /// # Errors
+    /// When it does not exist, its format is not supported, or no path can be used.
+    pub async fn namespace(&self, nsid: u32) -> Result<MultipathNamespace, Error> {
+        MultipathNamespace::new(Arc::clone(&self.inner), nsid).await
+    }
+
+    /// The paths, in the order in which they were given.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.inner.lock().iter().map(PathSlot::status).collect()
+    }
+
+    /// Changes of the paths from now on.
+    #[must_use]
+    pub fn changes(&self) -> PathChanges {
+        let mut receiver = self.inner.changes.subscribe();
+        receiver.borrow_and_update();
+        PathChanges(receiver)
+    }
+
+    /// Disconnects all paths. Calls in progress fail.
+    pub async fn disconnect(self) {
+        let connections: Vec<_> = {
+            let mut paths = self.inner.lock();
+            paths.iter_mut().filter_map(PathSlot::end).collect()
+        };
+        self.inner.changed();
+        let mut all = JoinSet::new();
+        for connection in connections {
+            all.spawn(connection.controller.clone().disconnect());
+        }
+        while all.join_next().await.is_some() {}
+    }
+}
+
+impl fmt::Debug for Multipath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Multipath")
+            .field("subnqn", &self.inner.subnqn)
+            .field("paths", &self.paths())
+            .finish()
+    }
+}
+
+/// Notifies of changes of the paths: see [`Multipath::changes`].
+#[derive(Clone, Debug)]
+pub struct PathChanges(watch::Receiver<u64>);
+
+impl PathChanges {
+    /// Waits until a path was connected, lost or given up, or its access to a namespace changed,
+    /// since the last call. Returns false when all paths are disconnected for good.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<PathSlot>> {
+        // No state is inconsistent between two statements of a holder.
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something changed that calls may wait for.
+    fn changed(&self) {
+        self.changes
+            .send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// The connections that take commands now, and when their paths settle.
+    fn connections(&self) -> Vec<(Arc<Connection>, Duration)> {
+        let paths = self.lock();
+        let live = paths.iter().filter_map(|path| {
+            let settled_at = path.reconnect.settled_at();
+            Some((Arc::clone(path.live()?), settled_at))
+        });
+        live.collect()
+    }
+
+    /// Waits until one path is connected, or each has failed once.
+    async fn first_connected(&self) -> Result<(), Error> {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            {
+                let paths = self.lock();
+                if paths.iter().any(|path| path.live().is_some()) {
+                    return Ok(());
+                }
+                let errors: Option<Vec<_>> =
+                    paths.iter().map(|path| path.last_error.clone()).collect();
+                if let Some(first) = errors.and_then(|errors| errors.into_iter().next()) {
+                    return Err(first);
+                }
+            }
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// The namespaces that are in use.
+    fn heads(&self) -> Vec<Arc<Head>> {
+        let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        heads.retain(|head| head.strong_count() > 0);
+        heads.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Adds a namespace, which each path is to check; returns the one that was there already.
+    fn add(&self, head: Arc<Head>) -> Arc<Head> {
+        {
+            let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = heads.iter().filter_map(Weak::upgrade);
+            if let Some(known) = known.find(|known| known.nsid() == head.nsid()) {
+                return known;
+            }
+            heads.push(Arc::downgrade(&head));
+        }
+        for (connection, _) in self.connections() {
+            connection.check_again();
+        }
+        self.changed();
+        head
+    }
+
+    fn is_ended(&self) -> bool {
+        self.lock().iter().all(|path| path.is_ended)
+    }
+
+    /// Whether calls for that namespace may wait for a path.
+    fn may_wait(&self, nsid: u32) -> bool {
+        let now = self.now();
+        self.lock().iter().any(|path| match path.live() {
+            None => path.may_wait(now),
+            Some(live) => match live.known(nsid) {
+                None => true,
+                Some(Err(_)) => false,
+                Some(Ok(namespace)) => {
+                    let group = namespace.identify().anagrpid.get();
+                    live.state(group) != AnaState::PERSISTENT_LOSS
+                }
+            },
+        })
+    }
+
+    /// Waits for a change of the paths that `changes` has not seen.
+    async fn wait_for(&self, changes: &mut watch::Receiver<u64>, nsid: u32) -> Result<(), Error> {
+        if !self.may_wait(nsid) {
+            return Err(self.no_path(nsid));
+        }
+        // Times of paths may pass without a change.
+        let now = self.now();
+        let fails = {
+            let paths = self.lock();
+            let fails = paths.iter().filter_map(|path| path.reconnect.fails_at());
+            fails
+                .map(|at| at.saturating_sub(now))
+                .filter(|wait| !wait.is_zero())
+                .min()
+        };
+        let wait = fails.map_or(LONGEST_WAIT, |wait| wait.min(LONGEST_WAIT));
+        let _ = tokio::time::timeout(wait, changes.changed()).await;
+        Ok(())
+    }
+
+    fn no_path(&self, nsid: u32) -> Error {
+        let paths = self.lock();
+        let paths = paths.iter().map(|path| {
+            let refused = path.live().and_then(|live| live.known(nsid)?.err());
+            (
+                path.options.addr,
+                refused.or_else(|| path.last_error.clone()),
+            )
+        });
+        Error::NoPath(Arc::new(NoPath {
+            subnqn: self.subnqn,
+            paths: paths.collect(),
+        }))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for path in self.paths.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            path.end();
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Decisions of a host that uses several paths to a namespace, and of one that loses its only
+//! path for a while:
+//!
+//! * [`Reconnect`]: when to connect a lost path again, and when to give it up.
+//! * [`PathSelector`]: which path a command takes.
+//! * [`RetryPolicy`]: what to do with a command that did not succeed on a path.
+//! * [`AnaGroups`]: in which state a path reports a namespace.
+//!
+//! [`Fence`](crate::Fence) says when commands of a lost path can be sent over another one. None
+//! of these does I/O or reads a clock.
+
+mod ana;
+mod reconnect;
+mod retry;
+mod select;
+
+pub use ana::{AnaError, AnaGroups};
+pub use reconnect::{Reconnect, ReconnectOptions, ReconnectStep};
+pub use retry::{Effect, Outcome, RetryPolicy, RetryStep};
+pub use select::{Path, PathAccess, PathPolicy, PathSelector};
