@@ -1,5 +1,5 @@
-//! Writes and verifies blocks over several paths while they fail and come back, and prints each
-//! change of a path. Destroys the first 1 MiB of the namespace:
+//! Writes and verifies blocks over several paths while paths fail and recover, and prints each
+//! change of a path. Overwrites the first 1 MiB of the namespace:
 //! `failover nqn.2026-11.org.example:disk 1 60 192.0.2.10:4420 198.51.100.10:4420`
 
 use std::error::Error;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use nvmeof_initiator::multipath::{Multipath, MultipathNamespace, MultipathOptions};
 use nvmeof_initiator::{Buf, ConnectOptions, Host, HostConfig, Nqn, WriteOptions};
 
-/// Bytes of one write.
+/// Length of one write in bytes.
 const LEN: usize = 4096;
-/// Writers at the same time, each with its own blocks.
+/// Number of concurrent writers, each with its own blocks.
 const WRITERS: u64 = 4;
-/// Writes before a writer overwrites the first one.
+/// Writes of a writer before it overwrites its first one: together the writers use 1 MiB.
 const SLOTS: u64 = 1 << 20 >> 12 >> 2;
 
 #[tokio::main]
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints each change of the paths.
+/// Prints the state of all paths whenever a path changes.
 async fn report(multipath: Multipath) {
     let mut shown = String::new();
     let mut changes = multipath.changes();
@@ -72,8 +72,8 @@ async fn report(multipath: Multipath) {
     }
 }
 
-/// Writes other data each time, and reads what it wrote last: whatever happened to the paths,
-/// each write is there until the next one. Returns the number of writes.
+/// Writes different data each time and reads them back. Each write must persist, even if a path
+/// failed meanwhile. Returns the number of writes.
 async fn write_and_verify(
     host: Host,
     disk: MultipathNamespace,

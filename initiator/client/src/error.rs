@@ -26,11 +26,13 @@ pub enum Error {
     Usage(Arc<UsageError>),
     /// A resource of this machine is missing.
     Machine(Arc<MachineError>),
-    /// No path to the subsystem can be used, and none may be waited for.
+    /// No path to the subsystem can be used, and none may become available. Each path is given up,
+    /// is lost for longer than `fast_io_fail`, has no such namespace, or reports ANA Persistent
+    /// Loss.
     NoPath(Arc<NoPath>),
-    /// The path of a command that changes data was lost before its response, and no path may be
-    /// waited for: it is not known whether the command was executed. If the lost controller is
-    /// not fenced, it can still be executed, later than commands over other paths.
+    /// The path of a command that changes data was lost before the response, and the command
+    /// cannot be sent again. It is unknown whether it was executed. If the lost controller is not
+    /// fenced, it can still execute the command, even after later commands over other paths.
     UnknownOutcome(Arc<Lost>),
 }
 
@@ -39,7 +41,7 @@ pub enum Error {
 pub struct NoPath {
     /// The subsystem.
     pub subnqn: Nqn,
-    /// Each path with its last error.
+    /// The address and the last error of each path.
     pub paths: Vec<(Address, Option<Error>)>,
 }
 

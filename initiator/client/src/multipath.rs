@@ -1,6 +1,6 @@
-//! A subsystem over several paths: lost paths are connected again, commands take another path
-//! meanwhile, and a write whose outcome is unknown is not sent again before the lost controller
-//! is fenced.
+//! A subsystem over several paths. Lost paths are connected again, and commands use another path
+//! meanwhile. A write whose outcome is unknown is sent again only when the lost controller is
+//! fenced.
 //!
 //! ```no_run
 //! use nvmeof_initiator::multipath::{Multipath, MultipathOptions};
@@ -21,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! The decisions are those of [`nvmeof_initiator_core::multipath`] and
-//! [`nvmeof_initiator_core::Fence`]; this module carries them out.
+//! [`nvmeof_initiator_core::multipath`] and [`nvmeof_initiator_core::Fence`] decide what to do.
+//! This module does the I/O.
 
 mod connection;
 mod fencing;
@@ -30,6 +30,7 @@ mod namespace;
 mod path;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -51,20 +52,20 @@ use fencing::Fencing;
 use namespace::Head;
 use path::PathSlot;
 
-/// Options of the paths of a subsystem.
+/// Options for all paths of a subsystem.
 #[derive(Clone, Debug, Default)]
 pub struct MultipathOptions {
-    /// How a command chooses its path.
+    /// How to choose the path of a command.
     pub policy: PathPolicy,
-    /// When lost paths are connected again or given up.
+    /// When to connect lost paths again, and when to give them up.
     pub reconnect: ReconnectOptions,
-    /// How long to wait for a lost controller that reports no Command Quiesce Time (CQT) and
-    /// that no other controller can reset; `None`: three keep-alive time-outs. An assumption
-    /// about targets that promise nothing.
+    /// Time after which a lost controller counts as fenced, if it reports no Command Quiesce
+    /// Time (CQT) and no other controller can reset it. `None`: three Keep Alive Timeouts. This is
+    /// an assumption, because such a controller guarantees no limit.
     pub quiesce: Option<Duration>,
 }
 
-/// What became of one path.
+/// The status of one path.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PathStatus {
@@ -74,15 +75,15 @@ pub struct PathStatus {
     pub is_live: bool,
     /// Whether it was given up.
     pub is_given_up: bool,
-    /// How often it was lost.
+    /// Number of times that it was lost.
     pub losses: u64,
-    /// Why it was lost or could not be connected the last time.
+    /// Why it was lost, or why the last attempt to connect it failed. `None` when it is connected.
     pub last_error: Option<Error>,
-    /// How lost controllers of this path were fenced, and how often.
+    /// The number of lost controllers of this path that were fenced, by method.
     pub fenced: Vec<(FenceMethod, u64)>,
 }
 
-/// A subsystem over several paths. Clones are the same. When the last clone and the last
+/// A subsystem over several paths. Clones share the paths. When the last clone and the last
 /// [`MultipathNamespace`] are dropped, the paths are disconnected in the background.
 #[derive(Clone)]
 pub struct Multipath {
@@ -96,24 +97,26 @@ struct Inner {
     /// The time 0 of all state machines.
     start: Instant,
     paths: Mutex<Vec<PathSlot>>,
-    /// Counts changes that a waiting call may use.
+    /// Counts changes that waiting calls may depend on.
     changes: watch::Sender<u64>,
     /// Lost connections to fence.
     lost: mpsc::UnboundedSender<Fencing>,
     /// The namespaces that are in use.
     heads: Mutex<Vec<Weak<Head>>>,
+    next_head: AtomicU64,
 }
 
 /// How long a call waits for a change before it looks at the paths again.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl Multipath {
-    /// Connects all paths, which must be of one subsystem. Must be called inside a tokio runtime.
-    /// Paths that cannot be connected are retried as lost ones.
+    /// Connects to one subsystem over `paths`. Returns when the first path is connected; the
+    /// others connect in the background. A path that cannot be connected is retried like a lost
+    /// one. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// When no path can be connected: the error of the first one. When `paths` is empty or of
-    /// several subsystems.
+    /// No path can be connected: the error of the first one. `paths` is empty, has several
+    /// subsystems, or has a path without a Keep Alive Timeout.
     pub async fn connect(
         host: &Host,
         paths: &[ConnectOptions],
@@ -129,7 +132,7 @@ impl Multipath {
             );
             return Err(UsageError::Other(text).into());
         }
-        if let Some(path) = paths.iter().find(|path| path.keep_alive.is_zero()) {
+        if let Some(path) = paths.iter().find(|path| path.keep_alive.as_millis() == 0) {
             let text = format!(
                 "the path to {} has no keep-alive time-out, so neither side would notice its \
                  loss; set one",
@@ -152,6 +155,7 @@ impl Multipath {
             changes: watch::channel(0).0,
             lost,
             heads: Mutex::new(Vec::new()),
+            next_head: AtomicU64::new(0),
         });
         for at in 0..paths.len() {
             tokio::spawn(path::run(Arc::downgrade(&inner), at));
@@ -162,21 +166,21 @@ impl Multipath {
         Ok(this)
     }
 
-    /// Namespace `nsid`.
+    /// Opens namespace `nsid`. Waits for a path if all are lost.
     ///
     /// # Errors
-    /// When it does not exist, its format is not supported, or no path can be used.
+    /// The namespace does not exist, its format is not supported, or no path can be used.
     pub async fn namespace(&self, nsid: u32) -> Result<MultipathNamespace, Error> {
         MultipathNamespace::new(Arc::clone(&self.inner), nsid).await
     }
 
-    /// The paths, in the order in which they were given.
+    /// The status of each path, in the order of [`connect`](Self::connect).
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
         self.inner.lock().iter().map(PathSlot::status).collect()
     }
 
-    /// Changes of the paths from now on.
+    /// Notifies of each change of the paths from now on.
     #[must_use]
     pub fn changes(&self) -> PathChanges {
         let mut receiver = self.inner.changes.subscribe();
@@ -184,13 +188,14 @@ impl Multipath {
         PathChanges(receiver)
     }
 
-    /// Disconnects all paths. Calls in progress fail.
+    /// Disconnects all paths and does not connect them again. Calls in progress fail.
     pub async fn disconnect(self) {
         let connections: Vec<_> = {
             let mut paths = self.inner.lock();
             paths.iter_mut().filter_map(PathSlot::end).collect()
         };
         self.inner.changed();
+        self.inner.clear_choices();
         let mut all = JoinSet::new();
         for connection in connections {
             all.spawn(connection.controller.clone().disconnect());
@@ -213,8 +218,9 @@ impl fmt::Debug for Multipath {
 pub struct PathChanges(watch::Receiver<u64>);
 
 impl PathChanges {
-    /// Waits until a path was connected, lost or given up, or its access to a namespace changed,
-    /// since the last call. Returns false when all paths are disconnected for good.
+    /// Waits for a change since the last call. A change is that a path is connected, lost or given
+    /// up, that an attempt to connect it fails, or that its access to a namespace may have
+    /// changed. Returns false when the last [`Multipath`] and [`MultipathNamespace`] are dropped.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
@@ -230,13 +236,13 @@ impl Inner {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something changed that calls may wait for.
+    /// Wakes calls that wait for a change of the paths.
     fn changed(&self) {
         self.changes
             .send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
-    /// The connections that take commands now, and when their paths settle.
+    /// The connections that accept commands, and the time from which each path is preferred.
     fn connections(&self) -> Vec<(Arc<Connection>, Duration)> {
         let paths = self.lock();
         let live = paths.iter().filter_map(|path| {
@@ -246,7 +252,7 @@ impl Inner {
         live.collect()
     }
 
-    /// Waits until one path is connected, or each has failed once.
+    /// Waits until one path is connected, or each attempt has failed.
     async fn first_connected(&self) -> Result<(), Error> {
         let mut changes = self.changes.subscribe();
         loop {
@@ -273,33 +279,39 @@ impl Inner {
         heads.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Adds a namespace, which each path is to check; returns the one that was there already.
-    fn add(&self, head: Arc<Head>) -> Arc<Head> {
+    /// The number of a new head.
+    fn next_head(&self) -> u64 {
+        self.next_head.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds a namespace, and has each path check it.
+    fn add(&self, head: &Arc<Head>) {
         {
             let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut known = heads.iter().filter_map(Weak::upgrade);
-            if let Some(known) = known.find(|known| known.nsid() == head.nsid()) {
-                return known;
-            }
-            heads.push(Arc::downgrade(&head));
+            heads.push(Arc::downgrade(head));
         }
         for (connection, _) in self.connections() {
             connection.check_again();
         }
-        self.changed();
-        head
+    }
+
+    /// Has no head keep a connection until its next command.
+    fn clear_choices(&self) {
+        for head in self.heads() {
+            head.clear();
+        }
     }
 
     fn is_ended(&self) -> bool {
         self.lock().iter().all(|path| path.is_ended)
     }
 
-    /// Whether calls for that namespace may wait for a path.
-    fn may_wait(&self, nsid: u32) -> bool {
+    /// Whether a path to the namespace of that head may become available: calls wait for it then.
+    fn may_wait(&self, head: u64) -> bool {
         let now = self.now();
         self.lock().iter().any(|path| match path.live() {
             None => path.may_wait(now),
-            Some(live) => match live.known(nsid) {
+            Some(live) => match live.known(head) {
                 None => true,
                 Some(Err(_)) => false,
                 Some(Ok(namespace)) => {
@@ -311,11 +323,11 @@ impl Inner {
     }
 
     /// Waits for a change of the paths that `changes` has not seen.
-    async fn wait_for(&self, changes: &mut watch::Receiver<u64>, nsid: u32) -> Result<(), Error> {
-        if !self.may_wait(nsid) {
-            return Err(self.no_path(nsid));
+    async fn wait_for(&self, changes: &mut watch::Receiver<u64>, head: u64) -> Result<(), Error> {
+        if !self.may_wait(head) {
+            return Err(self.no_path(head));
         }
-        // Times of paths may pass without a change.
+        // `fast_io_fail` of a path can expire without a change.
         let now = self.now();
         let fails = {
             let paths = self.lock();
@@ -330,10 +342,10 @@ impl Inner {
         Ok(())
     }
 
-    fn no_path(&self, nsid: u32) -> Error {
+    fn no_path(&self, head: u64) -> Error {
         let paths = self.lock();
         let paths = paths.iter().map(|path| {
-            let refused = path.live().and_then(|live| live.known(nsid)?.err());
+            let refused = path.live().and_then(|live| live.known(head)?.err());
             (
                 path.options.addr,
                 refused.or_else(|| path.last_error.clone()),

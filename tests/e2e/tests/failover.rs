@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use nvmeof_e2e::{HOST, NQN, Setup, TIMEOUT, ctl, free_port, managed};
 use nvmeof_initiator::multipath::{
     FenceMethod, Multipath, MultipathOptions, PathPolicy, ReconnectOptions,
@@ -241,6 +242,151 @@ fn paths_that_cannot_be_used_are_refused() {
             let _ = tokio::time::timeout(Duration::ZERO, read).await;
         }
         let _ = disk.read(0, host.buffer(LEN).unwrap()).await.unwrap();
+        multipath.disconnect().await;
+    });
+    target.stop();
+}
+
+/// Reads until that fails; returns the error.
+async fn error_of_reads(host: &Host, disk: &MultipathNamespace) -> Error {
+    loop {
+        match disk.read(0, host.buffer(LEN).unwrap()).await {
+            Ok(_) => tokio::time::sleep(SECOND / 20).await,
+            Err(failed) => return failed.error,
+        }
+    }
+}
+
+#[test]
+fn namespace_with_other_identifiers_is_not_used() {
+    const OTHER: &str = "uuid = \"1ab00000-0000-4000-8000-00000000abcd\"";
+    let ports = [free_port(), free_port()];
+    let first = managed().port(ports[0]).file(1 << 20);
+    let second = managed().port(ports[1]).file_with(1 << 20, OTHER);
+    let mut first_target = first.start();
+    let mut second_target = second.start();
+    let before = std::fs::read(second.image_path(1)).unwrap();
+    run(async {
+        let host = host();
+        let options = MultipathOptions {
+            reconnect: ReconnectOptions {
+                ctrl_loss: Some(SECOND),
+                ..ReconnectOptions::default()
+            },
+            ..MultipathOptions::default()
+        };
+        let multipath = Multipath::connect(&host, &paths(&ports), options)
+            .await
+            .unwrap();
+        let disk = multipath.namespace(1).await.unwrap();
+        let until = Instant::now() + 2 * SECOND;
+        assert!(write_and_verify(host.clone(), disk.clone(), 0, until).await > 0);
+        // With both targets of one kind gone, the error says why the other one is not used.
+        let is_first = std::fs::read(second.image_path(1)).unwrap() == before;
+        match is_first {
+            true => first_target.kill(),
+            false => second_target.kill(),
+        }
+        let error = error_of_reads(&host, &disk).await.to_string();
+        assert!(error.contains("identifiers"), "{error}");
+        multipath.disconnect().await;
+    });
+    let unchanged =
+        [&first, &second].map(|one| std::fs::read(one.image_path(1)).unwrap() == before);
+    assert!(
+        unchanged[0] != unchanged[1],
+        "one of both was written, and only one"
+    );
+}
+
+#[test]
+fn namespace_that_is_replaced_is_not_used_any_more() {
+    let (setup, ports) = two_ports();
+    let target = setup.start();
+    run(async {
+        let host = host();
+        let options = MultipathOptions::default();
+        let multipath = Multipath::connect(&host, &paths(&ports), options)
+            .await
+            .unwrap();
+        let disk = multipath.namespace(1).await.unwrap();
+        let _ = disk.read(0, host.buffer(LEN).unwrap()).await.unwrap();
+        ctl(&setup, "namespace remove 1").ok();
+        let error = error_of_reads(&host, &disk).await.to_string();
+        assert!(
+            error.contains("namespace 1") || error.contains("Namespace"),
+            "{error}"
+        );
+        let uuid = "1ab00000-0000-4000-8000-00000000abcd";
+        ctl(
+            &setup,
+            &format!("namespace add ram:1M --nsid 1 --uuid {uuid}"),
+        )
+        .ok();
+        let identifiers = async {
+            while !error_of_reads(&host, &disk)
+                .await
+                .to_string()
+                .contains("identifiers")
+            {}
+        };
+        tokio::time::timeout(20 * SECOND, identifiers)
+            .await
+            .unwrap();
+        // Opened again, it is the new one, over both paths.
+        drop(disk);
+        let disk = multipath.namespace(1).await.unwrap();
+        let _ = disk.read(0, host.buffer(LEN).unwrap()).await.unwrap();
+        ctl(&setup, &format!("port remove 127.0.0.1:{}", ports[0])).ok();
+        let _ = disk.read(0, host.buffer(LEN).unwrap()).await.unwrap();
+        multipath.disconnect().await;
+    });
+    target.stop();
+}
+
+/// The target is killed with a read and a write in flight. The read is sent again at once; the
+/// write waits for the keep-alive and quiesce times, two seconds each: the new target does not
+/// know the lost controller.
+#[test]
+fn lost_write_waits_for_the_fence_and_a_read_does_not() {
+    let (setup, ports) = two_ports();
+    let mut target = setup.start();
+    run(async {
+        let host = host();
+        let options = MultipathOptions::default();
+        let multipath = Multipath::connect(&host, &paths(&ports[..1]), options)
+            .await
+            .unwrap();
+        let disk = multipath.namespace(1).await.unwrap();
+        let _ = disk.read(0, host.buffer(LEN).unwrap()).await.unwrap();
+        target.signal(Signal::SIGSTOP);
+        let mut data = host.buffer(LEN).unwrap();
+        data.fill(0x77);
+        let (reader, writer) = (disk.clone(), disk.clone());
+        let buf = host.buffer(LEN).unwrap();
+        let read = tokio::spawn(async move {
+            reader.read(0, buf).await.unwrap();
+            Instant::now()
+        });
+        let write = tokio::spawn(async move {
+            writer
+                .write(64, data, WriteOptions::default())
+                .await
+                .unwrap();
+            Instant::now()
+        });
+        tokio::time::sleep(SECOND / 2).await;
+        assert!(!read.is_finished() && !write.is_finished());
+        target.kill();
+        let lost = Instant::now();
+        target = setup.start();
+        let (read, write) = (read.await.unwrap() - lost, write.await.unwrap() - lost);
+        assert!(read < 3 * SECOND, "{read:?}");
+        assert!(write >= 3 * SECOND + SECOND / 2, "{write:?}");
+        let buf = disk.read(64, host.buffer(LEN).unwrap()).await.unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0x77));
+        let fenced = &multipath.paths()[0].fenced;
+        assert_eq!(*fenced, [(FenceMethod::QuiesceTime, 1)]);
         multipath.disconnect().await;
     });
     target.stop();

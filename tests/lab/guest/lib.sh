@@ -2,13 +2,13 @@
 # Functions for scenarios. A scenario is a file in tests/lab/scenarios:
 #
 #   #!/bin/bash
-#   # about: what it proves, in one line                (required)
+#   # about: what it verifies, in one line              (required)
 #   # providers: iwarp verbs-rxe verbs-siw              (required, one or more)
 #   # timeout: 120                                      (seconds, default 120)
-#   # long-timeout: 1200                                (with --long, default the same)
+#   # long-timeout: 1200                                (with --long, default: timeout)
 #   # memory: 2048                                      (MiB, default 1024)
-#   # transport: yes                                    (--rotate runs all providers)
-#   # packages: yes                                     (needs /lab/packages)
+#   # transport: yes                                    (--rotate uses all providers)
+#   # packages: yes                                     (requires /lab/packages)
 #   source /lab/guest/lib.sh
 #   config "$(disk d1 256M)"
 #   target_start
@@ -18,28 +18,28 @@
 #   disconnect
 #   target_stop
 #
-# It runs once for each provider, with `set -Eeuo pipefail`: the first command
-# that fails ends it, and the table shows its line. Afterwards the kernel log
-# must be free of warnings (`dmesg_expect` declares those that the scenario
-# causes). A scenario need not clean up: processes, mounts, controllers and the
-# configuration of nvmet are removed after each scenario. It fails if something
-# cannot be removed.
+# A scenario runs once for each provider, with `set -Eeuo pipefail`. The first
+# command that fails ends the scenario, and the table of results shows the line
+# of that command. Afterwards the kernel log must be free of warnings, except
+# those that the scenario declares with `dmesg_expect`. A scenario need not clean
+# up: processes, mounts, controllers and the configuration of nvmet are removed
+# after each scenario. The scenario fails if something cannot be removed.
 #
 # Variables:
-#   PROVIDER   iwarp      software iWARP in the process, kernel host over siw0
+#   PROVIDER   iwarp      software iWARP in the target process, kernel host over siw0
 #              verbs-rxe  libibverbs over rxe0 (RoCEv2)
 #              verbs-siw  libibverbs over siw0 (iWARP)
 #   ENGINE     iwarp or verbs: name of the provider for target and initiator
-#   RDMA       rxe0 or siw0: the device of the kernel's host
-#   ADDRESS    address of that device; the target listens there
-#   PORT       4420
-#   NQN        the subsystem
+#   RDMA       rxe0 or siw0: the RDMA device of the kernel host
+#   ADDRESS    address of that device, on which the target listens
+#   PORT       port of the target, 4420
+#   NQN        NQN of the subsystem
 #   WORK       empty folder on disk, removed afterwards
 #   OUT        folder on the host machine, kept if the scenario fails
 #   CONFIG     configuration of the target, $WORK/target.toml
 #   TARGET     process id of the target
 #   CTRL       controller of the last connect, such as nvme0
-#   LONG       "long" if the run has time to repeat faults often, else empty
+#   LONG       "long" with --long: repeat faults more often; otherwise empty
 
 : "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}" "${LONG:=}"
 case $PROVIDER in

@@ -46,8 +46,10 @@ const STALLS: &str = "
 
 The longest time that one read or write of fio took while paths and targets failed, in
 milliseconds, on an emulated machine. All blocks were correct afterwards, and no command failed.
-The host used `--reconnect-delay=1 --ctrl-loss-tmo=-1`. Upgrades and kills were repeated twice;
-`--long` repeats them 20 times, and cuts paths for 60 s, also of two transports.
+The host used `--reconnect-delay=1 --ctrl-loss-tmo=-1`. Package upgrades and kills are done twice,
+kills during a restart four times. With `--long` they are done 20 and 40 times. A path is cut for
+20 s, or for 60 s with `--long`; these hosts also used `--keep-alive-tmo=5`. Only `--long` cuts a
+path of two transports.
 
 ";
 

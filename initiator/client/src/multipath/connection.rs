@@ -9,7 +9,7 @@ use nvmeof_initiator_core::multipath::AnaGroups;
 use nvmeof_initiator_core::{FenceMethod, SetupError, admin};
 use nvmeof_wire::identify::Cmic;
 use nvmeof_wire::log::ana::AnaState;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::controller::Controller;
 use crate::error::Error;
@@ -27,15 +27,25 @@ pub(super) struct Connection {
     has_reset: AtomicBool,
     groups: Mutex<AnaGroups>,
     has_ana: bool,
-    /// The namespaces that were checked, or why they are not used.
-    namespaces: Mutex<BTreeMap<u32, Result<Arc<Namespace>, Error>>>,
+    checked: Mutex<Checked>,
     /// A namespace is to be checked.
     is_unchecked: AtomicBool,
+    /// Something is to be read or checked now.
+    pub(super) wake: Notify,
     /// Bytes of calls in flight.
     pub(super) outstanding: AtomicU64,
     latency: Mutex<Option<Latency>>,
     /// How it was fenced, once it is.
     pub(super) fenced: Arc<watch::Sender<Option<FenceMethod>>>,
+}
+
+/// Namespaces by the number of their head.
+#[derive(Default)]
+struct Checked {
+    /// Those that were checked, or why they are not used.
+    namespaces: BTreeMap<u64, Result<Arc<Namespace>, Error>>,
+    /// Changes when earlier results become invalid.
+    generation: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -65,8 +75,9 @@ impl Connection {
             has_reset: AtomicBool::new(false),
             groups: Mutex::new(AnaGroups::default()),
             has_ana,
-            namespaces: Mutex::new(BTreeMap::new()),
+            checked: Mutex::new(Checked::default()),
             is_unchecked: AtomicBool::new(true),
+            wake: Notify::new(),
             outstanding: AtomicU64::new(0),
             latency: Mutex::new(None),
             fenced: Arc::new(watch::channel(None).0),
@@ -85,6 +96,7 @@ impl Connection {
 
     pub(super) fn outdate(&self) {
         self.is_outdated.store(true, Ordering::Release);
+        self.wake.notify_one();
     }
 
     /// It refused a command because of the ANA state of `group`, which is read again.
@@ -93,10 +105,6 @@ impl Connection {
         groups.refused(group);
         drop(groups);
         self.outdate();
-    }
-
-    pub(super) fn is_outdated(&self) -> bool {
-        self.is_outdated.load(Ordering::Acquire)
     }
 
     pub(super) fn take_outdated(&self) -> bool {
@@ -185,33 +193,58 @@ impl Connection {
         *latency = Some(Latency { mean, at: now });
     }
 
-    /// Namespace `nsid` of its controller, or why it is not used, once it was checked.
-    pub(super) fn known(&self, nsid: u32) -> Option<Result<Arc<Namespace>, Error>> {
-        self.checked().get(&nsid).cloned()
+    /// The namespace of head `head`, or why it is not used, once it was checked.
+    pub(super) fn known(&self, head: u64) -> Option<Result<Arc<Namespace>, Error>> {
+        self.checked().namespaces.get(&head).cloned()
     }
 
-    pub(super) fn remember(&self, nsid: u32, namespace: Result<Arc<Namespace>, Error>) {
-        self.checked().insert(nsid, namespace);
+    /// The present generation of results, before a check begins.
+    pub(super) fn generation(&self) -> u64 {
+        self.checked().generation
+    }
+
+    /// Stores the result of a check. Returns false if the namespaces changed meanwhile.
+    pub(super) fn remember(
+        &self,
+        head: u64,
+        namespace: Result<Arc<Namespace>, Error>,
+        generation: u64,
+    ) -> bool {
+        let mut checked = self.checked();
+        let is_valid = checked.generation == generation;
+        if is_valid {
+            checked.namespaces.insert(head, namespace);
+        }
+        is_valid
+    }
+
+    /// Keeps results of these heads only.
+    pub(super) fn retain(&self, heads: &[u64]) {
+        let is_kept = |head: &u64| heads.contains(head);
+        self.checked().namespaces.retain(|head, _| is_kept(head));
     }
 
     /// Its namespaces may have changed: none is used before it is checked.
     pub(super) fn forget(&self) {
-        self.checked().clear();
+        {
+            let mut checked = self.checked();
+            checked.namespaces.clear();
+            checked.generation = checked.generation.wrapping_add(1);
+        }
         self.check_again();
     }
 
     pub(super) fn check_again(&self) {
         self.is_unchecked.store(true, Ordering::Release);
+        self.wake.notify_one();
     }
 
     pub(super) fn take_unchecked(&self) -> bool {
         self.is_unchecked.swap(false, Ordering::AcqRel)
     }
 
-    fn checked(&self) -> MutexGuard<'_, BTreeMap<u32, Result<Arc<Namespace>, Error>>> {
-        self.namespaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn checked(&self) -> MutexGuard<'_, Checked> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It is lost because of `why`: it takes no more commands, and all of its queues end.

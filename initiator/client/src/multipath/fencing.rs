@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A sibling that takes longer for one command counts as lost.
 const LONGEST_STEP: Duration = Duration::from_secs(5);
 
-/// How long a pass over all fences may leave new losses alone.
+/// How long the task sleeps at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Fences the connections that arrive, until there is no [`Inner`] any more.

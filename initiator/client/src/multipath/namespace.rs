@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nvmeof_initiator_core::FenceMethod;
 use nvmeof_initiator_core::multipath::{
     Effect, Outcome, Path, PathAccess, PathPolicy, PathSelector, RetryPolicy, RetryStep,
 };
@@ -13,6 +14,7 @@ use nvmeof_wire::admin::Cns;
 use nvmeof_wire::identify::descriptors::NamespaceIdentifiers;
 use nvmeof_wire::identify::{DescriptorList, IdentifyNamespace};
 use nvmeof_wire::log::ana::AnaState;
+use tokio::sync::watch;
 use zerocopy::FromBytes;
 
 use super::Inner;
@@ -22,10 +24,11 @@ use crate::failed::Failed;
 use crate::geometry::Geometry;
 use crate::namespace::{Namespace, WriteOptions, ZeroOptions};
 
-/// A namespace over all paths of its subsystem. Clones are the same.
+/// A namespace over all paths of its subsystem. Clones share it.
 ///
-/// Calls end when the command is executed, refused for good, or no path may be waited for. A call
-/// whose future is dropped may still be executed.
+/// A call ends when its command succeeds, when the command fails with an error that is not retried,
+/// or when no path may become available. If the future of a call is dropped, the command may still
+/// be executed.
 #[derive(Clone)]
 pub struct MultipathNamespace {
     inner: Arc<Inner>,
@@ -35,6 +38,8 @@ pub struct MultipathNamespace {
 /// The namespace as it was when it was opened. Connections over which it is another one are not
 /// used.
 pub(super) struct Head {
+    /// Differs from that of every other head.
+    id: u64,
     geometry: Geometry,
     identify: Box<IdentifyNamespace>,
     identifiers: NamespaceIdentifiers,
@@ -192,53 +197,72 @@ impl Drop for Outstanding<'_> {
 }
 
 impl Head {
-    pub(super) fn nsid(&self) -> u32 {
-        self.geometry.nsid
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Forgets the paths until the next command: they keep their connections.
+    pub(super) fn clear(&self) {
+        let paths = {
+            let mut choice = self.lock();
+            choice.version = None;
+            std::mem::take(&mut choice.paths)
+        };
+        drop(paths);
     }
 
     fn lock(&self) -> MutexGuard<'_, Choice> {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespace over a connection that has it.
-    async fn of(connection: &Connection, nsid: u32, policy: PathPolicy) -> Result<Self, Error> {
+    /// Namespace `nsid` as `connection` has it.
+    async fn of(
+        connection: &Connection,
+        nsid: u32,
+        id: u64,
+        policy: PathPolicy,
+    ) -> Result<Self, Error> {
         let namespace = connection.controller.namespace(nsid).await?;
-        let head = Self {
+        Ok(Self {
+            id,
             geometry: namespace.geometry(),
             identify: Box::new(*namespace.identify()),
             identifiers: identifiers(&namespace).await?,
             retry: RetryPolicy::of(connection.controller.identify()),
             choice: Mutex::new(Choice::new(policy)),
-        };
-        connection.remember(nsid, Ok(Arc::new(namespace)));
-        Ok(head)
+        })
     }
 
     /// Checks whether the namespace is the same one over `connection`, which remembers the result.
-    /// After an error that may pass it is to be checked again.
-    pub(super) async fn check(&self, connection: &Connection) {
-        let checked = match connection.controller.namespace(self.nsid()).await {
+    ///
+    /// # Errors
+    /// That of a command which may succeed later.
+    pub(super) async fn check(&self, connection: &Connection) -> Result<(), Error> {
+        let generation = connection.generation();
+        let checked = match connection.controller.namespace(self.geometry.nsid).await {
             Ok(namespace) => {
                 let compared = self.compare(&namespace).await;
                 compared.map(|()| Arc::new(namespace))
             }
             Err(error) => Err(error),
         };
-        match &checked {
-            Err(error) if !is_lasting(error) => return connection.check_again(),
-            Err(error) => {
-                let addr = connection.controller.options().addr;
-                tracing::warn!(%addr, %error, "path not used for a namespace");
+        if let Err(error) = &checked {
+            if !is_lasting(error) {
+                return Err(error.clone());
             }
-            Ok(_) => {}
+            let addr = connection.controller.options().addr;
+            tracing::warn!(%addr, %error, "path not used for a namespace");
         }
-        connection.remember(self.nsid(), checked);
+        if !connection.remember(self.id, checked, generation) {
+            connection.check_again();
+        }
+        Ok(())
     }
 
     /// Checks that `namespace`, of another controller, is the same one.
     async fn compare(&self, namespace: &Namespace) -> Result<(), Error> {
         let addr = namespace.controller().options().addr;
-        let nsid = self.nsid();
+        let nsid = self.geometry.nsid;
         let wrong = |text| Err(Error::setup(addr, 0, SetupError::InvalidResponse(text)));
         if identifiers(namespace).await? != self.identifiers {
             return wrong(format!(
@@ -263,6 +287,7 @@ impl Head {
 fn is_lasting(error: &Error) -> bool {
     match error {
         Error::Setup(_) => true,
+        Error::Command(failed) => failed.status.dnr(),
         Error::Usage(usage) => matches!(
             **usage,
             UsageError::NoNamespace { .. } | UsageError::Format { .. }
@@ -274,18 +299,17 @@ fn is_lasting(error: &Error) -> bool {
 impl MultipathNamespace {
     pub(super) async fn new(inner: Arc<Inner>, nsid: u32) -> Result<Self, Error> {
         let mut changes = inner.changes.subscribe();
+        let id = inner.next_head();
         loop {
             changes.borrow_and_update();
-            if let Some(head) = inner.heads().into_iter().find(|head| head.nsid() == nsid) {
-                return Ok(Self { inner, head });
-            }
             let Some((connection, _)) = inner.connections().into_iter().next() else {
-                inner.wait_for(&mut changes, nsid).await?;
+                inner.wait_for(&mut changes, id).await?;
                 continue;
             };
-            match Head::of(&connection, nsid, inner.options.policy).await {
+            match Head::of(&connection, nsid, id, inner.options.policy).await {
                 Ok(head) => {
-                    let head = inner.add(Arc::new(head));
+                    let head = Arc::new(head);
+                    inner.add(&head);
                     return Ok(Self { inner, head });
                 }
                 Err(error @ Error::Lost(_)) => connection.abandon(&error),
@@ -294,10 +318,10 @@ impl MultipathNamespace {
         }
     }
 
-    /// Its identifier.
+    /// Namespace identifier.
     #[must_use]
     pub fn nsid(&self) -> u32 {
-        self.head.nsid()
+        self.head.geometry.nsid
     }
 
     /// Number of blocks, as it was when the namespace was opened.
@@ -321,16 +345,16 @@ impl MultipathNamespace {
     /// Reads the blocks from `lba` into `buf`.
     ///
     /// # Errors
-    /// As [`Namespace::read`], and when no path may be waited for.
+    /// As [`Namespace::read`], and [`Error::NoPath`].
     pub async fn read(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Call::Read(lba), buf).await
     }
 
-    /// Writes `buf` to the blocks from `lba`. A write whose path is lost is sent again when the
-    /// lost controller is fenced: nothing that was acknowledged is undone by it.
+    /// Writes `buf` to the blocks from `lba`. A write whose path is lost is sent again only when
+    /// the lost controller is fenced, so that it cannot undo acknowledged writes.
     ///
     /// # Errors
-    /// As [`Namespace::write`], and when no path may be waited for.
+    /// As [`Namespace::write`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
     pub async fn write(&self, lba: u64, buf: Buf, options: WriteOptions) -> Result<Buf, Failed> {
         self.transfer(Call::Write(lba, options), buf).await
     }
@@ -338,7 +362,7 @@ impl MultipathNamespace {
     /// Compares the blocks from `lba` with `buf`.
     ///
     /// # Errors
-    /// As [`Namespace::compare`], and when no path may be waited for.
+    /// As [`Namespace::compare`], and [`Error::NoPath`].
     pub async fn compare(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Call::Compare(lba), buf).await
     }
@@ -346,7 +370,7 @@ impl MultipathNamespace {
     /// Flush: data of completed writes are on stable media when it completes.
     ///
     /// # Errors
-    /// As [`Namespace::flush`], and when no path may be waited for.
+    /// As [`Namespace::flush`], and [`Error::NoPath`].
     pub async fn flush(&self) -> Result<(), Error> {
         self.execute(Call::Flush, None).await.0
     }
@@ -354,7 +378,7 @@ impl MultipathNamespace {
     /// Writes zeroes to `count` blocks from `lba`, without a transfer.
     ///
     /// # Errors
-    /// As [`Namespace::write_zeroes`], and when no path may be waited for.
+    /// As [`Namespace::write_zeroes`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
     pub async fn write_zeroes(
         &self,
         lba: u64,
@@ -368,7 +392,7 @@ impl MultipathNamespace {
     /// Deallocates the blocks of `ranges`.
     ///
     /// # Errors
-    /// As [`Namespace::deallocate`], and when no path may be waited for.
+    /// As [`Namespace::deallocate`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
     pub async fn deallocate(&self, ranges: &[Range]) -> Result<(), Error> {
         self.execute(Call::Deallocate(ranges), None).await.0
     }
@@ -395,16 +419,10 @@ impl MultipathNamespace {
                 connection,
                 namespace,
                 ..
-            } = match self.path(tries.avoid.as_ref()).await {
+            } = match self.next_path(&mut tries).await {
                 Ok(usable) => usable,
                 Err(error) => return (Err(tries.ended_with(error)), buf),
             };
-            if let Some(avoid) = tries.avoid.take()
-                && Arc::ptr_eq(&avoid, &connection)
-            {
-                // There is no other path.
-                tokio::time::sleep(AGAIN.saturating_mul(tries.retries)).await;
-            }
             let began = self.inner.now();
             let outstanding = Outstanding::new(&connection.outstanding, bytes);
             let (result, back) = call.make(&namespace, buf).await;
@@ -420,87 +438,115 @@ impl MultipathNamespace {
                 return (Err(error), None);
             }
             let group = namespace.identify().anagrpid.get();
-            let may_retry = self
-                .before_retry(&connection, group, call.effect(), error, &mut tries)
-                .await;
+            let step = self.step(&connection, group, call.effect(), &error, &mut tries);
+            let fenced = connection.fenced.subscribe();
+            // A call that waits does not keep a lost connection.
+            drop((connection, namespace));
+            let may_retry = match step {
+                RetryStep::Fail => Err(error),
+                RetryStep::SamePath { after } => {
+                    tokio::time::sleep(after).await;
+                    Ok(())
+                }
+                RetryStep::OtherPath { .. } => Ok(()),
+                RetryStep::OtherPathOnceFenced => self.fenced(fenced, error, &tries).await,
+                RetryStep::UnknownOnceFenced => {
+                    let waited = self.fenced(fenced, error.clone(), &tries).await;
+                    waited.and(Err(tries.ended_with(error)))
+                }
+            };
             if let Err(error) = may_retry {
                 return (Err(error), buf);
             }
         }
     }
 
-    /// Waits until a command of `effect` that failed with `error` can be sent again.
-    ///
-    /// # Errors
-    /// It must not be sent again.
-    async fn before_retry(
+    /// What follows a command of `effect` that failed with `error` on `connection`, in ANA group
+    /// `group`.
+    fn step(
         &self,
         connection: &Arc<Connection>,
         group: u32,
         effect: Effect,
-        error: Error,
+        error: &Error,
         tries: &mut Tries,
-    ) -> Result<(), Error> {
-        let outcome = match &error {
+    ) -> RetryStep {
+        let outcome = match error {
             Error::Command(failed) => Outcome::Completed(failed.status),
-            Error::Usage(_) => return Err(error),
+            Error::Usage(_) => return RetryStep::Fail,
             Error::Lost(lost) if matches!(lost.cause, LostCause::RuntimeEnded) => {
-                return Err(error);
+                return RetryStep::Fail;
             }
-            _ if self.inner.is_ended() => return Err(error),
+            _ if self.inner.is_ended() => return RetryStep::Fail,
             Error::Lost(_) => Outcome::Lost,
             // The reason of this machine why the connection is lost.
             _ if connection.controller.error().is_some() => Outcome::Lost,
-            _ => return Err(error),
+            _ => return RetryStep::Fail,
         };
         let step = self.head.retry.decide(outcome, effect, tries.retries);
         match outcome {
-            Outcome::Completed(_) => tries.retries += 1,
+            Outcome::Completed(_) => {
+                tries.retries += 1;
+                if let RetryStep::OtherPath { read_ana } = step {
+                    tries.avoid = Some(Arc::clone(connection));
+                    if read_ana {
+                        connection.refuses(group);
+                        self.inner.changed();
+                    }
+                }
+            }
             Outcome::Lost => {
                 // Every queue of it ends, so that no command of this host is begun there.
-                connection.abandon(&error);
+                connection.abandon(error);
                 if effect != Effect::None
-                    && let Error::Lost(lost) = &error
+                    && let Error::Lost(lost) = error
                 {
                     tries.lost = Some(Arc::clone(lost));
                 }
             }
         }
-        match step {
-            RetryStep::Fail => return Err(error),
-            RetryStep::SamePath { after } => tokio::time::sleep(after).await,
-            RetryStep::OtherPath { read_ana } => {
-                tries.avoid = Some(Arc::clone(connection));
-                if read_ana {
-                    connection.refuses(group);
-                    self.inner.changed();
-                }
-            }
-            RetryStep::OtherPathOnceFenced => self.fenced(connection, error, tries).await?,
-            RetryStep::UnknownOnceFenced => {
-                self.fenced(connection, error.clone(), tries).await?;
-                return Err(tries.ended_with(error));
-            }
-        }
-        Ok(())
+        step
     }
 
     /// Waits until the lost controller is fenced.
     ///
     /// # Errors
     /// No path may be waited for.
-    async fn fenced(&self, lost: &Connection, error: Error, tries: &Tries) -> Result<(), Error> {
-        let mut fenced = lost.fenced.subscribe();
+    async fn fenced(
+        &self,
+        mut fenced: watch::Receiver<Option<FenceMethod>>,
+        error: Error,
+        tries: &Tries,
+    ) -> Result<(), Error> {
         loop {
             if fenced.borrow_and_update().is_some() {
                 return Ok(());
             }
-            if !self.inner.may_wait(self.nsid()) {
+            if !self.inner.may_wait(self.head.id) {
                 return Err(tries.ended_with(error));
             }
             let changed = fenced.changed();
-            let _ = tokio::time::timeout(LONGEST_WAIT, changed).await;
+            if let Ok(Err(_)) = tokio::time::timeout(LONGEST_WAIT, changed).await {
+                // Nothing is left that could fence it.
+                return Err(tries.ended_with(error));
+            }
         }
+    }
+
+    /// The path for the next command of a call: after a refusal another one, or the same after a
+    /// pause.
+    async fn next_path(&self, tries: &mut Tries) -> Result<Usable, Error> {
+        let Some(avoid) = tries.avoid.take() else {
+            return self.path(None).await;
+        };
+        let usable = self.path(Some(&avoid)).await?;
+        let is_same = Arc::ptr_eq(&avoid, &usable.connection);
+        if !is_same && tries.retries < 2 {
+            return Ok(usable);
+        }
+        drop(usable);
+        tokio::time::sleep(AGAIN.saturating_mul(tries.retries)).await;
+        self.path(Some(&avoid)).await
     }
 
     /// The path for the next command, another one than `avoid` if there is one.
@@ -511,7 +557,7 @@ impl MultipathNamespace {
             if let Some(usable) = self.choose(version, avoid) {
                 return Ok(usable);
             }
-            self.inner.wait_for(&mut changes, self.nsid()).await?;
+            self.inner.wait_for(&mut changes, self.head.id).await?;
         }
     }
 
@@ -528,7 +574,7 @@ impl MultipathNamespace {
     fn usable(&self) -> Vec<Usable> {
         let all = self.inner.connections().into_iter();
         let usable = all.filter_map(|(connection, settled_at)| {
-            let namespace = connection.known(self.nsid())?.ok()?;
+            let namespace = connection.known(self.head.id)?.ok()?;
             let group = namespace.identify().anagrpid.get();
             let access = match connection.state(group) {
                 AnaState::OPTIMIZED => PathAccess::Optimized,

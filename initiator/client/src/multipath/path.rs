@@ -85,6 +85,10 @@ impl PathSlot {
 
 /// Keeps path `at` connected until it is given up or ended.
 pub(super) async fn run(inner: Weak<Inner>, at: usize) {
+    let _end = EndOnDrop {
+        inner: Weak::clone(&inner),
+        at,
+    };
     loop {
         let Some(this) = inner.upgrade() else { return };
         let now = this.now();
@@ -188,7 +192,9 @@ async fn bounded<T>(
 
 /// Watches the connection of path `at` until it is lost; then it is to be fenced.
 async fn watch(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>) {
-    let mut again_at = tokio::time::Instant::now();
+    let now = tokio::time::Instant::now;
+    // When states that end by themselves are read again, and checks may be made after a failure.
+    let (mut poll_at, mut checks_at) = (now(), now());
     let lost = connection.controller.lost();
     tokio::pin!(lost);
     let why = loop {
@@ -197,27 +203,29 @@ async fn watch(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>) {
             return;
         }
         events(&this, connection);
-        let now = tokio::time::Instant::now();
-        if now >= again_at {
-            let checks = async {
-                refresh(&this, connection).await;
-                Ok(())
+        if now() >= poll_at && !connection.is_all_accessible() {
+            connection.outdate();
+            poll_at = now() + AGAIN;
+        }
+        if now() >= checks_at {
+            let refreshed = bounded(connection.controller.options(), refresh(&this, connection));
+            let refreshed = tokio::select! {
+                biased;
+                why = &mut lost => break why,
+                refreshed = refreshed => refreshed,
             };
-            if let Err(error) = bounded(connection.controller.options(), checks).await {
+            if let Err(error) = refreshed {
                 tracing::warn!(%error, "path not checked; trying again");
                 connection.outdate();
                 connection.check_again();
-            }
-            // A target whose answers contradict each other is not asked without a pause.
-            if connection.is_outdated() || !connection.is_all_accessible() {
-                again_at = now + AGAIN;
-                connection.outdate();
+                checks_at = now() + AGAIN;
             }
         }
         drop(this);
         tokio::select! {
             biased;
             why = &mut lost => break why,
+            () = connection.wake.notified(), if now() >= checks_at => {}
             () = tokio::time::sleep(CHECK) => {}
         }
     };
@@ -236,6 +244,7 @@ async fn watch(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>) {
         tracing::warn!(%addr, error, "path lost; reconnecting");
         path.last_error = Some(why);
     }
+    this.clear_choices();
     // The receiver lives as long as `this`.
     let _ = this.lost.send(Fencing::new(&this, connection));
     this.changed();
@@ -260,20 +269,42 @@ fn events(inner: &Inner, connection: &Connection) {
 }
 
 /// Reads ANA states that may have changed, and checks namespaces that were not.
-async fn refresh(inner: &Arc<Inner>, connection: &Connection) {
+///
+/// # Errors
+/// That of a command, after which it is to be tried again.
+async fn refresh(inner: &Inner, connection: &Connection) -> Result<(), Error> {
     if connection.take_outdated() {
-        if let Err(error) = connection.read_ana().await {
-            tracing::warn!(%error, "ANA states of a path not read; trying again");
-            connection.outdate();
-        }
+        connection.read_ana().await?;
         inner.changed();
     }
     if connection.take_unchecked() {
-        for head in inner.heads() {
-            if connection.known(head.nsid()).is_none() {
-                head.check(connection).await;
+        let heads = inner.heads();
+        let ids: Vec<_> = heads.iter().map(|head| head.id()).collect();
+        connection.retain(&ids);
+        for head in heads {
+            if connection.known(head.id()).is_none() {
+                head.check(connection).await?;
                 inner.changed();
             }
         }
+    }
+    Ok(())
+}
+
+/// Ends a path whose task ends, for whatever reason: calls do not wait for it.
+struct EndOnDrop {
+    inner: Weak<Inner>,
+    at: usize,
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.upgrade() else {
+            return;
+        };
+        if let Some(path) = inner.lock().get_mut(self.at) {
+            path.is_ended = true;
+        }
+        inner.changed();
     }
 }

@@ -8,9 +8,9 @@
 //!   └──────────────────────── connected ─────────────────┘
 //! ```
 //!
-//! The first attempt is made at once, the others after delays that double from a tenth of a
-//! second to the reconnect delay, each shortened by a random part: hosts that lost a target
-//! together do not come back together.
+//! After a connection that lasted, the first attempt is made at once. The others follow after
+//! delays that double from a tenth of a second to the reconnect delay, each shortened by a random
+//! part: hosts that lost a target together do not come back together.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ pub struct ReconnectOptions {
 }
 
 impl Default for ReconnectOptions {
-    /// One second between attempts, given up after 600 s, as with `nvme connect`; commands wait.
+    /// Attempts at most one second apart (`nvme connect`: 10 s). Paths are given up after 600 s, as
+    /// with `nvme connect`. Commands wait until then.
     fn default() -> Self {
         Self {
             reconnect_delay: Duration::from_secs(1),
@@ -165,7 +166,7 @@ impl Reconnect {
     fn back_off(&mut self, now: Duration) {
         let delay = SHORTEST_DELAY
             .saturating_mul(1u32.checked_shl(self.attempts).unwrap_or(u32::MAX))
-            .min(self.options.reconnect_delay);
+            .min(self.options.reconnect_delay.max(SHORTEST_DELAY));
         self.attempts = self.attempts.saturating_add(1);
         self.state = State::Backoff {
             until: now + self.shortened(delay),
