@@ -6,8 +6,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use nvmeof_backend_spec::within;
 
 use crate::blocking::OPENING;
@@ -54,14 +57,20 @@ fn flock(line: &str) -> Option<(&str, u32)> {
     is_lock.then_some((file, pid))
 }
 
-/// Whether that process does not exist any more, or is a zombie.
+/// Whether that process does not exist any more, or is a zombie. Processes of others may be hidden
+/// in `/proc` (hidepid, `ProtectProc=`), so that is not asked whether they exist.
 fn has_ended(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return !Path::new(&format!("/proc/{pid}")).exists();
+    let known = i32::try_from(pid).ok().filter(|pid| *pid > 0);
+    let Some(known) = known.map(Pid::from_raw) else {
+        return false;
     };
+    if kill(known, None) == Err(Errno::ESRCH) {
+        return true;
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     // proc_pid_stat(5): the name in parentheses may have any characters.
-    let state = stat.rsplit(')').next().map(str::trim_start);
-    state.is_some_and(|state| state.starts_with(['Z', 'X']))
+    let state = stat.as_deref().ok().and_then(|stat| stat.rsplit(')').next());
+    state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X']))
 }
 
 #[cfg(test)]
@@ -87,6 +96,10 @@ mod tests {
     #[test]
     fn a_running_process_has_not_ended() {
         assert!(!has_ended(std::process::id()));
+        // Of root, and possibly hidden.
+        assert!(!has_ended(1));
+        // Of locks that belong to no process (OFD), and of another PID namespace.
+        assert!(!has_ended(0) && !has_ended(u32::MAX));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         // A zombie until it is waited for.

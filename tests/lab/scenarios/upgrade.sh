@@ -40,6 +40,9 @@ for number in 1 2; do
     packages+=("$(repacked /lab/packages/nvmeof-target_*-1_*.deb "$version.$number")")
 done
 connect "${host[@]}"
+# In the service, a target can find locks that a killed one still has.
+in_it nsenter --target "$(main_pid)" --mount -- grep -q FLOCK /proc/locks ||
+    fail "the service does not see locks in /proc/locks"
 
 work_start "package upgrade"
 for ((round = 0; round < rounds; round++)); do
