@@ -69,7 +69,10 @@ fn has_ended(pid: u32) -> bool {
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     // proc_pid_stat(5): the name in parentheses may have any characters.
-    let state = stat.as_deref().ok().and_then(|stat| stat.rsplit(')').next());
+    let state = stat
+        .as_deref()
+        .ok()
+        .and_then(|stat| stat.rsplit(')').next());
     state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X']))
 }
 
