@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use nvmeof_initiator::Controller;
 use nvmeof_wire::admin::NSID_ALL;
-use nvmeof_wire::identify::IdentifyController;
+use nvmeof_wire::identify::{Cmic, IdentifyController};
 use nvmeof_wire::log::ana::{ANA_GROUP_LEN, ANA_HEADER_LEN, AnaGroup, AnaHeader, AnaState};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -22,8 +22,6 @@ const PIECE: usize = 4096;
 const MOST_NAMESPACES: u64 = 1 << 16;
 /// Bytes of a namespace identifier.
 const NSID_LEN: usize = size_of::<U32>();
-/// CMIC: the subsystem supports Asymmetric Namespace Access Reporting.
-const CMIC_ANA: u8 = 1 << 3;
 
 /// A valid page.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,7 +147,7 @@ fn change_count(page: &[u8]) -> Option<u64> {
 impl Limits {
     /// The limits of the controller; `None` if it does not report ANA states.
     fn of(id: &IdentifyController, groups_only: bool) -> Option<Self> {
-        if id.cmic & CMIC_ANA == 0 {
+        if !id.cmic().contains(Cmic::ANARS) {
             return None;
         }
         // Base 2.1, MNAN: 0 for as many as NN.

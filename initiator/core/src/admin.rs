@@ -104,9 +104,7 @@ pub fn identify(cns: Cns, nsid: u32) -> Command {
 #[must_use]
 pub fn log_page(lid: LogId, nsid: u32, offset: u64, len: u32) -> Command {
     let len = len.next_multiple_of(4).max(4);
-    let sqe = GetLogPage::new(lid, nsid, offset, len).to_sqe();
-    let name = admin::name(admin::GET_LOG_PAGE);
-    Command::new(sqe, name, Direction::ToHost, len)
+    get_log_page(GetLogPage::new(lid, nsid, offset, len))
 }
 
 /// The Asymmetric Namespace Access log page: `len` bytes, a multiple of 4, from byte
@@ -119,23 +117,25 @@ pub fn ana_log(groups_only: bool, offset: u64, len: u32) -> Command {
     if groups_only {
         get.lsp |= RETURN_GROUPS_ONLY;
     }
-    let len = u32::try_from(get.len).unwrap_or(u32::MAX);
-    let name = admin::name(admin::GET_LOG_PAGE);
-    Command::new(get.to_sqe(), name, Direction::ToHost, len)
+    get_log_page(get)
 }
 
 /// The first `len` bytes of the Asymmetric Namespace Access log page without namespaces. It
 /// enables the next event about the page.
 #[must_use]
 pub fn ana_groups(len: u32) -> Command {
-    log_page_with(LogId::ANA, RETURN_GROUPS_ONLY, len)
+    let mut get = GetLogPage::new(LogId::ANA, NSID_ALL, 0, len);
+    get.lsp |= RETURN_GROUPS_ONLY;
+    get_log_page(get)
 }
 
 /// The first `len` bytes of the Cross-Controller Reset log page (NVMe Base 2.3), which removes
 /// completed entries. It enables the next event about the page.
 #[must_use]
 pub fn cross_resets(len: u32) -> Command {
-    log_page_with(LogId::CROSS_CONTROLLER_RESET, REMOVE_COMPLETED, len)
+    let mut get = GetLogPage::new(LogId::CROSS_CONTROLLER_RESET, NSID_ALL, 0, len);
+    get.lsp |= REMOVE_COMPLETED;
+    get_log_page(get)
 }
 
 /// Cross-Controller Reset (NVMe Base 2.3): ends another controller of this host.
@@ -145,9 +145,7 @@ pub fn cross_controller_reset(reset: CrossControllerReset) -> Command {
     no_payload(reset.to_sqe(), name)
 }
 
-fn log_page_with(lid: LogId, lsp: u8, len: u32) -> Command {
-    let mut get = GetLogPage::new(lid, NSID_ALL, 0, len);
-    get.lsp |= lsp;
+fn get_log_page(get: GetLogPage) -> Command {
     let len = u32::try_from(get.len).unwrap_or(u32::MAX);
     let name = admin::name(admin::GET_LOG_PAGE);
     Command::new(get.to_sqe(), name, Direction::ToHost, len)

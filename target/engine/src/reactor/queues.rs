@@ -178,7 +178,7 @@ impl Queues {
             is_any = true;
             if let Some(waited) = entry.reset_log.due(now) {
                 delayed.push(DelayedReset {
-                    impacted: impacted.clone(),
+                    impacted,
                     operations,
                     waited,
                 });
