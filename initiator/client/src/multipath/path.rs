@@ -102,7 +102,11 @@ pub(super) async fn run(inner: Weak<Inner>, at: usize) {
         };
         match step {
             ReconnectStep::GiveUp => {
-                tracing::error!(addr = %options.addr, "path given up: not connected in time");
+                let error = this
+                    .lock()
+                    .get(at)
+                    .and_then(|path| path.last_error.as_ref().map(Error::cause));
+                tracing::error!(addr = %options.addr, error, "path given up; not reconnecting");
                 this.changed();
                 return;
             }

@@ -100,7 +100,7 @@ impl<S: BackingStores> Reactor<S> {
                 cntlid,
                 left_out,
                 "Cross-Controller Reset incomplete after {seconds} s: {operations} operations \
-                 not completed by {stores}; the host is told of success only when they complete"
+                 not completed by {stores}; the reset completes when they do"
             );
         }
         is_any
