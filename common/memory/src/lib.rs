@@ -41,6 +41,7 @@ mod passed;
 mod pool;
 mod racy;
 mod region;
+mod secret;
 mod shared;
 
 pub use bounds::OutOfBounds;
@@ -51,4 +52,5 @@ pub use memfd::SharedError;
 pub use passed::receive_passed;
 pub use pool::{Pool, PoolError, PoolLayout};
 pub use region::{MemoryError, Pages, Region, RegionId, WeakRegion};
+pub use secret::Secret;
 pub use shared::Shared;

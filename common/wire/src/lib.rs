@@ -28,6 +28,7 @@ extern crate std;
 pub mod admin;
 pub mod aer;
 pub mod ascii;
+pub mod auth;
 pub mod cm;
 pub mod cqe;
 pub mod fabrics;

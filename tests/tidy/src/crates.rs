@@ -59,6 +59,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-dhchap",
+        ours: &["nvmeof-memory", "nvmeof-wire"],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-atomic-file",
         ours: &["nvmeof-rdma"],
         system: true,
