@@ -194,7 +194,33 @@ pub struct ConnectResult {
     pub authreq: u16,
 }
 
+/// AUTHREQ, authentication and a secure channel are required (ASCR).
+const ASCR: u16 = 1 << 2;
+/// AUTHREQ, authentication is required (ATR).
+const ATR: u16 = 1 << 1;
+
 impl ConnectResult {
+    /// That of controller `cntlid`; whether the host has to authenticate the queue.
+    #[must_use]
+    pub fn new(cntlid: u16, authenticate: bool) -> Self {
+        Self {
+            cntlid,
+            authreq: if authenticate { ATR } else { 0 },
+        }
+    }
+
+    /// Whether the queue has to be authenticated.
+    #[must_use]
+    pub fn requires_authentication(self) -> bool {
+        self.authreq & ATR != 0
+    }
+
+    /// Whether the queue has to be authenticated and encrypted.
+    #[must_use]
+    pub fn requires_secure_channel(self) -> bool {
+        self.authreq & ASCR != 0
+    }
+
     /// As the result of the completion.
     #[must_use]
     pub fn to_result(self) -> u64 {
@@ -352,6 +378,11 @@ mod tests {
             authreq: 2,
         };
         assert_eq!(ConnectResult::from_result(good.to_result()), good);
+        // Bits 17 (ATR) and 18 (ASCR) of the result.
+        assert_eq!(ConnectResult::new(7, true).to_result(), 0x2_0007);
+        let of = ConnectResult::from_result;
+        assert!(of(1 << 17).requires_authentication() && of(1 << 18).requires_secure_channel());
+        assert!(!of(0xffff).requires_authentication() && !of(0xffff).requires_secure_channel());
     }
 
     #[test]

@@ -23,6 +23,7 @@ fn setting_remedy(setting: Setting) -> Option<&'static str> {
         Setting::SocketPath => "--traddr",
         Setting::HostNqn => "--hostnqn",
         Setting::HostId => "--hostid",
+        Setting::Keys => "--dhchap-secret, --dhchap-ctrl-secret",
         Setting::IoQueues => "--nr-io-queues",
         Setting::QueueSize => "--queue-size, of bench --iodepth",
         Setting::KeepAlive => "--keep-alive-tmo",

@@ -1,7 +1,9 @@
 //! Options of a connection to a controller.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::{Names, QueueShape, SetupConfig};
 use nvmeof_rdma::Address;
 use nvmeof_wire::Nqn;
@@ -34,6 +36,9 @@ pub struct ConnectOptions {
     /// calls are in flight: a wake-up takes longer than most commands. The time adapts to
     /// the success of polling. Zero disables polling. The polled interface ignores this.
     pub spin: Duration,
+    /// Keys for in-band authentication (DH-HMAC-CHAP). With a key of the controller, only a
+    /// controller that proves it is used.
+    pub keys: Option<Arc<HostKeys>>,
 }
 
 impl ConnectOptions {
@@ -51,6 +56,7 @@ impl ConnectOptions {
             connect_timeout: Duration::from_secs(10),
             in_capsule: 4096,
             spin: Duration::from_micros(100),
+            keys: None,
         }
     }
 
@@ -61,6 +67,7 @@ impl ConnectOptions {
             hostid: identity.hostid,
             hostnqn: identity.hostnqn,
             subnqn: self.subnqn,
+            keys: self.keys.clone(),
         };
         AdminConfig {
             setup: SetupConfig {

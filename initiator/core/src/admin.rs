@@ -1,5 +1,8 @@
 //! Admin and Fabrics commands of a host.
 
+use std::sync::Arc;
+
+use nvmeof_dhchap::HostKeys;
 use nvmeof_wire::admin::{
     Cns, CrossControllerReset, GetFeatures, GetLogPage, IDENTIFY_LEN, Identify, LogId, NSID_ALL,
     SetFeatures,
@@ -26,6 +29,8 @@ pub struct Names {
     pub hostnqn: Nqn,
     /// Name of the subsystem.
     pub subnqn: Nqn,
+    /// Keys to authenticate with, if the host has any.
+    pub keys: Option<Arc<HostKeys>>,
 }
 
 /// A command, with its payload if the host sends one.

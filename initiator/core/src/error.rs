@@ -6,7 +6,10 @@ use std::time::Duration;
 use nvmeof_wire::Status;
 use nvmeof_wire::fabrics::InvalidParameter;
 
+use nvmeof_dhchap as dhchap;
+
 use crate::admin::{Names, QueueShape};
+use crate::authentication;
 use crate::blocks::CommandError;
 use crate::queue::QueueFault;
 use crate::setting::Setting;
@@ -44,6 +47,9 @@ pub enum SetupError {
     /// A response that is invalid.
     #[error("invalid response: {0}")]
     InvalidResponse(String),
+    /// The host or the controller was not authenticated.
+    #[error("authentication failed: {0}")]
+    Authentication(Box<dhchap::Refusal>),
     /// The target broke the queue's rules.
     #[error("the target violated the protocol: {0}")]
     Queue(#[from] QueueFault),
@@ -83,6 +89,7 @@ impl SetupError {
                 Some("the target is overloaded or unresponsive; check its log".to_owned())
             }
             Self::Command(error) => error.remedy().map(str::to_owned),
+            Self::Authentication(refusal) => authentication::remedy(refusal).map(str::to_owned),
             Self::InvalidResponse(_) | Self::Queue(_) => {
                 Some("please report it with the target's name and version".to_owned())
             }
@@ -96,6 +103,7 @@ impl SetupError {
             Self::Refused(refusal) => refusal.settings(),
             Self::Unsupported { settings, .. } => settings,
             Self::Command(error) => error.settings(),
+            Self::Authentication(_) => &[Setting::Keys],
             Self::Fatal | Self::TimedOut { .. } | Self::InvalidResponse(_) | Self::Queue(_) => &[],
         }
     }

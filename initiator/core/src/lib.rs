@@ -6,6 +6,7 @@
 //! * [`KeepAlive`], [`DiscoveryReader`] and [`Shutdown`] are state machines for keep
 //!   alive, the discovery log page and the shutdown of a controller.
 //!
+//! * [`Authentication`] authenticates a queue, and the controller to the host.
 //! * [`Fence`] says when the commands of a lost controller can be sent again, and the types of
 //!   [`multipath`] choose paths, reconnect them and decide on retries.
 //!
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod authentication;
 pub mod blocks;
 pub mod cm;
 mod command;
@@ -31,6 +33,7 @@ mod shutdown;
 mod slots;
 
 pub use admin::{Ask, Names, QueueShape};
+pub use authentication::{Authentication, AuthenticationStep};
 pub use blocks::{Blocks, CommandError, IoLimits, Operation, Range};
 pub use command::{BadResponse, BlockRange, Command, CommandCompletion, Payload, Response};
 pub use copy::{CopyLimits, CopyPart};
@@ -38,6 +41,7 @@ pub use discovery::DiscoveryReader;
 pub use error::{Refusal, SetupError};
 pub use fence::{Fence, FenceMethod, FenceStep, LostController};
 pub use keep_alive::{KeepAlive, KeepAliveStep};
+pub use nvmeof_dhchap as dhchap;
 pub use nvmeof_wire::opcode::Direction;
 pub use queue::{Queue, QueueFault};
 pub use setting::Setting;

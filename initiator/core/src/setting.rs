@@ -15,6 +15,8 @@ pub enum Setting {
     HostNqn,
     /// Identifier of this host.
     HostId,
+    /// Keys of this host and of the controller.
+    Keys,
     /// Number of I/O queues.
     IoQueues,
     /// Entries of each I/O queue.

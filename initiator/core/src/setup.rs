@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use nvmeof_dhchap::{Work, WorkResult};
 use nvmeof_wire::admin::Cns;
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, ConnectResult};
 use nvmeof_wire::features::{FeatureId, NumberOfQueues};
@@ -11,6 +12,7 @@ use nvmeof_wire::registers::{Cap, Cc, Csts, Property, PropertyValue, Vs};
 use zerocopy::FromBytes;
 
 use crate::admin::{self, Ask, Names, QueueShape};
+use crate::authentication::{Authentication, AuthenticationStep};
 use crate::blocks::{IoLimits, MAX_TRANSFER};
 use crate::command::CommandCompletion;
 use crate::error::{Refusal, SetupError};
@@ -57,6 +59,8 @@ pub struct ControllerInfo {
 pub enum Next {
     /// Send this, and pass the completion to `handle_completion`.
     Send(Ask),
+    /// Run this, and pass the result to `handle_result`. It takes up to 100 ms.
+    Run(Work),
     /// Wait for the completion of the last command.
     Pending,
     /// Nothing before this time.
@@ -68,13 +72,15 @@ pub enum Next {
 /// The steps from an RDMA connection to a controller that is ready.
 ///
 /// ```text
-///  Connect ─► Get CAP ─► Get VS ─► Set CC.EN ─► poll CSTS.RDY ─► Identify
+///  Connect ─► Authentication ─► Get CAP ─► Get VS ─► Set CC.EN ─► poll CSTS.RDY ─► Identify
 ///     ─► Number of Queues ─► Async Event Configuration ─► done
 /// ```
 #[derive(Debug)]
 pub struct Setup {
     config: SetupConfig,
     step: Step,
+    /// The authentication, while it is in progress.
+    authentication: Option<Box<Authentication>>,
     asked: bool,
     cntlid: u16,
     cap: Cap,
@@ -87,6 +93,7 @@ pub struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Connect,
+    Authenticate,
     Cap,
     Version,
     Enable,
@@ -112,6 +119,7 @@ impl Setup {
         Self {
             config,
             step: Step::Connect,
+            authentication: None,
             asked: false,
             cntlid: CNTLID_DYNAMIC,
             cap: Cap(0),
@@ -123,20 +131,53 @@ impl Setup {
     }
 
     /// The step that is due at `now`.
-    pub fn poll(&mut self, now: Duration) -> Next {
+    ///
+    /// # Errors
+    /// [`SetupError`]: the connection cannot be used then.
+    pub fn poll(&mut self, now: Duration) -> Result<Next, SetupError> {
         if self.step == Step::Done {
-            return Next::Done;
+            return Ok(Next::Done);
         }
         if self.asked {
-            return Next::Pending;
+            return Ok(Next::Pending);
+        }
+        if let Some(next) = self.authenticate()? {
+            return Ok(next);
         }
         if let Step::Ready { ask_at, .. } = self.step
             && now < ask_at
         {
-            return Next::Wait(ask_at);
+            return Ok(Next::Wait(ask_at));
         }
         self.asked = true;
-        Next::Send(self.ask())
+        Ok(Next::Send(self.ask()))
+    }
+
+    /// The next step of the authentication, if it is in progress.
+    fn authenticate(&mut self) -> Result<Option<Next>, SetupError> {
+        let Some(authentication) = &mut self.authentication else {
+            return Ok(None);
+        };
+        Ok(Some(match authentication.poll()? {
+            AuthenticationStep::Send(ask) => {
+                self.asked = true;
+                Next::Send(ask)
+            }
+            AuthenticationStep::Run(work) => Next::Run(work),
+            AuthenticationStep::Pending => Next::Pending,
+            AuthenticationStep::Done => {
+                self.authentication = None;
+                self.step = Step::Cap;
+                return Ok(None);
+            }
+        }))
+    }
+
+    /// Takes the result of [`Next::Run`].
+    pub fn handle_result(&mut self, result: WorkResult) {
+        if let Some(authentication) = &mut self.authentication {
+            authentication.handle_result(result);
+        }
     }
 
     fn ask(&self) -> Ask {
@@ -146,7 +187,7 @@ impl Setup {
                 let kato = u32::try_from(kato).unwrap_or(u32::MAX);
                 admin::connect(&self.config.names, self.config.queue, CNTLID_DYNAMIC, kato)
             }
-            Step::Cap => admin::property_get(Property::CAP, true).into(),
+            Step::Authenticate | Step::Cap => admin::property_get(Property::CAP, true).into(),
             Step::Version => admin::property_get(Property::VS, false).into(),
             Step::Enable => {
                 admin::property_set(Property::CC, PropertyValue::Dword(self.cc.0)).into()
@@ -182,8 +223,21 @@ impl Setup {
         self.step = match self.step {
             Step::Connect => {
                 let config = &self.config;
-                self.cntlid = check_connect(&config.names, config.queue, completion)?;
-                Step::Cap
+                let connected = check_connect(&config.names, config.queue, completion)?;
+                self.cntlid = connected.cntlid;
+                let names = &config.names;
+                let authentication = Authentication::after_connect(names, 0, connected)?;
+                self.authentication = authentication.map(Box::new);
+                match self.authentication {
+                    Some(_) => Step::Authenticate,
+                    None => Step::Cap,
+                }
+            }
+            Step::Authenticate => {
+                if let Some(authentication) = &mut self.authentication {
+                    authentication.handle_completion(completion, data)?;
+                }
+                Step::Authenticate
             }
             Step::Cap => {
                 self.cap = Cap(value(completion, "Property Get of CAP")?);
@@ -351,28 +405,21 @@ pub fn io_connect(names: &Names, queue: QueueShape, cntlid: u16) -> Ask {
     admin::connect(names, queue, cntlid, 0)
 }
 
-/// The controller identifier of a completed Connect command.
+/// The result of a completed Connect command. [`Authentication::after_connect`] says what
+/// follows.
 ///
 /// # Errors
-/// [`SetupError::Refused`], or [`SetupError::Unsupported`] if authentication is required.
+/// [`SetupError::Refused`].
 pub fn check_connect(
     names: &Names,
     queue: QueueShape,
     completion: CommandCompletion,
-) -> Result<u16, SetupError> {
+) -> Result<ConnectResult, SetupError> {
     if !completion.status.is_success() {
         let refusal = Refusal::new(completion.status, completion.result, names, queue);
         return Err(SetupError::Refused(Box::new(refusal)));
     }
-    let ConnectResult { cntlid, authreq } = ConnectResult::from_result(completion.result);
-    if authreq != 0 {
-        return Err(unsupported(
-            "the target requires in-band authentication, which this host does not support"
-                .to_owned(),
-            "disable authentication for this host in the target's configuration",
-        ));
-    }
-    Ok(cntlid)
+    Ok(ConnectResult::from_result(completion.result))
 }
 
 /// The result of a set-up command that must succeed.

@@ -54,6 +54,7 @@ fn option(setting: Setting) -> Option<&'static str> {
         Setting::Address | Setting::SocketPath => "address=",
         Setting::Subsystem => "subsystem=",
         Setting::HostNqn => "hostnqn=",
+        Setting::Keys => "dhchap_secret=, dhchap_ctrl_secret=",
         Setting::IoQueues => "queues=",
         Setting::QueueSize => "iodepth=",
         Setting::SoftwareIwarp => "provider=iwarp",
@@ -153,6 +154,7 @@ mod tests {
                     hostid: [1; 16],
                     hostnqn: Nqn::discovery(),
                     subnqn: Nqn::discovery(),
+                    keys: None,
                 },
                 queue: QueueShape {
                     qid: 0,

@@ -370,6 +370,7 @@ fn names(number: usize) -> Names {
         hostid,
         hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{number}")).unwrap(),
         subnqn: Nqn::new(NQN).unwrap(),
+        keys: None,
     }
 }
 

@@ -121,7 +121,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-initiator-core",
-        ours: &["nvmeof-wire"],
+        ours: &["nvmeof-dhchap", "nvmeof-wire"],
         system: false,
     },
     Rule {

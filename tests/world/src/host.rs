@@ -140,6 +140,7 @@ impl Host {
             hostid: [name + 1; 16],
             hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{name}")).unwrap(),
             subnqn: Nqn::new(SUBNQN).unwrap(),
+            keys: None,
         }
     }
 

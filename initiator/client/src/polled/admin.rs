@@ -4,9 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::SystemRandom;
 use nvmeof_initiator_core::{
     Ask, Command, CommandCompletion, ControllerInfo, Direction, IoLimits, KeepAlive, KeepAliveStep,
-    Next, Setup, SetupConfig, Shutdown, admin,
+    Next, Setup, SetupConfig, SetupError, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
@@ -277,8 +278,7 @@ impl AdminQueue {
             Phase::Setup(setup) => {
                 let data = call.buf.as_deref().unwrap_or_default();
                 if let Err(error) = setup.handle_completion(now, completion, data) {
-                    let addr = self.connection.addr();
-                    self.connection.fail_with(Error::setup(addr, 0, error));
+                    self.cannot_set_up(error);
                 }
             }
             Phase::Shutdown(shutdown) => {
@@ -292,7 +292,10 @@ impl AdminQueue {
     /// The next step of set-up or shutdown.
     fn advance(&mut self, now: Duration) {
         let next = match &mut self.phase {
-            Phase::Setup(setup) => setup.poll(now),
+            Phase::Setup(setup) => match next_of(setup, now) {
+                Ok(next) => next,
+                Err(error) => return self.cannot_set_up(error),
+            },
             Phase::Shutdown(shutdown) => shutdown.poll(now),
             Phase::Ready | Phase::Over => return,
         };
@@ -304,8 +307,13 @@ impl AdminQueue {
         match next {
             Next::Send(ask) => self.ask(ask, SETUP, CallTimeout::Default, now),
             Next::Done => self.step_over(now),
-            Next::Pending | Next::Wait(_) => {}
+            Next::Run(_) | Next::Pending | Next::Wait(_) => {}
         }
+    }
+
+    fn cannot_set_up(&mut self, error: SetupError) {
+        let addr = self.connection.addr();
+        self.connection.fail_with(Error::setup(addr, 0, error));
     }
 
     fn step_over(&mut self, now: Duration) {
@@ -401,6 +409,16 @@ impl AdminQueue {
             page.copy_from_slice(payload.get(..len).unwrap_or(&[0; PAGE]));
         }
         Ok(Some(page))
+    }
+}
+
+/// The next step of the set-up after its computations, which are run here.
+fn next_of(setup: &mut Setup, now: Duration) -> Result<Next, SetupError> {
+    loop {
+        match setup.poll(now)? {
+            Next::Run(work) => setup.handle_result(work.run(&mut SystemRandom)),
+            next => return Ok(next),
+        }
     }
 }
 

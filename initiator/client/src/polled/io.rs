@@ -4,11 +4,17 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::SystemRandom;
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
-use nvmeof_initiator_core::{CommandCompletion, ControllerInfo, IoLimits, Names, QueueShape};
+use nvmeof_initiator_core::{
+    Ask, Authentication, AuthenticationStep, CommandCompletion, ControllerInfo, IoLimits, Names,
+    QueueShape, SetupError,
+};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
 use nvmeof_wire::Status;
+use nvmeof_wire::auth::MAX_MESSAGE;
+use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
@@ -39,8 +45,10 @@ pub struct IoQueue {
     shape: QueueShape,
     cntlid: u16,
     connect_timeout: Duration,
-    /// The connect data, until it is sent.
-    connect_data: Option<Buf>,
+    /// The buffer for data of Connect and for messages of the authentication.
+    message: Pool,
+    /// The authentication, while it is in progress.
+    authentication: Option<Box<Authentication>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +57,12 @@ enum Phase {
     New,
     /// Connect is sent.
     Asked,
+    Authenticating,
     Ready,
 }
 
-/// Identifier of the Connect command of this queue; those of callers are lower.
-const CONNECT: u64 = u64::MAX;
+/// Identifier of commands of this queue itself; those of callers are lower.
+const SETUP: u64 = u64::MAX;
 
 impl IoQueue {
     /// Starts to connect an I/O queue to the controller `info`.
@@ -82,20 +91,18 @@ impl IoQueue {
                 shape.qid,
             ),
         };
-        let ask = io_connect(&config.names, shape, info.cntlid);
         let layout = PoolLayout {
             count: 1,
-            stride: ask.payload.len(),
+            stride: match config.names.keys {
+                Some(_) => MAX_MESSAGE,
+                None => CONNECT_DATA_LEN,
+            },
             lead: 0,
         };
-        let pool = Pool::new(layout, Pages::Normal).map_err(MachineError::pool)?;
+        let message = Pool::new(layout, Pages::Normal).map_err(MachineError::pool)?;
         provider
-            .register(pool.region())
+            .register(message.region())
             .map_err(MachineError::register)?;
-        let mut connect_data = pool.take();
-        if let Some(data) = &mut connect_data {
-            data.copy_from_slice(&ask.payload);
-        }
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         shape.size = connection.size();
         Ok(Self {
@@ -106,7 +113,8 @@ impl IoQueue {
             shape,
             cntlid: info.cntlid,
             connect_timeout: config.connect_timeout,
-            connect_data,
+            message,
+            authentication: None,
         })
     }
 
@@ -281,33 +289,26 @@ impl IoQueue {
         self.connection.rest();
     }
 
-    /// Sends Connect when the connection is established, and handles its completion.
+    /// Sends Connect when the connection is established, then authenticates the queue.
     fn set_up(&mut self, now: Duration, before: usize, done: &mut Vec<Done>) {
-        let ours = |call: &Done| call.user == CONNECT;
-        if let Some(at) = done.iter().skip(before).position(ours) {
-            let call = done.swap_remove(before + at);
-            self.on_connect_done(&call);
-        } else if self.phase == Phase::New && self.connection.is_up() {
-            self.phase = Phase::Asked;
-            let ask = io_connect(&self.names, self.shape, self.cntlid);
-            let call = Call {
-                work: ask.command.into(),
-                buf: self.connect_data.take(),
-                user: CONNECT,
-                timeout: CallTimeout::After(self.connect_timeout),
-            };
-            // In-capsule data are used for I/O commands only.
-            let limits = IoLimits::default();
-            if let Err(refused) = self.connection.submit(call, &limits, now) {
-                let text = format!("cannot send Connect: {}", refused.why);
-                self.connection
-                    .fail_with(MachineError::Internal(text).into());
-            }
-            self.connection.submit_now(now);
+        let ours = |call: &Done| call.user == SETUP;
+        let ended = done.iter().skip(before).position(ours);
+        let ended = ended.map(|at| done.swap_remove(before + at));
+        if !self.connection.is_up() {
+            return;
+        }
+        let stepped = match ended {
+            Some(call) => self.on_step_done(&call),
+            None => Ok(()),
+        };
+        if let Err(error) = stepped.and_then(|()| self.advance(now)) {
+            let addr = self.connection.addr();
+            let error = Error::setup(addr, self.shape.qid, error);
+            self.connection.fail_with(error);
         }
     }
 
-    fn on_connect_done(&mut self, call: &Done) {
+    fn on_step_done(&mut self, call: &Done) -> Result<(), SetupError> {
         let completion = match &call.result {
             Ok(result) => CommandCompletion {
                 status: Status::SUCCESS,
@@ -318,15 +319,69 @@ impl IoQueue {
                 result: error.result,
             },
             // The connection is lost, and has the reason.
-            Err(_) => return,
+            Err(_) => return Ok(()),
         };
-        match check_connect(&self.names, self.shape, completion) {
-            Ok(_cntlid) => self.phase = Phase::Ready,
-            Err(error) => {
-                let addr = self.connection.addr();
-                let error = Error::setup(addr, self.shape.qid, error);
-                self.connection.fail_with(error);
+        if let Some(authentication) = &mut self.authentication {
+            let data = call.buf.as_deref().unwrap_or_default();
+            return authentication.handle_completion(completion, data);
+        }
+        let connected = check_connect(&self.names, self.shape, completion)?;
+        let qid = self.shape.qid;
+        let authentication = Authentication::after_connect(&self.names, qid, connected)?;
+        self.phase = match authentication {
+            Some(_) => Phase::Authenticating,
+            None => Phase::Ready,
+        };
+        self.authentication = authentication.map(Box::new);
+        Ok(())
+    }
+
+    /// The next command of this queue itself.
+    fn advance(&mut self, now: Duration) -> Result<(), SetupError> {
+        if self.phase == Phase::New {
+            self.phase = Phase::Asked;
+            self.ask(io_connect(&self.names, self.shape, self.cntlid), now);
+        }
+        while let Some(authentication) = &mut self.authentication {
+            match authentication.poll()? {
+                AuthenticationStep::Send(ask) => self.ask(ask, now),
+                AuthenticationStep::Run(work) => {
+                    authentication.handle_result(work.run(&mut SystemRandom));
+                }
+                AuthenticationStep::Pending => break,
+                AuthenticationStep::Done => {
+                    self.authentication = None;
+                    self.phase = Phase::Ready;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Sends a command of this queue itself. There is one at a time.
+    fn ask(&mut self, ask: Ask, now: Duration) {
+        let len = usize::try_from(ask.command.len()).unwrap_or(usize::MAX);
+        let mut buf = self.message.take();
+        if let Some(buf) = &mut buf
+            && buf.set_len(len).is_ok()
+            && !ask.payload.is_empty()
+        {
+            buf.copy_from_slice(&ask.payload);
+        }
+        let name = ask.command.name();
+        let call = Call {
+            work: ask.command.into(),
+            buf,
+            user: SETUP,
+            timeout: CallTimeout::After(self.connect_timeout),
+        };
+        // In-capsule data are used for I/O commands only.
+        let limits = IoLimits::default();
+        if let Err(refused) = self.connection.submit(call, &limits, now) {
+            let text = format!("cannot send {name}: {}", refused.why);
+            self.connection
+                .fail_with(MachineError::Internal(text).into());
+        }
+        self.connection.submit_now(now);
     }
 }

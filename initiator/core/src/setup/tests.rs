@@ -1,7 +1,14 @@
 //! The set-up against answers that a good and several bad targets give.
 
+use std::sync::Arc;
+
+use nvmeof_dhchap::{
+    ControllerAuth, HostKeys, Key, Policy, Received, Refusal as AuthRefusal, Secret, SystemRandom,
+};
+use nvmeof_wire::auth::{AuthCommand, Explanation, GroupId, HashId};
 use nvmeof_wire::fabrics::InvalidParameter;
 use nvmeof_wire::identify::Sgls;
+use nvmeof_wire::opcode::Direction;
 use nvmeof_wire::{Nqn, Status};
 use zerocopy::IntoBytes;
 
@@ -14,7 +21,21 @@ fn names() -> Names {
         hostid: [1; 16],
         hostnqn: Nqn::new("nqn.2026-11.org.example:host").unwrap(),
         subnqn: Nqn::new("nqn.2026-11.org.example:disk").unwrap(),
+        keys: None,
     }
+}
+
+fn key(byte: u8) -> Arc<Key> {
+    let secret = Secret::take(&mut [byte; 32]).unwrap();
+    Arc::new(Key::of(secret, None).unwrap())
+}
+
+/// With keys of host and controller.
+fn config_with(host: u8, controller: Option<u8>) -> SetupConfig {
+    let mut config = config();
+    let keys = HostKeys::new(key(host), controller.map(key));
+    config.names.keys = Some(Arc::new(keys));
+    config
 }
 
 fn config() -> SetupConfig {
@@ -65,6 +86,7 @@ struct Controller {
     cap: Cap,
     csts: Vec<u64>,
     identify: IdentifyController,
+    auth: Option<ControllerAuth>,
 }
 
 impl Controller {
@@ -74,7 +96,46 @@ impl Controller {
             cap: Cap::new(128, 1000, Cap::CSS_NVM),
             csts: vec![0, 1],
             identify: identify(),
+            auth: None,
         }
+    }
+
+    /// Requires authentication: it has these keys of host and controller.
+    fn with_keys(host: u8, controller: Option<u8>) -> Self {
+        let policy = Policy {
+            keys: vec![key(host)],
+            controller_key: controller.map(key),
+            hashes: vec![HashId::SHA384],
+            groups: vec![GroupId::FFDHE2048],
+        };
+        let Names {
+            hostnqn, subnqn, ..
+        } = names();
+        let auth = ControllerAuth::new(hostnqn, subnqn, Arc::new(policy), MS(5000), MS(0));
+        Self {
+            connect: (Status::SUCCESS, ConnectResult::new(7, true).to_result()),
+            auth: Some(auth),
+            ..Self::good()
+        }
+    }
+
+    fn authenticate(&mut self, ask: &Ask) -> (Status, u64, Vec<u8>) {
+        let auth = self.auth.as_mut().unwrap();
+        let command = AuthCommand::parse(&ask.command.sqe());
+        assert!(command.is_authentication());
+        assert_eq!(command.len.get(), ask.command.len());
+        let mut data = vec![0; ask.command.len().try_into().unwrap()];
+        if ask.command.direction() == Direction::ToController {
+            if let Ok(Some(work)) = auth.send(MS(0), &ask.payload) {
+                let _ = auth.finish(MS(0), work.run(&mut SystemRandom));
+            }
+        } else {
+            assert!(matches!(
+                auth.receive(MS(0), &mut data),
+                Received::Message(_)
+            ));
+        }
+        (Status::SUCCESS, 0, data)
     }
 
     fn completion(&mut self, step: Step) -> (Status, u64, Vec<u8>) {
@@ -93,7 +154,7 @@ impl Controller {
             }
             Step::Identify => (Status::SUCCESS, 0, self.identify.as_bytes().to_vec()),
             Step::Queues => ok(0x0001_0001),
-            Step::Enable | Step::Events | Step::Done => ok(0),
+            Step::Enable | Step::Authenticate | Step::Events | Step::Done => ok(0),
         }
     }
 
@@ -105,16 +166,24 @@ impl Controller {
         let mut setup = Setup::new(config);
         let (mut sent, mut now) = (Vec::new(), MS(0));
         loop {
-            match setup.poll(now) {
+            let next = match setup.poll(now) {
+                Ok(next) => next,
+                Err(error) => return (sent, Err(error)),
+            };
+            match next {
                 Next::Send(ask) => {
                     sent.push(ask.command.name());
-                    assert!(matches!(setup.poll(now), Next::Pending));
-                    let (status, result, data) = self.completion(setup.step);
+                    assert!(matches!(setup.poll(now), Ok(Next::Pending)));
+                    let (status, result, data) = match setup.step {
+                        Step::Authenticate => self.authenticate(&ask),
+                        step => self.completion(step),
+                    };
                     let completion = CommandCompletion { status, result };
                     if let Err(error) = setup.handle_completion(now, completion, &data) {
                         return (sent, Err(error));
                     }
                 }
+                Next::Run(work) => setup.handle_result(work.run(&mut SystemRandom)),
                 Next::Wait(until) => now = until,
                 Next::Done => return (sent, Ok(setup.into_info().unwrap())),
                 Next::Pending => unreachable!("nothing was sent"),
@@ -272,4 +341,58 @@ fn controller_that_fails_or_is_not_ready_in_time_is_refused() {
     let (sent, result) = slow.run(config());
     assert!(matches!(result, Err(SetupError::TimedOut { after, .. }) if after == MS(1000)));
     assert!(sent.len() > 90, "polled all the while: {}", sent.len());
+}
+
+#[test]
+fn authentication_precedes_the_first_property() {
+    for controller_key in [None, Some(2)] {
+        let controller = Controller::with_keys(1, controller_key);
+        let (sent, info) = controller.run(config_with(1, controller_key));
+        assert_eq!(info.unwrap().cntlid, 7);
+        let [send, receive] = ["Authentication Send", "Authentication Receive"];
+        assert_eq!(sent[..5], ["Connect", send, receive, send, receive]);
+        let last = if controller_key.is_some() {
+            send
+        } else {
+            "Property Get"
+        };
+        assert_eq!(sent[5], last);
+    }
+}
+
+#[test]
+fn failed_authentication_has_cause_and_remedy() {
+    let (_, wrong_key) = Controller::with_keys(1, None).run(config_with(2, None));
+    let wrong_key = wrong_key.unwrap_err();
+    let SetupError::Authentication(refusal) = &wrong_key else {
+        panic!("{wrong_key}");
+    };
+    assert_eq!(**refusal, AuthRefusal::ByController(Explanation::FAILED));
+    assert!(wrong_key.remedy().unwrap().contains("compare the key"));
+
+    let (_, impostor) = Controller::with_keys(1, Some(3)).run(config_with(1, Some(2)));
+    let impostor = impostor.unwrap_err();
+    assert!(
+        impostor.to_string().contains("did not prove its key"),
+        "{impostor}"
+    );
+    assert_eq!(impostor.settings(), [Setting::Keys]);
+}
+
+#[test]
+fn missing_keys_are_reported_before_anything_is_sent() {
+    let (sent, no_key) = Controller::with_keys(1, None).run(config());
+    assert_eq!(sent, ["Connect"]);
+    assert!(no_key.unwrap_err().to_string().contains("has no key"));
+    // The controller has to prove its key, and does not offer to.
+    let (sent, unauthenticated) = Controller::good().run(config_with(1, Some(2)));
+    assert_eq!(sent, ["Connect"]);
+    let error = unauthenticated.unwrap_err().to_string();
+    assert!(error.contains("cannot prove"), "{error}");
+    // A key of the host alone is not required.
+    assert!(Controller::good().run(config_with(1, None)).1.is_ok());
+    let mut secure = Controller::good();
+    secure.connect.1 = 7 | 1 << 18;
+    let (_, error) = secure.run(config_with(1, None));
+    assert!(error.unwrap_err().to_string().contains("secure channel"));
 }

@@ -2,10 +2,12 @@
 //! discovery log pages and private data.
 #![no_main]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use nvmeof_fuzz::{HOST, SUBSYSTEM, Script};
+use nvmeof_initiator_core::dhchap::{HostKeys, Key, Secret, SystemRandom};
 use nvmeof_initiator_core::{
     Blocks, Cid, CommandCompletion, DiscoveryReader, IoLimits, Names, Next, Operation, Payload,
     Queue, QueueShape, Response, Setup, SetupConfig, Shutdown, cm,
@@ -57,6 +59,7 @@ fn setup(script: &mut Script<'_>) {
             } else {
                 nqn(SUBSYSTEM)
             },
+            keys: (script.byte() & 1 == 1).then(keys),
         },
         queue: QueueShape {
             qid: 0,
@@ -69,17 +72,28 @@ fn setup(script: &mut Script<'_>) {
     });
     let mut now = Duration::ZERO;
     for _ in 0..300 {
-        match setup.poll(now) {
+        let next = match setup.poll(now) {
+            Ok(next) => next,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                return;
+            }
+        };
+        match next {
             Next::Send(ask) => {
                 assert_eq!(ask.command.capsule(Cid(1), Payload::None).len(), 64);
                 let reply = reply(script);
-                let data = identify(script);
+                let data = match ask.command.name() {
+                    "Authentication Receive" => script.bytes(200).to_vec(),
+                    _ => identify(script),
+                };
                 if let Err(error) = setup.handle_completion(now, reply, &data) {
                     assert!(!error.to_string().is_empty());
                     let _ = error.remedy();
                     return;
                 }
             }
+            Next::Run(work) => setup.handle_result(work.run(&mut SystemRandom)),
             Next::Wait(until) => {
                 assert!(until > now);
                 // CAP.TO is at most 128 s.
@@ -93,6 +107,17 @@ fn setup(script: &mut Script<'_>) {
         }
     }
     panic!("the set-up does not end");
+}
+
+/// Keys of a host that authenticates the controller as well, without key exchange.
+fn keys() -> Arc<HostKeys> {
+    let [host, controller] = [1, 2].map(|byte| {
+        let secret = Secret::take(&mut [byte; 32]).expect("memory");
+        Arc::new(Key::of(secret, None).expect("a valid key"))
+    });
+    let mut keys = HostKeys::new(host, Some(controller));
+    keys.groups.truncate(1);
+    Arc::new(keys)
 }
 
 /// Identify data: bytes of the script, with some fields of a valid controller.
@@ -231,7 +256,7 @@ fn shutdown(script: &mut Script<'_>) {
                 shutdown.handle_completion(now, result);
             }
             Next::Wait(until) => now = until,
-            Next::Pending => unreachable!("the completion was passed"),
+            Next::Run(_) | Next::Pending => unreachable!("the completion was passed"),
             Next::Done => return,
         }
     }
