@@ -3,6 +3,7 @@
 mod bench;
 mod features;
 mod inside;
+mod keys;
 mod numbers;
 mod ranges;
 
@@ -21,6 +22,7 @@ use nvmeof_manual::Manual;
 pub(crate) use bench::{Bench, Interface, Kind};
 pub(crate) use features::{AnaLog, GetFeature, SetFeature};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
+pub(crate) use keys::{CheckKey, GenKey, Keys};
 pub(crate) use ranges::{BlockCount, Extent, Ranges, Run, SourceRanges, check_start};
 
 use numbers::{is_number, number, size};
@@ -135,6 +137,10 @@ pub(crate) enum Command {
     Dsm(Dsm),
     /// Measure reads and writes; writes destroy the data of the namespace
     Bench(Bench),
+    /// Generate a key for in-band authentication (DH-HMAC-CHAP)
+    GenDhchapKey(GenKey),
+    /// Check a key for in-band authentication; exit status 2 if it is invalid
+    CheckDhchapKey(CheckKey),
     #[command(flatten)]
     Manual(Manual),
 }
@@ -202,6 +208,8 @@ pub(crate) struct Subsystem {
     #[arg(short = 'k', long, value_name = "S", default_value_t = 5,
           value_parser = number::<u32>(0..=4_294_967))]
     pub(crate) keep_alive_tmo: u32,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
 }
 
 /// I/O queues, with the same option in every command that has them.
@@ -381,6 +389,8 @@ impl Command {
             Self::WriteZeroes(args) => (io(&args.io), false),
             Self::Dsm(args) => (io(&args.io), false),
             Self::Bench(args) => (admin(&args.subsystem), false),
+            Self::GenDhchapKey(args) => (args.output_format, false),
+            Self::CheckDhchapKey(args) => (args.output_format, false),
             Self::Manual(_) => (Format::Normal, false),
         }
     }
@@ -442,6 +452,7 @@ impl Subsystem {
         options.io_queues = 0;
         options.keep_alive = Duration::from_secs(self.keep_alive_tmo.into());
         options.command_timeout = Duration::from_secs(self.target.command_timeout);
+        options.keys = self.keys.read()?;
         Ok(options)
     }
 }

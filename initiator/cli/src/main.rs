@@ -15,6 +15,7 @@ mod format;
 mod identify;
 mod inside;
 mod interrupt;
+mod keys;
 mod logs;
 mod output;
 mod remedy;
@@ -81,6 +82,8 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         // A benchmark drives its queues on its own threads.
         Command::Bench(args) => return bench::run(args),
+        Command::GenDhchapKey(args) => return keys::generate(args),
+        Command::CheckDhchapKey(args) => return keys::check(args),
         Command::Manual(manual) => {
             let made = manual.run(Cli::command(), &CONTENTS);
             return made.map_err(|error| Failure::new(error.to_string()));
@@ -116,7 +119,10 @@ fn run(command: &Command) -> Result<(), Failure> {
             Command::Flush(args) => simple::flush(args).await,
             Command::WriteZeroes(args) => simple::write_zeroes(args).await,
             Command::Dsm(args) => simple::deallocate(args).await,
-            Command::Bench(_) | Command::Manual(_) => Ok(()),
+            Command::Bench(_)
+            | Command::GenDhchapKey(_)
+            | Command::CheckDhchapKey(_)
+            | Command::Manual(_) => Ok(()),
         }
     })
 }

@@ -51,6 +51,7 @@ pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
 
 // Crates of types in signatures.
 pub use nvmeof_initiator_core as protocol;
+pub use nvmeof_initiator_core::dhchap;
 pub use nvmeof_memory as memory;
 pub use nvmeof_rdma as rdma;
 pub use nvmeof_wire as wire;
