@@ -90,6 +90,7 @@ fn of_setup(error: &SetupError) -> Errno {
         SetupError::Command(error) => statuses::errno(error.status),
         SetupError::TimedOut { .. } => Errno::ETIMEDOUT,
         SetupError::Unsupported { .. } => Errno::EOPNOTSUPP,
+        SetupError::Authentication(_) => Errno::EKEYREJECTED,
         SetupError::Fatal => Errno::EIO,
         SetupError::InvalidResponse(_) | SetupError::Queue(_) => Errno::EPROTO,
     }
