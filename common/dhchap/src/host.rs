@@ -106,6 +106,9 @@ pub enum Refusal {
     /// The host could not compute its response.
     #[error(transparent)]
     Work(#[from] WorkError),
+    /// The connection ended before the transaction, as that of nvmet does after a wrong key.
+    #[error("the target closed the connection during authentication")]
+    Closed,
     /// The caller did something else than requested.
     #[error("steps out of order")]
     Order,
@@ -233,6 +236,16 @@ impl HostAuth {
             expected: expected.map(|(_, response)| response),
         };
         HostStep::Send(bytes)
+    }
+
+    /// Why the transaction failed, if the connection has ended now: the controller may close it
+    /// before it completes a last message.
+    #[must_use]
+    pub fn closed(&self) -> Refusal {
+        match &self.state {
+            State::Ending(Err(refusal)) => refusal.clone(),
+            _ => Refusal::Closed,
+        }
     }
 
     fn challenge(&mut self, challenge: &Challenge<'_>) -> HostStep {

@@ -139,6 +139,12 @@ impl Authentication {
         Ok(())
     }
 
+    /// The error if the connection has ended now.
+    #[must_use]
+    pub fn closed(&self) -> SetupError {
+        SetupError::Authentication(Box::new(self.auth.closed()))
+    }
+
     /// Takes the result of a computation.
     pub fn handle_result(&mut self, result: WorkResult) {
         self.step = Some(self.auth.finished(result));
@@ -171,7 +177,7 @@ fn unsupported(what: &str, remedy: &'static str) -> SetupError {
 /// The remedy of a refusal.
 pub(crate) fn remedy(refusal: &Refusal) -> Option<&'static str> {
     match refusal {
-        Refusal::ByController(_) => Some(
+        Refusal::ByController(_) | Refusal::Closed => Some(
             "compare the key of this host, its hash functions and its groups with those that the \
              target has for this host NQN; the target's log has the cause",
         ),

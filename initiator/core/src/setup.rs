@@ -173,6 +173,12 @@ impl Setup {
         }))
     }
 
+    /// The error if the connection has ended now, during the authentication.
+    #[must_use]
+    pub fn closed(&self) -> Option<SetupError> {
+        self.authentication.as_deref().map(Authentication::closed)
+    }
+
     /// Takes the result of [`Next::Run`].
     pub fn handle_result(&mut self, result: WorkResult) {
         if let Some(authentication) = &mut self.authentication {

@@ -272,7 +272,14 @@ impl AdminQueue {
                 result: error.result,
             },
             // The connection is lost, and has the reason.
-            Err(_) => return,
+            Err(_) => {
+                if let Phase::Setup(setup) = &self.phase
+                    && let Some(error) = setup.closed()
+                {
+                    self.connection.explain(|addr| Error::setup(addr, 0, error));
+                }
+                return;
+            }
         };
         match &mut self.phase {
             Phase::Setup(setup) => {

@@ -217,6 +217,17 @@ impl Connection {
         }
     }
 
+    /// The reason of the peer to close the queue pair is known: `why` replaces a bare end of the
+    /// connection.
+    pub(super) fn explain(&mut self, known: impl FnOnce(Address) -> Error) {
+        let (State::Closing { why, .. } | State::Closed { why }) = &mut self.state else {
+            return;
+        };
+        if matches!(why, Error::Lost(lost) if matches!(lost.cause, LostCause::Network(_))) {
+            *why = known(self.addr);
+        }
+    }
+
     /// The association of its controller.
     #[must_use]
     pub fn association(&self) -> &Association {

@@ -295,6 +295,13 @@ impl IoQueue {
         let ended = done.iter().skip(before).position(ours);
         let ended = ended.map(|at| done.swap_remove(before + at));
         if !self.connection.is_up() {
+            if ended.is_some()
+                && let Some(authentication) = &self.authentication
+            {
+                let (qid, error) = (self.shape.qid, authentication.closed());
+                self.connection
+                    .explain(|addr| Error::setup(addr, qid, error));
+            }
             return;
         }
         let stepped = match ended {
