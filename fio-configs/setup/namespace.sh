@@ -13,8 +13,8 @@ namespace_options() {
     [[ $namespace =~ ^[1-9][0-9]{0,9}$ ]] || refuse "--namespace $namespace: must be a number, 1 or more"
     [[ $queues =~ ^[1-9][0-9]{0,4}$ ]] || refuse "--queues $queues: must be a number, 1 or more"
     # These become lines of a job file and words of a command.
-    [[ $address$subsystem$provider =~ ^[][[:alnum:]/._:-]+$ ]] ||
-        refuse "--address, --subsystem, --provider: must be letters, digits and ][/._:-"
+    [[ $address =~ ^[][[:alnum:]/._:,-]+$ && $subsystem$provider =~ ^[[:alnum:]/._:-]+$ ]] ||
+        refuse "--address, --subsystem, --provider: must be letters, digits and ][/._:,-"
     if [ -n "$shm_folder" ]; then shm_folder=$(realpath -m -- "$shm_folder"); fi
     [[ $shm_folder =~ ^[[:alnum:]/._:,@+-]*$ ]] ||
         refuse "--shm-folder $shm_folder: must be letters, digits and /._:,@+-"
@@ -26,17 +26,19 @@ namespace_options() {
 
     at=(-t rdma -n "$subsystem" --provider "$provider" ${crc:+--crc})
     if [ -n "$shm_folder" ]; then at+=(--shm-folder "$shm_folder"); fi
-    # The path is all of the address of a Unix socket.
-    if [[ $address == unix:* ]]; then
-        at+=(-a "$address")
+    # The program `nvmeof` uses the first path. The path is all of the address of a
+    # Unix socket.
+    local first=${address%%,*}
+    if [[ $first == unix:* ]]; then
+        at+=(-a "$first")
         return
     fi
-    local host=$address port=4420
-    case $address in
+    local host=$first port=4420
+    case $first in
     \[*]:* | [!:]*:*)
         # Two colons without brackets are an IPv6 address alone.
-        if [[ $address == \[* || $address != *:*:* ]]; then
-            host=${address%:*} port=${address##*:}
+        if [[ $first == \[* || $first != *:*:* ]]; then
+            host=${first%:*} port=${first##*:}
         fi
         ;;
     esac

@@ -480,7 +480,7 @@ impl ControllerAuth {
     fn work(&self, kind: Kind) -> Work {
         Work {
             number: self.number,
-            kind,
+            kind: Box::new(kind),
         }
     }
 }

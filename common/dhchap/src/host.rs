@@ -128,7 +128,7 @@ pub struct HostAuth {
 enum State {
     Negotiating,
     AwaitChallenge,
-    Responding(Transaction),
+    Responding(Box<Transaction>),
     Replying {
         hash: HashId,
         expected: Option<Response>,
@@ -281,10 +281,10 @@ impl HostAuth {
             hostnqn: self.hostnqn,
             subnqn: self.subnqn,
         };
-        self.state = State::Responding(transaction);
+        self.state = State::Responding(Box::new(transaction));
         HostStep::Run(Work {
             number: 0,
-            kind: Kind::Respond(Respond {
+            kind: Box::new(Kind::Respond(Respond {
                 transaction,
                 key: Arc::clone(&self.keys.key),
                 peer: PeerChallenge {
@@ -293,7 +293,7 @@ impl HostAuth {
                 },
                 public: challenge.public.to_vec(),
                 controller_key: self.keys.controller_key.clone(),
-            }),
+            })),
         })
     }
 

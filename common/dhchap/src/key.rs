@@ -238,7 +238,9 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_parsed_without_panic(text in "(DHHC-1:)?[0-9a-f]{0,3}:?[A-Za-z0-9+/=:]{0,120}") {
+        fn any_text_is_parsed_without_panic(
+            text in "(DHHC-1:)?[0-9a-f]{0,3}:?[A-Za-z0-9+/=:]{0,120}",
+        ) {
             let _ = Key::parse(&text);
         }
     }

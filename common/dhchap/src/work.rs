@@ -53,7 +53,7 @@ pub(crate) struct PeerChallenge {
 pub struct Work {
     /// Number of its transaction.
     pub(crate) number: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: Box<Kind>,
 }
 
 pub(crate) enum Kind {
@@ -129,7 +129,7 @@ impl Work {
     /// The group of its exponentiations; `NULL` if it has none.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        match &self.kind {
+        match &*self.kind {
             Kind::Challenge { group, .. } => *group,
             Kind::Verify(verify) => verify.transaction.group,
             Kind::Respond(respond) => respond.transaction.group,
@@ -139,7 +139,7 @@ impl Work {
     /// Runs it.
     #[must_use]
     pub fn run(self, random: &mut dyn Random) -> WorkResult {
-        let done = match self.kind {
+        let done = match *self.kind {
             Kind::Challenge { hash, group } => challenge(hash, group, random).map(Done::Challenge),
             Kind::Verify(verify) => verify.run(),
             Kind::Respond(respond) => respond.run(random),
@@ -254,7 +254,7 @@ fn agree(exchange: Option<Exchange>, public: &[u8]) -> Result<Option<SharedSecre
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.kind {
+        let name = match &*self.kind {
             Kind::Challenge { .. } => "Challenge",
             Kind::Verify(_) => "Verify",
             Kind::Respond(_) => "Respond",

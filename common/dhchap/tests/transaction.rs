@@ -1,4 +1,11 @@
 //! Both sides of transactions against each other, and each against messages in any order.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use crate::region::{Region, RegionId};
 /// which is at first the whole piece.
 ///
 /// Operations on a `Buf` apply to its view: a send transmits it, a read from a file fills
-/// it. Dropping a `Buf` returns the piece to its pool.
+/// it. Dropping a `Buf` returns the piece to its pool, or to the first task that waits for it.
 ///
 /// A buffer of a [`Lender`](crate::Lender) is in memory of another process,
 /// which may change the bytes at any time ([`is_lent`](Self::is_lent)). Such a
@@ -277,6 +277,7 @@ impl Buf {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
         self.home.put_back(self.index);
     }

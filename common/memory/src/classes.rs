@@ -1,5 +1,9 @@
 //! Pools of several buffer lengths.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::waiters::{Piece, Waiters};
 use crate::{Buf, Pages, Pool, PoolError, PoolLayout, Region};
 
 /// Length and number of buffers of one size.
@@ -17,6 +21,7 @@ pub struct ClassSpec {
 pub struct Classes {
     /// Shortest buffers first.
     pools: Vec<Pool>,
+    waiters: Arc<Waiters>,
 }
 
 impl Classes {
@@ -27,18 +32,20 @@ impl Classes {
     pub fn new(specs: &[ClassSpec], pages: Pages) -> Result<Self, PoolError> {
         let mut specs = specs.to_vec();
         specs.sort_by_key(|spec| spec.len);
+        let waiters = Arc::new(Waiters::default());
         let pools = specs
             .iter()
-            .map(|spec| {
+            .enumerate()
+            .map(|(index, spec)| {
                 let layout = PoolLayout {
                     count: spec.count,
                     stride: spec.len,
                     lead: 0,
                 };
-                Pool::new(layout, pages)
+                Pool::with_waiters(layout, pages, Some((Arc::clone(&waiters), index)))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { pools })
+        Ok(Self { pools, waiters })
     }
 
     /// Takes a buffer of the shortest size of at least `len` bytes, or of the next longer size,
@@ -50,6 +57,34 @@ impl Classes {
         let mut buf = fitting.take(2).find_map(Pool::take)?;
         buf.set_len(len).ok()?;
         Some(buf)
+    }
+
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    /// The indices of the pools that [`take`](Self::take) tries.
+    pub(crate) fn fitting(&self, len: usize) -> Range<usize> {
+        let first = self.kind_of(len);
+        first..self.pools.len().min(first.saturating_add(2))
+    }
+
+    /// The buffer of a piece that was handed over.
+    pub(crate) fn buf_of(&self, piece: Piece) -> Option<Buf> {
+        let (pool, number) = piece.into_parts();
+        let pool = self.pools.get(pool)?;
+        // SAFETY: the number is of that pool, because a piece is handed over to the waiters of its
+        // own `Classes` only, under the index that the pool has here. A `Piece` exists only if its
+        // number was not returned to `free` when its last `Buf` was dropped. It cannot be cloned,
+        // and is consumed here.
+        Some(unsafe { pool.piece(number) })
+    }
+
+    /// Marks pools as awaited.
+    pub(crate) fn set_awaited(&self, pools: Range<usize>) {
+        for pool in self.pools.get(pools).unwrap_or_default() {
+            pool.set_awaited();
+        }
     }
 
     /// Length of the shortest buffers, in bytes.

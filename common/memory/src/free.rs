@@ -9,12 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Free {
     /// Lower half: link to the number on top. Upper half: changes with every call, so that a
-    /// top that was taken and returned meanwhile is detected (the ABA problem).
+    /// top that was taken and returned meanwhile is detected (the ABA problem). Its lowest bit is
+    /// [`AWAITED`].
     top: AtomicU64,
     /// For each number in the stack the link to the one below it, and the count of those
     /// below.
     below: Box<[AtomicU64]>,
 }
+
+/// Flag in the upper half of `top`: a task may wait for a number, so none is pushed. It is part
+/// of `top`, so that a push detects it without a further access to memory.
+const AWAITED: u32 = 1;
+/// What each call adds to the upper half of `top`.
+const CHANGE: u32 = 2;
 
 impl Free {
     /// All numbers below `count`, 0 on top.
@@ -23,7 +30,9 @@ impl Free {
             top: AtomicU64::new(0),
             below: (0..count).map(|_| AtomicU64::new(0)).collect(),
         };
-        (0..count).rev().for_each(|number| free.push(number));
+        for number in (0..count).rev() {
+            free.push(number);
+        }
         free
     }
 
@@ -34,28 +43,43 @@ impl Free {
             let number = link.checked_sub(1)?;
             // If this number is no longer on top, the value is not used.
             let (_, below) = split(self.below.get(number as usize)?.load(Ordering::Relaxed));
-            match self.change(top, join(changes.wrapping_add(1), below)) {
+            match self.change(top, join(changes.wrapping_add(CHANGE), below)) {
                 Ok(()) => return Some(number),
                 Err(now) => top = now,
             }
         }
     }
 
-    /// Returns `number`, which was taken.
-    pub(crate) fn push(&self, number: u32) {
+    /// Returns `number`, which was taken. Does nothing and returns false if a task may wait for
+    /// a number.
+    #[inline]
+    pub(crate) fn push(&self, number: u32) -> bool {
         let Some(slot) = self.below.get(number as usize) else {
             debug_assert!(false, "the number is one of this list");
-            return;
+            return true;
         };
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             let (changes, link) = split(top);
+            if changes & AWAITED != 0 {
+                return false;
+            }
             slot.store(join(self.depth(link), link), Ordering::Relaxed);
-            match self.change(top, join(changes.wrapping_add(1), number + 1)) {
-                Ok(()) => return,
+            match self.change(top, join(changes.wrapping_add(CHANGE), number + 1)) {
+                Ok(()) => return true,
                 Err(now) => top = now,
             }
         }
+    }
+
+    /// Sets whether a task may wait for a number. Numbers that were pushed before are in the list.
+    #[cold]
+    pub(crate) fn set_awaited(&self, is_awaited: bool) {
+        let flag = join(AWAITED, 0);
+        match is_awaited {
+            true => self.top.fetch_or(flag, Ordering::AcqRel),
+            false => self.top.fetch_and(!flag, Ordering::AcqRel),
+        };
     }
 
     /// Count of numbers.
@@ -104,6 +128,18 @@ mod tests {
         free.push(0);
         assert_eq!((free.len(), free.pop(), free.pop()), (2, Some(0), Some(2)));
         assert_eq!((free.pop(), free.len()), (None, 0));
+    }
+
+    #[test]
+    fn push_is_refused_while_a_number_is_awaited() {
+        let free = Free::new(2);
+        let number = free.pop().unwrap();
+        free.set_awaited(true);
+        assert!(!free.push(number));
+        assert_eq!((free.pop(), free.pop(), free.len()), (Some(1), None, 0));
+        free.set_awaited(false);
+        assert!(free.push(number) && free.push(1));
+        assert_eq!(free.len(), 2);
     }
 
     #[test]

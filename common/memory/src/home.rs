@@ -7,6 +7,7 @@ use crate::free::Free;
 use crate::marking;
 use crate::region::Region;
 use crate::shared::Shared;
+use crate::waiters::Waiters;
 
 /// Flag in the number of a piece in lent memory, so that dereferencing its `Buf` can check
 /// it.
@@ -24,7 +25,11 @@ pub(crate) struct Home {
 pub(crate) enum Owner {
     /// A pool, with the numbers of its free pieces. Each piece is either free or in exactly
     /// one `Buf`.
-    Pool(Free),
+    Pool {
+        free: Free,
+        /// The tasks that wait for a piece, and the index of the pool for them.
+        waiters: Option<(Arc<Waiters>, usize)>,
+    },
     /// Another process.
     Peer(Marks),
 }
@@ -50,7 +55,7 @@ impl Home {
 
     pub(crate) fn free(&self) -> Option<&Free> {
         match &self.owner {
-            Owner::Pool(free) => Some(free),
+            Owner::Pool { free, .. } => Some(free),
             Owner::Peer(_) => None,
         }
     }
@@ -58,15 +63,22 @@ impl Home {
     pub(crate) fn marks(&self) -> Option<&Marks> {
         match &self.owner {
             Owner::Peer(marks) => Some(marks),
-            Owner::Pool(_) => None,
+            Owner::Pool { .. } => None,
         }
     }
 
-    /// Returns piece `index` of a dropped `Buf` to its owner.
+    /// Returns piece `index` of a dropped `Buf` to its owner, or hands it over to a task that waits
+    /// for it.
     #[inline]
     pub(crate) fn put_back(&self, index: u32) {
         match &self.owner {
-            Owner::Pool(free) => free.push(index),
+            Owner::Pool { free, waiters } => {
+                if !free.push(index)
+                    && let Some((waiters, pool)) = waiters
+                {
+                    waiters.hand_over(*pool, free, index);
+                }
+            }
             Owner::Peer(marks) => marks.clear(index & !LENT),
         }
     }

@@ -43,6 +43,8 @@ mod racy;
 mod region;
 mod secret;
 mod shared;
+mod wait;
+mod waiters;
 
 pub use bounds::OutOfBounds;
 pub use buf::Buf;
@@ -54,3 +56,4 @@ pub use pool::{Pool, PoolError, PoolLayout};
 pub use region::{MemoryError, Pages, Region, RegionId, WeakRegion};
 pub use secret::Secret;
 pub use shared::Shared;
+pub use wait::WaitForBuf;

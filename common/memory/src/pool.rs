@@ -6,6 +6,7 @@ use crate::buf::Buf;
 use crate::free::Free;
 use crate::home::{Home, LENT, Owner};
 use crate::region::{MemoryError, Pages, Region};
+use crate::waiters::Waiters;
 
 /// How a pool divides its region: `count` pieces, one in each `stride` bytes, from byte
 /// `lead` to the end of its stride.
@@ -41,7 +42,7 @@ pub struct Pool {
     home: Arc<Home>,
     layout: PoolLayout,
     /// Length of each piece in bytes.
-    piece: u32,
+    len: u32,
 }
 
 impl PoolLayout {
@@ -65,18 +66,23 @@ impl Pool {
     /// # Errors
     /// [`PoolError`] when the layout is invalid or memory is exhausted.
     pub fn new(layout: PoolLayout, pages: Pages) -> Result<Self, PoolError> {
+        Self::with_waiters(layout, pages, None)
+    }
+
+    /// The same for a pool whose pieces tasks wait for, with its index for them.
+    pub(crate) fn with_waiters(
+        layout: PoolLayout,
+        pages: Pages,
+        waiters: Option<(Arc<Waiters>, usize)>,
+    ) -> Result<Self, PoolError> {
         let bytes = layout.bytes().ok_or(PoolError::Layout(layout))?;
-        let piece = u32::try_from(layout.stride - layout.lead);
-        let piece = piece.map_err(|_| PoolError::Layout(layout))?;
+        let len = u32::try_from(layout.stride - layout.lead);
+        let len = len.map_err(|_| PoolError::Layout(layout))?;
         let region = Region::anonymous(bytes, pages)?;
         let count = u32::try_from(layout.count).map_err(|_| PoolError::Layout(layout))?;
         let free = Free::new(count);
-        let home = Home::new(region, Owner::Pool(free));
-        Ok(Self {
-            home,
-            layout,
-            piece,
-        })
+        let home = Home::new(region, Owner::Pool { free, waiters });
+        Ok(Self { home, layout, len })
     }
 
     /// Takes the piece that was returned last, with its whole length in view. `None` if all are
@@ -84,13 +90,27 @@ impl Pool {
     #[must_use]
     pub fn take(&self) -> Option<Buf> {
         let index = self.home.free()?.pop()?;
+        // SAFETY: its number was in `free` and is no longer, so no other `Buf` has it.
+        Some(unsafe { self.piece(index) })
+    }
+
+    /// # Safety
+    /// `index` is a number that was in `free` and is no longer, and no other `Buf` has it.
+    #[inline]
+    pub(crate) unsafe fn piece(&self, index: u32) -> Buf {
         let PoolLayout { stride, lead, .. } = self.layout;
         let start = self.home.region().at(index as usize * stride + lead);
         let home = Arc::clone(&self.home);
-        // SAFETY: piece `index` is inside the region, whose length is `count * stride`
-        // bytes; no other `Buf` has it, since its number was in `free` and is no longer,
-        // and is below `LENT`.
-        Some(unsafe { Buf::new(start, self.piece, index, home) })
+        // SAFETY: piece `index` is inside the region, whose length is `count * stride` bytes,
+        // because its number is below `count`, and so below `LENT`. No other `Buf` has it.
+        unsafe { Buf::new(start, self.len, index, home) }
+    }
+
+    /// From now on, a piece is not free when it returns, but handed over to a waiting task.
+    pub(crate) fn set_awaited(&self) {
+        if let Some(free) = self.home.free() {
+            free.set_awaited(true);
+        }
     }
 
     /// Number of free pieces at this moment.

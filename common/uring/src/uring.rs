@@ -330,8 +330,10 @@ impl Drop for Uring {
     fn drop(&mut self) {
         if self.slots.in_flight() > 0 && self.drain().is_err() {
             // The kernel may still write to these buffers, and when it is done cannot be
-            // found out: leak them rather than reuse them.
+            // found out: leak them rather than reuse them. The locks of files stay until the
+            // kernel has destroyed the ring, because others may wait for its operations.
             self.slots.leak();
+            return;
         }
         // The kernel tears a closed ring down some time later. Files must be closed and
         // their locks released now.

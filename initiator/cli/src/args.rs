@@ -1,28 +1,34 @@
 //! The command line: commands and options.
 
 mod bench;
+mod discovery;
 mod features;
 mod inside;
 mod keys;
 mod numbers;
+mod paths;
 mod ranges;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use nvmeof_initiator::dhchap::HostKeys;
 use nvmeof_initiator::{
-    Address, ConnectOptions, ControllerInfo, Host, HostConfig, Identity, Nqn, Route, RouteOptions,
-    Transport, parse_hostid,
+    Address, ConnectOptions, Host, HostConfig, Identity, Nqn, Route, RouteOptions, Transport,
+    parse_hostid,
 };
 use nvmeof_manual::Manual;
 
 pub(crate) use bench::{Bench, Interface, Kind};
+pub(crate) use discovery::{ConnectAll, Discover};
 pub(crate) use features::{AnaLog, GetFeature, SetFeature};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
 pub(crate) use keys::{CheckKey, GenKey, Keys};
+pub(crate) use paths::Reconnects;
 pub(crate) use ranges::{BlockCount, Extent, Ranges, Run, SourceRanges, check_start};
 
 use numbers::{is_number, number, size};
@@ -61,8 +67,12 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the subsystems that a target offers this host
+    /// List the subsystems that a target offers this host, or watch the list
     Discover(Discover),
+    /// Check all subsystems that a target and its referrals offer this host: connect
+    /// each over all of its paths, list paths and namespaces, and disconnect (there
+    /// is no block device); exit status 1 if a subsystem has no path
+    ConnectAll(ConnectAll),
     /// Identify Controller
     IdCtrl(Admin),
     /// Identify Namespace
@@ -153,8 +163,8 @@ pub(crate) struct Target {
     pub(crate) transport: TransportType,
     /// Address of the target: IP address or name, optionally with :PORT (an IPv6 address
     /// then in brackets), or unix:/path for a Unix socket on this host
-    #[arg(short = 'a', long, value_name = "ADDR")]
-    pub(crate) traddr: String,
+    #[arg(short = 'a', long, value_name = "ADDR", required = true, action = ArgAction::Set)]
+    traddr: Vec<String>,
     /// Port of the target [default: 4420]
     #[arg(short = 's', long, value_name = "PORT", value_parser = port)]
     pub(crate) trsvcid: Option<u16>,
@@ -221,8 +231,10 @@ pub(crate) struct IoQueues {
     pub(crate) nr_io_queues: u16,
 }
 
-/// I/O queues and a namespace.
+/// Paths to a namespace with I/O queues.
 #[derive(Args, Debug)]
+#[command(mut_arg("traddr", paths::several_addresses))]
+#[command(mut_arg("keep_alive_tmo", paths::required_keep_alive))]
 pub(crate) struct Io {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
@@ -235,13 +247,8 @@ pub(crate) struct Io {
     #[arg(short = 'Q', long, value_name = "N", default_value_t = 128,
           value_parser = number::<u16>(2..=4097))]
     pub(crate) queue_size: u16,
-}
-
-/// `discover`
-#[derive(Args, Debug)]
-pub(crate) struct Discover {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) reconnects: Reconnects,
 }
 
 /// A command that needs only a controller.
@@ -369,7 +376,8 @@ impl Command {
         let io = |io: &Io| admin(&io.subsystem);
         let piped = |path: &Path| path == Path::new("-");
         match self {
-            Self::Discover(args) => (args.target.output_format, false),
+            Self::Discover(args) => (args.target.output_format, args.watch),
+            Self::ConnectAll(args) => (args.target.output_format, false),
             Self::IdCtrl(args) | Self::ListNs(args) | Self::SmartLog(args) => {
                 (admin(&args.subsystem), false)
             }
@@ -397,9 +405,40 @@ impl Command {
 }
 
 impl Target {
-    /// The address, its name resolved.
+    /// The only address, its name resolved.
     pub(crate) fn addr(&self) -> Result<Address, Failure> {
-        address::resolve(&self.traddr, self.trsvcid)
+        match self.traddr.as_slice() {
+            [one] if !one.contains(',') || Address::is_unix_text(one) => {
+                address::resolve(one, self.trsvcid)
+            }
+            some => Err(Failure::usage(format!(
+                "--traddr {} has several addresses; this command uses one path",
+                some.join(",")
+            ))
+            .with_remedy("give one address")),
+        }
+    }
+
+    /// The number of paths.
+    pub(crate) fn paths(&self) -> usize {
+        self.traddr.len()
+    }
+
+    /// The addresses of all paths, their names resolved.
+    pub(crate) fn addrs(&self) -> Result<Vec<Address>, Failure> {
+        let mut addrs = Vec::with_capacity(self.traddr.len());
+        for traddr in &self.traddr {
+            let addr = address::resolve(traddr, self.trsvcid)?;
+            if addrs.contains(&addr) {
+                return Err(Failure::usage(format!(
+                    "--traddr {} has {addr} twice",
+                    self.traddr.join(",")
+                ))
+                .with_remedy("give each path its own address"));
+            }
+            addrs.push(addr);
+        }
+        Ok(addrs)
     }
 
     /// The identity of the host.
@@ -448,36 +487,46 @@ impl Subsystem {
     /// Options of a connection for admin commands only.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         warn_if_unusual("subsystem", &self.nqn);
-        let mut options = ConnectOptions::new(self.target.addr()?, self.nqn);
+        Ok(self.options_at(self.target.addr()?, self.keys.read()?))
+    }
+
+    fn options_at(&self, addr: Address, keys: Option<Arc<HostKeys>>) -> ConnectOptions {
+        let mut options = ConnectOptions::new(addr, self.nqn);
         options.io_queues = 0;
         options.keep_alive = Duration::from_secs(self.keep_alive_tmo.into());
         options.command_timeout = Duration::from_secs(self.target.command_timeout);
-        options.keys = self.keys.read()?;
-        Ok(options)
+        options.keys = keys;
+        options
     }
 }
 
 impl IoQueues {
     /// Checks that the controller grants the requested number of queues.
-    pub(crate) fn check(&self, info: &ControllerInfo) -> Result<(), Failure> {
-        if info.io_queues >= self.nr_io_queues {
+    pub(crate) fn check(&self, granted: u16) -> Result<(), Failure> {
+        if granted >= self.nr_io_queues {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "the controller grants {} I/O queues, {} were requested",
-            info.io_queues, self.nr_io_queues
+            "the controller grants {granted} I/O queues, {} were requested",
+            self.nr_io_queues
         ))
-        .with_remedy(format!("use --nr-io-queues {}", info.io_queues)))
+        .with_remedy(format!("use --nr-io-queues {granted}")))
     }
 }
 
 impl Io {
-    /// Options of a connection for I/O.
-    pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
-        let mut options = self.subsystem.options()?;
-        options.io_queues = self.queues.nr_io_queues;
-        options.queue_size = self.queue_size;
-        Ok(options)
+    /// Options of a connection for I/O over each path.
+    pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
+        warn_if_unusual("subsystem", &self.subsystem.nqn);
+        let addrs = self.subsystem.target.addrs()?.into_iter();
+        let keys = self.subsystem.keys.read()?;
+        let paths = addrs.map(|addr| {
+            let mut options = self.subsystem.options_at(addr, keys.clone());
+            options.io_queues = self.queues.nr_io_queues;
+            options.queue_size = self.queue_size;
+            options
+        });
+        Ok(paths.collect())
     }
 }
 

@@ -87,7 +87,7 @@ fn queue_size(args: &args::Bench) -> u16 {
 
 /// Checks that the controller grants the requested queues.
 fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
-    args.queues.check(info)?;
+    args.queues.check(info.io_queues)?;
     let most = info.max_queue_size.saturating_sub(1);
     if args.iodepth > most {
         return Err(Failure::new(format!(

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_initiator::{Buf, Error, Failed, Namespace, WriteOptions};
+use nvmeof_initiator::{Buf, Error, Failed, MultipathNamespace, WriteOptions};
 use nvmeof_wire::text::ShellWord;
 use tokio::task::JoinHandle;
 
 use crate::args;
 use crate::failure::{Failure, Printing};
 use crate::interrupt::{Interrupt, Signal};
-use crate::simple::{close, open_at};
+use crate::paths::Disk;
 
 /// Bytes of one transfer.
 const CHUNK: usize = 256 << 10;
@@ -28,30 +28,34 @@ const DEPTH: usize = 16;
 const SIGNAL_CHECK_MS: u8 = 100;
 
 /// Connects with the buffers of transfers.
-async fn open(io: &args::Io) -> Result<Namespace, Failure> {
-    open_at(io.subsystem.target.host_for(DEPTH, CHUNK)?, io).await
+async fn open(io: &args::Io, bar: &ProgressBar) -> Result<Disk, Failure> {
+    let host = io.subsystem.target.host_for(DEPTH, CHUNK)?;
+    Disk::open(host, io, bar.clone()).await
 }
 
 /// `nvmeof read`
 pub(crate) async fn read(args: &args::Read) -> Result<(), Failure> {
     args.run.check(&args.io.subsystem.target)?;
-    let namespace = open(&args.io).await?;
+    let bar = progress_bar();
+    let disk = open(&args.io, &bar).await?;
     let printing = printing(&args.io, &args.run);
-    let result = read_all(&namespace, &args.run, printing).await;
-    close(namespace, result).await
+    let result = read_all(&disk, &args.run, bar, printing).await;
+    disk.close(result).await
 }
 
 async fn read_all(
-    namespace: &Namespace,
+    disk: &Disk,
     run: &args::Run,
+    bar: ProgressBar,
     printing: Printing,
 ) -> Result<(), Failure> {
+    let namespace = disk.namespace();
     let extent = run.extent(namespace.block_size())?;
     let rest = namespace.blocks().saturating_sub(extent.start);
     let count = extent.count.unwrap_or(rest);
     fits(namespace, extent.start, count, CHOOSE_RANGE)?;
     let mut to = sink(&run.data)?;
-    let mut transfers = Transfers::new(Direction::Read, namespace, extent.start);
+    let mut transfers = Transfers::new(Direction::Read, disk, extent.start, bar);
     let interrupt = transfers.announce(Some(count), printing)?;
     let mut left = count;
     loop {
@@ -88,27 +92,31 @@ pub(crate) async fn write(args: &args::Write) -> Result<(), Failure> {
         fua: args.force_unit_access,
     };
     args.run.check(&args.io.subsystem.target)?;
-    let namespace = open(&args.io).await?;
-    let printing = Printing::new((args.io.subsystem.target.output_format, false));
-    let result = send_all(&namespace, &args.run, Direction::Write(options), printing).await;
-    close(namespace, result).await
+    send(&args.io, &args.run, Direction::Write(options)).await
 }
 
 /// `nvmeof compare`
 pub(crate) async fn compare(args: &args::Compare) -> Result<(), Failure> {
     args.run.check(&args.io.subsystem.target)?;
-    let namespace = open(&args.io).await?;
-    let printing = Printing::new((args.io.subsystem.target.output_format, false));
-    let result = send_all(&namespace, &args.run, Direction::Compare, printing).await;
-    close(namespace, result).await
+    send(&args.io, &args.run, Direction::Compare).await
+}
+
+async fn send(io: &args::Io, run: &args::Run, direction: Direction) -> Result<(), Failure> {
+    let bar = progress_bar();
+    let disk = open(io, &bar).await?;
+    let printing = Printing::new((io.subsystem.target.output_format, false));
+    let result = send_all(&disk, run, direction, bar, printing).await;
+    disk.close(result).await
 }
 
 async fn send_all(
-    namespace: &Namespace,
+    disk: &Disk,
     run: &args::Run,
     direction: Direction,
+    bar: ProgressBar,
     printing: Printing,
 ) -> Result<(), Failure> {
+    let namespace = disk.namespace();
     let extent = run.extent(namespace.block_size())?;
     let mut from = source(&run.data)?;
     let expected = match from.len {
@@ -131,7 +139,7 @@ async fn send_all(
     };
     let remedy = format!("{}; {CHOOSE_DATA}", direction.nothing_done());
     fits(namespace, extent.start, expected.unwrap_or(0), &remedy)?;
-    let mut transfers = Transfers::new(direction, namespace, extent.start);
+    let mut transfers = Transfers::new(direction, disk, extent.start, bar);
     let interrupt = transfers.announce(expected, printing)?;
     let result = pump(&mut from, &extent, expected, &mut transfers, &interrupt).await;
     // Transfers in flight complete before the connection is closed.
@@ -149,7 +157,7 @@ async fn pump(
     transfers: &mut Transfers<'_>,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let namespace = transfers.namespace;
+    let namespace = transfers.disk.namespace();
     let block_size = u64::from(namespace.block_size());
     let name = match extent.data.to_str() {
         Some("-") => "standard input".to_owned(),
@@ -233,7 +241,7 @@ impl Direction {
 
 /// Transfers in flight, in order.
 struct Transfers<'a> {
-    namespace: &'a Namespace,
+    disk: &'a Disk,
     direction: Direction,
     /// Block of the next transfer.
     at: u64,
@@ -281,10 +289,10 @@ impl Progress {
 }
 
 impl<'a> Transfers<'a> {
-    fn new(direction: Direction, namespace: &'a Namespace, at: u64) -> Self {
-        let block_size = u64::from(namespace.block_size());
+    fn new(direction: Direction, disk: &'a Disk, at: u64, bar: ProgressBar) -> Self {
+        let block_size = u64::from(disk.namespace().block_size());
         Self {
-            namespace,
+            disk,
             direction,
             at,
             first: at,
@@ -293,7 +301,7 @@ impl<'a> Transfers<'a> {
             in_flight: VecDeque::with_capacity(DEPTH),
             spare: Vec::with_capacity(DEPTH),
             failed: false,
-            bar: progress_bar(),
+            bar,
         }
     }
 
@@ -301,7 +309,7 @@ impl<'a> Transfers<'a> {
     /// flight, a second one ends the process. `blocks` is the length, if it is known.
     fn announce(&self, blocks: Option<u64>, printing: Printing) -> Result<Interrupt, Failure> {
         if let Some(blocks) = blocks {
-            let block_size = u64::from(self.namespace.block_size());
+            let block_size = u64::from(self.disk.namespace().block_size());
             self.bar.set_length(blocks.saturating_mul(block_size));
             self.progress.all.store(blocks, Ordering::Relaxed);
         }
@@ -345,10 +353,10 @@ impl<'a> Transfers<'a> {
     }
 
     fn buffer(&mut self, blocks: u64) -> Result<Buf, Failure> {
-        let len = blocks.saturating_mul(self.namespace.block_size().into());
+        let len = blocks.saturating_mul(self.disk.namespace().block_size().into());
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Some(mut buf) = self.spare.pop() else {
-            let mut buf = self.namespace.controller().alloc(CHUNK)?;
+            let mut buf = self.disk.host().buffer(CHUNK)?;
             buf.set_len(len).map_err(|e| Failure::new(e.to_string()))?;
             return Ok(buf);
         };
@@ -357,7 +365,8 @@ impl<'a> Transfers<'a> {
     }
 
     fn start(&mut self, buf: Buf) {
-        let (namespace, direction, lba) = (self.namespace.clone(), self.direction, self.at);
+        let namespace = self.disk.namespace().clone();
+        let (direction, lba) = (self.direction, self.at);
         let blocks = buf.len() as u64 / u64::from(namespace.block_size());
         self.at += blocks;
         self.in_flight.push_back(tokio::spawn(async move {
@@ -384,7 +393,7 @@ impl<'a> Transfers<'a> {
         self.bar.inc(bytes);
         // Blocks after a failed transfer are not contiguous with the first one.
         if !self.failed {
-            let blocks = bytes / u64::from(self.namespace.block_size());
+            let blocks = bytes / u64::from(self.disk.namespace().block_size());
             self.progress.done.fetch_add(blocks, Ordering::Relaxed);
         }
         Ok(Some(Spare {
@@ -444,7 +453,12 @@ const CHOOSE_RANGE: &str = "choose another --start-block or --block-count";
 const CHOOSE_DATA: &str = "choose another --start-block or less data";
 
 /// Checks that the range is inside the namespace.
-fn fits(namespace: &Namespace, start: u64, count: u64, remedy: &str) -> Result<(), Failure> {
+fn fits(
+    namespace: &MultipathNamespace,
+    start: u64,
+    count: u64,
+    remedy: &str,
+) -> Result<(), Failure> {
     let blocks = namespace.blocks();
     if start.checked_add(count).is_some_and(|end| end <= blocks) {
         return Ok(());
@@ -460,7 +474,7 @@ fn fits(namespace: &Namespace, start: u64, count: u64, remedy: &str) -> Result<(
 
 /// The number of blocks of a file; an error if the last one is incomplete.
 fn whole_blocks(
-    namespace: &Namespace,
+    namespace: &MultipathNamespace,
     path: &Path,
     len: u64,
     direction: Direction,

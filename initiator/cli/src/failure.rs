@@ -195,7 +195,7 @@ const WIDTH: usize = 80;
 
 /// Wraps `text` after `label`, with the following lines indented to the same column.
 /// Indented lines, which hold commands to copy, stay whole.
-fn wrapped(label: &str, text: &str) -> String {
+pub(crate) fn wrapped(label: &str, text: &str) -> String {
     let indent = " ".repeat(label.len());
     let mut out = String::new();
     for (number, line) in text.lines().enumerate() {

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nvmeof_initiator::{Error, Namespace, WriteOptions};
+use nvmeof_initiator::{Error, WriteOptions};
 
 use crate::args;
 use crate::failure::Failure;
-use crate::simple::{close, open, open_at};
+use crate::paths::Disk;
+use crate::simple::{close, in_pieces, open, open_with};
 
 /// Most bytes of one Compare and Write.
 const LONGEST: usize = 64 << 10;
@@ -17,12 +18,14 @@ const LONGEST: usize = 64 << 10;
 pub(crate) async fn verify(args: &args::Verify) -> Result<(), Failure> {
     let as_nvme_cli = args.count.is_nlb().then_some("--nlb (-c)");
     args::check_start(&args.io.subsystem.target, args.start_block, as_nvme_cli)?;
-    let namespace = open(&args.io).await?;
+    let disk = open(&args.io).await?;
     let start = args.start_block.unwrap_or(0);
+    let namespace = disk.namespace();
     let rest = namespace.blocks().saturating_sub(start);
     let count = args.count.blocks().unwrap_or(rest);
-    let result = namespace.verify(start, count).await;
-    close(namespace, result.map_err(Failure::from)).await
+    let verify = |lba, count| namespace.verify(lba, count);
+    let result = in_pieces(namespace, (start, count), verify).await;
+    close(disk, result).await
 }
 
 /// `nvmeof copy`
@@ -32,9 +35,9 @@ pub(crate) async fn copy(args: &args::Copy) -> Result<(), Failure> {
         fua: args.force_unit_access,
     };
     // The command sends up to 256 source ranges.
-    let namespace = open_at(args.io.subsystem.target.host_for(1, 8192)?, &args.io).await?;
-    let result = namespace.copy(&from, args.to, options).await;
-    close(namespace, result.map_err(Failure::from)).await
+    let disk = open_with(&args.io, 8192).await?;
+    let result = disk.namespace().copy(&from, args.to, options).await;
+    close(disk, result).await
 }
 
 /// `nvmeof compare-write`
@@ -51,20 +54,19 @@ pub(crate) async fn compare_write(args: &args::CompareWrite) -> Result<(), Failu
         ))
         .with_remedy("give two files of the same length"));
     }
-    let target = &args.io.subsystem.target;
-    let host = target.host_for(1, expected.len().saturating_mul(2).max(4096))?;
-    let namespace = open_at(host, &args.io).await?;
-    let result = exchange(&namespace, args, &expected, &new).await;
-    close(namespace, result).await
+    let longest = expected.len().saturating_mul(2).max(4096);
+    let disk = open_with(&args.io, longest).await?;
+    let result = exchange(&disk, args, &expected, &new).await;
+    close(disk, result).await
 }
 
 async fn exchange(
-    namespace: &Namespace,
+    disk: &Disk,
     args: &args::CompareWrite,
     expected: &[u8],
     new: &[u8],
-) -> Result<(), Failure> {
-    let mut buf = namespace.controller().alloc(expected.len() + new.len())?;
+) -> Result<(), Error> {
+    let mut buf = disk.host().buffer(expected.len() + new.len())?;
     let bytes = expected.iter().chain(new);
     for (to, from) in buf.iter_mut().zip(bytes) {
         *to = *from;
@@ -73,9 +75,8 @@ async fn exchange(
         fua: args.force_unit_access,
     };
     let lba = args.start_block;
-    let ended = namespace.compare_and_write(lba, buf, options).await;
-    ended.map_err(Error::from)?;
-    Ok(())
+    let ended = disk.namespace().compare_and_write(lba, buf, options).await;
+    Ok(ended.map(drop)?)
 }
 
 /// The content of a file or of standard input.

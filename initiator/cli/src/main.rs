@@ -7,6 +7,7 @@ mod address;
 mod ana;
 mod args;
 mod bench;
+mod connect_all;
 mod data;
 mod discover;
 mod failure;
@@ -18,6 +19,7 @@ mod interrupt;
 mod keys;
 mod logs;
 mod output;
+mod paths;
 mod remedy;
 mod simple;
 
@@ -37,6 +39,11 @@ const CONTENTS: Contents = Contents {
     files: &[],
 };
 
+/// The default log. `paths` prints the losses of paths itself, without the progress bar in
+/// between, and `discover` those of discovery services.
+const DEFAULT_LOG: &str =
+    "warn,nvmeof_initiator::multipath::path=off,nvmeof_initiator::discovery::watch=off";
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse().map_err(args::explained) {
         Ok(cli) => cli,
@@ -47,7 +54,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let printing = Printing::new(cli.command.output());
-    let filter = match nvmeof_logging::filter_of("NVMEOF_LOG", "warn") {
+    let filter = match nvmeof_logging::filter_of("NVMEOF_LOG", DEFAULT_LOG) {
         Ok(filter) => filter,
         Err(error) => return Failure::usage(format!("NVMEOF_LOG: {error}")).report(printing),
     };
@@ -101,6 +108,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     runtime.block_on(async {
         match command {
             Command::Discover(args) => discover::run(args).await,
+            Command::ConnectAll(args) => connect_all::run(args).await,
             Command::IdCtrl(args) => identify::controller(args).await,
             Command::IdNs(args) => identify::namespace(args).await,
             Command::ListNs(args) => identify::list(args).await,

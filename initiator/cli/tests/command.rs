@@ -135,6 +135,46 @@ fn identify_and_log_commands_print_json_and_text() {
 }
 
 #[test]
+fn connect_all_fails_after_its_report_if_a_subsystem_has_no_path() {
+    use nvmeof_wire::log::DiscoveryEntry;
+    use nvmeof_wire::log::discovery::{AddressFamily, SubsystemType, TransportType};
+    let (addr, _stop) = target(|_| {});
+    let entry = |port: u16, subnqn: &str| {
+        let mut entry = DiscoveryEntry::zeroed();
+        entry.trtype = TransportType::RDMA;
+        entry.adrfam = AddressFamily::IPV4;
+        entry.subtype = SubsystemType::NVM;
+        entry.traddr = nvmeof_wire::Ascii::new("127.0.0.1");
+        entry.trsvcid = nvmeof_wire::Ascii::new(&port.to_string());
+        entry.subnqn = nvmeof_wire::Nqn::new(subnqn).unwrap().to_field();
+        entry
+    };
+    let absent = "nqn.2026-11.org.example:absent";
+    let entries = vec![entry(addr.port().unwrap(), SUBNQN), entry(1, absent)];
+    let (service, _stop) = target(|fake| fake.discovery.entries = entries);
+    let output = nvmeof(service, "connect-all --provider iwarp")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    for line in [
+        format!("{SUBNQN}\n  live       {addr}\n  namespace  1        4.0 MiB  11111111-"),
+        format!("{absent}\n  failed     127.0.0.1:1: connection refused"),
+    ] {
+        assert!(text.contains(&line), "{text}");
+    }
+    assert!(err(&output).contains("1 of 2 subsystems have no path"));
+
+    let mut command = nvmeof(service, "connect-all --provider iwarp -o json");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["subsystems"][0]["paths"][0]["state"], "failed");
+    let error: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert!(error["error"].as_str().unwrap().contains(absent));
+}
+
+#[test]
 fn data_is_transferred_to_and_from_files_and_pipes() {
     let (addr, _stop) = target(|_| {});
     let dir = tempfile::tempdir().unwrap();
@@ -544,7 +584,7 @@ fn ana_log_that_changes_is_read_again() {
         "{error}"
     );
     assert!(
-        error.contains("help: the states of the target are changing"),
+        error.contains("help: the state of the target is changing"),
         "{error}"
     );
 }
@@ -555,11 +595,14 @@ fn invalid_ana_log_is_refused() {
     let pages: [(Page, &str); 5] = [
         (|_| vec![0xff; 64], "65535 groups (ngrps), at most 1024"),
         (|_| ana_page(1, 0..=0), "group 0"),
-        (|_| ana_page(1, 2001..=2001), "group 2001 is out of range"),
+        (
+            |_| ana_page(1, 2001..=2001),
+            "group 2001, which is out of range",
+        ),
         // The page ends within a group: the rest is zero.
         (
             |_| ana_page(1, 1..=2)[..60].to_vec(),
-            "namespace 0 of group 2",
+            "namespace 0 in group 2",
         ),
         (
             |_| [ana_page(1, 1..=2), ana_page(1, 1..=1)].concat()[..52].to_vec(),
@@ -571,9 +614,9 @@ fn invalid_ana_log_is_refused() {
         let output = on_subsystem(addr, "ana-log").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         let error = err(&output).replace("\n        ", " ");
-        assert!(error.contains("invalid ANA log page: "), "{error}");
+        assert!(error.contains("the ANA log page has "), "{error}");
         assert!(error.contains(said), "{said}: {error}");
-        assert!(error.contains("help: report it"), "{error}");
+        assert!(error.contains("help: please report it"), "{error}");
     }
     let (addr, _stop) = target(|_| {});
     let output = on_subsystem(addr, "ana-log").output().unwrap();

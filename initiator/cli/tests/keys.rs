@@ -108,6 +108,7 @@ fn wrong_keys_are_refused_without_echo() {
             "--secret: the key has 2 bytes",
         ),
         (["gen-dhchap-key", "--secret", "0x01"], "hexadecimal digits"),
+        (["gen-dhchap-key", "--secret", "+f+f"], "hexadecimal digits"),
         (
             ["gen-dhchap-key", "--key-length", "33"],
             "--key-length: the key has 33 bytes",

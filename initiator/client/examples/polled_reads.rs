@@ -9,8 +9,7 @@ use std::time::Instant;
 use nvmeof_initiator::blocking::{self, BlockingAdmin};
 use nvmeof_initiator::polled::{Call, IoConfig, IoQueue, Work};
 use nvmeof_initiator::{
-    Blocks, Buf, ClassSpec, Classes, ConnectOptions, Identity, Nqn, Operation, Pages, QueueShape,
-    Transport,
+    ClassSpec, Classes, ConnectOptions, Identity, Nqn, Operation, Pages, QueueShape, Transport,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -51,23 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     blocking::ready(&mut queue, start)?;
 
-    let read = |slba, buf: Buf| {
-        let blocks = Blocks {
-            operation: Operation::Read,
-            nsid: namespace.nsid,
-            block_shift: namespace.block_shift,
-            slba,
-            count: 1,
-            fua: false,
-        };
-        Call::new(blocks.into(), Some(buf), slba)
-    };
     let free = std::iter::from_fn(|| buffers.take(len));
-    let blocks = 0..namespace.blocks;
-    let mut calls: VecDeque<Call> = blocks
-        .zip(free)
-        .map(|(slba, buf)| read(slba, buf))
-        .collect();
+    let mut calls = VecDeque::new();
+    for (slba, buf) in (0..namespace.blocks).zip(free) {
+        let read = namespace.run(Operation::Read, slba, 1)?;
+        calls.push_back(Call::new(read.into(), Some(buf), slba));
+    }
     calls.push_back(Call::new(Work::flush(namespace.nsid), None, u64::MAX >> 1));
     let (mut left, mut bytes) = (calls.len(), 0);
     let mut done = Vec::new();

@@ -11,9 +11,9 @@ use nvmeof_wire::admin::Cns;
 use nvmeof_wire::identify::{IdentifyNamespace, NamespaceList};
 use zerocopy::FromBytes;
 
-use crate::drive::Drive;
 use crate::error::{Error, MachineError, UsageError};
 use crate::geometry::Geometry;
+use crate::pollable::Pollable;
 use crate::polled::{AdminConfig, AdminQueue, Association, Call, IoQueue};
 
 /// An admin queue with its clock. The controller is ready when [`connect`](Self::connect)
@@ -60,12 +60,12 @@ impl BlockingAdmin {
     /// # Errors
     /// When the namespace does not exist, its format is not supported, or the command fails.
     pub fn namespace(&mut self, nsid: u32) -> Result<Geometry, Error> {
-        let page = self.read(admin::identify(Cns::NAMESPACE, nsid))?;
+        let (_, page) = self.call(admin::identify(Cns::NAMESPACE, nsid), &[])?;
         let identify = IdentifyNamespace::read_from_bytes(&page)
             .map_err(|_| MachineError::internal("an Identify page of another length"))?;
         // Identify of an inactive namespace returns zeroes (NVMe Base 2.0, section 5.17.2.1).
         if identify.nsze.get() == 0 {
-            let page = self.read(admin::identify(Cns::ACTIVE_NAMESPACES, 0))?;
+            let (_, page) = self.call(admin::identify(Cns::ACTIVE_NAMESPACES, 0), &[])?;
             let list = NamespaceList::read_from_bytes(&page)
                 .map_err(|_| MachineError::internal("an Identify page of another length"))?;
             let active: Vec<u32> = list.iter().collect();
@@ -114,9 +114,27 @@ impl BlockingAdmin {
         let _ = until(&mut self.queue, self.start, AdminQueue::is_closed);
     }
 
-    fn read(&mut self, command: Command) -> Result<Vec<u8>, Error> {
-        let len = usize::try_from(command.len()).unwrap_or_default();
-        let call = Call::new(command.into(), self.queue.page(len), 0);
+    /// Sends an admin command of [`admin`], and waits for its completion. Its data of up to 4096
+    /// bytes begin with `data`, the rest is zero. Returns dwords 0 and 1 of the completion, and
+    /// the data.
+    ///
+    /// # Errors
+    /// The command fails, has more data, or cannot be submitted.
+    pub fn call(&mut self, command: Command, data: &[u8]) -> Result<(u64, Vec<u8>), Error> {
+        let len = usize::try_from(command.len()).unwrap_or(usize::MAX);
+        let page = match len {
+            0 => None,
+            len => {
+                let mut page = self.queue.page(len).ok_or(UsageError::NoBuffer { len })?;
+                // The buffer had data of other commands, which a target may leave there.
+                page.fill(0);
+                for (to, from) in page.iter_mut().zip(data) {
+                    *to = *from;
+                }
+                Some(page)
+            }
+        };
+        let call = Call::new(command.into(), page, 0);
         if let Err(refused) = self.queue.submit(call, self.start.elapsed()) {
             return Err(UsageError::Other(refused.why.to_string()).into());
         }
@@ -126,11 +144,10 @@ impl BlockingAdmin {
                 rest(&mut self.queue, self.start);
             }
         }
-        let Some(call) = done.pop() else {
-            return Ok(Vec::new());
-        };
-        call.result?;
-        Ok(call.buf.map(|buf| buf.to_vec()).unwrap_or_default())
+        let call = done.pop();
+        let call = call.ok_or_else(|| MachineError::internal("a call without a result"))?;
+        let data = call.buf.map(|buf| buf.to_vec()).unwrap_or_default();
+        Ok((call.result?, data))
     }
 }
 
@@ -173,7 +190,7 @@ pub fn sleep<'fd>(
 }
 
 /// Polls until `reached`, or until the queue is closed.
-fn until<Q: Drive>(
+fn until<Q: Pollable>(
     queue: &mut Q,
     start: Instant,
     reached: impl Fn(&Q) -> bool,
@@ -193,7 +210,7 @@ fn until<Q: Drive>(
 }
 
 /// Sleeps until the queue has something to do.
-fn rest(queue: &mut impl Drive, start: Instant) {
+fn rest(queue: &mut impl Pollable, start: Instant) {
     queue.rest();
     let deadline = queue.next_deadline();
     let timeout = deadline.map(|deadline| deadline.saturating_sub(start.elapsed()));

@@ -1,11 +1,6 @@
-//! Discovery, and connecting a host to a controller.
+//! Connecting a host to a controller.
 
 use std::time::{Duration, Instant};
-
-use nvmeof_initiator_core::DiscoveryReader;
-use nvmeof_rdma::Address;
-use nvmeof_wire::Nqn;
-use nvmeof_wire::log::DiscoveryEntry;
 
 use crate::controller::Controller;
 use crate::drive::Shared;
@@ -14,43 +9,7 @@ use crate::host::Host;
 use crate::options::ConnectOptions;
 use crate::polled::AdminQueue;
 
-/// The discovery log page.
-#[derive(Clone, Debug)]
-pub struct Discovery {
-    /// Generation counter: changes with the log page.
-    pub generation: u64,
-    /// Entries: subsystems and their addresses.
-    pub entries: Vec<DiscoveryEntry>,
-}
-
 impl Host {
-    /// Reads the discovery log page of the discovery controller at `addr`.
-    ///
-    /// # Errors
-    /// The connection fails or is refused, or a response is invalid.
-    pub async fn discover(&self, addr: Address) -> Result<Discovery, Error> {
-        let mut options = ConnectOptions::new(addr, Nqn::discovery());
-        options.io_queues = 0;
-        // The connection lasts for a few commands.
-        options.keep_alive = Duration::ZERO;
-        let controller = self.connect(options).await?;
-        let mut reader = DiscoveryReader::new();
-        while let Some(command) = reader.poll_command() {
-            let wrong = |error| Error::setup(addr, 0, error);
-            match controller.admin_read(command).await {
-                Ok(data) => reader.handle_data(&data).map_err(wrong)?,
-                Err(Error::Command(failed))
-                    if reader.handle_failure(failed.status).map_err(wrong)? => {}
-                Err(error) => return Err(error),
-            }
-        }
-        controller.disconnect().await;
-        Ok(Discovery {
-            generation: reader.generation(),
-            entries: reader.entries().to_vec(),
-        })
-    }
-
     /// Connects to a subsystem: initializes a controller and connects its I/O queues. Must
     /// be called inside a tokio runtime, which drives the queues. When the runtime ends, the
     /// queues are closed, and their calls fail.

@@ -5,18 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use nvmeof_initiator_core::{Command, ControllerInfo, QueueShape, SetupError, admin};
+use nvmeof_initiator_core::multipath::{AnaLimits, AnaLog, AnaReader};
+use nvmeof_initiator_core::{
+    Command, ControllerEvent, ControllerInfo, QueueShape, SetupError, admin,
+};
 use nvmeof_memory::Buf;
 use nvmeof_wire::admin::{Cns, GetFeatures, LogId, NSID_ALL, SetFeatures};
 use nvmeof_wire::identify::{IdentifyController, NamespaceList};
 use zerocopy::FromBytes;
 
-use crate::drive::{CallResult, Shared};
+use crate::deadline::Deadline;
+use crate::drive::{CallResult, Shared, all};
 use crate::error::{Error, LostCause, MachineError, UsageError};
 use crate::host::Host;
 use crate::options::ConnectOptions;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
-use crate::transport::Route;
+use crate::transport::{Device, Route};
 
 /// A connected controller. Clones are the same controller. When the last clone and the last
 /// [`Namespace`](crate::Namespace) are dropped, it is shut down in the background.
@@ -32,6 +36,7 @@ struct Inner {
     info: Arc<ControllerInfo>,
     admin: Arc<Shared<AdminQueue>>,
     io: Vec<Arc<Shared<IoQueue>>>,
+    device: Device,
     next: AtomicUsize,
 }
 
@@ -41,6 +46,23 @@ impl Drop for Inner {
             queue.finish();
         }
         self.admin.finish();
+    }
+}
+
+/// Closes an admin queue whose set-up was not awaited.
+struct FinishOnDrop<'a>(Option<&'a Shared<AdminQueue>>);
+
+impl FinishOnDrop<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for FinishOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(admin) = self.0 {
+            admin.finish();
+        }
     }
 }
 
@@ -57,9 +79,12 @@ impl Controller {
         admin: Arc<Shared<AdminQueue>>,
         start: Instant,
     ) -> Result<Self, Error> {
+        // A caller that gives up meanwhile leaves no controller behind.
+        let unfinished = FinishOnDrop(Some(&admin));
         admin.ready().await?;
         let info = admin.with(|admin| admin.info().cloned());
         let info = info.ok_or_else(|| MachineError::internal("a controller without itself"))?;
+        unfinished.disarm();
         // From here on, a drop shuts everything down.
         let mut inner = Inner {
             host,
@@ -67,6 +92,7 @@ impl Controller {
             info,
             admin,
             io: Vec::new(),
+            device: route.device().clone(),
             next: AtomicUsize::new(0),
         };
         for qid in 1..=inner.info.io_queues {
@@ -173,23 +199,26 @@ impl Controller {
         Ok(page)
     }
 
-    /// `len` bytes, 1 to 4096, of the Asymmetric Namespace Access log page from byte
-    /// `offset`, a multiple of 4. With `groups_only` its groups have no namespaces.
+    /// The Asymmetric Namespace Access log page, with `groups_only` without the namespaces of its
+    /// groups; `None` if the controller does not report ANA states (CMIC).
     ///
     /// # Errors
-    /// When the command fails, or `len` is out of range.
-    pub async fn ana_log_page(
-        &self,
-        groups_only: bool,
-        offset: u64,
-        len: usize,
-    ) -> Result<Vec<u8>, Error> {
-        let piece = u32::try_from(len).unwrap_or(u32::MAX);
-        let mut page = self
-            .admin_read(admin::ana_log(groups_only, offset, piece))
-            .await?;
-        page.truncate(len);
-        Ok(page)
+    /// A command fails, or the page is invalid or changes whenever it is read.
+    pub async fn ana_log(&self, groups_only: bool) -> Result<Option<AnaLog>, Error> {
+        let Some(limits) = AnaLimits::of(self.identify(), groups_only) else {
+            return Ok(None);
+        };
+        let wrong = |error| Error::setup(self.options().addr, 0, error);
+        let mut reader = AnaReader::new(limits);
+        while let Some(command) = reader.poll_command() {
+            match self.admin_read(command).await {
+                Ok(data) => reader.handle_data(&data).map_err(wrong)?,
+                Err(Error::Command(failed))
+                    if reader.handle_failure(failed.status).map_err(wrong)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(reader.into_log())
     }
 
     /// Get Features: dword 0 of the completion, and `len` bytes of data, 0 to 4096. The
@@ -211,6 +240,11 @@ impl Controller {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let (result, _) = self.admin_call(admin::set_feature(set, len), data).await?;
         Ok(dword_0(result))
+    }
+
+    /// The device of its route.
+    pub(crate) fn device(&self) -> &Device {
+        &self.inner.device
     }
 
     /// Sends an admin command with up to 4096 bytes of data, and returns the data.
@@ -246,11 +280,37 @@ impl Controller {
         Ok((result, page.map(|page| page.to_vec()).unwrap_or_default()))
     }
 
-    /// Makes an I/O call on the next queue.
-    pub(crate) async fn call(&self, work: Work, buf: Option<Buf>) -> CallResult {
+    /// Makes an I/O call on the next queue. It ends at `deadline`.
+    pub(crate) async fn call(
+        &self,
+        work: Work,
+        buf: Option<Buf>,
+        deadline: Option<Deadline>,
+    ) -> CallResult {
+        match (self.pick(), deadline) {
+            (Ok(queue), None) => queue.call(Call::new(work, buf, 0)).await,
+            (Ok(queue), Some(deadline)) => {
+                queue.call(Call::new(work, buf, 0)).until(deadline).await
+            }
+            (Err(error), _) => (Err(error), buf),
+        }
+    }
+
+    /// Makes I/O calls at once on the next queue. They end at `deadline`. Returns their results in
+    /// order.
+    pub(crate) async fn call_all(
+        &self,
+        calls: impl Iterator<Item = (Work, Buf)>,
+        deadline: Option<Deadline>,
+    ) -> Vec<CallResult> {
         match self.pick() {
-            Ok(queue) => queue.call(Call::new(work, buf, 0)).await,
-            Err(error) => (Err(error), buf),
+            Ok(queue) => {
+                let call = |(work, buf)| queue.call(Call::new(work, Some(buf), 0));
+                all(calls.map(call).collect(), deadline).await
+            }
+            Err(error) => calls
+                .map(|(_, buf)| (Err(error.clone()), Some(buf)))
+                .collect(),
         }
     }
 
@@ -303,9 +363,14 @@ impl Controller {
         self.inner.admin.fail(why.clone());
     }
 
-    /// The next asynchronous event: dword 0 of its completion.
-    pub(crate) fn take_event(&self) -> Option<u32> {
-        self.inner.admin.with(AdminQueue::take_event)
+    /// Waits for the next asynchronous event. Each event is returned once, also if several tasks
+    /// or clones wait: one task should handle all events. If the future is dropped, no event is
+    /// lost.
+    ///
+    /// # Errors
+    /// The controller is lost or disconnected.
+    pub async fn event(&self) -> Result<ControllerEvent, Error> {
+        self.inner.admin.event().await
     }
 
     /// The error that ended the controller, if any.

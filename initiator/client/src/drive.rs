@@ -6,13 +6,14 @@ mod queues;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmeof_initiator_core::ControllerEvent;
 use nvmeof_memory::Buf;
 use nvmeof_polling::{NextStep, Polling, PollingConfig};
 use nvmeof_rdma::Refused;
@@ -20,21 +21,21 @@ use slab::Slab;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::error::{Error, MachineError, UsageError};
-use crate::polled::{Call, Done, SubmitError};
+use crate::deadline::Deadline;
+use crate::error::{Awaited, Error, MachineError, UsageError};
+use crate::pollable::Pollable;
+use crate::polled::{AdminQueue, Call, Done, SubmitError};
 
 /// A queue that a task can drive.
-pub(crate) trait Drive: Send + 'static {
+pub(crate) trait Drive: Pollable + Send + 'static {
     fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>>;
     fn submit_now(&mut self, now: Duration);
-    fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool;
     fn in_flight(&self) -> usize;
     fn is_ready(&self) -> bool;
-    fn is_closed(&self) -> bool;
-    fn error(&self) -> Option<&Error>;
-    fn next_deadline(&self) -> Option<Duration>;
-    fn rest(&mut self);
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Whether an asynchronous event is pending.
+    fn has_event(&self) -> bool {
+        false
+    }
     /// Shuts the queue down.
     fn finish(&mut self, now: Duration);
     /// Closes the queue because of `why`.
@@ -67,16 +68,26 @@ struct State<Q> {
     done: Vec<Done>,
     /// Tasks that wait for the queue to become ready or closed.
     watchers: Vec<Waker>,
-    /// Tasks that wait for the queue to fail.
-    failure_watchers: Vec<Waker>,
+    /// Tasks that wait for an event of the controller, or for the queue to fail.
+    event_watchers: Vec<Waker>,
 }
 
 /// A call in progress, with the waker of its task.
 enum Ticket {
     Waiting(Waker),
     Ended(Done),
-    /// Its future was dropped: its buffer returns to its pool when it completes.
+    /// Its task waits no more: its buffer returns to its pool when it completes.
     Abandoned,
+}
+
+/// What became of a call whose task waits no more.
+enum GivenUp {
+    /// It has ended before.
+    Ended(Done),
+    /// It is withdrawn: no command of it was sent.
+    NotSent(Call),
+    /// Commands of it were sent: its buffer returns to its pool when they end.
+    Sent,
 }
 
 /// The result of a call, with its buffer.
@@ -97,7 +108,7 @@ impl<Q: Drive> Shared<Q> {
             backlog: VecDeque::new(),
             done: Vec::new(),
             watchers: Vec::new(),
-            failure_watchers: Vec::new(),
+            event_watchers: Vec::new(),
         };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
@@ -110,7 +121,8 @@ impl<Q: Drive> Shared<Q> {
         Ok(shared)
     }
 
-    /// Makes a call. Dropping the future does not cancel it.
+    /// Makes a call. Dropping the future withdraws it if no command of it was sent, and does not
+    /// cancel it otherwise.
     pub(crate) fn call(self: &Arc<Self>, call: Call) -> Calling<Q> {
         Calling {
             shared: Arc::clone(self),
@@ -161,11 +173,7 @@ impl<Q: Drive> Shared<Q> {
             if let Some(error) = state.queue.error() {
                 return Poll::Ready(error.clone());
             }
-            let waker = context.waker();
-            let watchers = &mut state.failure_watchers;
-            if !watchers.iter().any(|known| known.will_wake(waker)) {
-                watchers.push(waker.clone());
-            }
+            state.watch_events(context.waker());
             Poll::Pending
         })
         .await
@@ -259,6 +267,7 @@ impl<Q: Drive> State<Q> {
             user: back.user,
             buf: back.buf,
             result: Err(error),
+            work: None,
         });
         true
     }
@@ -274,13 +283,7 @@ impl<Q: Drive> State<Q> {
         }
         self.done = done;
         while let Some(call) = self.backlog.pop_front() {
-            if self.is_abandoned(&call) {
-                self.end(Done {
-                    user: call.user,
-                    buf: call.buf,
-                    result: Ok(0),
-                });
-            } else if !self.submit(call, now) {
+            if !self.submit(call, now) {
                 break;
             }
             progress = true;
@@ -290,16 +293,38 @@ impl<Q: Drive> State<Q> {
         if has_failed || self.queue.is_ready() {
             self.watchers.drain(..).for_each(Waker::wake);
         }
-        if has_failed {
-            self.failure_watchers.drain(..).for_each(Waker::wake);
+        if has_failed || self.queue.has_event() {
+            self.event_watchers.drain(..).for_each(Waker::wake);
         }
         progress
     }
 
-    fn is_abandoned(&self, call: &Call) -> bool {
-        let ticket = usize::try_from(call.user).ok();
-        let ticket = ticket.and_then(|key| self.tickets.get(key));
-        matches!(ticket, Some(Ticket::Abandoned))
+    fn watch_events(&mut self, waker: &Waker) {
+        let watchers = &mut self.event_watchers;
+        if !watchers.iter().any(|known| known.will_wake(waker)) {
+            watchers.push(waker.clone());
+        }
+    }
+
+    /// Ends a call whose task waits no more; its ticket is not used any more.
+    fn give_up(&mut self, key: usize) -> GivenUp {
+        if matches!(self.tickets.get(key), Some(Ticket::Ended(_))) {
+            return match self.tickets.remove(key) {
+                Ticket::Ended(done) => GivenUp::Ended(done),
+                Ticket::Waiting(_) | Ticket::Abandoned => GivenUp::Sent,
+            };
+        }
+        let user = u64::try_from(key).unwrap_or_default();
+        if let Some(at) = self.backlog.iter().position(|call| call.user == user)
+            && let Some(call) = self.backlog.remove(at)
+        {
+            self.tickets.remove(key);
+            return GivenUp::NotSent(call);
+        }
+        if let Some(ticket) = self.tickets.get_mut(key) {
+            *ticket = Ticket::Abandoned;
+        }
+        GivenUp::Sent
     }
 
     fn end(&mut self, done: Done) {
@@ -314,6 +339,27 @@ impl<Q: Drive> State<Q> {
             Ticket::Ended(_) => {}
             Ticket::Abandoned => drop(self.tickets.remove(key)),
         }
+    }
+}
+
+impl Shared<AdminQueue> {
+    /// Waits for the next asynchronous event.
+    ///
+    /// # Errors
+    /// The queue has failed or is closed.
+    pub(crate) async fn event(&self) -> Result<ControllerEvent, Error> {
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if let Some(event) = state.queue.take_event() {
+                return Poll::Ready(Ok(event));
+            }
+            if let Some(error) = state.queue.error() {
+                return Poll::Ready(Err(error.clone()));
+            }
+            state.watch_events(context.waker());
+            Poll::Pending
+        })
+        .await
     }
 }
 
@@ -374,15 +420,85 @@ impl<Q: Drive> Future for Calling<Q> {
     }
 }
 
+impl<Q: Drive> Calling<Q> {
+    /// The result, or at `deadline` the error that it has passed.
+    pub(crate) async fn until(mut self, deadline: Deadline) -> CallResult {
+        let name = self.name();
+        if !deadline.has_passed()
+            && let Ok(ended) = tokio::time::timeout_at(deadline.at, &mut self).await
+        {
+            return ended;
+        }
+        self.give_up(deadline, name)
+    }
+
+    /// The name of its command, and whether that changes data. Only before its first poll.
+    fn name(&self) -> (&'static str, bool) {
+        match &self.step {
+            Step::New(Some(call)) => (call.work.name(), call.work.changes_data()),
+            Step::New(None) | Step::Made(_) | Step::Over => ("a command", true),
+        }
+    }
+
+    /// Ends it because its deadline has passed.
+    fn give_up(&mut self, deadline: Deadline, (name, changes): (&'static str, bool)) -> CallResult {
+        let given_up = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::New(Some(call)) => GivenUp::NotSent(call),
+            Step::Made(key) => self.shared.lock().give_up(key),
+            Step::New(None) | Step::Over => GivenUp::Sent,
+        };
+        match given_up {
+            GivenUp::Ended(done) => (done.result, done.buf),
+            GivenUp::NotSent(call) => (Err(deadline.error(Awaited::Room, false)), call.buf),
+            GivenUp::Sent => {
+                let error = deadline.error(Awaited::Completion(name), changes);
+                (Err(error), None)
+            }
+        }
+    }
+}
+
+/// Waits for all of `calls`, at most until `deadline`. Returns their results in order.
+pub(crate) async fn all<Q: Drive>(
+    mut calls: Vec<Calling<Q>>,
+    deadline: Option<Deadline>,
+) -> Vec<CallResult> {
+    let names: Vec<_> = calls.iter().map(Calling::name).collect();
+    let mut results: Vec<Option<CallResult>> = calls.iter().map(|_| None).collect();
+    let ended = poll_fn(|context| {
+        for (call, result) in calls.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ended) = Pin::new(call).poll(context)
+            {
+                *result = Some(ended);
+            }
+        }
+        match results.iter().all(Option::is_some) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
+    match deadline {
+        None => ended.await,
+        // The results have what has ended until then.
+        Some(deadline) if !deadline.has_passed() => {
+            let _ = tokio::time::timeout_at(deadline.at, ended).await;
+        }
+        Some(_) => {}
+    }
+    let each = calls.iter_mut().zip(names).zip(results);
+    let results = each.filter_map(|((call, name), result)| {
+        result.or_else(|| Some(call.give_up(deadline?, name)))
+    });
+    results.collect()
+}
+
 impl<Q: Drive> Drop for Calling<Q> {
     fn drop(&mut self) {
         if let Step::Made(key) = self.step {
-            let mut state = self.shared.lock();
-            match state.tickets.get_mut(key) {
-                Some(Ticket::Ended(_)) => drop(state.tickets.remove(key)),
-                Some(ticket) => *ticket = Ticket::Abandoned,
-                None => {}
-            }
+            // Without the lock: a buffer may wake a task that waits for it.
+            let given_up = self.shared.lock().give_up(key);
+            drop(given_up);
         }
     }
 }

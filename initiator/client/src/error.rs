@@ -8,8 +8,10 @@ use std::time::Duration;
 use nvmeof_initiator_core::{BadSlotCount, CommandError, Setting, SetupError, cm};
 use nvmeof_memory::PoolError;
 use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
-use nvmeof_wire::Nqn;
 use nvmeof_wire::cm::RejectStatus;
+use nvmeof_wire::log::ana::AnaState;
+use nvmeof_wire::status::{SCT_MEDIA, SCT_PATH};
+use nvmeof_wire::{Nqn, Status};
 
 /// An error. Cheap to clone: one cause may end many calls. Displays as the cause and, if
 /// one is known, the remedy.
@@ -34,6 +36,104 @@ pub enum Error {
     /// cannot be sent again. It is unknown whether it was executed. If the lost controller is not
     /// fenced, it can still execute the command, even after later commands over other paths.
     UnknownOutcome(Arc<Lost>),
+    /// A call did not end within the time limit of the caller. The connection is not affected.
+    TimedOut(Arc<TimedOut>),
+}
+
+/// A kind of [`Error`], for programs that handle some kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Blocks beyond the end of the namespace. Its size may have changed:
+    /// [`Namespace::refresh`](crate::Namespace::refresh).
+    OutOfRange,
+    /// The namespace does not exist.
+    NoNamespace,
+    /// All buffers are in use.
+    NoBuffer,
+    /// Another invalid call.
+    InvalidCall,
+    /// The data differ: Compare, and Compare and Write.
+    Different,
+    /// The namespace is write protected.
+    WriteProtected,
+    /// The backing store of the namespace is full.
+    NoSpace,
+    /// The media failed to read or write the blocks.
+    Media,
+    /// Another host has reserved the namespace.
+    ReservationConflict,
+    /// The controller cannot access the namespace now. Another path may.
+    Path,
+    /// The controller completed the command with another status.
+    Command,
+    /// The target refused the connection or is not supported.
+    Refused,
+    /// The connection failed or is lost.
+    ConnectionLost,
+    /// No path to the subsystem can be used.
+    NoPath,
+    /// It is unknown whether a command was executed, because its path is lost.
+    UnknownOutcome,
+    /// The time limit of the caller has passed.
+    TimedOut,
+    /// A resource of this machine is missing.
+    Machine,
+}
+
+/// A call did not end within the time limit of the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedOut {
+    /// The time limit.
+    pub limit: Duration,
+    /// What the call waited for.
+    pub waiting_for: Awaited,
+    /// Whether a command that changes data was sent: it may have been executed, or may still be,
+    /// even after later commands.
+    pub may_have_executed: bool,
+}
+
+/// What a call waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// Room in the queue: the command was not sent.
+    Room,
+    /// The completion of a command, by its name.
+    Completion(&'static str),
+    /// A path to the subsystem.
+    Path,
+    /// The fencing of a lost controller.
+    Fence,
+    /// The time before a retry.
+    RetryDelay,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Room => f.write_str("room in the queue"),
+            Self::Completion(command) => write!(f, "the completion of {command}"),
+            Self::Path => f.write_str("a path"),
+            Self::Fence => f.write_str("the fencing of a lost controller"),
+            Self::RetryDelay => f.write_str("the time before a retry"),
+        }
+    }
+}
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, .. } = self;
+        write!(
+            f,
+            "the call did not end within {limit:?}: it waited for {}",
+            self.waiting_for
+        )?;
+        if self.may_have_executed {
+            f.write_str("; a command that changes data may have been executed, or may still be")?;
+        }
+        Ok(())
+    }
 }
 
 /// No path to a subsystem can be used.
@@ -43,6 +143,19 @@ pub struct NoPath {
     pub subnqn: Nqn,
     /// The address and the last error of each path.
     pub paths: Vec<(Address, Option<Error>)>,
+    /// The ANA state of the namespace on each of these paths; `None` on a path that is not
+    /// connected or reports none.
+    pub states: Vec<Option<AnaState>>,
+}
+
+/// The status of commands in that state (Base 2.1, 8.1.1).
+fn of_state(state: AnaState) -> Option<Status> {
+    match state {
+        AnaState::INACCESSIBLE => Some(Status::ANA_INACCESSIBLE),
+        AnaState::PERSISTENT_LOSS => Some(Status::ANA_PERSISTENT_LOSS),
+        AnaState::CHANGE => Some(Status::ANA_TRANSITION),
+        _ => None,
+    }
 }
 
 impl fmt::Display for NoPath {
@@ -52,7 +165,13 @@ impl fmt::Display for NoPath {
             f.write_str(if at == 0 { ": " } else { "; " })?;
             match error {
                 Some(error) => f.write_str(&error.cause())?,
-                None => write!(f, "{addr} cannot access the namespace")?,
+                None => {
+                    write!(f, "{addr} cannot access the namespace")?;
+                    let state = self.states.get(at).copied().flatten();
+                    if let Some(status) = state.and_then(of_state) {
+                        write!(f, ": {status}")?;
+                    }
+                }
             }
         }
         Ok(())
@@ -279,7 +398,67 @@ impl Error {
             },
             Self::Usage(_) => Fault::Caller,
             Self::Machine(_) => Fault::Machine,
-            Self::NoPath(_) | Self::UnknownOutcome(_) => Fault::Network,
+            Self::NoPath(_) | Self::UnknownOutcome(_) | Self::TimedOut(_) => Fault::Network,
+        }
+    }
+
+    /// Whether a later attempt to connect would fail as well.
+    #[cfg(feature = "async")]
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Setup(setup) => match &setup.why {
+                SetupFault::Nvme(SetupError::Refused(refusal)) => refusal.status.dnr(),
+                SetupFault::Nvme(SetupError::Unsupported { .. }) => true,
+                SetupFault::Nvme(_) | SetupFault::Rejected(_) => false,
+            },
+            Self::Usage(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Command(error) => kind_of_status(error.status),
+            Self::Setup(_) => ErrorKind::Refused,
+            Self::Lost(_) => ErrorKind::ConnectionLost,
+            Self::Usage(error) => match **error {
+                UsageError::OutOfRange { .. } => ErrorKind::OutOfRange,
+                UsageError::NoNamespace { .. } => ErrorKind::NoNamespace,
+                UsageError::NoBuffer { .. } => ErrorKind::NoBuffer,
+                _ => ErrorKind::InvalidCall,
+            },
+            Self::Machine(_) => ErrorKind::Machine,
+            Self::NoPath(_) => ErrorKind::NoPath,
+            Self::UnknownOutcome(_) => ErrorKind::UnknownOutcome,
+            Self::TimedOut(_) => ErrorKind::TimedOut,
+        }
+    }
+
+    /// Whether a call that changes data may have been executed, in part or as a whole, or may
+    /// still be, although it failed. Of a command that completed with an error, only its own blocks
+    /// may have changed; other commands of the same call may have succeeded.
+    #[must_use]
+    pub fn outcome_is_unknown(&self) -> bool {
+        match self {
+            Self::TimedOut(timed_out) => timed_out.may_have_executed,
+            Self::Lost(lost) => lost.established,
+            // A queue that fails because of this machine ends its calls with that error.
+            Self::UnknownOutcome(_) | Self::Machine(_) => true,
+            Self::Command(_) | Self::Setup(_) | Self::Usage(_) | Self::NoPath(_) => false,
+        }
+    }
+
+    /// The error of a call of which earlier commands have changed data, if `has_changed`.
+    #[cfg(feature = "async")]
+    pub(crate) fn after_changes(self, has_changed: bool) -> Self {
+        match self {
+            Self::TimedOut(timed_out) if has_changed => Self::TimedOut(Arc::new(TimedOut {
+                may_have_executed: true,
+                ..*timed_out
+            })),
+            error => error,
         }
     }
 
@@ -296,6 +475,7 @@ impl Error {
             Self::UnknownOutcome(lost) => {
                 format!("a command was executed or not: {}", lost.cause())
             }
+            Self::TimedOut(timed_out) => timed_out.to_string(),
         }
     }
 
@@ -315,6 +495,9 @@ impl Error {
             Self::UnknownOutcome(_) => {
                 Some("read what the command would have changed, and repeat it if need be".into())
             }
+            Self::TimedOut(_) => {
+                Some("raise the time limit of the call if the backing store is slow".into())
+            }
         }
     }
 
@@ -327,7 +510,7 @@ impl Error {
             Self::Lost(lost) => lost.settings(),
             Self::Usage(error) => error.settings(),
             Self::Machine(error) => error.settings(),
-            Self::NoPath(_) | Self::UnknownOutcome(_) => &[],
+            Self::NoPath(_) | Self::UnknownOutcome(_) | Self::TimedOut(_) => &[],
         }
     }
 
@@ -535,6 +718,21 @@ impl Lost {
     }
 }
 
+/// The kind of a command that completed with an error.
+fn kind_of_status(status: Status) -> ErrorKind {
+    match status.kind() {
+        Status::LBA_OUT_OF_RANGE => ErrorKind::OutOfRange,
+        Status::INVALID_NAMESPACE | Status::NAMESPACE_NOT_ATTACHED => ErrorKind::NoNamespace,
+        Status::COMPARE_FAILURE => ErrorKind::Different,
+        Status::NAMESPACE_WRITE_PROTECTED => ErrorKind::WriteProtected,
+        Status::CAPACITY_EXCEEDED => ErrorKind::NoSpace,
+        Status::RESERVATION_CONFLICT => ErrorKind::ReservationConflict,
+        kind if kind.code_type() == SCT_PATH => ErrorKind::Path,
+        kind if kind.code_type() == SCT_MEDIA => ErrorKind::Media,
+        _ => ErrorKind::Command,
+    }
+}
+
 /// The remedy when connecting failed.
 fn unreached_remedy(addr: Address, kind: Option<io::ErrorKind>) -> &'static str {
     match (addr, kind) {
@@ -736,6 +934,46 @@ mod tests {
         let timeout = LostCause::Timeout { what: "a reply" };
         let text = lost_at("unix:/run/a.sock", "iwarp", false, timeout);
         assert!(!text.contains("firewall"), "{text}");
+    }
+
+    #[test]
+    fn kind_of_a_command_error_follows_its_status() {
+        let kind = |status: Status| {
+            let error = CommandError {
+                command: "Write",
+                status: status.with_dnr(),
+                result: 0,
+                place: None,
+            };
+            let error = Error::from(error);
+            assert!(!error.outcome_is_unknown());
+            error.kind()
+        };
+        for (status, expected) in [
+            (Status::LBA_OUT_OF_RANGE, ErrorKind::OutOfRange),
+            (Status::COMPARE_FAILURE, ErrorKind::Different),
+            (Status::CAPACITY_EXCEEDED, ErrorKind::NoSpace),
+            (Status::UNRECOVERED_READ_ERROR, ErrorKind::Media),
+            (Status::ANA_INACCESSIBLE, ErrorKind::Path),
+            (Status::INVALID_FIELD, ErrorKind::Command),
+        ] {
+            assert_eq!(kind(status), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn time_limit_error_names_what_the_call_waited_for() {
+        let error = |waiting_for, may_have_executed| {
+            Error::TimedOut(Arc::new(TimedOut {
+                limit: Duration::from_millis(20),
+                waiting_for,
+                may_have_executed,
+            }))
+        };
+        let text = error(Awaited::Completion("Write"), true).to_string();
+        assert!(text.contains("within 20ms: it waited for the completion of Write; a command"));
+        let text = error(Awaited::Room, false).to_string();
+        assert!(text.contains("room in the queue; raise"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The blocks of a namespace: number and size.
 
+use nvmeof_initiator_core::{Blocks, Operation};
 use nvmeof_wire::identify::IdentifyNamespace;
 
 use crate::error::UsageError;
@@ -40,6 +41,37 @@ impl Geometry {
         })
     }
 
+    /// The operation on `count` blocks from `slba`, without Force Unit Access.
+    ///
+    /// # Errors
+    /// They are beyond the end of the namespace.
+    pub fn run(&self, operation: Operation, slba: u64, count: u64) -> Result<Blocks, UsageError> {
+        self.check(slba, count)?;
+        Ok(Blocks {
+            operation,
+            nsid: self.nsid,
+            block_shift: self.block_shift,
+            slba,
+            count,
+            fua: false,
+        })
+    }
+
+    /// Checks that `count` blocks from `slba` are inside the namespace.
+    pub(crate) fn check(&self, slba: u64, count: u64) -> Result<(), UsageError> {
+        let end = slba.checked_add(count);
+        if end.is_some_and(|end| end <= self.blocks) {
+            return Ok(());
+        }
+        let Self { nsid, blocks, .. } = *self;
+        Err(UsageError::OutOfRange {
+            nsid,
+            slba,
+            count,
+            blocks,
+        })
+    }
+
     /// Bytes of a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
@@ -73,6 +105,11 @@ mod tests {
         metadata.lbaf[0].ms.set(8);
         let error = Geometry::of(1, &metadata).unwrap_err().to_string();
         assert!(error.contains("8 bytes of metadata"), "{error}");
+        assert_eq!(geometry.run(Operation::Read, 15, 1).unwrap().bytes(), 4096);
+        for (slba, count) in [(15, 2), (17, 0), (u64::MAX, 1)] {
+            let error = geometry.run(Operation::Read, slba, count).unwrap_err();
+            assert!(matches!(error, UsageError::OutOfRange { blocks: 16, .. }));
+        }
         let endless = IdentifyNamespace::with_format(u64::MAX, 9);
         assert_eq!(Geometry::of(1, &endless).unwrap().len(), None);
     }

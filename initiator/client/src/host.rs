@@ -106,7 +106,7 @@ impl Host {
     }
 
     /// A buffer with `len` bytes in view, with undefined contents. It returns to the host
-    /// when it is dropped.
+    /// when it is dropped. [`wait_for_buffer`](Self::wait_for_buffer) waits for a free one.
     ///
     /// # Errors
     /// [`UsageError`] when none is free, or `len` exceeds all.
@@ -117,6 +117,19 @@ impl Host {
             return Err(UsageError::BufferTooLong { len, longest }.into());
         }
         Ok(buffers.take(len).ok_or(UsageError::NoBuffer { len })?)
+    }
+
+    /// The same, but waits while none is free. Tasks that wait for buffers of the same length get
+    /// them in order of arrival, before later callers of [`buffer`](Self::buffer). A task that
+    /// holds buffers while it waits for more may wait forever, if others do so as well. If the
+    /// future is dropped, the next task gets its buffer.
+    ///
+    /// # Errors
+    /// [`UsageError`] when `len` exceeds all.
+    pub async fn wait_for_buffer(&self, len: usize) -> Result<Buf, Error> {
+        let longest = self.inner.buffers.longest();
+        let buf = self.inner.buffers.wait(len).await;
+        Ok(buf.ok_or(UsageError::BufferTooLong { len, longest })?)
     }
 
     /// The buffers, to register them with queues of the caller.

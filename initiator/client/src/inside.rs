@@ -8,7 +8,8 @@ use nvmeof_wire::identify::namespace::Nsfeat;
 use nvmeof_wire::identify::{IdentifyController, IdentifyControllerNvm, IdentifyNamespace};
 use zerocopy::FromBytes;
 
-use crate::error::{Error, UsageError};
+use crate::deadline::Deadline;
+use crate::error::{Awaited, Error, UsageError};
 use crate::failed::Failed;
 use crate::namespace::{Namespace, WriteOptions};
 
@@ -19,8 +20,9 @@ impl Namespace {
     /// When they are out of range, or cannot be read.
     pub async fn verify(&self, lba: u64, count: u64) -> Result<(), Error> {
         self.check(lba, count)?;
-        let most = self.most_blocks(|limits| limits.vsl).await;
-        self.each(Operation::Verify, (lba, count), most, false)
+        let deadline = self.deadline();
+        let most = self.most_blocks(|limits| limits.vsl, deadline).await?;
+        self.each(Operation::Verify, (lba, count), most, (false, deadline))
             .await
     }
 
@@ -54,20 +56,27 @@ impl Namespace {
             let text = format!("namespace {} does not support Copy", self.nsid());
             Error::from(UsageError::Other(text))
         })?;
-        for part in limits.cut(to, from) {
-            self.copy_part(&part, options).await?;
+        let deadline = self.deadline();
+        for (at, part) in limits.cut(to, from).into_iter().enumerate() {
+            let result = self.copy_part(&part, options, deadline).await;
+            result.map_err(|error| error.after_changes(at > 0))?;
         }
         Ok(())
     }
 
-    async fn copy_part(&self, part: &CopyPart, options: WriteOptions) -> Result<(), Error> {
+    async fn copy_part(
+        &self,
+        part: &CopyPart,
+        options: WriteOptions,
+        deadline: Option<Deadline>,
+    ) -> Result<(), Error> {
         let Some(command) = part.command(self.nsid(), options.fua) else {
             return Ok(());
         };
         let mut buf = self.controller().alloc(part.from.len() * COPY_ENTRY_LEN)?;
         part.put(&mut buf);
-        let (result, _buf) = self.controller().call(command.into(), Some(buf)).await;
-        result.map(drop)
+        let call = self.controller().call(command.into(), Some(buf), deadline);
+        call.await.0.map(drop)
     }
 
     /// Compares the blocks from `lba` with the first half of `buf` and, if they are equal,
@@ -101,20 +110,34 @@ impl Namespace {
     /// Most blocks of one command, by a field of the controller's NVM command set
     /// limits: "a power of two in units of the minimum memory page size" (NVM 1.0,
     /// section 4.1.5.4). 0, or no such limits, is no limit.
-    pub(crate) async fn most_blocks(&self, field: impl Fn(&IdentifyControllerNvm) -> u8) -> u64 {
+    ///
+    /// # Errors
+    /// The deadline has passed.
+    pub(crate) async fn most_blocks(
+        &self,
+        field: impl Fn(&IdentifyControllerNvm) -> u8,
+        deadline: Option<Deadline>,
+    ) -> Result<u64, Error> {
         let controller = self.controller();
+        let page = controller.identify_page(Cns::CSI_CONTROLLER, 0);
+        let page = match deadline {
+            None => page.await,
+            Some(deadline) => {
+                let waiting_for = Awaited::Completion(Cns::CSI_CONTROLLER.name());
+                deadline.bound(page, waiting_for).await?
+            }
+        };
         // Controllers before NVMe 2.0 do not have the structure.
-        let page = controller.identify_page(Cns::CSI_CONTROLLER, 0).await;
         let limits = page
             .ok()
             .and_then(|page| IdentifyControllerNvm::read_from_bytes(&page).ok());
         let shift = limits.map_or(0, |limits| field(&limits));
         if shift == 0 {
-            return u64::MAX;
+            return Ok(u64::MAX);
         }
         let bytes = controller.info().cap.min_page_shift() + u32::from(shift);
         let blocks = bytes.saturating_sub(self.block_size().trailing_zeros());
-        1u64.checked_shl(blocks).unwrap_or(u64::MAX)
+        Ok(1u64.checked_shl(blocks).unwrap_or(u64::MAX))
     }
 
     /// Runs `operation` on `count` blocks from `lba`, at most `most` in one command.
@@ -123,14 +146,15 @@ impl Namespace {
         operation: Operation,
         (lba, count): (u64, u64),
         most: u64,
-        fua: bool,
+        (fua, deadline): (bool, Option<Deadline>),
     ) -> Result<(), Error> {
         let mut done = 0;
         while done < count {
             let some = (count - done).min(most);
             let blocks = self.run(operation, lba + done, some, fua);
-            let (result, _none) = self.controller().call(blocks.into(), None).await;
-            result?;
+            let call = self.controller().call(blocks.into(), None, deadline);
+            let result = call.await.0;
+            result.map_err(|error| error.after_changes(done > 0 && blocks.changes_data()))?;
             done += some;
         }
         Ok(())

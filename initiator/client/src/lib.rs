@@ -5,7 +5,8 @@
 //! * [`polled`]: queues that the caller polls, for programs with a loop of their own. It
 //!   needs no thread, no runtime and no clock, and does not allocate memory for calls.
 //! * [`Host`], [`Controller`], [`Namespace`]: the async interface for tokio. Each call
-//!   takes a registered buffer and returns it.
+//!   takes a registered buffer and returns it. Without the feature `async`, which is on by
+//!   default, the crate does not depend on tokio and has only the first.
 //!
 //! [`blocking`] is for programs that poll their I/O queues and block for everything else.
 //!
@@ -20,31 +21,49 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+#[cfg(feature = "async")]
 mod connect;
+#[cfg(feature = "async")]
 mod controller;
+#[cfg(feature = "async")]
+mod deadline;
+#[cfg(feature = "async")]
+pub mod discovery;
+#[cfg(feature = "async")]
 mod drive;
 mod error;
+#[cfg(feature = "async")]
 mod failed;
 mod geometry;
 mod host;
 mod identity;
+#[cfg(feature = "async")]
 mod inside;
+#[cfg(feature = "async")]
 pub mod multipath;
+#[cfg(feature = "async")]
 mod namespace;
 mod options;
+mod pollable;
 pub mod polled;
 mod transport;
 
-pub use connect::Discovery;
+#[cfg(feature = "async")]
 pub use controller::Controller;
+#[cfg(feature = "async")]
+pub use discovery::{Discovery, DiscoveryOptions};
 pub use error::{
-    Error, Fault, Lost, LostCause, MachineError, NoPath, Setup, SetupFault, UsageError,
+    Awaited, Error, ErrorKind, Fault, Lost, LostCause, MachineError, NoPath, Setup, SetupFault,
+    TimedOut, UsageError,
 };
-pub use failed::Failed;
+#[cfg(feature = "async")]
+pub use failed::{Failed, FailedVectored};
 pub use geometry::Geometry;
 pub use host::{Host, HostConfig};
 pub use identity::{Identity, parse_hostid};
+#[cfg(feature = "async")]
 pub use multipath::{Multipath, MultipathNamespace, MultipathOptions};
+#[cfg(feature = "async")]
 pub use namespace::{Namespace, WriteOptions, ZeroOptions};
 pub use options::ConnectOptions;
 pub use transport::{Route, RouteOptions, Transport, UnknownTransport};
@@ -57,10 +76,15 @@ pub use nvmeof_rdma as rdma;
 pub use nvmeof_wire as wire;
 
 pub use nvmeof_initiator_core::{
-    BlockRange, Blocks, Command, CommandError, ControllerInfo, IoLimits, Names, Operation,
-    QueueShape, Range, Setting, SetupConfig,
+    BlockRange, Blocks, Command, CommandError, ControllerEvent, ControllerInfo, IoLimits, Names,
+    Operation, QueueShape, Range, Setting, SetupConfig,
 };
 pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
 pub use nvmeof_rdma::{Address, AddressError, Provider, UnixPath};
 pub use nvmeof_wire::admin::{Cns, LogId};
 pub use nvmeof_wire::{Nqn, Status};
+
+/// Its code is tested.
+#[cfg(all(doctest, feature = "async"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

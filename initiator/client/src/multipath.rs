@@ -24,33 +24,43 @@
 //! [`nvmeof_initiator_core::multipath`] and [`nvmeof_initiator_core::Fence`] decide what to do.
 //! This module does the I/O.
 
+mod call;
+mod choice;
 mod connection;
+mod events;
 mod fencing;
+mod head;
 mod namespace;
+mod numa;
 mod path;
+mod status;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use nvmeof_rdma::Address;
+use nvmeof_initiator_core::multipath::grown;
 use nvmeof_wire::Nqn;
-use nvmeof_wire::log::ana::AnaState;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+pub use events::{PathChanges, PathEvent};
 pub use namespace::MultipathNamespace;
 pub use nvmeof_initiator_core::FenceMethod;
-pub use nvmeof_initiator_core::multipath::{PathPolicy, ReconnectOptions};
+pub use nvmeof_initiator_core::multipath::{PathPolicy, PathState, ReconnectOptions};
+pub use nvmeof_wire::log::ana::AnaState;
+pub use status::{PathStatus, Retries};
 
 use crate::error::{Error, NoPath, UsageError};
 use crate::host::Host;
 use crate::options::ConnectOptions;
 use connection::Connection;
 use fencing::Fencing;
-use namespace::Head;
+use head::Head;
+use numa::Topology;
 use path::PathSlot;
+use status::Stopwatch;
 
 /// Options for all paths of a subsystem.
 #[derive(Clone, Debug, Default)]
@@ -63,24 +73,6 @@ pub struct MultipathOptions {
     /// Time (CQT) and no other controller can reset it. `None`: three Keep Alive Timeouts. This is
     /// an assumption, because such a controller guarantees no limit.
     pub quiesce: Option<Duration>,
-}
-
-/// The status of one path.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PathStatus {
-    /// The address of the target.
-    pub addr: Address,
-    /// Whether it is connected.
-    pub is_live: bool,
-    /// Whether it was given up.
-    pub is_given_up: bool,
-    /// Number of times that it was lost.
-    pub losses: u64,
-    /// Why it was lost, or why the last attempt to connect it failed. `None` when it is connected.
-    pub last_error: Option<Error>,
-    /// The number of lost controllers of this path that were fenced, by method.
-    pub fenced: Vec<(FenceMethod, u64)>,
 }
 
 /// A subsystem over several paths. Clones share the paths. When the last clone and the last
@@ -97,8 +89,15 @@ struct Inner {
     /// The time 0 of all state machines.
     start: Instant,
     paths: Mutex<Vec<PathSlot>>,
-    /// Counts changes that waiting calls may depend on.
+    /// Counts changes that calls depend on.
+    version: AtomicU64,
+    /// The same, for calls that wait.
     changes: watch::Sender<u64>,
+    events: events::Sender,
+    /// The CPU that the paths are near to.
+    cpu: Option<u32>,
+    /// Time that calls waited for a path.
+    parked: Stopwatch,
     /// Lost connections to fence.
     lost: mpsc::UnboundedSender<Fencing>,
     /// The namespaces that are in use.
@@ -115,8 +114,8 @@ impl Multipath {
     /// one. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// No path can be connected: the error of the first one. `paths` is empty, has several
-    /// subsystems, or has a path without a Keep Alive Timeout.
+    /// No path can be connected: the error of the only one, or those of all. `paths` is empty, has
+    /// several subsystems, or has a path without a Keep Alive Timeout.
     pub async fn connect(
         host: &Host,
         paths: &[ConnectOptions],
@@ -152,7 +151,11 @@ impl Multipath {
                     .collect(),
             ),
             options,
+            version: AtomicU64::new(0),
             changes: watch::channel(0).0,
+            events: events::channel(),
+            cpu: Topology::of_this_machine().current_cpu(),
+            parked: Stopwatch::default(),
             lost,
             heads: Mutex::new(Vec::new()),
             next_head: AtomicU64::new(0),
@@ -177,22 +180,31 @@ impl Multipath {
     /// The status of each path, in the order of [`connect`](Self::connect).
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
-        self.inner.lock().iter().map(PathSlot::status).collect()
+        let now = self.inner.now();
+        let paths = self.inner.lock();
+        paths.iter().map(|path| path.status(now)).collect()
     }
 
-    /// Notifies of each change of the paths from now on.
+    /// Time that calls waited because no path could be used, over all calls. Calls that still wait
+    /// are not included.
+    #[must_use]
+    pub fn parked(&self) -> Duration {
+        self.inner.parked.total()
+    }
+
+    /// The changes and events of the paths from now on.
     #[must_use]
     pub fn changes(&self) -> PathChanges {
-        let mut receiver = self.inner.changes.subscribe();
-        receiver.borrow_and_update();
-        PathChanges(receiver)
+        PathChanges::new(self.inner.changes.subscribe(), &self.inner.events)
     }
 
     /// Disconnects all paths and does not connect them again. Calls in progress fail.
     pub async fn disconnect(self) {
         let connections: Vec<_> = {
             let mut paths = self.inner.lock();
-            paths.iter_mut().filter_map(PathSlot::end).collect()
+            let now = self.inner.now();
+            let each = paths.iter_mut();
+            each.filter_map(|path| path.end(now)).collect()
         };
         self.inner.changed();
         self.inner.clear_choices();
@@ -213,19 +225,6 @@ impl fmt::Debug for Multipath {
     }
 }
 
-/// Notifies of changes of the paths: see [`Multipath::changes`].
-#[derive(Clone, Debug)]
-pub struct PathChanges(watch::Receiver<u64>);
-
-impl PathChanges {
-    /// Waits for a change since the last call. A change is that a path is connected, lost or given
-    /// up, that an attempt to connect it fails, or that its access to a namespace may have
-    /// changed. Returns false when the last [`Multipath`] and [`MultipathNamespace`] are dropped.
-    pub async fn changed(&mut self) -> bool {
-        self.0.changed().await.is_ok()
-    }
-}
-
 impl Inner {
     fn now(&self) -> Duration {
         self.start.elapsed()
@@ -236,10 +235,22 @@ impl Inner {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes calls that wait for a change of the paths.
+    /// Calls look at the paths again, and those that wait are woken.
     fn changed(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
         self.changes
             .send_modify(|changes| *changes = changes.wrapping_add(1));
+    }
+
+    /// Changes with the paths.
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Reports an event.
+    fn report(&self, event: PathEvent) {
+        // Without a receiver it is lost, as it should be.
+        let _ = self.events.send(event);
     }
 
     /// The connections that accept commands, and the time from which each path is preferred.
@@ -262,10 +273,20 @@ impl Inner {
                 if paths.iter().any(|path| path.live().is_some()) {
                     return Ok(());
                 }
-                let errors: Option<Vec<_>> =
-                    paths.iter().map(|path| path.last_error.clone()).collect();
-                if let Some(first) = errors.and_then(|errors| errors.into_iter().next()) {
-                    return Err(first);
+                let errors = paths.iter().map(|path| {
+                    let error = path.last_error.clone()?;
+                    Some((path.options.addr, Some(error)))
+                });
+                let errors: Option<Vec<_>> = errors.collect();
+                if let Some(paths) = errors {
+                    return Err(match paths.as_slice() {
+                        [(_, Some(only))] => only.clone(),
+                        _ => Error::NoPath(Arc::new(NoPath {
+                            subnqn: self.subnqn,
+                            paths,
+                            states: Vec::new(),
+                        })),
+                    });
                 }
             }
             let _ = changes.changed().await;
@@ -291,7 +312,44 @@ impl Inner {
             heads.push(Arc::downgrade(head));
         }
         for (connection, _) in self.connections() {
-            connection.check_again();
+            connection.check_opened();
+        }
+    }
+
+    /// Reports the ANA state of a namespace over a connection, and its size over all paths, if they
+    /// changed.
+    fn compare_reports(&self, connection: &Connection, head: &Head) {
+        if let Some(Ok(namespace)) = connection.current(head.id) {
+            let group = namespace.identify().anagrpid.get();
+            let state = connection.state(group);
+            if connection.counters.reports(head.id, group, state) {
+                let addr = connection.controller.options().addr;
+                let nsid = head.nsid();
+                tracing::info!(%addr, nsid, group, %state, "ANA state changed");
+                self.report(PathEvent::AnaChanged {
+                    path: connection.path,
+                    addr,
+                    nsid,
+                    group,
+                    state,
+                });
+            }
+        }
+        // Locked until the end: a path that is connected meanwhile is checked with the new size.
+        let paths = self.lock();
+        let live = paths.iter().filter_map(PathSlot::live);
+        let reported = live.filter_map(|live| match live.current(head.id) {
+            None => Some(None),
+            Some(Ok(namespace)) => Some(Some(namespace.blocks())),
+            // It is not used.
+            Some(Err(_)) => None,
+        });
+        let (nsid, before) = (head.nsid(), head.blocks());
+        if let Some(blocks) = grown(before, reported) {
+            head.grow(blocks);
+            drop(paths);
+            tracing::info!(nsid, before, blocks, "namespace has grown over all paths");
+            self.report(PathEvent::SizeChanged { nsid, blocks });
         }
     }
 
@@ -322,6 +380,15 @@ impl Inner {
         })
     }
 
+    /// Whether a path was not tried yet, or whether it may access the namespace of that head is
+    /// about to be known.
+    fn is_trying(&self, head: u64) -> bool {
+        self.lock().iter().any(|path| match path.live() {
+            None => !path.is_ended && path.last_error.is_none(),
+            Some(live) => live.known(head).is_none(),
+        })
+    }
+
     /// Waits for a change of the paths that `changes` has not seen.
     async fn wait_for(&self, changes: &mut watch::Receiver<u64>, head: u64) -> Result<(), Error> {
         if !self.may_wait(head) {
@@ -343,25 +410,38 @@ impl Inner {
     }
 
     fn no_path(&self, head: u64) -> Error {
-        let paths = self.lock();
-        let paths = paths.iter().map(|path| {
-            let refused = path.live().and_then(|live| live.known(head)?.err());
-            (
-                path.options.addr,
-                refused.or_else(|| path.last_error.clone()),
-            )
-        });
+        let slots = self.lock();
+        let (mut paths, mut states) = (Vec::new(), Vec::new());
+        for path in slots.iter() {
+            let known = path.live().and_then(|live| Some((live, live.known(head)?)));
+            let (refused, state) = match known {
+                Some((_, Err(refused))) => (Some(refused), None),
+                Some((live, Ok(namespace))) => {
+                    let group = namespace.identify().anagrpid.get();
+                    (None, Some(live.state(group)))
+                }
+                None => (None, None),
+            };
+            let error = refused.or_else(|| path.last_error.clone());
+            paths.push((path.options.addr, error));
+            states.push(state);
+        }
         Error::NoPath(Arc::new(NoPath {
             subnqn: self.subnqn,
-            paths: paths.collect(),
+            paths,
+            states,
         }))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let now = self.start.elapsed();
         for path in self.paths.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            path.end();
+            if let Some(connection) = path.end(now) {
+                // Its task drops it.
+                connection.wake.notify_one();
+            }
         }
     }
 }

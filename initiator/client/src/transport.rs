@@ -1,6 +1,7 @@
 //! Selection of the RDMA provider.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -48,7 +49,22 @@ pub struct UnknownTransport(String);
 /// The provider that a [`Transport`] selects for one target. All connections of one
 /// controller use the same.
 #[derive(Clone, Debug)]
-pub struct Route(Choice);
+#[cfg_attr(
+    not(feature = "async"),
+    allow(dead_code, reason = "only Multipath asks for the device")
+)]
+pub struct Route(Choice, Device);
+
+/// The device of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// None: the memory of this host.
+    Memory,
+    /// The network interface on the route to this address.
+    Network(SocketAddr),
+    /// The RDMA device of this name.
+    Rdma(String),
+}
 
 #[derive(Clone, Debug)]
 enum Choice {
@@ -90,7 +106,7 @@ impl Transport {
         };
         if let Some(place) = found {
             tracing::info!(%addr, "connecting over shared memory: {place}");
-            return Ok(Route(Choice::Shm(place)));
+            return Ok(Route(Choice::Shm(place), Device::Memory));
         }
         let device = match self {
             Self::Iwarp | Self::Shm => None,
@@ -119,10 +135,11 @@ impl Transport {
         };
         let Some(device) = device else {
             tracing::info!(%addr, "connecting over software iWARP");
-            return Ok(Route(Choice::Iwarp { crc: options.crc }));
+            let choice = Choice::Iwarp { crc: options.crc };
+            return Ok(Route(choice, Device::Network(addr)));
         };
         tracing::info!(%addr, "connecting over verbs: {device}");
-        Ok(Route(Choice::Verbs))
+        Ok(Route(Choice::Verbs, Device::Rdma(device.name)))
     }
 
     /// The same for a Unix socket, which only software iWARP supports.
@@ -130,7 +147,8 @@ impl Transport {
         match self {
             Self::Auto | Self::Iwarp => {
                 tracing::info!(%addr, "connecting over software iWARP");
-                Ok(Route(Choice::Iwarp { crc: options.crc }))
+                let choice = Choice::Iwarp { crc: options.crc };
+                Ok(Route(choice, Device::Memory))
             }
             Self::Verbs | Self::Shm => {
                 let (name, provider) = (self.name(), self.name());
@@ -150,7 +168,36 @@ impl Transport {
     }
 }
 
+/// The port of an RDMA device.
+#[derive(Clone, Debug)]
+struct Port {
+    name: String,
+    number: u8,
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} port {}", self.name, self.number)
+    }
+}
+
 impl Route {
+    /// The name of its provider: `iwarp`, `verbs` or `shm`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match &self.0 {
+            Choice::Iwarp { .. } => "iwarp",
+            Choice::Verbs => "verbs",
+            Choice::Shm(_) => "shm",
+        }
+    }
+
+    /// Its device.
+    #[cfg(feature = "async")]
+    pub(crate) fn device(&self) -> &Device {
+        &self.1
+    }
+
     /// Creates a provider for one queue.
     ///
     /// # Errors
@@ -275,7 +322,7 @@ mod shm {
     }
 }
 
-/// RDMA devices, as text. Only this module uses `nvmeof-rdma-verbs`.
+/// RDMA devices. Only this module uses `nvmeof-rdma-verbs`.
 #[cfg(feature = "verbs")]
 mod verbs {
     use std::net::{IpAddr, SocketAddr};
@@ -283,18 +330,19 @@ mod verbs {
     use nvmeof_rdma::Provider;
     use nvmeof_rdma_verbs::{DeviceInfo, VerbsConfig, device_for_local, device_towards, devices};
 
+    use super::Port;
     use crate::error::{Error, MachineError};
 
     /// The device on the route to `addr`.
-    pub(super) fn towards(addr: SocketAddr) -> Result<Option<String>, Error> {
-        Ok(device_towards(addr).map_err(unavailable)?.map(words))
+    pub(super) fn towards(addr: SocketAddr) -> Result<Option<Port>, Error> {
+        Ok(device_towards(addr).map_err(unavailable)?.map(port))
     }
 
     /// The device whose interface has that address.
-    pub(super) fn at(ip: IpAddr) -> Result<Option<String>, Error> {
+    pub(super) fn at(ip: IpAddr) -> Result<Option<Port>, Error> {
         Ok(device_for_local(SocketAddr::new(ip, 0))
             .map_err(unavailable)?
-            .map(words))
+            .map(port))
     }
 
     pub(super) fn why_none(addr: SocketAddr) -> String {
@@ -323,9 +371,11 @@ mod verbs {
         .into()
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "for map")]
-    fn words(device: DeviceInfo) -> String {
-        format!("{} port {}", device.name, device.port)
+    fn port(device: DeviceInfo) -> Port {
+        Port {
+            name: device.name,
+            number: device.port,
+        }
     }
 }
 
@@ -340,15 +390,16 @@ mod verbs {
 
     use nvmeof_rdma::Provider;
 
+    use super::Port;
     use crate::error::{Error, MachineError};
 
     const WITHOUT: &str = "this program was built without the feature `verbs`";
 
-    pub(super) fn towards(_addr: SocketAddr) -> Result<Option<String>, Error> {
+    pub(super) fn towards(_addr: SocketAddr) -> Result<Option<Port>, Error> {
         Ok(None)
     }
 
-    pub(super) fn at(_ip: IpAddr) -> Result<Option<String>, Error> {
+    pub(super) fn at(_ip: IpAddr) -> Result<Option<Port>, Error> {
         Ok(None)
     }
 

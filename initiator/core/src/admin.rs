@@ -113,24 +113,15 @@ pub fn log_page(lid: LogId, nsid: u32, offset: u64, len: u32) -> Command {
 }
 
 /// The Asymmetric Namespace Access log page: `len` bytes, a multiple of 4, from byte
-/// `offset`. With `groups_only` its groups have no namespaces. A pending event about the
-/// page is retained, because the page may need several commands.
+/// `offset`. With `groups_only` its groups have no namespaces. A command from byte 0 enables the
+/// next event about the page; the further ones of the page retain that event.
 #[must_use]
 pub fn ana_log(groups_only: bool, offset: u64, len: u32) -> Command {
     let mut get = GetLogPage::new(LogId::ANA, NSID_ALL, offset, len);
-    get.retain_event = true;
+    get.retain_event = offset > 0;
     if groups_only {
         get.lsp |= RETURN_GROUPS_ONLY;
     }
-    get_log_page(get)
-}
-
-/// The first `len` bytes of the Asymmetric Namespace Access log page without namespaces. It
-/// enables the next event about the page.
-#[must_use]
-pub fn ana_groups(len: u32) -> Command {
-    let mut get = GetLogPage::new(LogId::ANA, NSID_ALL, 0, len);
-    get.lsp |= RETURN_GROUPS_ONLY;
     get_log_page(get)
 }
 
@@ -235,13 +226,15 @@ mod tests {
     }
 
     #[test]
-    fn ana_log_retains_the_event_and_omits_namespaces_on_request() {
+    fn ana_log_retains_the_event_after_its_start_and_omits_namespaces_on_request() {
         for (groups_only, lsp) in [(false, 0), (true, 1)] {
             let command = ana_log(groups_only, 4096, 18);
             let get = GetLogPage::parse(&command.sqe());
             assert_eq!((get.lid, get.lsp), (LogId::ANA, lsp));
             assert_eq!((get.offset, get.len, command.len()), (4096, 20, 20));
             assert!(get.retain_event && get.nsid == NSID_ALL);
+            let first = GetLogPage::parse(&ana_log(groups_only, 0, 16).sqe());
+            assert!(!first.retain_event);
         }
     }
 }

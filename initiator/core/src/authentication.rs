@@ -2,7 +2,7 @@
 //!
 //! [`nvmeof_dhchap::HostAuth`] has the transaction. This wraps its messages in commands.
 
-use nvmeof_dhchap::{HostAuth, HostStep, Refusal, Work, WorkResult};
+use nvmeof_dhchap::{HostAuth, HostStep, Work, WorkResult};
 use nvmeof_wire::auth::{AuthCommand, MAX_MESSAGE};
 use nvmeof_wire::fabrics::{ConnectResult, FcType};
 use nvmeof_wire::opcode::Direction;
@@ -59,7 +59,10 @@ impl Authentication {
         }
         let keys = names.keys.as_deref();
         if !connect.requires_authentication() {
-            return match keys.and_then(|keys| keys.controller_key.as_ref()) {
+            // A target may authenticate the admin queue only, on which the controller has proved
+            // its key then.
+            let controller_key = keys.and_then(|keys| keys.controller_key.as_ref());
+            return match controller_key.filter(|_| qid == 0) {
                 None => Ok(None),
                 Some(_) => Err(unsupported(
                     "the target does not authenticate, so it cannot prove that it has the \
@@ -171,25 +174,5 @@ fn unsupported(what: &str, remedy: &'static str) -> SetupError {
         what: what.to_owned(),
         remedy,
         settings: &[crate::Setting::Keys],
-    }
-}
-
-/// The remedy of a refusal.
-pub(crate) fn remedy(refusal: &Refusal) -> Option<&'static str> {
-    match refusal {
-        Refusal::ByController(_) | Refusal::Closed => Some(
-            "compare the key of this host, its hash functions and its groups with those that the \
-             target has for this host NQN; the target's log has the cause",
-        ),
-        Refusal::ControllerNotAuthenticated(_) => Some(
-            "compare the controller's key with that of the target; if they are equal, another \
-             machine answers at this address",
-        ),
-        Refusal::NotOffered { .. }
-        | Refusal::Unexpected(_)
-        | Refusal::Payload { .. }
-        | Refusal::Malformed(_)
-        | Refusal::Work(_)
-        | Refusal::Order => None,
     }
 }

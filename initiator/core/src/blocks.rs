@@ -118,6 +118,15 @@ impl Blocks {
         }
     }
 
+    /// Whether its commands change data of the namespace.
+    #[must_use]
+    pub fn changes_data(&self) -> bool {
+        match self.operation {
+            Operation::Read | Operation::Compare | Operation::Verify => false,
+            Operation::Write | Operation::CompareWrite | Operation::WriteZeroes { .. } => true,
+        }
+    }
+
     /// Commands that have to be next to each other on the queue.
     #[must_use]
     pub fn together(&self) -> usize {
@@ -471,6 +480,31 @@ mod tests {
             assert_eq!(fused.name(first), io::name(opcode));
             assert_eq!(fused.place(first, 8), fused.place(0, 8));
         }
+    }
+
+    #[test]
+    fn commands_that_change_data_are_known() {
+        let changes = |operation| {
+            let blocks = Blocks {
+                operation,
+                ..read(0, 1)
+            };
+            blocks.changes_data()
+        };
+        let zeroes = Operation::WriteZeroes { deallocate: false };
+        assert!(
+            ![Operation::Read, Operation::Compare, Operation::Verify]
+                .map(changes)
+                .contains(&true)
+        );
+        assert!(
+            ![Operation::Write, Operation::CompareWrite, zeroes]
+                .map(changes)
+                .contains(&false)
+        );
+        assert!(!flush(1).changes_data());
+        let range = Range { slba: 0, count: 1 };
+        assert!(deallocate(1, &[range]).is_some_and(|command| command.changes_data()));
     }
 
     #[test]

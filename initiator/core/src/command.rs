@@ -1,6 +1,6 @@
 //! Commands without identifier and memory, and responses.
 
-use nvmeof_wire::opcode::Direction;
+use nvmeof_wire::opcode::{Direction, io};
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 use zerocopy::little_endian::U16;
@@ -121,6 +121,13 @@ impl Command {
         self.len == 0
     }
 
+    /// Whether it may change data of a namespace: an I/O command that is neither Flush nor one that
+    /// only reads. Not for admin commands.
+    #[must_use]
+    pub fn changes_data(&self) -> bool {
+        ![io::FLUSH, io::READ, io::COMPARE, io::VERIFY].contains(&self.sqe.opcode)
+    }
+
     /// The blocks it is about, if any.
     #[must_use]
     pub fn place(&self) -> Option<BlockRange> {
@@ -196,8 +203,6 @@ impl Response {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_wire::opcode::io;
-
     use super::*;
 
     #[test]

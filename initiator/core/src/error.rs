@@ -9,7 +9,6 @@ use nvmeof_wire::fabrics::InvalidParameter;
 use nvmeof_dhchap as dhchap;
 
 use crate::admin::{Names, QueueShape};
-use crate::authentication;
 use crate::blocks::CommandError;
 use crate::queue::QueueFault;
 use crate::setting::Setting;
@@ -47,6 +46,14 @@ pub enum SetupError {
     /// A response that is invalid.
     #[error("invalid response: {0}")]
     InvalidResponse(String),
+    /// A log page that changed whenever it was read.
+    #[error("the {page} changed during each of {attempts} attempts to read it")]
+    Unstable {
+        /// The page.
+        page: &'static str,
+        /// Number of attempts.
+        attempts: usize,
+    },
     /// The host or the controller was not authenticated.
     #[error("authentication failed: {0}")]
     Authentication(Box<dhchap::Refusal>),
@@ -89,7 +96,8 @@ impl SetupError {
                 Some("the target is overloaded or unresponsive; check its log".to_owned())
             }
             Self::Command(error) => error.remedy().map(str::to_owned),
-            Self::Authentication(refusal) => authentication::remedy(refusal).map(str::to_owned),
+            Self::Unstable { .. } => Some("the state of the target is changing: retry".to_owned()),
+            Self::Authentication(refusal) => authentication_remedy(refusal).map(str::to_owned),
             Self::InvalidResponse(_) | Self::Queue(_) => {
                 Some("please report it with the target's name and version".to_owned())
             }
@@ -104,8 +112,32 @@ impl SetupError {
             Self::Unsupported { settings, .. } => settings,
             Self::Command(error) => error.settings(),
             Self::Authentication(_) => &[Setting::Keys],
-            Self::Fatal | Self::TimedOut { .. } | Self::InvalidResponse(_) | Self::Queue(_) => &[],
+            Self::Fatal
+            | Self::TimedOut { .. }
+            | Self::InvalidResponse(_)
+            | Self::Unstable { .. }
+            | Self::Queue(_) => &[],
         }
+    }
+}
+
+/// The remedy of a failed authentication.
+fn authentication_remedy(refusal: &dhchap::Refusal) -> Option<&'static str> {
+    match refusal {
+        dhchap::Refusal::ByController(_) | dhchap::Refusal::Closed => Some(
+            "compare the key of this host, its hash functions and its groups with those that the \
+             target has for this host NQN; the target's log has the cause",
+        ),
+        dhchap::Refusal::ControllerNotAuthenticated(_) => Some(
+            "compare the controller's key with that of the target; if they are equal, another \
+             machine answers at this address",
+        ),
+        dhchap::Refusal::NotOffered { .. }
+        | dhchap::Refusal::Unexpected(_)
+        | dhchap::Refusal::Payload { .. }
+        | dhchap::Refusal::Malformed(_)
+        | dhchap::Refusal::Work(_)
+        | dhchap::Refusal::Order => None,
     }
 }
 

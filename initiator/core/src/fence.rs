@@ -14,6 +14,10 @@
 //!   └── sibling lost, entry failed ─────────────────────────────────────┘
 //! ```
 //!
+//! No time fences a controller while a sibling says that a reset of it is in progress: its writes
+//! may be in flight. Each such answer restarts the deadline, so that the time still ends a fence
+//! when no sibling answers any more.
+//!
 //! [`Fence`] decides and does no I/O: [`poll`](Fence::poll) says what to do, the other methods
 //! report what happened.
 
@@ -109,10 +113,14 @@ pub struct Fence {
     state: State,
     /// Whether there was a sibling at the last poll. Without one, no time leads to a reset.
     has_sibling: bool,
-    /// When the controller is quiet at the latest; `None`: nothing says so.
-    deadline: Option<Duration>,
+    lost_at: Duration,
+    /// When a sibling last said that a reset is in progress.
+    in_progress_at: Option<Duration>,
+    /// How long it takes the controller to be quiet; `None`: nothing says so.
+    wait: Option<Duration>,
     by_time: FenceMethod,
-    /// Resets that failed after the deadline.
+    /// Resets that failed too late. A sibling that answers "in progress" does not clear them:
+    /// otherwise one whose resets all begin and fail would delay the fence for ever.
     late_failures: u32,
 }
 
@@ -141,7 +149,7 @@ enum State {
 /// notice.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Resets that may fail after the deadline before the time alone counts.
+/// Resets that may fail late before the time alone counts.
 const LATE_FAILURES: u32 = 3;
 
 /// Multiple of the Keep Alive Timeout after which a controller that reports no Command Quiesce
@@ -173,7 +181,9 @@ impl Fence {
             instance: lost.instance,
             state: State::Waiting { from: now },
             has_sibling: true,
-            deadline: wait.map(|wait| now.saturating_add(wait)),
+            lost_at: now,
+            in_progress_at: None,
+            wait,
             by_time,
             late_failures: 0,
         }
@@ -183,16 +193,10 @@ impl Fence {
     /// subsystem takes commands.
     pub fn poll(&mut self, now: Duration, has_sibling: bool) -> FenceStep {
         self.has_sibling = has_sibling;
-        // Siblings that refuse each reset, or are lost by each, do not delay it for ever.
-        let waits = matches!(self.state, State::Waiting { .. } | State::LogFull);
-        if waits && self.late_failures >= LATE_FAILURES {
-            self.state = State::Fenced(self.by_time);
-        }
         match self.state {
             State::Fenced(method) => return FenceStep::Fenced(method),
             State::Waiting { from } => {
-                if let Some(instance) = self.instance
-                    && has_sibling
+                if let Some(instance) = self.asks()
                     && now >= from
                 {
                     return FenceStep::Reset(instance);
@@ -203,14 +207,30 @@ impl Fence {
             State::InProgress { .. } | State::Reading { in_progress: true } => {
                 return FenceStep::Wait;
             }
-            State::LogFull => return FenceStep::ReadLog,
-            State::Resetting | State::Reading { in_progress: false } => {}
+            // It is about to say whether that has changed.
+            State::Resetting if self.in_progress_at.is_some() => return FenceStep::Wait,
+            State::LogFull if self.late_failures < LATE_FAILURES => return FenceStep::ReadLog,
+            State::Resetting | State::LogFull | State::Reading { in_progress: false } => {}
         }
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
             self.state = State::Fenced(self.by_time);
             return FenceStep::Fenced(self.by_time);
         }
         FenceStep::Wait
+    }
+
+    /// The reset to send to a sibling, unless the time alone counts.
+    fn asks(&self) -> Option<CrossControllerReset> {
+        let asks = self.has_sibling && self.late_failures < LATE_FAILURES;
+        self.instance.filter(|_| asks)
+    }
+
+    /// When the controller is quiet at the latest; `None`: nothing says so. After an answer "in
+    /// progress", the wait begins when a sibling is asked again, [`RETRY`] later.
+    fn deadline(&self) -> Option<Duration> {
+        let in_progress = self.in_progress_at.map(|at| at.saturating_add(RETRY));
+        let from = in_progress.unwrap_or(self.lost_at);
+        self.wait.map(|wait| from.saturating_add(wait))
     }
 
     /// When to [`poll`](Self::poll) next, if nothing happens before: a sibling that takes
@@ -218,12 +238,13 @@ impl Fence {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let next = match self.state {
-            State::Waiting { from } if self.instance.is_some() && self.has_sibling => Some(from),
+            State::Waiting { from } => self.asks().map(|_| from),
             State::InProgress { read_at } => return Some(read_at),
+            State::Resetting if self.in_progress_at.is_some() => return None,
             State::Reading { in_progress: true } | State::Fenced(_) => return None,
             _ => None,
         };
-        next.into_iter().chain(self.deadline).min()
+        next.into_iter().chain(self.deadline()).min()
     }
 
     /// The command of the last step went out.
@@ -236,6 +257,12 @@ impl Fence {
         };
     }
 
+    /// Whether `reset`, of this controller, is outstanding.
+    #[must_use]
+    pub fn is_resetting(&self, reset: CrossControllerReset) -> bool {
+        self.state == State::Resetting && self.instance == Some(reset)
+    }
+
     /// The reset completed with `status` and `result`, dword 0 of the completion.
     pub fn reset_completed(&mut self, now: Duration, status: Status, result: u32) {
         if self.state != State::Resetting {
@@ -244,16 +271,22 @@ impl Fence {
         self.state = if status.is_success() && result & CrossControllerReset::IMMEDIATE != 0 {
             State::Fenced(FenceMethod::CrossControllerReset)
         } else if status.is_success() {
+            self.in_progress_at = Some(now);
             State::InProgress {
                 read_at: now + RETRY,
             }
+        } else if status.is(Status::CROSS_RESET_IN_PROGRESS) {
+            // Of an earlier reset, whose log page another sibling may have.
+            self.in_progress_at = Some(now);
+            State::Waiting { from: now + RETRY }
         } else if status.is(Status::CROSS_RESET_LOG_FULL) {
-            self.failed(now);
+            self.failed(now, self.deadline());
             State::LogFull
         } else {
-            self.failed(now);
-            if status.dnr() {
-                // The target has no such command, or does not know the incarnation.
+            self.failed(now, self.deadline());
+            if status.dnr() && self.in_progress_at.is_none() {
+                // The target has no such command, or does not know the incarnation. Once a
+                // sibling executed it, another one may still know more.
                 self.instance = None;
             }
             State::Waiting { from: now + RETRY }
@@ -288,6 +321,12 @@ impl Fence {
             .filter(its)
             .last()
             .map(|entry| entry.ccrs);
+        if state == Some(CrossResetState::IN_PROGRESS) {
+            self.in_progress_at = Some(now);
+        } else if in_progress && state != Some(CrossResetState::SUCCESS) {
+            // Late by the time of the loss: the begin of each reset restarts the deadline.
+            self.failed(now, self.wait.map(|wait| self.lost_at.saturating_add(wait)));
+        }
         self.state = match state {
             Some(CrossResetState::SUCCESS) if in_progress => {
                 State::Fenced(FenceMethod::CrossControllerReset)
@@ -295,14 +334,13 @@ impl Fence {
             Some(CrossResetState::IN_PROGRESS) if in_progress => State::InProgress {
                 read_at: now + RETRY,
             },
-            _ if in_progress => State::Waiting { from: now + RETRY },
             _ => State::Waiting { from: now + RETRY },
         };
     }
 
-    /// A reset failed at `now`.
-    fn failed(&mut self, now: Duration) {
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
+    /// A reset failed at `now`, which is late after `deadline`.
+    fn failed(&mut self, now: Duration, deadline: Option<Duration>) {
+        if deadline.is_some_and(|deadline| now >= deadline) {
             self.late_failures = self.late_failures.saturating_add(1);
         }
     }
@@ -311,11 +349,35 @@ impl Fence {
     pub fn sibling_lost(&mut self, now: Duration) {
         if !matches!(self.state, State::Fenced(_)) {
             if !matches!(self.state, State::Waiting { .. }) {
-                self.failed(now);
+                self.failed(now, self.deadline());
             }
             self.state = State::Waiting { from: now };
         }
     }
+}
+
+/// A controller of the same host and subsystem that can reset a lost one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sibling {
+    /// Whether it is on the path of the lost controller.
+    pub is_same_path: bool,
+    /// Whether a command for a fence is outstanding. A second one could read the log page, which
+    /// removes completed entries, before the completion of the first one is known.
+    pub is_busy: bool,
+    /// Commands for fences that it did not complete in time since the last one that it completed.
+    pub unanswered: u32,
+}
+
+/// The index of the sibling for the next reset; `None` if it is busy, or if there is none.
+///
+/// An unresponsive sibling is used only while there is no other: it would delay each fence. A
+/// sibling on another path comes first, because the target of the lost one may be gone.
+#[must_use]
+pub fn choose_sibling(siblings: &[Sibling]) -> Option<usize> {
+    let rank = |one: &Sibling| (one.unanswered, one.is_busy, one.is_same_path);
+    let all = siblings.iter().enumerate();
+    let (at, chosen) = all.min_by_key(|(at, one)| (rank(one), *at))?;
+    (!chosen.is_busy).then_some(at)
 }
 
 #[cfg(test)]
@@ -467,6 +529,96 @@ mod tests {
         }
     }
 
+    /// A sibling that says "in progress" as late as possible, 400 s after the loss.
+    fn in_progress_late() -> Fence {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::SUCCESS, 0);
+        assert_eq!(fence.poll(S(500), true), FenceStep::ReadLog);
+        fence.sent();
+        fence.log_read(S(500), &[entry(CrossResetState::IN_PROGRESS)]);
+        assert_eq!(fence.poll(S(501), true), FenceStep::ReadLog);
+        fence.sent();
+        fence
+    }
+
+    #[test]
+    fn reset_in_progress_at_another_sibling_is_asked_for_without_end() {
+        let mut fence = in_progress_late();
+        fence.sibling_lost(S(506));
+        for now in (506..600).map(S) {
+            reset(&mut fence, now, Status::CROSS_RESET_IN_PROGRESS, 0);
+            assert_eq!(fence.next_deadline(), Some(now + S(1)));
+            assert_eq!(fence.poll(now, true), FenceStep::Wait);
+        }
+        // Also if that one is lost, or does not know the command: the first one may return.
+        assert_eq!(fence.poll(S(600), true), FenceStep::Reset(NAMED));
+        fence.sent();
+        fence.reset_completed(S(600), Status::INVALID_OPCODE.with_dnr(), 0);
+        assert_eq!(fence.poll(S(601), true), FenceStep::Reset(NAMED));
+        fence.sent();
+        assert_eq!(fence.poll(S(700), true), FenceStep::Wait, "it may answer");
+        assert_eq!(fence.next_deadline(), None);
+        fence.reset_completed(S(700), Status::SUCCESS, 1);
+        assert_eq!(fence.poll(S(700), true), BY_RESET);
+    }
+
+    #[test]
+    fn siblings_lost_after_an_answer_in_progress_restart_the_wait() {
+        let by_time = FenceStep::Fenced(FenceMethod::QuiesceTime);
+        let mut fence = in_progress_late();
+        fence.sibling_lost(S(506));
+        // 25 s after the next question would have followed the answer.
+        assert_eq!(fence.poll(S(506), false), FenceStep::Wait);
+        assert_eq!(fence.next_deadline(), Some(S(526)));
+        assert_eq!(fence.poll(S(525), false), FenceStep::Wait);
+        assert_eq!(fence.poll(S(526), false), by_time);
+        // Siblings that are lost again and again are asked as long.
+        let mut fence = in_progress_late();
+        for now in (506..526).map(S) {
+            fence.sibling_lost(now);
+            assert_eq!(fence.poll(now, true), FenceStep::Reset(NAMED));
+            fence.sent();
+        }
+        for _ in 0..LATE_FAILURES {
+            assert_eq!(fence.state, State::Resetting);
+            fence.sibling_lost(S(526));
+            if fence.poll(S(526), true) == FenceStep::Reset(NAMED) {
+                fence.sent();
+            }
+        }
+        assert_eq!(fence.poll(S(526), true), by_time);
+    }
+
+    /// A short wait, as of an assumed quiesce time, ends before the sibling is asked again.
+    #[test]
+    fn wait_shorter_than_the_time_between_questions_fences_nothing_in_progress() {
+        let unknown = LostController {
+            quiesce_time: S(0),
+            ..lost()
+        };
+        let mut fence = Fence::new(&unknown, Some(Duration::from_millis(1)), S(100));
+        for now in (100..200).map(S) {
+            reset(&mut fence, now, Status::CROSS_RESET_IN_PROGRESS, 0);
+            assert_eq!(fence.poll(now + S(1) / 2, true), FenceStep::Wait);
+        }
+    }
+
+    #[test]
+    fn resets_that_all_begin_and_fail_leave_the_time() {
+        for entries in [vec![], vec![entry(CrossResetState::FAILED)]] {
+            let mut fence = Fence::new(&lost(), None, S(100));
+            for now in (100..128).map(S) {
+                reset(&mut fence, now, Status::SUCCESS, 0);
+                fence.log_read(now, &entries);
+            }
+            // The last one began at 127 s.
+            assert_eq!(fence.poll(S(128), true), FenceStep::Wait);
+            assert_eq!(fence.next_deadline(), Some(S(153)));
+            let by_time = FenceStep::Fenced(FenceMethod::QuiesceTime);
+            assert_eq!(fence.poll(S(153), true), by_time);
+        }
+    }
+
     #[test]
     fn keep_alive_timeout_is_rounded_up_to_its_granularity() {
         for (kato_ms, kas, granted_ms) in [(5000, 0, 5000), (5000, 1, 5000), (5000, 100, 10_000)] {
@@ -498,7 +650,7 @@ mod tests {
     fn time_fences_without_a_sibling() {
         let wait = |lost: LostController, assumed| {
             let fence = Fence::new(&lost, assumed, S(100));
-            fence.deadline.map(|deadline| deadline - S(100))
+            fence.deadline().map(|deadline| deadline - S(100))
         };
         let none = LostController {
             instance: None,
@@ -552,6 +704,33 @@ mod tests {
         assert_eq!(fence.poll(S(115), false), assumed);
     }
 
+    #[test]
+    fn responsive_idle_sibling_on_another_path_is_chosen() {
+        let good = Sibling {
+            is_same_path: false,
+            is_busy: false,
+            unanswered: 0,
+        };
+        let same = Sibling {
+            is_same_path: true,
+            ..good
+        };
+        let busy = Sibling {
+            is_busy: true,
+            ..good
+        };
+        let silent = Sibling {
+            unanswered: 2,
+            ..good
+        };
+        assert_eq!(choose_sibling(&[same, busy, silent, good, good]), Some(3));
+        assert_eq!(choose_sibling(&[silent, busy, same]), Some(2));
+        // The command of a busy one ends in a bounded time; a silent one may take all of it.
+        assert_eq!(choose_sibling(&[silent, busy]), None);
+        assert_eq!(choose_sibling(&[silent]), Some(0));
+        assert_eq!(choose_sibling(&[]), None);
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Happens {
         Time(u8),
@@ -582,12 +761,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, the controller is fenced only by a reset that succeeded or by
-        /// time, and by time never while a sibling says that something is in flight.
+        /// Whatever happens, the controller is fenced only by a reset that succeeded or by time,
+        /// and by time only when it has passed since a sibling last said "in progress".
         #[test]
         fn nothing_else_fences(all in prop::collection::vec(happens(), 0..60)) {
             let mut fence = Fence::new(&lost(), None, S(100));
-            let (mut now, mut proven, mut in_progress) = (S(100), false, false);
+            let (mut now, mut proven, mut quiet_at) = (S(100), false, S(125));
             for one in all {
                 let was_resetting = fence.state == State::Resetting;
                 let was_in_progress = matches!(
@@ -601,7 +780,7 @@ mod tests {
                             prop_assert!(proven);
                         }
                         FenceStep::Fenced(_) => {
-                            prop_assert!(now >= S(125) && (!in_progress || proven));
+                            prop_assert!(now >= quiet_at && !was_in_progress);
                         }
                         FenceStep::Reset(_) | FenceStep::ReadLog => fence.sent(),
                         FenceStep::Wait => {
@@ -611,26 +790,39 @@ mod tests {
                     Happens::Completed(status, result) => {
                         let status = Status::from_field(status);
                         fence.reset_completed(now, status, result);
-                        if was_resetting && status.is_success() {
-                            proven |= result == 1;
-                            in_progress = true;
+                        let is_immediate = status.is_success() && result == 1;
+                        let is_in_progress = status.is_success() && result == 0
+                            || status.is(Status::CROSS_RESET_IN_PROGRESS);
+                        if was_resetting && is_in_progress {
+                            quiet_at = now + S(25);
                         }
+                        proven |= was_resetting && is_immediate;
                     }
                     Happens::Notified => fence.notified(now),
                     Happens::Log(state) => {
                         let state = CrossResetState(state);
                         fence.log_read(now, &[entry(state)]);
-                        if was_in_progress {
-                            proven |= state == CrossResetState::SUCCESS;
-                            in_progress = state == CrossResetState::IN_PROGRESS;
+                        if was_in_progress && state == CrossResetState::IN_PROGRESS {
+                            quiet_at = now + S(25);
                         }
+                        proven |= was_in_progress && state == CrossResetState::SUCCESS;
                     }
-                    Happens::SiblingLost => {
-                        fence.sibling_lost(now);
-                        in_progress = false;
-                    }
+                    Happens::SiblingLost => fence.sibling_lost(now),
                 }
             }
+            // When each sibling is lost from then on, the time ends it.
+            for _ in 0..100 {
+                fence.sibling_lost(now);
+                match fence.poll(now, true) {
+                    FenceStep::Fenced(_) => return Ok(()),
+                    FenceStep::Reset(_) | FenceStep::ReadLog => {
+                        fence.sent();
+                        now += S(1);
+                    }
+                    FenceStep::Wait => now = fence.next_deadline().unwrap(),
+                }
+            }
+            prop_assert!(false, "not fenced at {now:?}: {fence:?}");
         }
     }
 }

@@ -4,7 +4,8 @@
 //! * [`Queue`] tracks the commands in flight of a queue.
 //! * [`Blocks`] and the functions of [`admin`] and [`blocks`] build commands.
 //! * [`KeepAlive`], [`DiscoveryReader`] and [`Shutdown`] are state machines for keep
-//!   alive, the discovery log page and the shutdown of a controller.
+//!   alive, the discovery log page and the shutdown of a controller. [`discovery`] has those for
+//!   referrals between discovery services.
 //!
 //! * [`Authentication`] authenticates a queue, and the controller to the host.
 //! * [`Fence`] says when the commands of a lost controller can be sent again, and the types of
@@ -23,6 +24,7 @@ mod command;
 pub mod copy;
 pub mod discovery;
 mod error;
+mod event;
 pub mod fence;
 mod keep_alive;
 pub mod multipath;
@@ -39,6 +41,7 @@ pub use command::{BadResponse, BlockRange, Command, CommandCompletion, Payload, 
 pub use copy::{CopyLimits, CopyPart};
 pub use discovery::DiscoveryReader;
 pub use error::{Refusal, SetupError};
+pub use event::{ControllerEvent, EventQueue};
 pub use fence::{Fence, FenceMethod, FenceStep, LostController};
 pub use keep_alive::{KeepAlive, KeepAliveStep};
 pub use nvmeof_dhchap as dhchap;

@@ -227,18 +227,7 @@ impl Setup {
     ) -> Result<(), SetupError> {
         self.asked = false;
         self.step = match self.step {
-            Step::Connect => {
-                let config = &self.config;
-                let connected = check_connect(&config.names, config.queue, completion)?;
-                self.cntlid = connected.cntlid;
-                let names = &config.names;
-                let authentication = Authentication::after_connect(names, 0, connected)?;
-                self.authentication = authentication.map(Box::new);
-                match self.authentication {
-                    Some(_) => Step::Authenticate,
-                    None => Step::Cap,
-                }
-            }
+            Step::Connect => self.connected(completion)?,
             Step::Authenticate => {
                 if let Some(authentication) = &mut self.authentication {
                     authentication.handle_completion(completion, data)?;
@@ -290,6 +279,18 @@ impl Setup {
             }
         };
         Ok(())
+    }
+
+    fn connected(&mut self, completion: CommandCompletion) -> Result<Step, SetupError> {
+        let SetupConfig { names, queue, .. } = &self.config;
+        let connected = check_connect(names, *queue, completion)?;
+        self.cntlid = connected.cntlid;
+        let authentication = Authentication::after_connect(names, 0, connected)?;
+        self.authentication = authentication.map(Box::new);
+        Ok(match self.authentication {
+            Some(_) => Step::Authenticate,
+            None => Step::Cap,
+        })
     }
 
     fn after_status(

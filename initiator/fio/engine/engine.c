@@ -24,10 +24,16 @@ struct engine_options {
 	char *provider;
 	char *hostnqn;
 	char *shm_folder;
+	char *path_policy;
 	unsigned int nsid;
 	unsigned int queues;
 	unsigned int shm_copy;
 	unsigned int crc;
+	unsigned int reconnect_delay;
+	int ctrl_loss_tmo;
+	int fast_io_fail_tmo;
+	unsigned int keep_alive_tmo;
+	unsigned int stall_ms;
 };
 
 #define ENGINE_OPTION(NAME, LONG, TYPE, FIELD, HELP) \
@@ -38,7 +44,8 @@ struct engine_options {
 static struct fio_option options[] = {
 	{
 		ENGINE_OPTION("address", "Target address", FIO_OPT_STR_STORE, address,
-			      "Address of the target: IP, IP:PORT (port 4420), unix:/path"),
+			      "Address of the target: IP, IP:PORT (port 4420), unix:/path; "
+			      "several paths to the namespace: A,B"),
 	},
 	{
 		ENGINE_OPTION("subsystem", "Subsystem NQN", FIO_OPT_STR_STORE, subsystem,
@@ -79,6 +86,46 @@ static struct fio_option options[] = {
 		.minval = 1,
 	},
 	{
+		ENGINE_OPTION("path_policy", "Path policy", FIO_OPT_STR_STORE, path_policy,
+			      "Choice among several paths: round-robin, queue-depth, latency or "
+			      "numa"),
+		.def = "round-robin",
+	},
+	{
+		ENGINE_OPTION("reconnect_delay", "Reconnect delay", FIO_OPT_INT,
+			      reconnect_delay,
+			      "Longest delay between attempts to connect a lost path, in seconds"),
+		.def = "1",
+	},
+	{
+		ENGINE_OPTION("ctrl_loss_tmo", "Controller loss timeout", FIO_OPT_INT,
+			      ctrl_loss_tmo,
+			      "Time after which a lost path is given up, in seconds; -1: never, "
+			      "0: it is not connected again"),
+		.def = "600",
+		.minval = -1,
+	},
+	{
+		ENGINE_OPTION("fast_io_fail_tmo", "Fast I/O fail timeout", FIO_OPT_INT,
+			      fast_io_fail_tmo,
+			      "Time after which operations without a path fail, in seconds; "
+			      "-1: when each path is given up"),
+		.def = "-1",
+		.minval = -1,
+	},
+	{
+		ENGINE_OPTION("keep_alive_tmo", "Keep alive timeout", FIO_OPT_INT,
+			      keep_alive_tmo, "Keep Alive Timeout, in seconds"),
+		.def = "5",
+		.minval = 1,
+	},
+	{
+		ENGINE_OPTION("stall_ms", "Stall threshold", FIO_OPT_INT, stall_ms,
+			      "Report intervals of this length without a completion, in "
+			      "milliseconds; 0: none"),
+		.def = "1000",
+	},
+	{
 		ENGINE_OPTION("hostnqn", "Host NQN", FIO_OPT_STR_STORE, hostnqn,
 			      "NQN of this host (default: /etc/nvme/hostnqn)"),
 	},
@@ -107,10 +154,17 @@ static struct nvmeof_target target_of(struct thread_data *td)
 		.provider = o->provider,
 		.hostnqn = o->hostnqn,
 		.shm_folder = o->shm_folder,
+		.path_policy = o->path_policy,
+		.job = td->o.name,
 		.nsid = o->nsid,
 		.queues = o->queues,
 		.shm_copy = o->shm_copy,
 		.crc = o->crc,
+		.reconnect_delay = o->reconnect_delay,
+		.ctrl_loss_tmo = o->ctrl_loss_tmo,
+		.fast_io_fail_tmo = o->fast_io_fail_tmo,
+		.keep_alive_tmo = o->keep_alive_tmo,
+		.stall_ms = o->stall_ms,
 	};
 
 	return target;

@@ -12,10 +12,17 @@ struct nvmeof_target {
 	const char *provider;
 	const char *hostnqn;
 	const char *shm_folder;
+	const char *path_policy;
+	const char *job; /* name of the job */
 	uint32_t nsid;
 	uint32_t queues;
 	uint32_t shm_copy; /* both: 0 or 1 */
 	uint32_t crc;
+	uint32_t reconnect_delay; /* seconds */
+	int32_t ctrl_loss_tmo; /* both: seconds, negative: never */
+	int32_t fast_io_fail_tmo;
+	uint32_t keep_alive_tmo; /* seconds */
+	uint32_t stall_ms; /* 0: no reports */
 };
 
 /* Size of a namespace, in bytes. */

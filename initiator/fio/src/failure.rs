@@ -54,7 +54,6 @@ fn option(setting: Setting) -> Option<&'static str> {
         Setting::Address | Setting::SocketPath => "address=",
         Setting::Subsystem => "subsystem=",
         Setting::HostNqn => "hostnqn=",
-        Setting::Keys => "dhchap_secret=, dhchap_ctrl_secret=",
         Setting::IoQueues => "queues=",
         Setting::QueueSize => "iodepth=",
         Setting::SoftwareIwarp => "provider=iwarp",
@@ -78,7 +77,10 @@ pub(crate) fn errno(error: &Error) -> Errno {
             MachineError::NoLocalTarget(_) => Errno::ECONNREFUSED,
             _ => Errno::ENOMEM,
         },
-        Error::NoPath(_) => Errno::EHOSTUNREACH,
+        Error::NoPath(no_path) => match &no_path.paths[..] {
+            [(_, Some(error))] => errno(error),
+            _ => Errno::EHOSTUNREACH,
+        },
         _ => Errno::EIO,
     }
 }
@@ -92,6 +94,7 @@ fn of_setup(error: &SetupError) -> Errno {
         SetupError::Unsupported { .. } => Errno::EOPNOTSUPP,
         SetupError::Authentication(_) => Errno::EKEYREJECTED,
         SetupError::Fatal => Errno::EIO,
+        SetupError::Unstable { .. } => Errno::EAGAIN,
         SetupError::InvalidResponse(_) | SetupError::Queue(_) => Errno::EPROTO,
     }
 }
@@ -114,7 +117,9 @@ fn of_lost(lost: &Lost) -> Errno {
 mod tests {
     use std::sync::Arc;
 
-    use nvmeof_initiator::{CommandError, Names, Nqn, QueueShape, Setup, Status, UsageError};
+    use nvmeof_initiator::{
+        CommandError, Names, NoPath, Nqn, QueueShape, Setup, Status, UsageError,
+    };
     use nvmeof_initiator_core::Refusal;
 
     use super::*;
@@ -178,6 +183,19 @@ mod tests {
         assert_eq!(errno(&nobody.into()), Errno::ECONNREFUSED);
         let usage = UsageError::Other("x".to_owned());
         assert_eq!(errno(&usage.into()), Errno::EINVAL);
+        let keep_alive = || {
+            let (cntlid, timeout) = (1, std::time::Duration::ZERO);
+            lost(true, LostCause::KeepAlive { cntlid, timeout })
+        };
+        for (count, number) in [(1, Errno::ETIMEDOUT), (2, Errno::EHOSTUNREACH)] {
+            let path = || ("10.0.0.1:4420".parse().unwrap(), Some(keep_alive()));
+            let no_path = NoPath {
+                subnqn: Nqn::discovery(),
+                paths: std::iter::repeat_with(path).take(count).collect(),
+                states: Vec::new(),
+            };
+            assert_eq!(errno(&Error::NoPath(Arc::new(no_path))), number);
+        }
     }
 
     #[test]

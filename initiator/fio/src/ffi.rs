@@ -29,10 +29,17 @@ pub struct CTarget {
     provider: *const c_char,
     hostnqn: *const c_char,
     shm_folder: *const c_char,
+    path_policy: *const c_char,
+    job: *const c_char,
     nsid: u32,
     queues: u32,
     shm_copy: u32,
     crc: u32,
+    reconnect_delay: u32,
+    ctrl_loss_tmo: i32,
+    fast_io_fail_tmo: i32,
+    keep_alive_tmo: u32,
+    stall_ms: u32,
 }
 
 /// `struct nvmeof_size`.
@@ -63,7 +70,7 @@ pub struct CEnded {
 }
 
 const _: () = {
-    assert!(size_of::<CTarget>() == 56);
+    assert!(size_of::<CTarget>() == 96);
     assert!(size_of::<CSize>() == 16);
     assert!(size_of::<CRequest>() == 40);
     assert!(size_of::<CEnded>() == 16);
@@ -275,6 +282,13 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
         queues: target.queues,
         shm_copy: target.shm_copy != 0,
         crc: target.crc != 0,
+        path_policy: word(target.path_policy)?,
+        reconnect_delay: target.reconnect_delay,
+        ctrl_loss_tmo: target.ctrl_loss_tmo,
+        fast_io_fail_tmo: target.fast_io_fail_tmo,
+        keep_alive_tmo: target.keep_alive_tmo,
+        stall_ms: target.stall_ms,
+        job: word(target.job)?,
     })
 }
 
@@ -335,10 +349,17 @@ mod tests {
             provider: c"iwarp".as_ptr(),
             hostnqn: null(),
             shm_folder: null(),
+            path_policy: null(),
+            job: null(),
             nsid: 1,
             queues: 1,
             shm_copy: 0,
             crc: 0,
+            reconnect_delay: 1,
+            ctrl_loss_tmo: 600,
+            fast_io_fail_tmo: -1,
+            keep_alive_tmo: 5,
+            stall_ms: 1000,
         }
     }
 

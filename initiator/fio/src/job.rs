@@ -1,21 +1,25 @@
-//! One job of fio: its controller, its I/O queues, the operations in flight.
+//! One job of fio: its paths, its I/O queues, the operations in flight.
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::eventfd::EventFd;
 use nvmeof_initiator::blocking;
-use nvmeof_initiator::polled::{Call, Done, IoConfig, IoQueue, SubmitError, Work};
-use nvmeof_initiator::{Buf, Geometry, QueueShape};
+use nvmeof_initiator::polled::{Call, Done, MultipathIo, SubmitError, Work};
+use nvmeof_initiator::{Buf, Geometry};
 use nvmeof_initiator_core::blocks::{RANGE_LEN, put_ranges};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_polling::{NextStep, Polling, PollingConfig};
 
-use crate::control::{self, Control};
+use crate::control::{self, Connected, Control};
 use crate::failure::{self, Failure};
 use crate::options::Options;
 use crate::payload::Payload;
 use crate::request::{Kind, Request};
+use crate::stalls::Stalls;
 
 /// Whether a [`Request`] was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +44,16 @@ pub struct OperationResult {
 /// A job that is connected.
 #[derive(Debug)]
 pub struct Job {
-    queues: Vec<IoQueue>,
+    io: MultipathIo,
+    /// Readable when the paths have changed.
+    wake: Arc<EventFd>,
     polling: Polling,
-    /// Keeps the controller alive.
-    _control: Control,
+    /// Keeps the controllers alive, and connects lost paths again.
+    control: Control,
     geometry: Geometry,
     start: Instant,
     payload: Option<Payload>,
     ranges: Pool,
-    /// Index of the queue that gets the next operation.
-    next_queue: usize,
     /// Operations whose result is not in `ended` yet.
     in_flight: usize,
     /// Operations accepted since the last submission.
@@ -58,11 +62,9 @@ pub struct Job {
     ended: VecDeque<OperationResult>,
     /// Whether a failure was reported: later ones usually have the same cause.
     reported: bool,
+    stalls: Stalls,
 }
 
-/// Least entries of a queue. The kernel's target sizes a send queue by the number of
-/// commands, and never completes a command whose data need more work requests.
-const SMALLEST_QUEUE: u16 = 32;
 /// Operations that are collected before they are sent, unless fio waits for results.
 const BATCH: usize = 32;
 /// Polls without progress for longer than a fast target takes. With more jobs than
@@ -72,9 +74,10 @@ const POLLING: PollingConfig = PollingConfig {
     longest: Duration::from_micros(100),
     learns: true,
 };
-/// Longest sleep: another thread detects that the controller is lost, and this one has
-/// to check for it.
+/// Longest sleep: a stall is reported as soon as it exceeds its threshold.
 const TICK: Duration = Duration::from_millis(100);
+/// Longest time for queues to close.
+const CLOSING: Duration = Duration::from_secs(15);
 /// Bytes between two ranges to deallocate: a cache line keeps them apart.
 const RANGE_STRIDE: usize = 64;
 const _: () = assert!(RANGE_LEN <= RANGE_STRIDE);
@@ -88,13 +91,12 @@ pub fn look(options: &Options) -> Result<Geometry, Failure> {
 }
 
 impl Job {
-    /// Connects a controller with queues for `depth` operations in flight.
+    /// Connects the paths, with queues for `depth` operations in flight.
     ///
     /// # Errors
     /// [`Failure`] with cause and remedy.
     pub fn open(options: &Options, depth: u32) -> Result<Self, Failure> {
         let start = Instant::now();
-        let control = Control::start(options, start)?;
         let ranges = PoolLayout {
             count: usize::try_from(depth.max(1)).unwrap_or(usize::MAX),
             stride: RANGE_STRIDE,
@@ -104,25 +106,29 @@ impl Job {
             let text = format!("{error}; or lower iodepth= of the job");
             Failure::new(text, Errno::ENOMEM)
         })?;
-        let mut queues = connect_queues(options, &control, depth, start)?;
-        for queue in &mut queues {
-            blocking::ready(queue, start)?;
-            queue.register(ranges.region())?;
-        }
+        let Connected {
+            control,
+            mut io,
+            wake,
+            geometry,
+        } = control::start(options, depth, start)?;
+        let now = start.elapsed();
+        io.register(ranges.region(), now)?;
         Ok(Self {
-            queues,
-            polling: Polling::new(POLLING, start.elapsed()),
-            geometry: control.geometry(),
-            _control: control,
+            io,
+            wake,
+            polling: Polling::new(POLLING, now),
+            control,
+            geometry,
             start,
             payload: None,
             ranges,
-            next_queue: 0,
             in_flight: 0,
             unsent: 0,
             done: Vec::new(),
             ended: VecDeque::new(),
             reported: false,
+            stalls: Stalls::new(&options.job, options.stall, now),
         })
     }
 
@@ -133,9 +139,7 @@ impl Job {
     /// [`Failure`] when memory is short.
     pub fn allocate(&mut self, count: usize, len: usize) -> Result<u64, Failure> {
         let payload = Payload::new(count, len)?;
-        for queue in &mut self.queues {
-            queue.register(payload.region())?;
-        }
+        self.io.register(payload.region(), self.start.elapsed())?;
         Ok(self.payload.insert(payload).addr())
     }
 
@@ -151,39 +155,30 @@ impl Job {
             Ok(None) => return SubmitResult::Busy,
             Err(failure) => return SubmitResult::Failed(self.report(&failure)),
         };
-        let mut call = Call::new(work, buf, request.user);
+        let call = Call::new(work, buf, request.user);
         let now = self.start.elapsed();
-        let count = self.queues.len();
-        for _ in 0..count {
-            self.next_queue = (self.next_queue + 1) % count;
-            let Some(queue) = self.queues.get_mut(self.next_queue) else {
-                break;
-            };
-            let Err(refused) = queue.submit_call(call, now) else {
-                self.in_flight += 1;
-                self.unsent += 1;
-                return SubmitResult::Queued;
-            };
-            call = refused.back;
-            let failure = match refused.why {
-                SubmitError::Full => continue,
-                SubmitError::NotConnected(error) => error.into(),
-                why => Failure::new(why.to_string(), Errno::EIO),
-            };
-            self.give_back(call.buf);
-            return SubmitResult::Failed(self.report(&failure));
-        }
-        self.give_back(call.buf);
-        SubmitResult::Busy
+        let Err(refused) = self.io.submit_call(call, now) else {
+            if self.in_flight == 0 {
+                self.stalls.begin(now);
+            }
+            self.in_flight += 1;
+            self.unsent += 1;
+            return SubmitResult::Queued;
+        };
+        self.give_back(refused.back.buf);
+        let failure = match refused.why {
+            SubmitError::Full => return SubmitResult::Busy,
+            SubmitError::NotConnected(error) => error.into(),
+            why => Failure::new(why.to_string(), Errno::EIO),
+        };
+        SubmitResult::Failed(self.report(&failure))
     }
 
     /// Sends the accepted operations: immediately if `now`, otherwise in batches.
     pub fn commit(&mut self, now: bool) {
         if now || self.unsent >= BATCH {
             let time = self.start.elapsed();
-            for queue in &mut self.queues {
-                queue.submit_now(time);
-            }
+            self.io.submit_now(time);
             self.unsent = 0;
         }
     }
@@ -199,6 +194,8 @@ impl Job {
     ) -> usize {
         let begin = self.start.elapsed();
         let deadline = timeout.map(|timeout| begin.saturating_add(timeout));
+        self.stalls.enter(begin);
+        let mut last = begin;
         let least = least.min(most);
         // A submission since the last call counts as progress.
         let mut yield_is_due = self.polling.after_iteration(true, begin) == NextStep::Yield;
@@ -206,6 +203,7 @@ impl Job {
         // before the next poll, so that the operations that follow are sent together.
         while self.ended.len() < least.max(1) {
             let now = self.start.elapsed();
+            last = now;
             let progress = self.poll(now);
             if std::mem::take(&mut yield_is_due) {
                 self.poll_again(NextStep::Yield);
@@ -219,6 +217,7 @@ impl Job {
                 next => self.poll_again(next),
             }
         }
+        self.stalls.leave(last);
         let count = self.ended.len().min(most);
         self.ended.drain(..count).for_each(&mut ended);
         count
@@ -226,9 +225,16 @@ impl Job {
 
     /// Closes the queues; operations in flight are dropped.
     pub fn close(mut self) {
-        for queue in &mut self.queues {
-            blocking::close(queue, self.start);
+        self.io.close();
+        let end = self.start.elapsed().saturating_add(CLOSING);
+        while !self.io.is_closed() && self.start.elapsed() < end {
+            if !self.poll(self.start.elapsed()) {
+                self.sleep(Some(end));
+            }
         }
+        // The controllers are shut down after their queues are closed.
+        drop(self.control);
+        self.stalls.summarize();
     }
 
     /// The commands of a request, and its memory; `None` when there is no room.
@@ -262,12 +268,16 @@ impl Job {
 
     /// Polls all queues. Returns whether there was progress.
     fn poll(&mut self, now: Duration) -> bool {
-        let mut progress = false;
         let mut done = std::mem::take(&mut self.done);
-        for queue in &mut self.queues {
-            progress |= queue.poll(now, &mut done);
-        }
+        let progress = self.io.poll(now, &mut done);
         self.unsent = 0;
+        if !done.is_empty() {
+            self.stalls.completed(now);
+        }
+        // Changes of the paths affect later completions.
+        while let Some(event) = self.io.take_event() {
+            self.stalls.note(event);
+        }
         for call in done.drain(..) {
             self.give_back(call.buf);
             let error = match call.result {
@@ -295,15 +305,21 @@ impl Job {
 
     /// Sleeps until a queue has something to do.
     fn sleep(&mut self, deadline: Option<Duration>) {
-        self.queues.iter_mut().for_each(IoQueue::rest);
-        let deadlines = self.queues.iter().filter_map(IoQueue::next_deadline);
+        self.io.rest();
         let now = self.start.elapsed();
-        let nearest = deadlines.chain(deadline).min();
+        if self.in_flight > 0 && self.stalls.is_due(now) {
+            let awaiting_fence = self.io.awaiting_fence();
+            self.stalls.open(now, &self.io.paths(), awaiting_fence);
+        }
+        let nearest = self.io.next_deadline(now).into_iter().chain(deadline).min();
         let time = nearest.map_or(TICK, |nearest| nearest.saturating_sub(now).min(TICK));
         if time.is_zero() {
             return self.poll_again(self.polling.without_sleep(now));
         }
-        blocking::sleep(self.queues.iter().map(IoQueue::wait_fd), Some(time));
+        let fds = self.io.wait_fds().chain([Some(self.wake.as_fd())]);
+        blocking::sleep(fds, Some(time));
+        // Empty if the paths have not changed.
+        let _ = self.wake.read();
         self.polling.slept(self.start.elapsed().saturating_sub(now));
     }
 
@@ -320,44 +336,4 @@ impl Job {
         }
         failure.errno()
     }
-}
-
-/// Starts to connect the queues of the job.
-fn connect_queues(
-    options: &Options,
-    control: &Control,
-    depth: u32,
-    start: Instant,
-) -> Result<Vec<IoQueue>, Failure> {
-    let (connect, info) = (&options.connect, control.info());
-    let wanted = connect.io_queues;
-    if info.io_queues < wanted {
-        let granted = info.io_queues;
-        let text = format!(
-            "queues={wanted}: the controller grants {granted} I/O queues; use \
-             queues={granted}"
-        );
-        return Err(Failure::new(text, Errno::EINVAL));
-    }
-    let depth_of_queue = u16::try_from(depth.div_ceil(u32::from(wanted))).unwrap_or(u16::MAX);
-    let names = connect.admin_config(&options.identity).setup.names;
-    let mut queues = Vec::with_capacity(usize::from(wanted));
-    for qid in 1..=wanted {
-        let config = IoConfig {
-            names: names.clone(),
-            queue: QueueShape {
-                qid,
-                // One entry of a queue is always empty.
-                size: depth_of_queue.saturating_add(1).max(SMALLEST_QUEUE),
-                flow_control: true,
-            },
-            command_timeout: connect.command_timeout,
-            connect_timeout: connect.connect_timeout,
-        };
-        let provider = control.route().provider()?;
-        let mut queue = IoQueue::connect(provider, connect.addr, info, config, start.elapsed())?;
-        queue.join(control.association());
-        queues.push(queue);
-    }
-    Ok(queues)
 }

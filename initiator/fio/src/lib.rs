@@ -6,13 +6,12 @@
 //! `engine/nvmeof_fio.h` declares them. `cargo xtask fio-engine` fetches the
 //! headers of the installed fio and links both halves.
 //!
-//! A job of fio is a thread or a process. Each has its own controller: an admin
-//! queue, kept alive by a thread of this crate, and I/O queues that the job polls
-//! whenever fio asks for results. This crate allocates the payload memory of the
-//! job, so that no data are copied.
+//! A job of fio is a thread or a process. Each has its own controllers, one for each
+//! path: admin queues, kept alive by a thread of this crate, which also connects lost
+//! paths again, and I/O queues that the job polls whenever fio asks for results. This
+//! crate allocates the payload memory of the job, so that no data are copied.
 //!
-//! It does not generate load, measure or verify, and it does not reconnect: a lost
-//! connection fails the operations of its job.
+//! It does not generate load, measure or verify.
 #![deny(unsafe_code)]
 
 mod control;
@@ -22,6 +21,7 @@ mod job;
 mod options;
 mod payload;
 mod request;
+mod stalls;
 mod statuses;
 
 pub use failure::Failure;

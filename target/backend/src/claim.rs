@@ -270,6 +270,20 @@ impl Claim {
         }
     }
 
+    /// Whether each write of a killed process has ended when the kernel has released the files
+    /// of its io_uring ([`UringStores::hold`](crate::UringStores::hold)).
+    ///
+    /// Memory ends with the process, and nothing is written to a read-only file. A local file
+    /// system or a block device completes a write that it has begun, and only then does the
+    /// kernel release the ring: a signal does not interrupt it. Of other files that is unknown.
+    /// NFS, for example, abandons a write of a killed worker thread, which the server may still
+    /// execute. A driver of a remote device ends a request, or sends it over another path, while
+    /// the storage may still execute it. A polled device has a second ring, which holds nothing.
+    #[must_use]
+    pub fn ends_with_ring(&self) -> bool {
+        ends_with_ring(self.geometry(), self.inner.polled)
+    }
+
     /// Properties of the backing store.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
@@ -314,6 +328,12 @@ impl WeakClaim {
         let inner = self.inner.upgrade()?;
         Some(Claim { inner })
     }
+}
+
+/// [`Claim::ends_with_ring`] of a backing store, which is polled or not.
+fn ends_with_ring(geometry: &Geometry, polled: bool) -> bool {
+    // What may block is not in the list of file systems and devices that are known.
+    geometry.readonly || !(geometry.may_block || geometry.may_be_remote || polled)
 }
 
 /// Opens a file or block device within a time limit.
@@ -381,5 +401,32 @@ fn in_memory(
         direct: false,
         fua_alone: true,
         may_block: false,
+        may_be_remote: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_of_known_stores_end_with_the_ring() {
+        for [readonly, may_block, may_be_remote, polled, ends] in [
+            [false, false, false, false, true],
+            [false, true, false, false, false],
+            [false, false, true, false, false],
+            [false, false, false, true, false],
+            [true, true, true, false, true],
+            [true, false, false, true, true],
+        ] {
+            let mut geometry = in_memory("disk", 4096, readonly, None).unwrap();
+            geometry.may_block = may_block;
+            geometry.may_be_remote = may_be_remote;
+            assert_eq!(ends_with_ring(&geometry, polled), ends, "{geometry:?}");
+        }
+        for memory in ["ram:1M", "null:1M"] {
+            let claim = Claim::take(&memory.parse().unwrap(), None).unwrap();
+            assert!(claim.ends_with_ring(), "{memory}");
+        }
+    }
 }

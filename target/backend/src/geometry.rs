@@ -31,6 +31,9 @@ pub struct Geometry {
     pub fua_alone: bool,
     /// Submitting an operation may block, so worker threads of the kernel submit it.
     pub may_block: bool,
+    /// The medium may be behind a network, where a request can still be executed after its driver
+    /// has ended it.
+    pub may_be_remote: bool,
 }
 
 impl Geometry {

@@ -24,6 +24,7 @@ mod numbers;
 mod polling;
 mod probe;
 mod ram;
+mod remote;
 mod request;
 mod resize;
 mod uring_stores;

@@ -15,6 +15,7 @@ use nvmeof_uring::direct_alignment;
 
 use crate::blocking::never_blocks;
 use crate::hints::{atomic_write_size, folder, queue_text, queue_value};
+use crate::remote::may_be_remote;
 use crate::{BlockSize, Geometry, Hints, IoErrorKind, OpenError};
 
 /// Number of attempts to take a lock that is held, and the pause between them.
@@ -52,6 +53,7 @@ pub(crate) fn open(
         direct: access.is_ok(),
         fua_alone: access.is_ok() && device && has_fua(&metadata),
         may_block: !never_blocks(&file, &metadata, device, access.is_ok()),
+        may_be_remote: may_be_remote(&metadata, device),
     };
     if device
         && let Some(at_once) = atomic_write_size(&folder(&metadata))

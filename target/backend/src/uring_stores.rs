@@ -1,5 +1,6 @@
 //! The backing stores of one reactor, over its io_uring.
 
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::backing_stores::{BackingStores, BackingStoresError};
 use crate::error::CloseError;
 use crate::numbers::{index_bits, index_of};
 use crate::{
-    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request,
+    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request, probe,
 };
 
 /// The backing stores of one reactor, by their [numbers](crate::Numbers). Belongs to the
@@ -92,6 +93,24 @@ impl UringStores {
         let registered = self.ring.register_regions(regions);
         self.warned = registered.left_out > 0;
         registered
+    }
+
+    /// Keeps the lock (flock(2)) of `lock`, which messages name `name`, until the kernel has
+    /// completed every operation that was submitted here, even if the process is killed before.
+    ///
+    /// The kernel releases registered files when it destroys a ring (`io_ring_ctx_free`). It does
+    /// so when no operation has a reference to the ring any more (`io_ring_exit_work`).
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn hold(&mut self, name: &str, lock: &File) -> Result<(), OpenError> {
+        let duplicate = probe::duplicate(name, lock)?;
+        let added = self.ring.add_file(duplicate);
+        let full = |source| OpenError::Ring {
+            name: name.to_owned(),
+            source,
+        };
+        added.map(drop).map_err(full)
     }
 
     /// The ring, to inspect its mode and counters.

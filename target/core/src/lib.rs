@@ -60,6 +60,7 @@ pub use action::{
 pub use apply::{Applied, LimitsChanged};
 pub use connected::Connected;
 pub use controller::in_flight::InFlight;
+pub use controller::instance::IncarnationKey;
 pub use controller::{DisconnectReason, Disconnected};
 pub use limit_counters::{Limit, LimitCounters};
 pub use limits::{Limits, PortLimit};

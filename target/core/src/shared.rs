@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
-use crate::controller::instance::Instance;
+use crate::controller::instance::{Incarnations, Instance};
 use crate::generations::Generations;
 use crate::live::Live;
 use crate::namespace_view::Present;
@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) stops: AtomicBool,
     served: Mutex<Served>,
     pub(crate) registry: Registry,
+    pub(crate) incarnations: Incarnations,
     pub(crate) locks: Locks,
     pub(crate) writers: Writers,
     pub(crate) limit_counters: LimitCounters,
@@ -67,7 +68,7 @@ impl Served {
 
 impl Shared {
     /// Serves `model`.
-    pub(crate) fn new(model: Model) -> Self {
+    pub(crate) fn new(model: Model, incarnations: Incarnations) -> Self {
         let live =
             presents(&model).map(|present| Arc::new(Live::new(present, Protections::default())));
         let served = Served {
@@ -80,6 +81,7 @@ impl Shared {
         Self {
             stops: AtomicBool::new(false),
             registry: Registry::new(&limits),
+            incarnations,
             locks: Locks::default(),
             writers: Writers::default(),
             limit_counters: LimitCounters::default(),

@@ -10,9 +10,10 @@ use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
 pub use protection::ProtectionSave;
 
+use crate::controller::instance::Incarnations;
 use crate::quota::{PeerUsage, QuotaGuard};
 use crate::shared::Shared;
-use crate::{Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
+use crate::{IncarnationKey, Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
 
 /// A target. Clones share their state; each reactor has one.
 #[derive(Clone, Debug)]
@@ -39,8 +40,15 @@ impl Target {
     /// Serves `model`.
     #[must_use]
     pub fn new(model: Model) -> Self {
+        Self::with_incarnations(model, None)
+    }
+
+    /// Serves `model`. With a `key`, a Cross-Controller Reset of a controller of a predecessor
+    /// process succeeds immediately; see [`IncarnationKey`] for what its holder promises.
+    #[must_use]
+    pub fn with_incarnations(model: Model, key: Option<IncarnationKey>) -> Self {
         Self {
-            shared: Arc::new(Shared::new(model)),
+            shared: Arc::new(Shared::new(model, Incarnations::new(key))),
         }
     }
 

@@ -299,7 +299,8 @@ fn read_with_retries(path: &Path, hangups: &SignalFd) -> Result<LoadedConfig, Co
 
 /// Waits until the kernel has executed the last writes of a predecessor that was killed. Until
 /// then no connection is accepted: a namespace that is not ready would cause I/O errors at
-/// hosts. A signal ends the wait.
+/// hosts. A signal ends the wait: then nothing is proven to hosts of the predecessor (see
+/// [`Lineage`](nvmeof_target_manage::Lineage)).
 fn wait_for_predecessor(config: &Config, signals: &SignalFd) {
     let mut pause = FIRST_PAUSE;
     while let Some((path, pid)) = locked_by_ended_process(config) {

@@ -12,6 +12,7 @@ mod buffers;
 pub mod cpus;
 mod fault_counts;
 pub mod files;
+mod lineage;
 mod open;
 pub mod ports;
 pub mod protections;
@@ -24,6 +25,7 @@ mod waits;
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
+pub use lineage::{Lineage, LineageError};
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
     ANNOUNCE, ANNOUNCE_POLL, ApplyError, Drained, FORGET, Faulted, Fixed, ForgetError, Manager,

@@ -7,6 +7,8 @@ use nvmeof_backend_spec::Spec;
 use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
 
+use crate::lineage::Lineage;
+
 /// The backing store of one namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served<'a> {
@@ -61,8 +63,8 @@ pub fn unusable_namespaces(config: &Config) -> Vec<UnusableNamespace> {
     unusable_namespaces
 }
 
-/// A backing store of `config` that a process has locked which ended since: its path and the
-/// PID. The kernel still executes writes of that process.
+/// A backing store of `config`, or its incarnations file, that a process has locked which ended
+/// since: its path and the PID. The kernel still executes writes of that process.
 #[must_use]
 pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
     let stores = config
@@ -72,7 +74,9 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
         Spec::File { path, .. } => Some(path),
         Spec::Ram { .. } | Spec::Null { .. } => None,
     });
-    nvmeof_backend::locked_by_ended_process(paths)
+    let state = config.control().state.as_deref();
+    let incarnations = state.map(Lineage::path_beside);
+    nvmeof_backend::locked_by_ended_process(paths.chain(incarnations))
 }
 
 /// Opens and locks the backing store of each enabled namespace, in order. One that cannot be

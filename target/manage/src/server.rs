@@ -14,7 +14,7 @@ use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_config::{Config, ConfigError, ProviderName, ReactorSettings, on_unusual_names};
 use nvmeof_target_core::metrics::MetricsRegistry;
-use nvmeof_target_core::{ModelError, Target};
+use nvmeof_target_core::{IncarnationKey, ModelError, Target};
 use nvmeof_target_engine::{
     Clock, Counters, Failures, Mail, Mailbox, Reactor, ReactorConfig, ShutdownError,
     ShutdownProgress,
@@ -24,6 +24,7 @@ use nvmeof_uring::RingConfig;
 use crate::buffers::buffers;
 use crate::cpus::{self, ReactorCpu};
 use crate::files;
+use crate::lineage::Lineage;
 use crate::open::{model_of, open_present};
 use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
 use crate::protections;
@@ -103,6 +104,7 @@ struct Start {
     counters: Arc<Counters>,
     stopping: Arc<ShutdownProgress>,
     ring: RingConfig,
+    lineage: Option<Arc<Lineage>>,
     /// Whether this reactor logs what applies to all of them.
     first: bool,
 }
@@ -175,7 +177,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(config: &Config) -> Result<Self, ServeError> {
+    fn open(config: &Config, lineage: Option<&Arc<Lineage>>) -> Result<Self, ServeError> {
         files::raise_limit();
         let ports = ports::plan_present(config)?;
         let cpus = cpus::place(config, &ports)?;
@@ -184,6 +186,7 @@ impl Opened {
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
         let pool = Pool::new(config, open_present(config)?, &remembered)?;
+        let key = key_of(lineage, &pool)?;
         // Includes backing stores that wait: each needs a descriptor later.
         let files = files::share(config, count, pool.served().count(), &ports);
         let mut means = ProviderFactory::new(count, files);
@@ -191,7 +194,8 @@ impl Opened {
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-        let target = Target::new(model_of(config, pool.served(), &specs)?);
+        let model = model_of(config, pool.served(), &specs)?;
+        let target = Target::with_incarnations(model, key);
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
@@ -209,6 +213,20 @@ impl Opened {
             keeper,
         })
     }
+}
+
+/// The key with which hosts learn later that nothing of this process is in flight, if that can be
+/// proven with all backing stores of `pool`.
+fn key_of(
+    lineage: Option<&Arc<Lineage>>,
+    pool: &Pool,
+) -> Result<Option<IncarnationKey>, ServeError> {
+    let Some(lineage) = lineage else {
+        return Ok(None);
+    };
+    let admitted = lineage.admit(pool.claims().iter().map(|(_, claim)| claim));
+    admitted.map_err(|error| start_error("control.state", &error))?;
+    Ok(lineage.key())
 }
 
 /// Why a reactor did not start.
@@ -229,6 +247,14 @@ impl Server {
     /// # Errors
     /// [`ServeError`]; then nothing is served.
     pub fn start(config: &Config) -> Result<Self, ServeError> {
+        Self::start_in(None, config)
+    }
+
+    /// As [`start`](Self::start), as the process that has this place in its lineage.
+    ///
+    /// # Errors
+    /// [`ServeError`]; then nothing is served.
+    pub fn start_in(lineage: Option<&Arc<Lineage>>, config: &Config) -> Result<Self, ServeError> {
         let Opened {
             cpus,
             remembered,
@@ -240,7 +266,7 @@ impl Server {
             target,
             mailboxes,
             keeper,
-        } = Opened::open(config)?;
+        } = Opened::open(config, lineage)?;
         let (settings, count) = (config.reactor_settings(), cpus.len());
         let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
         let (failures, registry) = (Failures::default(), MetricsRegistry::default());
@@ -263,6 +289,7 @@ impl Server {
                 counters: Arc::clone(&counters),
                 stopping: Arc::clone(&stopping),
                 ring: ring_config(pool.served().count(), &settings, cpu, mailboxes.len()),
+                lineage: lineage.cloned(),
                 first: at == 0,
             };
             counting.push((mailbox.clone(), counters));
@@ -278,6 +305,7 @@ impl Server {
             borrowed: means.borrowed.clone(),
         };
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
+        let reactors = reactors.of_lineage(lineage.cloned());
         let manager = Arc::new(Manager::new(
             target, reactors, config, ports, pool, remembered,
         ));
@@ -448,8 +476,13 @@ fn assemble(start: Start) -> Result<Reactor<UringStores>, StartFailure> {
         what: "reactor.cores",
         why: format!("{cpu}: {error}; the CPU became unavailable during the start"),
     })?;
-    let stores = UringStores::with(start.ring, start.claims)
+    let mut stores = UringStores::with(start.ring, start.claims)
         .map_err(|error: UringStoresError| start_error("disks", &error))?;
+    if let Some(lineage) = &start.lineage {
+        let (name, lock) = lineage.lock();
+        let held = stores.hold(&name, lock);
+        held.map_err(|error| start_error("disks", &error))?;
+    }
     let mut reactor = Reactor::new(
         start.config,
         start.target,

@@ -23,6 +23,7 @@ mod image;
 mod metrics;
 mod observe;
 mod peer;
+mod proxy;
 mod run;
 mod setup;
 mod target;
@@ -38,6 +39,7 @@ pub use observe::{
     cpu_seconds, cpu_time, fds, is_root, own_kib, reactors_on_one_cpu, rss_kib, usable_cpus,
 };
 pub use peer::{Peer, connect, connect_capsule, request};
+pub use proxy::{Proxy, Traffic};
 pub use run::{Ended, Run, Running, binary, copy_of, is_debug_build, runner};
 pub use setup::{HOST, NQN, Setup, free_port, own_ip, target_command};
 pub use target::Target;

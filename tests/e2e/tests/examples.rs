@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_e2e::{NQN, Run, Setup};
+use nvmeof_e2e::{NQN, Run, Setup, blocks, pattern};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -55,6 +55,73 @@ fn every_example_runs_against_a_target() {
         target.assert_healthy();
         target.stop();
     }
+}
+
+/// The checksum of the example `parallel_load`.
+fn checksum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks();
+    assert!(rest.is_empty());
+    words.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| {
+        (sum ^ u64::from_le_bytes(*word))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    })
+}
+
+#[test]
+fn parallel_load_verifies_what_it_reads() {
+    const LEN: usize = 5 << 20;
+    let examples = build();
+    let target = Setup::new().file(8 << 20).start();
+    let data = pattern(7, LEN);
+    target.write(1, 0, &data);
+    let sums = data
+        .chunks(1 << 20)
+        .map(|chunk| checksum(chunk).to_le_bytes());
+    let sums: Vec<u8> = sums.flatten().collect();
+    let sum = format!("{:016x}", checksum(&sums));
+    let (addr, len) = (target.address().to_string(), LEN.to_string());
+    let load = |sum: &str| example(&examples, "parallel_load", &[&addr, NQN, "1", &len, sum]);
+    let ended = load(&sum).ok();
+    assert!(
+        ended.text().contains(&format!("{LEN} bytes loaded")),
+        "{ended}"
+    );
+    load("0").fails(1, &["differs from the expected one"]);
+    target.stop();
+}
+
+#[test]
+fn kv_log_recovers_what_was_committed_up_to_a_torn_batch() {
+    let examples = build();
+    let target = Setup::new().file(1 << 20).start();
+    let addr = target.address().to_string();
+    let log = |pairs: &[&str]| {
+        let arguments = [&[addr.as_str(), NQN, "1"], pairs].concat();
+        example(&examples, "kv_log", &arguments).ok().text()
+    };
+    let text = log(&["color=red", "size=7", "shape="]);
+    assert!(text.starts_with("0 keys in 0 batches\n"), "{text}");
+    assert!(text.contains("3 records committed"), "{text}");
+    let text = log(&["color=blue"]);
+    assert!(text.contains("color=red\nshape=\nsize=7\n"), "{text}");
+    let text = log(&[]);
+    assert!(text.contains("color=blue\nshape=\nsize=7\n"), "{text}");
+    // The value of the last record: its batch begins a block, and blocks have no such text else.
+    let data = target.read(1, 0, None);
+    let at = data.windows(4).rposition(|bytes| bytes == b"blue").unwrap();
+    let len = data.len() / usize::try_from(blocks(&target, 1)).unwrap();
+    let block = at / len;
+    let mut torn = data[block * len..][..len].to_vec();
+    torn[at % len] ^= 1;
+    target.write(1, u64::try_from(block).unwrap(), &torn);
+    let text = log(&["color=green"]);
+    assert!(text.contains("was not written completely"), "{text}");
+    assert!(text.contains("color=red\nshape=\nsize=7\n"), "{text}");
+    let text = log(&[]);
+    assert!(text.contains("color=green\nshape=\nsize=7\n"), "{text}");
+    assert!(!text.contains("completely"), "{text}");
+    target.stop();
 }
 
 /// The README shows a part of an example, which this test runs.

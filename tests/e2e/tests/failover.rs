@@ -22,15 +22,20 @@ use nvmeof_initiator::{
 const LEN: usize = 4096;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A target with one namespace and two ports.
+/// A target with one namespace, two ports and a state file.
 fn two_ports() -> (Setup, [u16; 2]) {
+    two_ports_of(managed(), 2)
+}
+
+/// The same, without a state file unless `setup` has one, and with another CQT, in seconds.
+fn two_ports_of(setup: Setup, quiesce_time_s: u32) -> (Setup, [u16; 2]) {
     let ports = [free_port(), free_port()];
     let second = format!(
-        "[limits]\nquiesce_time_s = 2\n\
+        "[limits]\nquiesce_time_s = {quiesce_time_s}\n\
          [[port]]\nid = 7\ntraddr = \"127.0.0.1\"\ntrsvcid = {}\nprovider = \"iwarp\"\n",
         ports[1]
     );
-    let setup = managed().head(&second).port(ports[0]).file(1 << 20);
+    let setup = setup.head(&second).port(ports[0]).file(1 << 20);
     (setup, ports)
 }
 
@@ -344,13 +349,33 @@ fn namespace_that_is_replaced_is_not_used_any_more() {
     target.stop();
 }
 
-/// The target is killed with a read and a write in flight. The read is sent again at once; the
-/// write waits for the keep-alive and quiesce times, two seconds each: the new target does not
-/// know the lost controller.
+/// The new target does not know the lost controller: the write waits for the keep-alive and
+/// quiesce times, two seconds each.
 #[test]
-fn lost_write_waits_for_the_fence_and_a_read_does_not() {
-    let (setup, ports) = two_ports();
+fn lost_write_without_a_state_file_waits_for_the_quiesce_time() {
+    let (setup, ports) = two_ports_of(Setup::new(), 2);
+    let (read, write, method) = lose_a_read_and_a_write(&setup, &ports);
+    assert!(read < 3 * SECOND, "{read:?}");
+    assert!(write >= 3 * SECOND + SECOND / 2, "{write:?}");
+    assert_eq!(method, FenceMethod::QuiesceTime);
+}
+
+/// The new target proves that nothing of the lost controller is in flight: it has the lock of
+/// the incarnations file beside the state file.
+#[test]
+fn lost_write_with_a_state_file_is_fenced_by_the_restarted_target() {
+    let (setup, ports) = two_ports_of(managed(), 60);
+    let (read, write, method) = lose_a_read_and_a_write(&setup, &ports);
+    assert!(read < 20 * SECOND, "{read:?}");
+    assert!(write < 20 * SECOND, "{write:?}");
+    assert_eq!(method, FenceMethod::CrossControllerReset);
+}
+
+/// Kills and restarts the target with a read and a write in flight. Returns how long both take
+/// from then on, and how the lost controller was fenced. The read waits for no fence.
+fn lose_a_read_and_a_write(setup: &Setup, ports: &[u16]) -> (Duration, Duration, FenceMethod) {
     let mut target = setup.start();
+    let mut outcome = None;
     run(async {
         let host = host();
         let options = MultipathOptions::default();
@@ -381,13 +406,15 @@ fn lost_write_waits_for_the_fence_and_a_read_does_not() {
         let lost = Instant::now();
         target = setup.start();
         let (read, write) = (read.await.unwrap() - lost, write.await.unwrap() - lost);
-        assert!(read < 3 * SECOND, "{read:?}");
-        assert!(write >= 3 * SECOND + SECOND / 2, "{write:?}");
         let buf = disk.read(64, host.buffer(LEN).unwrap()).await.unwrap();
         assert!(buf.iter().all(|byte| *byte == 0x77));
         let fenced = &multipath.paths()[0].fenced;
-        assert_eq!(*fenced, [(FenceMethod::QuiesceTime, 1)]);
+        let [(method, 1)] = fenced[..] else {
+            panic!("{fenced:?}");
+        };
+        outcome = Some((read, write, method));
         multipath.disconnect().await;
     });
     target.stop();
+    outcome.unwrap()
 }

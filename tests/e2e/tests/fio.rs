@@ -16,7 +16,10 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use nvmeof_e2e::xml::{self, Element};
-use nvmeof_e2e::{Ended, Jobs, Run, Setup, TIMEOUT, Target, engine, eventually, fds};
+use nvmeof_e2e::{
+    Ended, HOST, Jobs, NQN, Proxy, Run, Setup, TIMEOUT, Target, Traffic, engine, eventually, fds,
+    free_port, managed,
+};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -233,13 +236,13 @@ fn mixed_jobs_with_pauses_and_time_limits_work() {
     target.stop();
 }
 
-/// Runs two jobs, disturbs the target, and expects an error of the jobs.
+/// Runs two jobs that do not reconnect, disturbs the target, and expects an error of the jobs.
 fn fails_when(happens: impl Fn(&mut Target), error: u64, words: &str) {
     let setup = Setup::new().file(16 * MIB);
     let mut target = setup.start();
     let sections = "[write]\nrw=randwrite\nbs=4k\niodepth=32\n\
                     [read]\nrw=randread\nbs=64k\niodepth=8\nqueues=2\nthread\n";
-    let global = "runtime=300\ntime_based";
+    let global = "runtime=300\ntime_based\nctrl_loss_tmo=0";
     let idle = fds(target.pid());
     let jobs = Jobs::new(&setup, &target, global, sections);
     let fio = jobs.fio().start();
@@ -287,6 +290,128 @@ fn stalled_target_ends_fio_jobs() {
     );
 }
 
+/// A target with two ports, the second one behind a proxy, and the address option of both.
+fn two_paths() -> (Setup, Proxy, String) {
+    let port = free_port();
+    let head = "[limits]\nquiesce_time_s = 2\n";
+    let setup = managed().head(head).port(port).file(64 * MIB);
+    let direct = format!("127.0.0.1:{port}");
+    let proxy = Proxy::start(direct.parse().unwrap());
+    let address = format!("address={direct},{}", proxy.address());
+    (setup, proxy, address)
+}
+
+/// About ten seconds of writes, whose data are verified afterwards.
+const WRITES: &str = "[write]\nrw=randwrite\nbs=4k\nsize=32m\niodepth=16\nrate_iops=800\n\
+                      verify=crc32c\nverify_fatal=1\nprovider=iwarp\nkeep_alive_tmo=2\n\
+                      stall_ms=50\n";
+
+/// Waits until a controller has its I/O queue `count` times.
+fn connected(target: &Target, count: usize) {
+    let has =
+        || (target.lines(&["queue 1 of controller", "connected"]).len() >= count).then_some(());
+    assert!(eventually(has).is_some(), "{}", target.log());
+}
+
+/// Waits until the jobs write.
+fn writing(target: &Target) {
+    let writes = || {
+        let json = target.nvmeof("smart-log").json();
+        (json["host_write_commands"].as_u64().unwrap() > 0).then_some(())
+    };
+    assert!(eventually(writes).is_some(), "no work is done");
+}
+
+#[test]
+fn job_over_two_paths_survives_the_loss_of_a_path_and_of_the_target() {
+    let (setup, proxy, address) = two_paths();
+    let mut target = setup.start();
+    let jobs = Jobs::new(&setup, &target, "", &format!("{WRITES}{address}\n"));
+    let fio = jobs.fio().start();
+    connected(&target, 2);
+    writing(&target);
+    proxy.set(Traffic::Reset);
+    let lost = || fio.stderr().contains("path lost").then_some(());
+    assert!(eventually(lost).is_some(), "{}", fio.stderr());
+    proxy.set(Traffic::Forward);
+    connected(&target, 3);
+    target.kill();
+    target = setup.start();
+    let ended = fio.end();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    let report = jobs.report();
+    wrote_and_verified(&report);
+    assert_eq!(report[0]["error"], 0, "{ended}");
+    assert!(
+        ended.stderr.contains("nvmeof: write: stall ended: at "),
+        "{ended}"
+    );
+    assert!(
+        ended.stderr.contains("stalls of at least 0.050 s"),
+        "{ended}"
+    );
+    target.assert_healthy();
+    target.stop();
+}
+
+#[test]
+fn job_over_one_path_continues_when_the_target_restarts() {
+    let (setup, _proxy, _) = two_paths();
+    let mut target = setup.start();
+    let jobs = Jobs::new(&setup, &target, "", WRITES);
+    let fio = jobs.fio().start();
+    connected(&target, 1);
+    writing(&target);
+    target.kill();
+    target = setup.start();
+    let ended = fio.end();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    let report = jobs.report();
+    wrote_and_verified(&report);
+    assert_eq!(report[0]["error"], 0, "{ended}");
+    let place = target.place();
+    assert!(
+        ended.stderr.contains(&format!("path {place} lost after")),
+        "{ended}"
+    );
+    assert!(
+        ended
+            .stderr
+            .contains(&format!("path {place} connected after")),
+        "{ended}"
+    );
+    target.assert_healthy();
+    target.stop();
+}
+
+#[test]
+fn example_job_over_two_paths_runs() {
+    let (setup, _proxy, address) = two_paths();
+    let mut target = setup.start();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fio-configs/examples");
+    let mut fio = Command::new("fio");
+    let (_, addresses) = address.split_once('=').unwrap();
+    for (name, value) in [
+        ("ENGINE", engine().display().to_string()),
+        ("ADDRESSES", addresses.to_owned()),
+        ("SUBSYSTEM", NQN.to_owned()),
+        ("HOSTNQN", HOST.to_owned()),
+        ("SIZE", "4m".to_owned()),
+    ] {
+        fio.env(name, value);
+    }
+    fio.arg("--output-format=json")
+        .arg(file.join("two-paths.fio"));
+    let ended = Run::new(fio).ok();
+    let text = ended.text();
+    let report: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    wrote_and_verified(report["jobs"].as_array().unwrap());
+    // Both paths were used.
+    connected(&target, 2);
+    target.assert_healthy();
+    target.stop();
+}
+
 #[test]
 fn fio_errors_contain_remedies() {
     let setup = Setup::new().file_with(4 * MIB, "block_size = 4096");
@@ -304,6 +429,14 @@ fn fio_errors_contain_remedies() {
         ),
         ("bs=4k\naddress=127.0.0.1:1", &["127.0.0.1:1", "address="]),
         ("bs=4k\nqueues=1000", &["queues="]),
+        (
+            "bs=4k\npath_policy=fast",
+            &["path_policy=fast", "queue-depth"],
+        ),
+        (
+            "bs=4k\naddress=127.0.0.1:1,127.0.0.1:2",
+            &["127.0.0.1:1", "address="],
+        ),
         ("bs=4k\nfilename=a:b", &["one namespace"]),
         ("bs=4k\niomem_align=1m", &["iomem_align"]),
     ] {
@@ -397,7 +530,7 @@ fn prepare_jobs(folder: &Path, setup: &Setup, target: &Target, names: &[&str], w
     run.env("RUNTIME", "1").env("NVMEOF_FIO_ENGINE", engine());
     let run = Run::new(run).args("--engine nvmeof --queues 2 --short -o json");
     let run = run.args(way).arg("--address").arg(target.place());
-    let run = run.args("--subsystem").arg(nvmeof_e2e::NQN);
+    let run = run.args("--subsystem").arg(NQN);
     let run = run.arg("--keep").arg(setup.path("reports"));
     run.arg("--jobs").arg(names.join(","))
 }

@@ -40,7 +40,7 @@ fn blocks_are_copied_within_a_namespace() {
     // Three ranges to one destination, one of them a single block.
     target
         .on(1, "copy")
-        .args("--slbs 0,4000,7 --blocks 2000,1,1000 --to 8192 --force-unit-access")
+        .args("--slbs 0,4000,7 --block-count 2000,1,1000 --to 8192 --force-unit-access")
         .ok();
     let block = |at: usize, count: usize| &before[at * 512..(at + count) * 512];
     let expected = [block(0, 2000), block(4000, 1), block(7, 1000)].concat();
@@ -49,14 +49,14 @@ fn blocks_are_copied_within_a_namespace() {
     same_bytes(&disk[..8192 * 512], &before[..8192 * 512]);
     same_bytes(&disk[(8192 + 3001) * 512..], &before[(8192 + 3001) * 512..]);
 
-    let overlap = "--slbs 0,100 --blocks 8,8 --to 104";
+    let overlap = "--slbs 0,100 --block-count 8,8 --to 104";
     target
         .on(1, "copy")
         .args(overlap)
         .fails(1, &["overlap", "104"]);
-    let beyond = "--slbs 0 --blocks 8 --to 16380";
+    let beyond = "--slbs 0 --block-count 8 --to 16380";
     target.on(1, "copy").args(beyond).fails(1, &["16384"]);
-    let odd = "--slbs 0,1 --blocks 8 --to 100";
+    let odd = "--slbs 0,1 --block-count 8 --to 100";
     target
         .on(1, "copy")
         .args(odd)
@@ -64,7 +64,7 @@ fn blocks_are_copied_within_a_namespace() {
     let words = ["amespace", "read-only"];
     target
         .on(2, "copy")
-        .args("--slbs 0 --blocks 8 --to 100")
+        .args("--slbs 0 --block-count 8 --to 100")
         .fails(1, &words);
     same_bytes(&fs::read(setup.image_path(1)).unwrap(), &disk);
 }
@@ -75,7 +75,7 @@ fn long_copies_are_split_into_commands() {
     // (64 MiB), and there are more than MSRC says (128).
     let setup = Setup::new().file(160 * MIB);
     let target = setup.start();
-    let long = "--slbs 0 --blocks 150000 --to 160000";
+    let long = "--slbs 0 --block-count 150000 --to 160000";
     target.on(1, "copy").args(long).ok();
     let before = pattern(1, 160 * MIB);
     let disk = fs::read(setup.image_path(1)).unwrap();
@@ -87,7 +87,7 @@ fn long_copies_are_split_into_commands() {
     let join = |all: Vec<String>| all.join(",");
     let starts = join((0..200).map(|n| (n * 3).to_string()).collect());
     let counts = join((0..200).map(|_| "2".to_owned()).collect());
-    let many = format!("--slbs {starts} --blocks {counts} --to 100000");
+    let many = format!("--slbs {starts} --block-count {counts} --to 100000");
     target.on(1, "copy").args(&many).ok();
     let expected: Vec<u8> = (0..200)
         .flat_map(|n| before[n * 3 * 512..(n * 3 + 2) * 512].to_vec())

@@ -85,10 +85,13 @@ fn copy_from_killed_target_reports_connection_loss() {
     let setup = Setup::new().namespace("null:1024G", "");
     let mut target = setup.start();
     let mut clients = [
-        target.on(1, "read").args("--data /dev/null").start(),
+        target
+            .on(1, "read")
+            .args("--ctrl-loss-tmo 0 --data /dev/null")
+            .start(),
         target
             .on(1, "write")
-            .args("--block-count 2000000000 --data /dev/zero")
+            .args("--ctrl-loss-tmo 0 --block-count 2000000000 --data /dev/zero")
             .start(),
     ];
     let begun = || {
@@ -180,7 +183,8 @@ fn sigterm_completes_outstanding_commands() {
     for round in 0..4_u32 {
         let mut target = setup.start();
         let data = pattern(200 + round, 2 * MIB);
-        let writer = target.on(1, "write").args("--data -").stdin(&data).start();
+        let writer = target.on(1, "write").args("--ctrl-loss-tmo 0 --data -");
+        let writer = writer.stdin(&data).start();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 7));
         target.signal(Signal::SIGTERM);
         assert_eq!(target.wait().code(), Some(0), "{}", target.log());

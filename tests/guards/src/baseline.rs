@@ -245,7 +245,7 @@ mod tests {
     fn every_case_is_in_the_file() {
         let baseline = Baseline::read().unwrap();
         assert!(std::fs::read_to_string(path()).unwrap().starts_with(HEAD));
-        for case in crate::case::all() {
+        for case in crate::case::all().filter(|case| case.has_baseline()) {
             let name = case.name();
             assert!(
                 baseline.counts.contains_key(&name),

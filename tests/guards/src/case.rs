@@ -34,10 +34,45 @@ enum Path {
     Long(Direction),
     /// The same: the side that owns the memory.
     LongOwner(Direction),
+    /// The initiator through its async interface, over TCP.
+    Awaited(Interface, Operation),
 }
+
+/// An async interface of the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interface {
+    /// `Namespace` with one I/O queue.
+    Direct,
+    /// `Namespace` with two I/O queues in turn.
+    TwoQueues,
+    /// `MultipathNamespace` with one path.
+    OnePath,
+    /// The same with two paths, of which it uses one.
+    Standby,
+    /// The same with two paths in turn.
+    TwoPaths,
+}
+
+/// What a case may cost at most: that much more than another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) than: Case,
+    pub(crate) percent: u64,
+}
+
+/// The program for cases with sockets.
+const SOCKETS: &str = "nvmeof-guards-sockets";
+/// The program for cases of the async interface.
+const AWAITED: &str = "nvmeof-guards-awaited";
+/// The other programs.
+pub(crate) const OTHERS: [&str; 2] = [SOCKETS, AWAITED];
 
 /// One operation, and many in one iteration.
 const DEPTHS: &[u16] = &[1, 16];
+/// Two queues in turn with one operation at a time would count sleeps.
+const DEPTHS_IN_TURN: &[u16] = &[16];
+/// What several paths may cost beyond the same number of queues, in percent.
+const PATHS_PERCENT: u64 = 3;
 /// One operation of each host, and more than an iteration starts.
 const DEPTHS_OF_TWO: &[u16] = &[2, 128];
 
@@ -65,14 +100,25 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::Long(Direction::Read),
         Path::LongOwner(Direction::Read),
     ];
+    let awaited = [
+        Interface::Direct,
+        Interface::OnePath,
+        Interface::Standby,
+        Interface::TwoQueues,
+        Interface::TwoPaths,
+    ];
+    let awaited = awaited.into_iter().flat_map(|interface| {
+        [Operation::Read, Operation::Write].map(|one| Path::Awaited(interface, one))
+    });
     let cases = |path| {
         let depths = match path {
             Path::TargetOfTwo(_) => DEPTHS_OF_TWO,
+            Path::Awaited(Interface::TwoQueues | Interface::TwoPaths, _) => DEPTHS_IN_TURN,
             _ => DEPTHS,
         };
         depths.iter().map(move |&depth| Case { path, depth })
     };
-    paths.into_iter().flat_map(cases)
+    paths.into_iter().chain(awaited).flat_map(cases)
 }
 
 impl Case {
@@ -96,6 +142,9 @@ impl Case {
             Path::LongOwner(Direction::Write) => "engine-written-128k".to_owned(),
             Path::Long(Direction::Read) => "engine-read-128k".to_owned(),
             Path::LongOwner(Direction::Read) => "engine-answer-128k".to_owned(),
+            Path::Awaited(interface, one) => {
+                format!("awaited-{}-{}", interface.name(), operation(one))
+            }
         };
         format!("{path}-qd{}", self.depth)
     }
@@ -112,17 +161,45 @@ impl Case {
             Path::EngineReceive => &["receiver_iteration", "carry_for_target"],
             Path::Long(_) => &["worker_iteration", "worker_posts", "carry_for_initiator"],
             Path::LongOwner(_) => &["owner_iteration", "carry_for_target"],
+            Path::Awaited(..) => &["initiator_rounds", "target_iteration"],
         }
     }
 
-    /// The arguments for the program with sockets; `None` if this program runs the case.
-    pub(crate) fn elsewhere(self) -> Option<[String; 2]> {
-        match self.path {
-            Path::TcpTarget(one) | Path::TcpInitiator(one) => {
-                Some([operation(one).to_owned(), self.depth.to_string()])
-            }
-            _ => None,
-        }
+    /// The program that runs the case and its arguments; `None` if this program runs it.
+    pub(crate) fn elsewhere(self) -> Option<(&'static str, Vec<String>)> {
+        let (program, arguments) = match self.path {
+            Path::TcpTarget(one) | Path::TcpInitiator(one) => (SOCKETS, vec![operation(one)]),
+            Path::Awaited(interface, one) => (AWAITED, vec![interface.name(), operation(one)]),
+            _ => return None,
+        };
+        let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        arguments.push(self.depth.to_string());
+        Some((program, arguments))
+    }
+
+    /// Whether its count has a baseline. Those of the async interface depend a little on the time
+    /// that they take, and have only a [`bound`](Self::bound).
+    pub(crate) fn has_baseline(self) -> bool {
+        !matches!(self.path, Path::Awaited(..))
+    }
+
+    /// What it may cost compared with another case.
+    pub(crate) fn bound(self) -> Option<Bound> {
+        let Path::Awaited(interface, one) = self.path else {
+            return None;
+        };
+        let than = match interface {
+            Interface::Direct | Interface::TwoQueues => return None,
+            Interface::OnePath | Interface::Standby => Interface::Direct,
+            Interface::TwoPaths => Interface::TwoQueues,
+        };
+        Some(Bound {
+            than: Self {
+                path: Path::Awaited(than, one),
+                ..self
+            },
+            percent: PATHS_PERCENT,
+        })
     }
 
     /// Runs the case.
@@ -142,7 +219,7 @@ impl Case {
             Path::ShmTarget(operation) | Path::ShmInitiator(operation) => {
                 rounds_on(&mut Stage::shm(), operation, depth, rounds);
             }
-            Path::TcpTarget(_) | Path::TcpInitiator(_) => {
+            Path::TcpTarget(_) | Path::TcpInitiator(_) | Path::Awaited(..) => {
                 return Err(format!("{} runs in another program", self.name()));
             }
             Path::EngineSend | Path::EngineReceive => {
@@ -155,6 +232,18 @@ impl Case {
             }
         }
         Ok(())
+    }
+}
+
+impl Interface {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::TwoQueues => "two-queues",
+            Self::OnePath => "one-path",
+            Self::Standby => "standby",
+            Self::TwoPaths => "two-paths",
+        }
     }
 }
 
@@ -182,5 +271,23 @@ mod tests {
             assert_eq!(case.run(2).is_ok(), case.elsewhere().is_none());
         }
         assert!(Case::find("nothing").is_err());
+    }
+
+    #[test]
+    fn case_is_bounded_by_one_without_a_bound() {
+        let bounded: Vec<_> = all()
+            .filter_map(|case| Some((case, case.bound()?)))
+            .collect();
+        let names: Vec<_> = bounded
+            .iter()
+            .map(|(case, bound)| format!("{} <= {}", case.name(), bound.than.name()))
+            .collect();
+        let expected = "awaited-two-paths-read-qd16 <= awaited-two-queues-read-qd16";
+        assert!(names.iter().any(|name| name == expected), "{names:?}");
+        assert_eq!(names.len(), 10);
+        for (case, bound) in bounded {
+            assert!(all().any(|other| other == bound.than), "{}", case.name());
+            assert_eq!(bound.than.bound(), None);
+        }
     }
 }

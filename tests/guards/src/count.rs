@@ -3,30 +3,31 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::case::Case;
+use crate::case::{Case, OTHERS};
 
 /// Rounds of the shorter run.
 const ROUNDS: u32 = 200;
 /// Generic variants of glibc's memory functions, independent of the CPU.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM";
-/// The program for cases with sockets.
-const OTHER: &str = "nvmeof-guards-sockets";
 /// Lines of a profile.
 const PROFILE_LINES: usize = 45;
 
-/// Builds the other program: `cargo run` builds only the program that it runs.
-pub(crate) fn build_other() -> Result<(), String> {
+/// Builds the other programs: `cargo run` builds only the program that it runs.
+pub(crate) fn build_others() -> Result<(), String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--locked", "--package", "nvmeof-guards"]);
-    cargo.args(["--bin", OTHER]);
+    cargo.args(OTHERS.iter().flat_map(|program| ["--bin", program]));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
     let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
     match status.map_err(|error| format!("cannot start cargo: {error}"))? {
         status if status.success() => Ok(()),
-        status => Err(format!("cargo cannot build {OTHER}: {status}")),
+        status => Err(format!(
+            "cargo cannot build {}: {status}",
+            OTHERS.join(", ")
+        )),
     }
 }
 
@@ -55,7 +56,7 @@ fn instructions(case: Case, rounds: u32, profile: bool) -> Result<u64, String> {
     let program = std::env::current_exe()
         .map_err(|error| format!("cannot find the path of this program: {error}"))?;
     let (program, mut arguments) = match case.elsewhere() {
-        Some(words) => (program.with_file_name(OTHER), words.to_vec()),
+        Some((other, words)) => (program.with_file_name(other), words),
         None => (program, vec!["run".to_owned(), case.name()]),
     };
     arguments.push(rounds.to_string());

@@ -22,4 +22,4 @@ mod stage;
 pub use engine::Engine;
 pub use long::{Direction, Long};
 pub use pipes::{PipeStreams, Pipes, Side};
-pub use stage::{Medium, Stage, Submit};
+pub use stage::{Medium, Served, Stage, Submit};

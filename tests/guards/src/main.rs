@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod baseline;
+mod bound;
 mod case;
 mod count;
 
@@ -70,30 +71,59 @@ fn check(accept: Option<&str>, profile: bool, parts: &[String]) -> Result<(), St
     if accept.is_some_and(|reason| reason.trim().is_empty()) {
         return Err("--accept: no reason given: --accept \"WHY\"".to_owned());
     }
-    let cases: Vec<Case> = case::all()
-        .filter(|case| parts.is_empty() || parts.iter().any(|part| case.name().contains(part)))
+    let cases = chosen(parts)?;
+    if cases.iter().any(|case| case.elsewhere().is_some()) {
+        count::build_others()?;
+    }
+    let mut counts = BTreeMap::new();
+    for case in &cases {
+        counts.insert(case.name(), count::count(*case, profile)?);
+    }
+    let compiler = count::compiler()?;
+    let bounds = bound::compare(&cases, &counts);
+    for case in cases.iter().filter(|case| !case.has_baseline()) {
+        counts.remove(&case.name());
+    }
+    let mut baseline = Baseline::read()?;
+    let verdict = baseline.compare(&counts, &compiler, TOLERANCE);
+    print!("{}{}", verdict.table, bounds.table);
+    if let Some(reason) = accept {
+        baseline.accept(&counts, &compiler, reason.trim())?;
+        baseline.write()?;
+    }
+    let baseline_failures: &str = if accept.is_some() {
+        ""
+    } else {
+        &verdict.failures
+    };
+    let failures: Vec<&str> = [baseline_failures, &bounds.failures]
+        .into_iter()
+        .filter(|failures| !failures.is_empty())
+        .collect();
+    match failures.as_slice() {
+        [] => Ok(()),
+        failures => Err(failures.join("\n")),
+    }
+}
+
+/// The cases whose names contain one of `parts`, or all, and those that bound them.
+fn chosen(parts: &[String]) -> Result<Vec<Case>, String> {
+    let is_named = |case: &Case| parts.iter().any(|part| case.name().contains(part));
+    let mut cases: Vec<Case> = case::all()
+        .filter(|case| parts.is_empty() || is_named(case))
         .collect();
     if cases.is_empty() {
         let names: Vec<String> = case::all().map(|case| case.name()).collect();
         return Err(format!("unknown case; the cases are {}", names.join(", ")));
     }
-    if cases.iter().any(|case| case.elsewhere().is_some()) {
-        count::build_other()?;
-    }
-    let mut counts = BTreeMap::new();
-    for case in cases {
-        counts.insert(case.name(), count::count(case, profile)?);
-    }
-    let compiler = count::compiler()?;
-    let mut baseline = Baseline::read()?;
-    let verdict = baseline.compare(&counts, &compiler, TOLERANCE);
-    print!("{}", verdict.table);
-    match accept {
-        Some(reason) => {
-            baseline.accept(&counts, &compiler, reason.trim())?;
-            baseline.write()
+    let bounds: Vec<Case> = cases
+        .iter()
+        .filter_map(|case| Some(case.bound()?.than))
+        .collect();
+    for case in bounds {
+        if !cases.contains(&case) {
+            cases.push(case);
         }
-        None if verdict.failures.is_empty() => Ok(()),
-        None => Err(verdict.failures),
     }
+    Ok(cases)
 }

@@ -49,6 +49,15 @@ pub enum Medium {
     Shm(PathBuf),
 }
 
+/// A target without an initiator: another interface than that of [`Stage`] connects to it.
+pub struct Served {
+    address: Address,
+    reactor: Reactor<UringStores>,
+    now: Duration,
+    /// Whether the initiator connects: what both sides do then is not counted.
+    is_connecting: bool,
+}
+
 /// How calls are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
@@ -232,6 +241,44 @@ impl Stage {
         }
         let done: Vec<usize> = at_work.iter().map(|host| host.done.len()).collect();
         panic!("only {done:?} of {depth} completed, and there is no progress");
+    }
+}
+
+impl Served {
+    /// The subsystem that it serves, with namespace 1.
+    pub const NQN: &str = NQN;
+    /// Bytes of a block.
+    pub const BLOCK: usize = BYTES;
+
+    /// A target that serves `store`.
+    #[must_use]
+    pub fn on(medium: &Medium, store: &Spec) -> Self {
+        Self {
+            address: medium.address(),
+            reactor: reactor(medium, store),
+            now: Duration::ZERO,
+            is_connecting: true,
+        }
+    }
+
+    /// The initiator is connected.
+    pub fn connected(&mut self) {
+        self.is_connecting = false;
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// One iteration of its loop. Its time is that of its iterations, so no timer of it expires.
+    pub fn iterate(&mut self) {
+        self.now += STEP;
+        match self.is_connecting {
+            true => _ = poll_once(&mut self.reactor, self.now),
+            false => target_iteration(&mut self.reactor, self.now),
+        }
     }
 }
 

@@ -117,6 +117,29 @@ expect_eq "entries of error-log" 4 "$(initiator error-log -e 4 -o json | field '
 # nvme-cli prints get-log as a dump, whatever the format is: the bytes are compared.
 expect_eq "get-log" "$(nvme get-log "/dev/$CTRL" -i 5 -l 4096 -b | sha256sum)" \
     "$(initiator get-log --log-id 5 --log-len 4096 -b | sha256sum)"
+# Each host sets features of its own controller, so values can differ.
+for id in 1 2 4 6 0xa 0xb 0xe 0xf; do
+    same_shape "get-feature $id" "$(json get-feature -f $id)" \
+        "$(initiator get-feature -f $id -o json)"
+done
+for id in 5 0x84; do
+    same_shape "get-feature $id of namespace 2" "$(json get-feature -f $id -n 2)" \
+        "$(initiator get-feature -f $id --namespace-id 2 -o json)"
+done
+expect_eq "values of get-feature 6" "$(json get-feature -f 6 | jq -S .)" \
+    "$(initiator get-feature -f 6 -o json | jq -S .)"
+# nvme-cli 2.13 prints the line even with -o json.
+expect_eq "set-feature" "$(nvme set-feature "/dev/$CTRL" -f 6 -V 1 | head -n 1)" \
+    "$(initiator set-feature -f 6 -V 1 -o json | field .result)"
+# Everything but the device, for which nvmeof names the address.
+others='del(."Asymmetric Namespace Access Log for NVMe device")'
+for options in '' --groups; do
+    theirs=$(json ana-log ${options:+"$options"})
+    ours=$(initiator ana-log ${options:+"$options"} -o json)
+    same_shape "ana-log $options" "$theirs" "$ours"
+    expect_eq "values of ana-log $options" "$(jq -S "$others" <<<"$theirs")" \
+        "$(jq -S "$others" <<<"$ours")"
+done
 theirs=$(nvme discover -t rdma -a "$ADDRESS" -s "$PORT" -o json)
 ours=$(initiator discover -o json)
 same_shape discover "$theirs" "$ours"

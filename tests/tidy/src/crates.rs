@@ -303,6 +303,9 @@ const SYSTEM_CRATES: &[&str] = &[
     "libloading",
 ];
 
+/// The tables of dependencies that a crate links or builds with.
+pub(crate) const LINKED: &[&str] = &["dependencies", "build-dependencies"];
+
 /// Checks the manifest of one crate; `folder` is relative to the root.
 #[must_use]
 pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
@@ -327,7 +330,7 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
         ));
         return problems;
     };
-    for dependency in dependencies(manifest, &["dependencies", "build-dependencies"]) {
+    for dependency in dependencies(manifest, LINKED) {
         let ours = dependency.starts_with("nvmeof-");
         if ours && !rule.ours.contains(&dependency.as_str()) {
             problems.push(format!("{folder}: must not depend on {dependency}"));
@@ -366,7 +369,7 @@ fn side(name: &str) -> Option<&'static str> {
 
 /// The packages that the tables of these names list, also those that only some
 /// platforms have.
-fn dependencies(manifest: &Table, tables: &[&str]) -> Vec<String> {
+pub(crate) fn dependencies(manifest: &Table, tables: &[&str]) -> Vec<String> {
     let platforms = manifest
         .get("target")
         .and_then(Value::as_table)

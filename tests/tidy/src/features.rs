@@ -20,7 +20,7 @@ pub fn tests_of(source: &str) -> BTreeSet<String> {
         } else if line.starts_with('}') {
             in_macro = false;
         }
-        if bare.starts_with("#[test]") {
+        if bare.starts_with("#[test]") || bare.starts_with("#[tokio::test") {
             marked = true;
         } else if let Some((_, rest)) = bare.split_once("fn ") {
             if marked || in_macro {
@@ -92,9 +92,10 @@ mod tests {
     #[test]
     fn tests_are_distinguished_from_other_functions() {
         let source = "#[test]\nfn one() {}\nfn not_one() {}\n#[test]\n#[ignore]\nfn two<T>() {}\n\
+                      #[tokio::test(start_paused = true)]\nasync fn four() {}\n\
                       proptest! {\n    fn three(x in 0..9) {}\n}\nfn none() {}\n";
         let names: Vec<_> = tests_of(source).into_iter().collect();
-        assert_eq!(names, ["one", "three", "two"]);
+        assert_eq!(names, ["four", "one", "three", "two"]);
     }
 
     #[test]

@@ -18,9 +18,11 @@ pub mod messages;
 pub mod names;
 pub mod options;
 pub mod phrases;
+pub mod publishing;
 pub mod reference;
 pub mod sources;
 pub mod spdx;
+pub mod toolchain;
 pub mod tree;
 
 /// A problem: location, cause and remedy.

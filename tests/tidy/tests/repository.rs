@@ -10,7 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_tidy::{Problem, crates, cycles, functions, licences, links, names, sources, tree};
+use nvmeof_tidy::publishing::Member;
+use nvmeof_tidy::{
+    Problem, crates, cycles, functions, licences, links, names, publishing, sources, toolchain,
+    tree,
+};
 use toml::{Table, Value};
 
 fn must_be_clean(problems: &[Problem]) {
@@ -101,6 +105,85 @@ fn dependencies_between_crates() {
         ));
     }
     must_be_clean(&problems);
+}
+
+/// The members of the workspace with their manifests.
+fn manifests() -> Vec<Member> {
+    let members = members().into_iter();
+    let members = members.map(|folder| Member {
+        manifest: table(&format!("{folder}/Cargo.toml")),
+        folder,
+    });
+    members.collect()
+}
+
+#[test]
+fn published_crates_are_complete() {
+    let members = manifests();
+    let mut problems = publishing::check(&table("Cargo.toml"), &members);
+    let root = tree::root();
+    let exists = |path: &Path| root.join(path).exists();
+    for Member { folder, .. } in members.iter().filter(|member| member.is_published()) {
+        let readme = read(&Path::new(folder).join("README.md"));
+        problems.extend(publishing::check_readme(folder, &readme, exists));
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            let own = Path::new(folder).join(licence);
+            if fs::read_to_string(root.join(&own)).ok() != Some(read(Path::new(licence))) {
+                let shown = own.display();
+                problems.push(format!("{shown}: must be a link to ../../{licence}"));
+            }
+        }
+    }
+    must_be_clean(&problems);
+}
+
+#[test]
+fn readme_of_the_initiator_lists_its_examples() {
+    let readme = read(Path::new("initiator/client/README.md"));
+    let files = files();
+    let examples = files
+        .iter()
+        .filter(|file| file.starts_with("initiator/client/examples"));
+    let names: Vec<_> = examples
+        .filter_map(|file| file.file_stem()?.to_str())
+        .collect();
+    assert!(names.len() > 3, "{names:?}");
+    for name in names {
+        let row = format!("| `{name}` |");
+        assert!(
+            readme.contains(&row),
+            "initiator/client/README.md lacks {name}"
+        );
+    }
+}
+
+#[test]
+fn minimum_version_of_rust_is_the_same_everywhere() {
+    let manifest = table("Cargo.toml");
+    let version = manifest["workspace"]["package"]["rust-version"]
+        .as_str()
+        .unwrap();
+    let of_fuzz = table("tests/fuzz/Cargo.toml");
+    assert_eq!(of_fuzz["package"]["rust-version"].as_str(), Some(version));
+    // Clippy reads rust-version unless this file has a version.
+    assert_eq!(table("clippy.toml").get("msrv"), None);
+    let mut problems = Vec::new();
+    for file in files().iter().filter(|file| tree::is(file, "md")) {
+        problems.extend(toolchain::check(
+            &file.display().to_string(),
+            &read(file),
+            version,
+        ));
+    }
+    must_be_clean(&problems);
+    for file in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/api-stability.md",
+        "initiator/client/README.md",
+    ] {
+        assert!(toolchain::is_named(&read(Path::new(file))), "{file}");
+    }
 }
 
 /// In what ships.

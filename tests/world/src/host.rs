@@ -22,7 +22,7 @@ pub(crate) struct Host {
     number: usize,
     /// The number of its NQN.
     name: usize,
-    target: Address,
+    pub(crate) target: Address,
     medium: Medium,
     pub(crate) buffers: Classes,
     pub(crate) dice: Dice,
@@ -337,7 +337,16 @@ impl Host {
 
     fn connect(&mut self, now: Duration) -> State {
         let provider = self.provider();
-        let config = AdminConfig {
+        let config = self.admin_config();
+        match AdminQueue::connect(provider, self.target, config, now) {
+            Ok(admin) => State::Admin(Box::new(admin)),
+            Err(_) => self.down(now),
+        }
+    }
+
+    /// How to set up its controller.
+    pub(crate) fn admin_config(&self) -> AdminConfig {
+        AdminConfig {
             setup: SetupConfig {
                 names: self.names(),
                 queue: QueueShape {
@@ -351,10 +360,6 @@ impl Host {
             },
             command_timeout: self.shape.command_timeout,
             connect_timeout: Duration::from_secs(2),
-        };
-        match AdminQueue::connect(provider, self.target, config, now) {
-            Ok(admin) => State::Admin(Box::new(admin)),
-            Err(_) => self.down(now),
         }
     }
 

@@ -321,8 +321,23 @@ impl Oracle {
         };
         op.epoch = epoch;
         let op = op.clone();
+        self.expect(id, &op);
+    }
+
+    /// After a crash: the host sends the operations in progress again by itself, and does not say
+    /// whether a completion is that of the first attempt. They may take effect from now on, and
+    /// their completions prove no more than those of the first attempts.
+    pub(crate) fn resend_unseen(&mut self) {
+        let ops: Vec<(OpId, Op)> = self.ops.iter().map(|(id, op)| (*id, op.clone())).collect();
+        for (id, op) in ops {
+            self.expect(id, &op);
+        }
+    }
+
+    /// The write may take effect from now on.
+    fn expect(&mut self, id: OpId, op: &Op) {
         if let Kind::Write { .. } = op.kind {
-            for block in self.span(op.ns, op.range) {
+            for block in self.span(op.ns, op.range.clone()) {
                 block.0.retain(|one| one.op != id);
                 block.0.push(Candidate::outstanding(id, op.host, id));
             }

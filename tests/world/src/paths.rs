@@ -4,6 +4,7 @@
 //! write is not undone, and a write that failed does not take effect later.
 
 mod fencing;
+mod initiator;
 mod multipath;
 mod plan;
 
@@ -19,6 +20,9 @@ pub enum HostKind {
     Resend,
     /// It fences the lost controller. Then it sends commands again, or gives up writes.
     Fence,
+    /// The polled multipath interface of the initiator. It also follows ANA states, and its
+    /// providers have faults.
+    Initiator,
 }
 
 /// Faults of a run.
@@ -38,7 +42,8 @@ pub enum Mechanism {
     RangeLocks,
     /// A host waits until a Cross-Controller Reset that is in progress has succeeded.
     ResetCompletion,
-    /// A restarted target waits for the operations of its predecessor at the backing store.
+    /// A restarted target waits for the operations of its predecessor at the backing store. It
+    /// tells hosts that a controller of the predecessor is quiet.
     PredecessorLock,
     /// CQT is longer than any operation of a backing store.
     QuiesceTime,
@@ -77,7 +82,7 @@ pub struct Report {
     pub calls: u64,
     /// Paths that were lost.
     pub losses: u64,
-    /// Commands that were sent again.
+    /// Commands that were sent again. The initiator does not say how many.
     pub resent: u64,
     /// Writes that were given up.
     pub given_up: u64,

@@ -2,6 +2,7 @@
 
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
+use crate::soak;
 
 /// What benchmarks need besides the toolchain.
 const TOOLS: &[Tool] = &[setup::FIO];
@@ -10,6 +11,10 @@ const PROFILING: &[Tool] = &[setup::FIO, setup::PERF];
 
 /// `cargo xtask bench [...]`; `cargo xtask bench --help` lists the options.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
+    // Neither a ratio nor a yardstick: it has no workload in the runner.
+    if arguments == ["failover"] {
+        return soak::failover_times();
+    }
     let information = ["--help", "-h", "--list"];
     let is_information = arguments
         .iter()

@@ -14,6 +14,7 @@ mod lab;
 mod profile;
 mod run;
 mod setup;
+mod soak;
 mod soundness;
 mod test;
 mod times;
@@ -34,6 +35,10 @@ Commands:
   fuzz [TARGET] [--runs N]   build and run all fuzz targets, or one
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORKLOAD...] [...]  compare with yardsticks; see bench --help
+  bench failover             measure how long reads and writes wait for another path
+  soak [--faults N] [...]    random faults of paths and target under a verified load,
+                             for one hour or as long as --faults N, --seconds N allow;
+                             --seed N repeats the choice of faults
   demo [--port N]            export a disk image and use it with the initiator
   docs                       generate the documents that come from the code
   deb [...]                  build Debian packages; see deb --help
@@ -77,6 +82,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
             Some(extra) => Err(Failure::unexpected(extra)),
         },
         "fuzz" => fuzz::main(rest),
+        "soak" => soak::main(rest),
         "demo" => demo::main(rest),
         other => Err(Failure::Usage(format!(
             "unknown command `{other}`\n\n{HELP}"
@@ -87,8 +93,13 @@ fn dispatch(arguments: &[String]) -> Outcome {
 /// Generates documents: the tests that compare them with the code write them if
 /// NVMEOF_UPDATE_DOCS is set.
 fn docs() -> Outcome {
-    let mut test = run::cargo("test --locked -p nvmeof-tidy --test documents");
-    run::run(test.env("NVMEOF_UPDATE_DOCS", "1"))
+    let documents = "test --locked -p nvmeof-tidy --test documents";
+    let items = "test --locked -p nvmeof-public-api --test files";
+    let mut tests = [documents, items].map(run::cargo);
+    for test in &mut tests {
+        test.env("NVMEOF_UPDATE_DOCS", "1");
+    }
+    run::all(&mut tests)
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the same type for all commands")]
@@ -114,6 +125,7 @@ mod tests {
             "test nonsense",
             "demo --port 0",
             "fuzz --runs x",
+            "soak --faults",
             "deb now",
             "docs now",
             "fio-engine now",

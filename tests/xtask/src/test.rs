@@ -11,6 +11,7 @@ use crate::lab;
 use crate::profile::Profile;
 use crate::run::{self, Failure, Failures, Outcome};
 use crate::setup::{self, Tool};
+use crate::soak;
 use crate::soundness;
 use crate::times::{self, Times};
 use crate::workspace;
@@ -107,6 +108,22 @@ const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "api",
+        about: "public items of the crates to embed, compared with their lists",
+        tools: &[],
+        needs: None,
+        in_background: false,
+        run: |_| run::run(&mut run::cargo("test -p nvmeof-public-api --locked")),
+    },
+    Step {
+        name: "package",
+        about: "a dry run of publishing the crates to embed",
+        tools: &[setup::RDMA],
+        needs: None,
+        in_background: true,
+        run: package,
+    },
+    Step {
         name: "build",
         about: "programs and tests",
         tools: &[setup::RDMA],
@@ -128,7 +145,12 @@ const STEPS: &[Step] = &[
         needs: Some("build"),
         in_background: false,
         run: |_| {
-            let elsewhere = ["nvmeof-world", "nvmeof-e2e", "nvmeof-tidy"];
+            let elsewhere = [
+                "nvmeof-world",
+                "nvmeof-e2e",
+                "nvmeof-tidy",
+                "nvmeof-public-api",
+            ];
             let mut failures = Failures::default();
             failures.add(workspace::test(
                 |package| !elsewhere.contains(&package),
@@ -387,6 +409,16 @@ fn fmt() -> Outcome {
     run::all(&mut commands)
 }
 
+/// Packs the crates that can be published, and builds each from its package if everything is
+/// tested.
+fn package(extent: Extent) -> Outcome {
+    let mut publish = run::cargo("publish --dry-run --workspace --allow-dirty");
+    if extent == Extent::Short {
+        publish.arg("--no-verify");
+    }
+    run::run(publish.env("CARGO_TARGET_DIR", run::build_dir().join("package")))
+}
+
 fn simulation(extent: Extent) -> Outcome {
     let more: &[(&str, &str)] = match extent {
         Extent::Short => &[],
@@ -403,10 +435,15 @@ fn end_to_end(extent: Extent) -> Outcome {
     run::run(&mut profile.build("-p nvmeof-bench"))?;
     fio_engine::build(None, profile)?;
     let programs = profile.folder().display().to_string();
-    workspace::test(
+    let mut failures = Failures::default();
+    failures.add(workspace::test(
         |package| package == "nvmeof-e2e",
         &[("NVMEOF_BIN_DIR", &programs)],
-    )
+    ))?;
+    if extent == Extent::All {
+        failures.add(soak::of_all(profile))?;
+    }
+    failures.into_outcome()
 }
 
 #[cfg(test)]

@@ -449,8 +449,8 @@ impl<'a> Reply<'a> {
         })
     }
 
-    /// Writes the message. Returns its length; `None` if `buf` is too short, a value is too long, or
-    /// the challenge is not as long as the response.
+    /// Writes the message. Returns its length; `None` if `buf` is too short, a value is too long,
+    /// or the challenge is not as long as the response.
     #[must_use]
     pub fn write(&self, buf: &mut [u8]) -> Option<usize> {
         const ZEROES: [u8; 64] = [0; 64];

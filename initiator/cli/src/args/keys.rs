@@ -44,11 +44,11 @@ pub(crate) struct Keys {
 pub(crate) struct GenKey {
     /// Hash function that transforms the key before use: 0 none, 1 SHA-256,
     /// 2 SHA-384, 3 SHA-512
-    #[arg(short = 'm', long, value_name = "ID", default_value_t = 0,
+    #[arg(short = 'm', long, value_name = "HASH", default_value_t = 0,
           value_parser = number::<u8>(0..=3))]
     pub(crate) hmac: u8,
     /// Bytes of the key: 32, 48 or 64 [default: as long as a hash of --hmac, or 32]
-    #[arg(short = 'l', long, value_name = "N", value_parser = number::<usize>(32..=64))]
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = number::<usize>(32..=64))]
     pub(crate) key_length: Option<usize>,
     /// The bytes of the key as hexadecimal digits: its text, or @FILE, @- for standard
     /// input [default: random]
@@ -121,7 +121,8 @@ impl GenKey {
         let text = text("--secret", hex)?;
         let mut bytes = Zeroizing::new(Vec::with_capacity(text.len() / 2));
         for pair in text.trim().as_bytes().chunks(2) {
-            let byte = str::from_utf8(pair).ok().filter(|pair| pair.len() == 2);
+            let is_hex = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
+            let byte = str::from_utf8(pair).ok().filter(|_| is_hex);
             let byte = byte.and_then(|pair| u8::from_str_radix(pair, 16).ok());
             bytes.push(
                 byte.ok_or_else(|| {

@@ -9,9 +9,9 @@ use super::Target;
 use super::numbers::{exact_size, number};
 use crate::failure::Failure;
 
-/// Ranges of `nvmeof dsm`, each with a first block and a number of blocks.
+/// The first blocks of ranges.
 #[derive(Args, Debug)]
-pub(crate) struct Ranges {
+struct Starts {
     /// First blocks of the ranges, separated by commas
     #[arg(
         long,
@@ -22,8 +22,14 @@ pub(crate) struct Ranges {
         value_parser = number::<u64>(0..=u64::MAX)
     )]
     start_block: Vec<u64>,
-    /// Numbers of blocks of the ranges, counted from 1 (nvme copy counts from 0),
-    /// separated by commas
+}
+
+/// Ranges of `nvmeof dsm`, each with a first block and a number of blocks.
+#[derive(Args, Debug)]
+pub(crate) struct Ranges {
+    #[command(flatten)]
+    starts: Starts,
+    /// Numbers of blocks of the ranges, counted from 1, separated by commas
     #[arg(short = 'b', long, alias = "blocks", value_name = "N,..", value_delimiter = ',',
           required = true, value_parser = number::<u32>(1..=u32::MAX.into()))]
     block_count: Vec<u32>,
@@ -32,19 +38,10 @@ pub(crate) struct Ranges {
 /// Ranges of `nvmeof copy`.
 #[derive(Args, Debug)]
 pub(crate) struct SourceRanges {
-    /// First blocks of the ranges, separated by commas
-    #[arg(
-        long,
-        alias = "slbs",
-        value_name = "LBA,..",
-        value_delimiter = ',',
-        required = true,
-        value_parser = number::<u64>(0..=u64::MAX)
-    )]
-    start_block: Vec<u64>,
-    /// Numbers of blocks of the ranges, counted from 1 (nvme copy counts from 0),
-    /// separated by commas
-    #[arg(long, alias = "blocks", value_name = "N,..", value_delimiter = ',',
+    #[command(flatten)]
+    starts: Starts,
+    /// Numbers of blocks of the ranges, counted from 1, separated by commas
+    #[arg(long, value_name = "N,..", value_delimiter = ',',
           required_unless_present = "nlb", conflicts_with = "nlb",
           value_parser = number::<u32>(1..=u32::MAX.into()))]
     block_count: Vec<u32>,
@@ -52,6 +49,18 @@ pub(crate) struct SourceRanges {
     #[arg(short = 'b', long, value_name = "N,..", value_delimiter = ',',
           value_parser = number::<u32>(0..=MOST_NLB))]
     nlb: Vec<u32>,
+    /// Refused: the long name of -b in nvme-cli
+    #[arg(long, hide = true, value_name = "LIST", value_parser = ambiguous_blocks)]
+    blocks: Option<String>,
+}
+
+/// `nvme copy --blocks` counts from 0. Earlier versions of `nvmeof` counted from 1.
+fn ambiguous_blocks(_: &str) -> Result<String, String> {
+    Err(
+        "--blocks of nvme copy counts from 0, --block-count from 1; write --nlb (-b), which \
+         counts from 0, or --block-count"
+            .to_owned(),
+    )
 }
 
 /// The largest NLB of a command: 16 bits, counted from 0.
@@ -60,7 +69,7 @@ const MOST_NLB: u64 = 65535;
 impl Ranges {
     /// The ranges, in the order given.
     pub(crate) fn pairs(&self) -> Result<Vec<Range>, Failure> {
-        pairs(&self.start_block, &self.block_count, "--block-count")
+        pairs(&self.starts, &self.block_count, "--block-count")
     }
 }
 
@@ -68,14 +77,15 @@ impl SourceRanges {
     /// The ranges, in the order given.
     pub(crate) fn pairs(&self) -> Result<Vec<Range>, Failure> {
         if self.nlb.is_empty() {
-            return pairs(&self.start_block, &self.block_count, "--block-count");
+            return pairs(&self.starts, &self.block_count, "--block-count");
         }
         let counts: Vec<u32> = self.nlb.iter().map(|nlb| nlb.saturating_add(1)).collect();
-        pairs(&self.start_block, &counts, "--nlb")
+        pairs(&self.starts, &counts, "--nlb")
     }
 }
 
-fn pairs(starts: &[u64], counts: &[u32], option: &str) -> Result<Vec<Range>, Failure> {
+fn pairs(starts: &Starts, counts: &[u32], option: &str) -> Result<Vec<Range>, Failure> {
+    let starts = &starts.start_block;
     if starts.len() != counts.len() {
         return Err(Failure::new(format!(
             "--start-block has {} values, {option} has {}",

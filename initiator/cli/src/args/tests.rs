@@ -19,6 +19,8 @@ fn documented_command_lines_parse() {
     let nqn = "nqn.2026-11.org.example:disk";
     for line in [
         "nvmeof discover -t rdma -a 127.0.0.1 -s 4420 -o json".to_owned(),
+        "nvmeof discover -a ::1 --watch".to_owned(),
+        "nvmeof connect-all -a 127.0.0.1 -k 10 -o json".to_owned(),
         format!("nvmeof id-ctrl -t rdma -a 127.0.0.1 -s 4420 -n {nqn} -o json"),
         format!("nvmeof id-ns -t rdma -a ::1 -n {nqn} --namespace-id 1"),
         format!("nvmeof id-ctrl -a unix:/run/nvmeof/nvmeof.sock -n {nqn}"),
@@ -44,7 +46,11 @@ fn documented_command_lines_parse() {
         format!("nvmeof compare -a ::1 -n {nqn} --namespace-id 1 --data f"),
         format!("nvmeof flush -a ::1 -n {nqn} --namespace-id 1"),
         format!("nvmeof verify -a ::1 -n {nqn} --namespace-id 1"),
-        format!("nvmeof copy -a ::1 -n {nqn} --namespace-id 1 --slbs 0 --blocks 8 --sdlba 64"),
+        format!("nvmeof copy -a ::1 -n {nqn} --namespace-id 1 --slbs 0 -b 7 --sdlba 64"),
+        format!(
+            "nvmeof write -a ::1,unix:/run/a -a [::1]:4421 -n {nqn} --namespace-id 1 -d f \
+             --reconnect-delay 2 --ctrl-loss-tmo -1 --fast_io_fail_tmo 5 --iopolicy queue-depth"
+        ),
         format!(
             "nvmeof compare-write -a ::1 -n {nqn} --namespace-id 1 --start-block 8 \
              --compare old --data -"
@@ -70,9 +76,16 @@ fn invalid_command_lines_are_refused() {
         "nvmeof",
         "nvmeof discover -t rdma",
         "nvmeof discover -t tcp -a ::1",
+        "nvmeof discover -a ::1 -p",
+        "nvmeof connect-all -a ::1 -k 0",
         &too_long,
         "nvmeof read -a ::1 -n nqn.2026-11.org.example:disk --data -",
         "nvmeof discover -a ::1 -I 00000000-0000-0000-0000-000000000000",
+        "nvmeof id-ctrl -a ::1 -a ::2 -n x",
+        "nvmeof flush -a ::1 -n x --namespace-id 1 -k 0",
+        "nvmeof flush -a ::1 -n x --namespace-id 1 --ctrl-loss-tmo -2",
+        "nvmeof flush -a ::1 -n x --namespace-id 1 --reconnect-delay 0",
+        "nvmeof flush -a ::1 -n x --namespace-id 1 --iopolicy fastest",
     ] {
         assert!(parse(line).is_err(), "{line}");
     }
@@ -106,7 +119,7 @@ fn copy_and_dsm_have_the_same_range_options() {
 /// The required options of a command, besides those of a target.
 fn required_options(command: &str) -> &'static str {
     match command {
-        "discover" => "",
+        "discover" | "connect-all" => "",
         "id-ctrl" | "list-ns" | "smart-log" | "error-log" | "ana-log" => "-n x",
         "get-feature" => "-n x -f 1",
         "set-feature" => "-n x -f 1 --data f",
@@ -236,6 +249,10 @@ fn short_options_of_nvme_cli_with_another_meaning_are_refused() {
         (
             "copy -n x --namespace-id 1 --to 9 --start-block 0",
             "--block-count",
+        ),
+        (
+            "copy -n x --namespace-id 1 --to 9 --start-block 0 --blocks 7",
+            "--blocks of nvme copy counts from 0",
         ),
         ("get-feature -n x -f 0", "(1-255)"),
         ("get-feature -n x -f 6 --sel 4", "current, default, saved"),
@@ -378,5 +395,68 @@ fn ranges_of_copy_are_counted_from_0_or_1() {
             panic!("{count}");
         };
         assert_eq!(zeroes.count.required().ok(), blocks, "{count}");
+    }
+}
+
+/// Target and options of `nvmeof flush` with the options in `line`.
+fn flush(line: &str) -> Io {
+    match parse(&format!("nvmeof flush -n x --namespace-id 1 {line}")) {
+        Ok(Command::Flush(flush)) => flush.io,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn addresses_of_paths_are_separated_by_commas_or_repeated() {
+    let expected = ["[::1]:4420", "127.0.0.1:4421", "unix:/run/a"];
+    let expected = expected.map(|addr| addr.parse::<Address>().unwrap());
+    for line in [
+        "-a ::1,127.0.0.1:4421,unix:/run/a",
+        "-a ::1 -a 127.0.0.1:4421 -a unix:/run/a",
+        "-a ::1 -a 127.0.0.1:4421,unix:/run/a",
+    ] {
+        let paths = flush(line).paths().unwrap();
+        let addrs: Vec<Address> = paths.iter().map(|path| path.addr).collect();
+        assert_eq!(addrs, expected, "{line}");
+        assert!(paths.iter().all(|path| path.io_queues == 1));
+    }
+    let refused = |io: &Io| format!("{:?}", io.paths().unwrap_err());
+    let twice = refused(&flush("-a ::1,[::1]:4420"));
+    assert!(
+        twice.contains("::1,[::1]:4420 has [::1]:4420 twice"),
+        "{twice}"
+    );
+    let port = refused(&flush("-a ::1,127.0.0.1:4421 -s 4420"));
+    assert!(port.contains("has port 4421"), "{port}");
+    // Other commands use one path.
+    let Ok(Command::IdCtrl(id)) = parse("nvmeof id-ctrl -a ::1,::2 -n x") else {
+        panic!("not parsed");
+    };
+    let several = format!("{:?}", id.subsystem.options().unwrap_err());
+    assert!(
+        several.contains("::1,::2 has several addresses"),
+        "{several}"
+    );
+}
+
+#[test]
+fn reconnect_options_have_meanings_of_nvme_connect() {
+    let seconds = Duration::from_secs;
+    for (line, delay, ctrl_loss, fast_io_fail) in [
+        ("", 1, Some(600), None),
+        ("--ctrl-loss-tmo=-1 --fast_io_fail_tmo -1", 1, None, None),
+        (
+            "--reconnect-delay 10 --ctrl-loss-tmo 0 --fast-io-fail-tmo 0x10",
+            10,
+            Some(0),
+            Some(16),
+        ),
+    ] {
+        let reconnects = flush(&format!("-a ::1 {line}")).reconnects;
+        let options = reconnects.options().reconnect;
+        assert_eq!(options.reconnect_delay, seconds(delay), "{line}");
+        assert_eq!(options.ctrl_loss, ctrl_loss.map(seconds), "{line}");
+        assert_eq!(options.fast_io_fail, fast_io_fail.map(seconds), "{line}");
+        assert_eq!(reconnects.is_enabled(), ctrl_loss != Some(0), "{line}");
     }
 }

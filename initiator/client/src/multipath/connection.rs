@@ -1,16 +1,18 @@
 //! One incarnation of a path: a controller from its connection to its loss.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvmeof_initiator_core::multipath::AnaGroups;
-use nvmeof_initiator_core::{FenceMethod, SetupError, admin};
+use nvmeof_initiator_core::{FenceMethod, SetupError};
+use nvmeof_wire::Nqn;
 use nvmeof_wire::identify::Cmic;
 use nvmeof_wire::log::ana::AnaState;
 use tokio::sync::{Notify, watch};
 
+use super::status::Counters;
 use crate::controller::Controller;
 use crate::error::Error;
 use crate::namespace::Namespace;
@@ -20,6 +22,10 @@ pub(super) struct Connection {
     /// Index of the path.
     pub(super) path: usize,
     pub(super) controller: Controller,
+    /// NUMA distance of its device.
+    pub(super) distance: u32,
+    /// Of its path.
+    pub(super) counters: Arc<Counters>,
     is_lost: AtomicBool,
     /// The ANA states may have changed since they were read.
     is_outdated: AtomicBool,
@@ -30,11 +36,15 @@ pub(super) struct Connection {
     checked: Mutex<Checked>,
     /// A namespace is to be checked.
     is_unchecked: AtomicBool,
+    /// One of them was opened since the last check.
+    has_opened: AtomicBool,
     /// Something is to be read or checked now.
     pub(super) wake: Notify,
     /// Bytes of calls in flight.
     pub(super) outstanding: AtomicU64,
     latency: Mutex<Option<Latency>>,
+    /// Commands for fences that it did not complete in time since the last one that it completed.
+    pub(super) unanswered: AtomicU32,
     /// How it was fenced, once it is.
     pub(super) fenced: Arc<watch::Sender<Option<FenceMethod>>>,
 }
@@ -42,10 +52,17 @@ pub(super) struct Connection {
 /// Namespaces by the number of their head.
 #[derive(Default)]
 struct Checked {
-    /// Those that were checked, or why they are not used.
-    namespaces: BTreeMap<u64, Result<Arc<Namespace>, Error>>,
+    namespaces: BTreeMap<u64, Known>,
     /// Changes when earlier results become invalid.
     generation: u64,
+}
+
+/// The result of a check.
+struct Known {
+    /// The namespace, or why it is not used.
+    result: Result<Arc<Namespace>, Error>,
+    /// Whether nothing has happened since that requires another check.
+    is_current: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -57,19 +74,21 @@ struct Latency {
 /// A latency that was measured longer ago says nothing about the present.
 const LATENCY_LASTS: Duration = Duration::from_secs(5);
 
-/// Most bytes of one log page command.
-const PAGE: usize = 4096;
-
-/// How often a page that changes while it is read is read again.
-const ATTEMPTS: usize = 4;
-
 impl Connection {
-    /// Reads its ANA states.
-    pub(super) async fn new(path: usize, controller: Controller) -> Result<Self, Error> {
+    /// Checks that it is a controller of the subsystem, and reads its ANA states.
+    pub(super) async fn new(
+        path: usize,
+        controller: Controller,
+        distance: u32,
+        counters: Arc<Counters>,
+    ) -> Result<Self, Error> {
+        check_subsystem(&controller)?;
         let has_ana = controller.identify().cmic().contains(Cmic::ANARS);
         let this = Self {
             path,
             controller,
+            distance,
+            counters,
             is_lost: AtomicBool::new(false),
             is_outdated: AtomicBool::new(false),
             has_reset: AtomicBool::new(false),
@@ -77,9 +96,11 @@ impl Connection {
             has_ana,
             checked: Mutex::new(Checked::default()),
             is_unchecked: AtomicBool::new(true),
+            has_opened: AtomicBool::new(false),
             wake: Notify::new(),
             outstanding: AtomicU64::new(0),
             latency: Mutex::new(None),
+            unanswered: AtomicU32::new(0),
             fenced: Arc::new(watch::channel(None).0),
         };
         this.read_ana().await?;
@@ -99,16 +120,31 @@ impl Connection {
         self.wake.notify_one();
     }
 
-    /// It refused a command because of the ANA state of `group`, which is read again.
+    /// It refused a command because of the ANA state of `group`, which is read again. A controller
+    /// without ANA reporting has no states to read, which would end the state Change.
     pub(super) fn refuses(&self, group: u32) {
+        if !self.has_ana {
+            return;
+        }
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.refused(group);
         drop(groups);
         self.outdate();
+        self.doubt();
     }
 
     pub(super) fn take_outdated(&self) -> bool {
         self.is_outdated.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether its ANA states or a namespace are to be checked.
+    pub(super) fn needs_check(&self) -> bool {
+        self.is_outdated.load(Ordering::Acquire) || self.is_unchecked.load(Ordering::Acquire)
+    }
+
+    /// Bytes of calls in flight.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.outstanding.load(Ordering::Relaxed)
     }
 
     pub(super) fn notify_reset(&self) {
@@ -119,42 +155,13 @@ impl Connection {
         self.has_reset.swap(false, Ordering::AcqRel)
     }
 
-    /// Reads the ANA log page, until it does not change while it is read.
+    /// Reads the ANA log page, if the controller has one.
     pub(super) async fn read_ana(&self) -> Result<(), Error> {
-        if !self.has_ana {
-            return Ok(());
+        if let Some(log) = self.controller.ana_log(true).await? {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            *groups = AnaGroups::of(&log);
         }
-        let invalid = |text: String| {
-            let addr = self.controller.options().addr;
-            Error::setup(addr, 0, SetupError::InvalidResponse(text))
-        };
-        let mut len = PAGE;
-        for _ in 0..ATTEMPTS {
-            let piece = u32::try_from(len.min(PAGE)).unwrap_or(u32::MAX);
-            let mut page = self.controller.admin_read(admin::ana_groups(piece)).await?;
-            let (groups, changes) = AnaGroups::header(&page).unwrap_or_default();
-            len = AnaGroups::page_len(groups);
-            while page.len() < len {
-                let offset = u64::try_from(page.len()).unwrap_or(u64::MAX);
-                let piece = (len - page.len()).min(PAGE);
-                let piece = u32::try_from(piece).unwrap_or(u32::MAX);
-                let command = admin::ana_log(true, offset, piece);
-                page.extend_from_slice(&self.controller.admin_read(command).await?);
-            }
-            if page.len() > PAGE {
-                // It may have changed between two pieces.
-                let again = self.controller.admin_read(admin::ana_groups(16)).await?;
-                if AnaGroups::header(&again).unwrap_or_default() != (groups, changes) {
-                    continue;
-                }
-            }
-            let read = AnaGroups::parse(&page).map_err(|error| invalid(error.to_string()))?;
-            *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = read;
-            return Ok(());
-        }
-        Err(invalid(
-            "the ANA log page changes whenever it is read".to_owned(),
-        ))
+        Ok(())
     }
 
     /// The ANA state of namespaces in `group`.
@@ -195,7 +202,15 @@ impl Connection {
 
     /// The namespace of head `head`, or why it is not used, once it was checked.
     pub(super) fn known(&self, head: u64) -> Option<Result<Arc<Namespace>, Error>> {
-        self.checked().namespaces.get(&head).cloned()
+        let checked = self.checked();
+        Some(checked.namespaces.get(&head)?.result.clone())
+    }
+
+    /// The same, if nothing has happened since that requires another check.
+    pub(super) fn current(&self, head: u64) -> Option<Result<Arc<Namespace>, Error>> {
+        let checked = self.checked();
+        let known = checked.namespaces.get(&head)?;
+        known.is_current.then(|| known.result.clone())
     }
 
     /// The present generation of results, before a check begins.
@@ -207,13 +222,16 @@ impl Connection {
     pub(super) fn remember(
         &self,
         head: u64,
-        namespace: Result<Arc<Namespace>, Error>,
+        result: Result<Arc<Namespace>, Error>,
         generation: u64,
     ) -> bool {
         let mut checked = self.checked();
         let is_valid = checked.generation == generation;
         if is_valid {
-            checked.namespaces.insert(head, namespace);
+            let is_current = true;
+            checked
+                .namespaces
+                .insert(head, Known { result, is_current });
         }
         is_valid
     }
@@ -222,13 +240,32 @@ impl Connection {
     pub(super) fn retain(&self, heads: &[u64]) {
         let is_kept = |head: &u64| heads.contains(head);
         self.checked().namespaces.retain(|head, _| is_kept(head));
+        self.counters.retain(heads);
     }
 
-    /// Its namespaces may have changed: none is used before it is checked.
-    pub(super) fn forget(&self) {
+    /// These namespaces may be other ones, or all if there are none: they are not used before they
+    /// are checked.
+    pub(super) fn forget(&self, nsids: &[u32]) {
         {
             let mut checked = self.checked();
-            checked.namespaces.clear();
+            let is_kept = |known: &Known| match &known.result {
+                Ok(namespace) => !nsids.is_empty() && !nsids.contains(&namespace.nsid()),
+                Err(_) => false,
+            };
+            checked.namespaces.retain(|_, known| is_kept(known));
+            checked.generation = checked.generation.wrapping_add(1);
+        }
+        self.check_again();
+    }
+
+    /// The data structures of namespaces may have changed, such as their ANA groups, but not the
+    /// namespaces: they are checked, and used meanwhile.
+    pub(super) fn doubt(&self) {
+        {
+            let mut checked = self.checked();
+            for known in checked.namespaces.values_mut() {
+                known.is_current = false;
+            }
             checked.generation = checked.generation.wrapping_add(1);
         }
         self.check_again();
@@ -239,7 +276,19 @@ impl Connection {
         self.wake.notify_one();
     }
 
+    /// A namespace was opened: its check does not wait for the pause after the last one, which is
+    /// for checks that the target causes.
+    pub(super) fn check_opened(&self) {
+        self.has_opened.store(true, Ordering::Release);
+        self.check_again();
+    }
+
+    pub(super) fn has_opened(&self) -> bool {
+        self.has_opened.load(Ordering::Acquire)
+    }
+
     pub(super) fn take_unchecked(&self) -> bool {
+        self.has_opened.store(false, Ordering::Release);
         self.is_unchecked.swap(false, Ordering::AcqRel)
     }
 
@@ -252,4 +301,25 @@ impl Connection {
         self.lose();
         self.controller.abandon(why);
     }
+}
+
+/// Checks that Identify Controller names the subsystem that was connected to. Its identifier was
+/// compared with that of Connect before (NVMe Base 2.1, 5.1.13.2.1, SUBNQN and CNTLID).
+fn check_subsystem(controller: &Controller) -> Result<(), Error> {
+    let options = controller.options();
+    let field = &controller.identify().subnqn;
+    // Some targets leave the field empty.
+    if field.starts_with(&[0]) || *field == options.subnqn.to_field() {
+        return Ok(());
+    }
+    let reported = match Nqn::from_field(field) {
+        Ok(reported) => reported.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let text = format!(
+        "Identify returned a controller of subsystem {reported}, Connect requested {}",
+        options.subnqn
+    );
+    let error = SetupError::InvalidResponse(text);
+    Err(Error::setup(options.addr, 0, error))
 }

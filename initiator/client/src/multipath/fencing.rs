@@ -1,8 +1,14 @@
 //! Fences lost controllers: carries out what their [`Fence`]s request.
+//!
+//! Commands to different siblings are outstanding at the same time, so that an unresponsive one
+//! delays no fence that has another one. Each sibling has one command at a time: the log page of
+//! completed resets, which a read empties, has one reader.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nvmeof_initiator_core::fence::{Sibling, choose_sibling};
 use nvmeof_initiator_core::{Fence, FenceMethod, FenceStep, LostController, admin};
 use nvmeof_rdma::Address;
 use nvmeof_wire::Status;
@@ -11,10 +17,12 @@ use nvmeof_wire::log::controllers::CONTROLLER_ENTRY_LEN;
 use nvmeof_wire::log::{CrossResetEntry, EntryCount};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use zerocopy::FromBytes;
 
 use super::Inner;
 use super::connection::Connection;
+use super::events::PathEvent;
 use crate::error::Error;
 
 /// A lost controller that is being fenced. It keeps nothing of the connection.
@@ -25,15 +33,39 @@ pub(super) struct Fencing {
     fence: Fence,
     /// The sibling that executes the reset.
     via: Option<Arc<Connection>>,
-    /// Tells calls that it is fenced.
+    /// Notifies calls that it is fenced.
     fenced: Arc<watch::Sender<Option<FenceMethod>>>,
-    method: Option<FenceMethod>,
+    /// Its last reset was requested then: siblings that are lost by each reset get no more of them
+    /// without a pause.
+    reset_at: Option<Duration>,
+}
+
+/// All lost controllers, and the commands to their siblings.
+struct Fences {
+    all: Vec<Fencing>,
+    /// One for each busy sibling.
+    outstanding: JoinSet<Answer>,
+    /// The siblings with an outstanding command.
+    busy: Vec<Arc<Connection>>,
+}
+
+/// What became of a command to a sibling.
+struct Answer {
+    via: Arc<Connection>,
+    result: AnswerResult,
+}
+
+enum AnswerResult {
+    /// Of the reset of that controller: status, and dword 0 of the completion.
+    Reset(CrossControllerReset, Option<(Status, u32)>),
+    /// The entries of the log page.
+    Log(Option<Vec<CrossResetEntry>>),
 }
 
 /// The Cross-Controller Reset log page: its longest form is 511 entries and their count.
 const LOG_LEN: u32 = 4096;
 
-/// A sibling that requests steps without an end gets one after this time only.
+/// The shortest time between two resets of one controller.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A sibling that takes longer for one command counts as lost.
@@ -47,24 +79,34 @@ pub(super) async fn run(inner: Weak<Inner>, mut lost: UnboundedReceiver<Fencing>
     let Some(mut changes) = inner.upgrade().map(|inner| inner.changes.subscribe()) else {
         return;
     };
-    let mut all: Vec<Fencing> = Vec::new();
+    let mut fences = Fences {
+        all: Vec::new(),
+        outstanding: JoinSet::new(),
+        busy: Vec::new(),
+    };
     loop {
         changes.borrow_and_update();
         let Some(this) = inner.upgrade() else { return };
         while let Ok(one) = lost.try_recv() {
-            all.push(one);
+            fences.all.push(one);
         }
-        let next = pass(&this, &mut all).await;
+        let next = fences.pass(&this);
         let now = this.now();
         drop(this);
         let wait = next.map_or(LONGEST_WAIT, |next| next.saturating_sub(now));
-        tokio::select! {
-            arrived = lost.recv() => match arrived {
-                Some(one) => all.push(one),
-                None => return,
-            },
-            _ = changes.changed() => {}
-            () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => {}
+        let answer = tokio::select! {
+            arrived = lost.recv() => {
+                let Some(one) = arrived else { return };
+                fences.all.push(one);
+                None
+            }
+            Some(answer) = fences.outstanding.join_next() => answer.ok(),
+            _ = changes.changed() => None,
+            () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => None,
+        };
+        if let Some(answer) = answer {
+            let Some(this) = inner.upgrade() else { return };
+            fences.take(&answer, this.now());
         }
     }
 }
@@ -81,118 +123,194 @@ impl Fencing {
             fence: Fence::new(&known, inner.options.quiesce, inner.now()),
             via: None,
             fenced: Arc::clone(&connection.fenced),
-            method: None,
+            reset_at: None,
         }
     }
-}
 
-/// Steps of all fences. Returns when the next one is due.
-async fn pass(inner: &Inner, all: &mut Vec<Fencing>) -> Option<Duration> {
-    let now = inner.now();
-    let notified: Vec<_> = {
-        let siblings = all.iter().filter_map(|one| one.via.clone());
-        siblings.filter(|sibling| sibling.take_reset()).collect()
-    };
-    for one in all.iter_mut() {
-        if one.via.as_ref().is_some_and(|via| via.is_lost()) {
-            one.lose_sibling(now);
-        }
-        if let Some(via) = &one.via
-            && notified.iter().any(|sibling| Arc::ptr_eq(sibling, via))
-        {
-            one.fence.notified(now);
-        }
-    }
-    let mut next = None;
-    for at in 0..all.len() {
-        let due = step(inner, all, at).await;
-        next = next.into_iter().chain(due).min();
-    }
-    for one in all.iter() {
-        let Some(method) = one.method else { continue };
-        let (addr, cntlid) = (one.addr, one.cntlid);
-        tracing::info!(%addr, cntlid, ?method, "lost controller fenced");
-        if let Some(path) = inner.lock().get_mut(one.path) {
-            path.fenced(method);
-        }
-        one.fenced.send_replace(Some(method));
-    }
-    all.retain(|one| one.method.is_none());
-    next
-}
-
-/// One step of the fence at index `at`. Returns when it is due again.
-async fn step(inner: &Inner, all: &mut [Fencing], at: usize) -> Option<Duration> {
-    let connections = inner.connections().into_iter();
-    let siblings: Vec<_> = connections.map(|(live, _)| live).collect();
-    let one = all.get_mut(at)?;
-    match one.fence.poll(inner.now(), !siblings.is_empty()) {
-        FenceStep::Fenced(method) => {
-            one.method = Some(method);
-            return None;
-        }
-        FenceStep::Wait => return one.fence.next_deadline(),
-        FenceStep::Reset(reset) => {
-            // Another path first: the target behind the lost one may be gone.
-            let other = siblings.iter().find(|sibling| sibling.path != one.path);
-            let via = Arc::clone(other.or(siblings.first())?);
-            one.reset(inner, reset, via).await;
-        }
-        FenceStep::ReadLog => match one.via.clone() {
-            Some(via) => {
-                one.fence.sent();
-                read_log(inner, all, &via).await;
-            }
-            None => one.fence.sibling_lost(inner.now()),
-        },
-    }
-    Some(inner.now() + PAUSE)
-}
-
-impl Fencing {
-    /// Has `via` reset the controller.
-    async fn reset(&mut self, inner: &Inner, reset: CrossControllerReset, via: Arc<Connection>) {
-        self.fence.sent();
-        self.via = Some(Arc::clone(&via));
-        let command = admin::cross_controller_reset(reset);
-        let call = via.controller.admin_call(command, &[]);
-        let ended = tokio::time::timeout(LONGEST_STEP, call).await;
-        let now = inner.now();
-        match ended {
-            Ok(Ok((result, _))) => {
-                let [a, b, c, d, ..] = result.to_le_bytes();
-                let result = u32::from_le_bytes([a, b, c, d]);
-                self.fence.reset_completed(now, Status::SUCCESS, result);
-            }
-            Ok(Err(Error::Command(error))) => {
-                tracing::debug!(%error, "Cross-Controller Reset refused");
-                self.fence.reset_completed(now, error.status, 0);
-            }
-            Ok(Err(_)) | Err(_) => self.lose_sibling(now),
-        }
+    fn is_via(&self, sibling: &Arc<Connection>) -> bool {
+        self.via
+            .as_ref()
+            .is_some_and(|via| Arc::ptr_eq(via, sibling))
     }
 
     fn lose_sibling(&mut self, now: Duration) {
         self.via = None;
         self.fence.sibling_lost(now);
     }
+
+    /// The end: calls may send its commands again.
+    fn end(&self, inner: &Inner, method: FenceMethod) {
+        let (path, addr, cntlid) = (self.path, self.addr, self.cntlid);
+        tracing::info!(%addr, cntlid, ?method, "lost controller fenced");
+        if let Some(slot) = inner.lock().get_mut(path) {
+            slot.fenced(method);
+        }
+        self.fenced.send_replace(Some(method));
+        inner.report(PathEvent::Fenced { path, addr, method });
+    }
 }
 
-/// Reads the log page of `via` for all controllers that it resets: entries of those that are
-/// quiet are not in it a second time.
-async fn read_log(inner: &Inner, all: &mut [Fencing], via: &Arc<Connection>) {
-    let read = via.controller.admin_read(admin::cross_resets(LOG_LEN));
-    let page = tokio::time::timeout(LONGEST_STEP, read).await;
-    let now = inner.now();
-    let its = |one: &&mut Fencing| one.via.as_ref().is_some_and(|its| Arc::ptr_eq(its, via));
-    let page = page.ok().and_then(Result::ok);
-    let entries = page.map(|page| entries(&page));
-    for one in all.iter_mut().filter(its) {
-        match &entries {
-            Some(entries) => one.fence.log_read(now, entries),
-            None => one.lose_sibling(now),
+impl Fences {
+    /// Steps of all fences. Returns when the next one is due.
+    fn pass(&mut self, inner: &Inner) -> Option<Duration> {
+        let now = inner.now();
+        let notified: Vec<_> = {
+            let siblings = self.all.iter().filter_map(|one| one.via.clone());
+            siblings.filter(|sibling| sibling.take_reset()).collect()
+        };
+        for one in &mut self.all {
+            if one.via.as_ref().is_some_and(|via| via.is_lost()) {
+                one.lose_sibling(now);
+            }
+            if notified.iter().any(|sibling| one.is_via(sibling)) {
+                one.fence.notified(now);
+            }
+        }
+        let connections = inner.connections().into_iter();
+        let siblings: Vec<_> = connections.map(|(live, _)| live).collect();
+        let mut next = None;
+        let mut all = std::mem::take(&mut self.all);
+        all.retain_mut(|one| match self.step(one, &siblings, now) {
+            Ok(due) => {
+                next = next.into_iter().chain(due).min();
+                true
+            }
+            Err(method) => {
+                one.end(inner, method);
+                false
+            }
+        });
+        self.all = all;
+        next
+    }
+
+    /// One step of a fence. Returns when it is due again.
+    ///
+    /// # Errors
+    /// The controller is fenced, by this method.
+    fn step(
+        &mut self,
+        one: &mut Fencing,
+        siblings: &[Arc<Connection>],
+        now: Duration,
+    ) -> Result<Option<Duration>, FenceMethod> {
+        let described: Vec<_> = siblings
+            .iter()
+            .map(|sibling| Sibling {
+                is_same_path: sibling.path == one.path,
+                is_busy: self.is_busy(sibling),
+                unanswered: sibling.unanswered.load(Ordering::Relaxed),
+            })
+            .collect();
+        let chosen = choose_sibling(&described).and_then(|at| siblings.get(at));
+        let pause = one.reset_at.map(|at| at + PAUSE).filter(|end| now < *end);
+        let sibling = chosen.filter(|_| pause.is_none());
+        match one.fence.poll(now, sibling.is_some()) {
+            FenceStep::Fenced(method) => return Err(method),
+            FenceStep::Wait => {}
+            FenceStep::Reset(reset) => {
+                if let Some(via) = sibling {
+                    one.fence.sent();
+                    one.reset_at = Some(now);
+                    one.via = Some(Arc::clone(via));
+                    self.send_reset(via, reset);
+                }
+            }
+            FenceStep::ReadLog => match one.via.clone() {
+                Some(via) if self.is_busy(&via) => return Ok(None),
+                Some(via) => {
+                    one.fence.sent();
+                    self.read_log(&via);
+                }
+                None => one.fence.sibling_lost(now),
+            },
+        }
+        Ok(one.fence.next_deadline().into_iter().chain(pause).min())
+    }
+
+    fn is_busy(&self, sibling: &Arc<Connection>) -> bool {
+        self.busy.iter().any(|busy| Arc::ptr_eq(busy, sibling))
+    }
+
+    /// Has `via` reset a controller.
+    fn send_reset(&mut self, via: &Arc<Connection>, reset: CrossControllerReset) {
+        self.busy.push(Arc::clone(via));
+        let via = Arc::clone(via);
+        self.outstanding.spawn(async move {
+            let command = admin::cross_controller_reset(reset);
+            let call = via.controller.admin_call(command, &[]);
+            let completed = match within(call).await {
+                Some(Ok((result, _))) => {
+                    let [a, b, c, d, ..] = result.to_le_bytes();
+                    Some((Status::SUCCESS, u32::from_le_bytes([a, b, c, d])))
+                }
+                Some(Err(Error::Command(error))) => {
+                    tracing::debug!(%error, "Cross-Controller Reset refused");
+                    Some((error.status, 0))
+                }
+                Some(Err(_)) | None => None,
+            };
+            let result = AnswerResult::Reset(reset, completed);
+            Answer { via, result }
+        });
+    }
+
+    /// Reads the log page of `via`.
+    fn read_log(&mut self, via: &Arc<Connection>) {
+        self.busy.push(Arc::clone(via));
+        let via = Arc::clone(via);
+        self.outstanding.spawn(async move {
+            let read = via.controller.admin_read(admin::cross_resets(LOG_LEN));
+            let page = within(read).await.and_then(Result::ok);
+            let result = AnswerResult::Log(page.map(|page| entries(&page)));
+            Answer { via, result }
+        });
+    }
+
+    /// A command to a sibling ended.
+    fn take(&mut self, answer: &Answer, now: Duration) {
+        let via = &answer.via;
+        self.busy.retain(|busy| !Arc::ptr_eq(busy, via));
+        let is_answered = match &answer.result {
+            AnswerResult::Reset(_, completed) => completed.is_some(),
+            AnswerResult::Log(entries) => entries.is_some(),
+        };
+        match is_answered {
+            true => via.unanswered.store(0, Ordering::Relaxed),
+            false => {
+                via.unanswered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let its = self.all.iter_mut().filter(|one| one.is_via(via));
+        match &answer.result {
+            AnswerResult::Reset(reset, completed) => {
+                // The others that it resets wait for the log page.
+                for one in its.filter(|one| one.fence.is_resetting(*reset)) {
+                    match completed {
+                        Some((status, result)) => {
+                            one.fence.reset_completed(now, *status, *result);
+                        }
+                        None => one.lose_sibling(now),
+                    }
+                }
+            }
+            // For all controllers that it resets: entries of those that are quiet are not in it a
+            // second time.
+            AnswerResult::Log(entries) => {
+                for one in its {
+                    match entries {
+                        Some(entries) => one.fence.log_read(now, entries),
+                        None => one.lose_sibling(now),
+                    }
+                }
+            }
         }
     }
+}
+
+/// The result of a command to a sibling, unless that takes too long.
+async fn within<T>(command: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(LONGEST_STEP, command).await.ok()
 }
 
 /// The entries of a page; those beyond its end are omitted.

@@ -1,172 +1,76 @@
 //! A namespace over all paths of its subsystem.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvmeof_initiator_core::FenceMethod;
-use nvmeof_initiator_core::multipath::{
-    Effect, Outcome, Path, PathAccess, PathPolicy, PathSelector, RetryPolicy, RetryStep,
-};
-use nvmeof_initiator_core::{Range, SetupError};
+use nvmeof_initiator_core::multipath::{Effect, Outcome, PathAccess, PathPolicy, RetryStep};
+use nvmeof_initiator_core::{FenceMethod, Operation, Range};
 use nvmeof_memory::Buf;
-use nvmeof_wire::admin::Cns;
-use nvmeof_wire::identify::descriptors::NamespaceIdentifiers;
-use nvmeof_wire::identify::{DescriptorList, IdentifyNamespace};
+use nvmeof_wire::identify::IdentifyNamespace;
 use nvmeof_wire::log::ana::AnaState;
+use nvmeof_wire::status::SCT_PATH;
 use tokio::sync::watch;
-use zerocopy::FromBytes;
 
 use super::Inner;
+use super::call::{Call, Ended, Limit};
+use super::choice::Usable;
 use super::connection::Connection;
-use crate::error::{Error, Lost, LostCause, MachineError, UsageError};
+use super::head::Head;
+use super::status::{Cause, Counters};
+use crate::deadline::Deadline;
+use crate::error::{Awaited, Error, Lost, LostCause, MachineError};
 use crate::failed::Failed;
-use crate::geometry::Geometry;
 use crate::namespace::{Namespace, WriteOptions, ZeroOptions};
 
 /// A namespace over all paths of its subsystem. Clones share it.
 ///
 /// A call ends when its command succeeds, when the command fails with an error that is not retried,
-/// or when no path may become available. If the future of a call is dropped, the command may still
-/// be executed.
+/// when no path may become available, or at its [time limit](Self::with_timeout). If the future of
+/// a call is dropped, the command may still be executed; its buffer returns to its pool when the
+/// command ends.
 #[derive(Clone)]
 pub struct MultipathNamespace {
     inner: Arc<Inner>,
     head: Arc<Head>,
-}
-
-/// The namespace as it was when it was opened. Connections over which it is another one are not
-/// used.
-pub(super) struct Head {
-    /// Differs from that of every other head.
-    id: u64,
-    geometry: Geometry,
-    identify: Box<IdentifyNamespace>,
-    identifiers: NamespaceIdentifiers,
-    retry: RetryPolicy,
-    choice: Mutex<Choice>,
-}
-
-/// A path to the namespace.
-#[derive(Clone)]
-struct Usable {
-    connection: Arc<Connection>,
-    namespace: Arc<Namespace>,
-    access: PathAccess,
-    /// When the path is preferred to others.
-    settled_at: Duration,
-}
-
-/// The paths as they were at the last change, and the choice among them. Without a change, a
-/// choice allocates no memory.
-struct Choice {
-    /// The change of which `paths` are the result.
-    version: Option<u64>,
-    paths: Vec<Usable>,
-    described: Vec<Path>,
-    selector: PathSelector,
-}
-
-impl Choice {
-    fn new(policy: PathPolicy) -> Self {
-        Self {
-            version: None,
-            paths: Vec::new(),
-            described: Vec::new(),
-            selector: PathSelector::new(policy),
-        }
-    }
-
-    /// The path for the next command, another one than `avoid` if there is one.
-    fn choose(&mut self, avoid: Option<&Arc<Connection>>, now: Duration) -> Option<Usable> {
-        let other = avoid.and_then(|avoid| self.select(Some(avoid), now));
-        other.or_else(|| self.select(None, now))
-    }
-
-    fn select(&mut self, without: Option<&Arc<Connection>>, now: Duration) -> Option<Usable> {
-        let describe = |usable: &Usable| {
-            let connection = &usable.connection;
-            let is_avoided = without.is_some_and(|one| Arc::ptr_eq(one, connection));
-            let access = match is_avoided || connection.is_lost() {
-                true => PathAccess::None,
-                false => usable.access,
-            };
-            Path {
-                access,
-                is_settled: now >= usable.settled_at,
-                outstanding: connection.outstanding.load(Ordering::Relaxed),
-                latency: connection.latency(now),
-                distance: LOCAL,
-            }
-        };
-        self.described.clear();
-        self.described.extend(self.paths.iter().map(describe));
-        let at = self.selector.select(&self.described)?;
-        self.paths.get(at).cloned()
-    }
-}
-
-/// A call that can be made over each path.
-#[derive(Clone, Copy)]
-enum Call<'a> {
-    Read(u64),
-    Write(u64, WriteOptions),
-    Compare(u64),
-    Flush,
-    WriteZeroes(u64, u64, ZeroOptions),
-    Deallocate(&'a [Range]),
-}
-
-/// The result of a call, with its buffer.
-type Ended = (Result<(), Error>, Option<Buf>);
-
-impl Call<'_> {
-    fn effect(self) -> Effect {
-        match self {
-            Self::Read(_) | Self::Compare(_) | Self::Flush => Effect::None,
-            Self::Write(..) | Self::WriteZeroes(..) | Self::Deallocate(_) => Effect::Idempotent,
-        }
-    }
-
-    async fn make(self, namespace: &Namespace, buf: Option<Buf>) -> Ended {
-        let ended = match (self, buf) {
-            (Self::Read(lba), Some(buf)) => namespace.read(lba, buf).await,
-            (Self::Write(lba, options), Some(buf)) => namespace.write(lba, buf, options).await,
-            (Self::Compare(lba), Some(buf)) => namespace.compare(lba, buf).await,
-            (Self::Flush, buf) => return (namespace.flush().await, buf),
-            (Self::WriteZeroes(lba, count, options), buf) => {
-                return (namespace.write_zeroes(lba, count, options).await, buf);
-            }
-            (Self::Deallocate(ranges), buf) => return (namespace.deallocate(ranges).await, buf),
-            (_, None) => {
-                let error = MachineError::internal("a transfer without its buffer");
-                return (Err(error.into()), None);
-            }
-        };
-        match ended {
-            Ok(buf) => (Ok(()), Some(buf)),
-            Err(Failed { error, buf }) => (Err(error), buf),
-        }
-    }
+    /// The time limit of each call.
+    limit: Option<Duration>,
 }
 
 /// What happened to a call until now.
-#[derive(Default)]
 struct Tries {
+    effect: Effect,
+    limit: Option<Limit>,
     /// Completions with an error.
     retries: u32,
     /// The path that refused it the last time.
     avoid: Option<Arc<Connection>>,
     /// The path that was lost while it may have been executed.
     lost: Option<Arc<Lost>>,
+    /// The last completion with an error, which says more than that no path is left.
+    completed: Option<Error>,
 }
 
 impl Tries {
-    /// The error of a call that cannot be made again.
+    /// The error of a call that is not made again.
     fn ended_with(&self, error: Error) -> Error {
-        match &self.lost {
-            Some(lost) => Error::UnknownOutcome(Arc::clone(lost)),
-            None => error,
+        match (&self.lost, error) {
+            (None, no_path @ Error::NoPath(_)) => self.completed.clone().unwrap_or(no_path),
+            (None, error) => error,
+            (Some(_), Error::TimedOut(timed_out)) => {
+                Error::timed_out(timed_out.limit, timed_out.waiting_for, true)
+            }
+            (Some(lost), _) => Error::UnknownOutcome(Arc::clone(lost)),
+        }
+    }
+
+    /// Its path was lost with `error` before the response.
+    fn lost(&mut self, error: &Error) {
+        if self.effect != Effect::None
+            && let Error::Lost(lost) = error
+        {
+            self.lost = Some(Arc::clone(lost));
         }
     }
 }
@@ -176,9 +80,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The pause before the first retry on a path without an alternative; it grows with each.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// The local NUMA distance. The distance of a path is not known.
-const LOCAL: u32 = 10;
 
 /// Counts the bytes of a call until it ends.
 struct Outstanding<'a>(&'a AtomicU64, u64);
@@ -196,104 +97,9 @@ impl Drop for Outstanding<'_> {
     }
 }
 
-impl Head {
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Forgets the paths until the next command: they keep their connections.
-    pub(super) fn clear(&self) {
-        let paths = {
-            let mut choice = self.lock();
-            choice.version = None;
-            std::mem::take(&mut choice.paths)
-        };
-        drop(paths);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Choice> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Namespace `nsid` as `connection` has it.
-    async fn of(
-        connection: &Connection,
-        nsid: u32,
-        id: u64,
-        policy: PathPolicy,
-    ) -> Result<Self, Error> {
-        let namespace = connection.controller.namespace(nsid).await?;
-        Ok(Self {
-            id,
-            geometry: namespace.geometry(),
-            identify: Box::new(*namespace.identify()),
-            identifiers: identifiers(&namespace).await?,
-            retry: RetryPolicy::of(connection.controller.identify()),
-            choice: Mutex::new(Choice::new(policy)),
-        })
-    }
-
-    /// Checks whether the namespace is the same one over `connection`, which remembers the result.
-    ///
-    /// # Errors
-    /// That of a command which may succeed later.
-    pub(super) async fn check(&self, connection: &Connection) -> Result<(), Error> {
-        let generation = connection.generation();
-        let checked = match connection.controller.namespace(self.geometry.nsid).await {
-            Ok(namespace) => {
-                let compared = self.compare(&namespace).await;
-                compared.map(|()| Arc::new(namespace))
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = &checked {
-            if !is_lasting(error) {
-                return Err(error.clone());
-            }
-            let addr = connection.controller.options().addr;
-            tracing::warn!(%addr, %error, "path not used for a namespace");
-        }
-        if !connection.remember(self.id, checked, generation) {
-            connection.check_again();
-        }
-        Ok(())
-    }
-
-    /// Checks that `namespace`, of another controller, is the same one.
-    async fn compare(&self, namespace: &Namespace) -> Result<(), Error> {
-        let addr = namespace.controller().options().addr;
-        let nsid = self.geometry.nsid;
-        let wrong = |text| Err(Error::setup(addr, 0, SetupError::InvalidResponse(text)));
-        if identifiers(namespace).await? != self.identifiers {
-            return wrong(format!(
-                "namespace {nsid} has other identifiers (UUID, NGUID, EUI-64) than over the \
-                 other paths"
-            ));
-        }
-        let (block_size, blocks) = (namespace.block_size(), namespace.blocks());
-        if block_size != self.geometry.block_size() || blocks < self.geometry.blocks {
-            return wrong(format!(
-                "namespace {nsid} has {blocks} blocks of {block_size} bytes, {} blocks of {} \
-                 bytes over the other paths",
-                self.geometry.blocks,
-                self.geometry.block_size()
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// Whether the check of a namespace would fail again with that error.
-fn is_lasting(error: &Error) -> bool {
-    match error {
-        Error::Setup(_) => true,
-        Error::Command(failed) => failed.status.dnr(),
-        Error::Usage(usage) => matches!(
-            **usage,
-            UsageError::NoNamespace { .. } | UsageError::Format { .. }
-        ),
-        _ => false,
-    }
+#[cold]
+fn without_buffer() -> Failed {
+    Failed::new(MachineError::internal("a success without its buffer"), None)
 }
 
 impl MultipathNamespace {
@@ -310,7 +116,8 @@ impl MultipathNamespace {
                 Ok(head) => {
                     let head = Arc::new(head);
                     inner.add(&head);
-                    return Ok(Self { inner, head });
+                    let limit = None;
+                    return Ok(Self { inner, head, limit });
                 }
                 Err(error @ Error::Lost(_)) => connection.abandon(&error),
                 Err(error) => return Err(error),
@@ -318,22 +125,35 @@ impl MultipathNamespace {
         }
     }
 
+    /// The same namespace with a time limit for each call, over all of its commands, waits and
+    /// retries. A call beyond it fails with [`Error::TimedOut`], which names what the call waited
+    /// for. It has its buffer unless a command is in progress: the buffer then returns to its pool
+    /// when the command ends.
+    #[must_use]
+    pub fn with_timeout(&self, limit: Duration) -> Self {
+        Self {
+            limit: Some(limit),
+            ..self.clone()
+        }
+    }
+
     /// Namespace identifier.
     #[must_use]
     pub fn nsid(&self) -> u32 {
-        self.head.geometry.nsid
+        self.head.nsid()
     }
 
-    /// Number of blocks, as it was when the namespace was opened.
+    /// Number of blocks. It grows when all paths report a larger namespace
+    /// ([`PathEvent::SizeChanged`](super::PathEvent::SizeChanged)).
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.head.geometry.blocks
+        self.head.blocks()
     }
 
     /// Bytes of a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
-        self.head.geometry.block_size()
+        self.head.block_size()
     }
 
     /// Its Identify Namespace data structure, as it was when the namespace was opened.
@@ -342,10 +162,29 @@ impl MultipathNamespace {
         &self.head.identify
     }
 
+    /// Waits until a path can access the namespace, as long as a path is untried. Without it, the
+    /// first call waits, also for a path whose ANA state becomes accessible much later.
+    ///
+    /// # Errors
+    /// [`Error::NoPath`] when each path was tried and none can access the namespace.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let mut changes = self.inner.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            if self.choose(None).is_some() {
+                return Ok(());
+            }
+            if !self.inner.is_trying(self.head.id) {
+                return Err(self.inner.no_path(self.head.id));
+            }
+            self.inner.wait_for(&mut changes, self.head.id).await?;
+        }
+    }
+
     /// Reads the blocks from `lba` into `buf`.
     ///
     /// # Errors
-    /// As [`Namespace::read`], and [`Error::NoPath`].
+    /// As [`Namespace::read`](crate::Namespace::read), and [`Error::NoPath`].
     pub async fn read(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Call::Read(lba), buf).await
     }
@@ -354,7 +193,8 @@ impl MultipathNamespace {
     /// the lost controller is fenced, so that it cannot undo acknowledged writes.
     ///
     /// # Errors
-    /// As [`Namespace::write`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    /// As [`Namespace::write`](crate::Namespace::write), [`Error::NoPath`] and
+    /// [`Error::UnknownOutcome`].
     pub async fn write(&self, lba: u64, buf: Buf, options: WriteOptions) -> Result<Buf, Failed> {
         self.transfer(Call::Write(lba, options), buf).await
     }
@@ -362,23 +202,50 @@ impl MultipathNamespace {
     /// Compares the blocks from `lba` with `buf`.
     ///
     /// # Errors
-    /// As [`Namespace::compare`], and [`Error::NoPath`].
+    /// As [`Namespace::compare`](crate::Namespace::compare), and [`Error::NoPath`].
     pub async fn compare(&self, lba: u64, buf: Buf) -> Result<Buf, Failed> {
         self.transfer(Call::Compare(lba), buf).await
+    }
+
+    /// Compares the blocks from `lba` with the first half of `buf` and, if they are equal, writes
+    /// the second half, as an atomic operation. If the path is lost before the response, the
+    /// command is not sent again: a second comparison could fail because of the first write. The
+    /// call then ends with [`Error::UnknownOutcome`] when the lost controller is fenced.
+    ///
+    /// # Errors
+    /// As [`Namespace::compare_and_write`](crate::Namespace::compare_and_write),
+    /// [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    pub async fn compare_and_write(
+        &self,
+        lba: u64,
+        buf: Buf,
+        options: WriteOptions,
+    ) -> Result<Buf, Failed> {
+        let call = Call::CompareAndWrite(lba, options);
+        self.transfer(call, buf).await
     }
 
     /// Flush: data of completed writes are on stable media when it completes.
     ///
     /// # Errors
-    /// As [`Namespace::flush`], and [`Error::NoPath`].
+    /// As [`Namespace::flush`](crate::Namespace::flush), and [`Error::NoPath`].
     pub async fn flush(&self) -> Result<(), Error> {
-        self.execute(Call::Flush, None).await.0
+        self.execute(Call::Flush).await
+    }
+
+    /// Verifies that `count` blocks from `lba` can be read, without a transfer.
+    ///
+    /// # Errors
+    /// As [`Namespace::verify`](crate::Namespace::verify), and [`Error::NoPath`].
+    pub async fn verify(&self, lba: u64, count: u64) -> Result<(), Error> {
+        self.execute(Call::Verify(lba, count)).await
     }
 
     /// Writes zeroes to `count` blocks from `lba`, without a transfer.
     ///
     /// # Errors
-    /// As [`Namespace::write_zeroes`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    /// As [`Namespace::write_zeroes`](crate::Namespace::write_zeroes), [`Error::NoPath`] and
+    /// [`Error::UnknownOutcome`].
     pub async fn write_zeroes(
         &self,
         lba: u64,
@@ -386,192 +253,350 @@ impl MultipathNamespace {
         options: ZeroOptions,
     ) -> Result<(), Error> {
         let call = Call::WriteZeroes(lba, count, options);
-        self.execute(call, None).await.0
+        self.execute(call).await
     }
 
     /// Deallocates the blocks of `ranges`.
     ///
     /// # Errors
-    /// As [`Namespace::deallocate`], [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    /// As [`Namespace::deallocate`](crate::Namespace::deallocate), [`Error::NoPath`] and
+    /// [`Error::UnknownOutcome`].
     pub async fn deallocate(&self, ranges: &[Range]) -> Result<(), Error> {
-        self.execute(Call::Deallocate(ranges), None).await.0
+        self.execute(Call::Deallocate(ranges)).await
     }
 
+    /// Copies the blocks of the ranges in `from`, one after the other, to the blocks from `to`. A
+    /// copy whose path is lost is made again from its begin when the lost controller is fenced.
+    ///
+    /// # Errors
+    /// As [`Namespace::copy`](crate::Namespace::copy), [`Error::NoPath`] and
+    /// [`Error::UnknownOutcome`].
+    pub async fn copy(&self, from: &[Range], to: u64, options: WriteOptions) -> Result<(), Error> {
+        self.execute(Call::Copy(from, to, options)).await
+    }
+
+    /// Makes a call with a buffer, on a path and on others as the retry policy says. If its command
+    /// succeeds on the first path, this is the only future between [`read`](Self::read) and the
+    /// queue: each other one would move the buffer and the result once more.
     async fn transfer(&self, call: Call<'_>, buf: Buf) -> Result<Buf, Failed> {
-        match self.execute(call, Some(buf)).await {
-            (Ok(()), Some(buf)) => Ok(buf),
-            (Ok(()), None) => {
-                let error = MachineError::internal("a success without its buffer");
-                Err(Failed::new(error, None))
+        let deadline = self.limit.and_then(Deadline::after);
+        let (mut buf, mut failure) = (Some(buf), None);
+        if let Some((operation, lba, fua)) = call.operation()
+            && let Some(usable) = self.choose(None)
+            && let Some(data) = buf.take()
+        {
+            let namespace = &usable.namespace;
+            let count = match self.count_of(call, namespace, (operation, lba), &data) {
+                Ok(0) => return Ok(data),
+                Ok(count) => count,
+                Err(error) => return Err(Failed::new(error, data)),
+            };
+            let began = self.began();
+            let work = namespace.run(operation, lba, count, fua).into();
+            let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            let outstanding = Outstanding::new(&usable.connection.outstanding, bytes);
+            let ended = namespace.controller().call(work, Some(data), deadline);
+            let (result, back) = ended.await;
+            drop(outstanding);
+            usable.connection.counters.ended(bytes);
+            match (result, back) {
+                (Ok(_), Some(data)) => {
+                    self.measured(&usable.connection, began);
+                    return Ok(data);
+                }
+                (Ok(_), None) => return Err(without_buffer()),
+                (Err(error), back) => {
+                    buf = back;
+                    failure = Some((usable, error));
+                }
             }
+        }
+        match self.again(call, buf, failure, deadline).await {
+            (Ok(()), Some(buf)) => Ok(buf),
+            (Ok(()), None) => Err(without_buffer()),
             (Err(error), buf) => Err(Failed::new(error, buf)),
         }
     }
 
-    /// Makes `call` on one path after the other, as the retry policy says.
-    async fn execute(&self, call: Call<'_>, mut buf: Option<Buf>) -> Ended {
-        let has_buffer = buf.is_some();
-        let bytes = buf.as_deref().map_or(0, <[u8]>::len);
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let mut tries = Tries::default();
-        loop {
-            let Usable {
-                connection,
-                namespace,
-                ..
-            } = match self.next_path(&mut tries).await {
-                Ok(usable) => usable,
-                Err(error) => return (Err(tries.ended_with(error)), buf),
-            };
-            let began = self.inner.now();
-            let outstanding = Outstanding::new(&connection.outstanding, bytes);
-            let (result, back) = call.make(&namespace, buf).await;
-            drop(outstanding);
-            buf = back;
-            let Err(error) = result else {
-                let now = self.inner.now();
-                connection.measured(now, now.saturating_sub(began));
-                return (Ok(()), buf);
-            };
-            if has_buffer && buf.is_none() {
-                // The lost queue keeps it.
-                return (Err(error), None);
-            }
-            let group = namespace.identify().anagrpid.get();
-            let step = self.step(&connection, group, call.effect(), &error, &mut tries);
-            let fenced = connection.fenced.subscribe();
-            // A call that waits does not keep a lost connection.
-            drop((connection, namespace));
-            let may_retry = match step {
-                RetryStep::Fail => Err(error),
-                RetryStep::SamePath { after } => {
-                    tokio::time::sleep(after).await;
-                    Ok(())
-                }
-                RetryStep::OtherPath { .. } => Ok(()),
-                RetryStep::OtherPathOnceFenced => self.fenced(fenced, error, &tries).await,
-                RetryStep::UnknownOnceFenced => {
-                    let waited = self.fenced(fenced, error.clone(), &tries).await;
-                    waited.and(Err(tries.ended_with(error)))
-                }
-            };
-            if let Err(error) = may_retry {
-                return (Err(error), buf);
-            }
+    /// Makes a call without a buffer, on a path and on others as the retry policy says.
+    async fn execute(&self, call: Call<'_>) -> Result<(), Error> {
+        let deadline = self.limit.and_then(Deadline::after);
+        self.again(call, None, None, deadline).await.0
+    }
+
+    /// Number of blocks of `buf` for `call` on a path; checks that all are inside the namespace.
+    fn count_of(
+        &self,
+        call: Call<'_>,
+        namespace: &Namespace,
+        (operation, lba): (Operation, u64),
+        buf: &Buf,
+    ) -> Result<u64, Error> {
+        self.check(call, namespace, buf.len())?;
+        namespace.count_of(buf, lba, operation)
+    }
+
+    /// Checks that the blocks of `call` are inside the namespace over all paths. The path of
+    /// `namespace` may have grown before others. `len` is the length of the buffer.
+    fn check(&self, call: Call<'_>, namespace: &Namespace, len: usize) -> Result<(), Error> {
+        let blocks = self.head.blocks();
+        if namespace.blocks() == blocks {
+            return Ok(());
+        }
+        call.check(self.nsid(), blocks, self.block_size(), len)
+    }
+
+    /// The time, if latencies are compared.
+    fn began(&self) -> Option<Duration> {
+        let is_measured = self.inner.options.policy == PathPolicy::Latency;
+        is_measured.then(|| self.inner.now())
+    }
+
+    /// A command that `began` then has succeeded.
+    fn measured(&self, connection: &Connection, began: Option<Duration>) {
+        if let Some(began) = began {
+            let now = self.inner.now();
+            connection.measured(now, now.saturating_sub(began));
         }
     }
 
-    /// What follows a command of `effect` that failed with `error` on `connection`, in ANA group
-    /// `group`.
-    fn step(
+    /// Makes `call` once, on a path.
+    async fn attempt(
         &self,
-        connection: &Arc<Connection>,
-        group: u32,
-        effect: Effect,
-        error: &Error,
-        tries: &mut Tries,
-    ) -> RetryStep {
-        let outcome = match error {
-            Error::Command(failed) => Outcome::Completed(failed.status),
-            Error::Usage(_) => return RetryStep::Fail,
-            Error::Lost(lost) if matches!(lost.cause, LostCause::RuntimeEnded) => {
-                return RetryStep::Fail;
+        usable: &Usable,
+        call: Call<'_>,
+        buf: Option<Buf>,
+        limit: Option<Limit>,
+    ) -> Ended {
+        let (connection, namespace) = (&usable.connection, &usable.namespace);
+        let len = buf.as_deref().map_or(0, <[u8]>::len);
+        if let Err(error) = self.check(call, namespace, len) {
+            return (Err(error), buf);
+        }
+        let bytes = u64::try_from(len).unwrap_or(u64::MAX);
+        let began = self.began();
+        let outstanding = Outstanding::new(&connection.outstanding, bytes);
+        let (result, buf) = match limit {
+            None => call.make(namespace, buf).await,
+            Some(limit) => {
+                let limited = namespace.with_timeout(limit.left());
+                let (result, buf) = call.make(&limited, buf).await;
+                (result.map_err(|error| limit.of_call(error)), buf)
             }
-            _ if self.inner.is_ended() => return RetryStep::Fail,
-            Error::Lost(_) => Outcome::Lost,
-            // The reason of this machine why the connection is lost.
-            _ if connection.controller.error().is_some() => Outcome::Lost,
-            _ => return RetryStep::Fail,
         };
-        let step = self.head.retry.decide(outcome, effect, tries.retries);
-        match outcome {
-            Outcome::Completed(_) => {
+        drop(outstanding);
+        connection.counters.ended(bytes);
+        if result.is_ok() {
+            self.measured(connection, began);
+        }
+        (result, buf)
+    }
+
+    /// Makes `call` on one path after the other, after `failure` on a path if there was one. Boxed,
+    /// so that the future of a read or write that succeeds at once is small.
+    #[cold]
+    fn again<'a>(
+        &'a self,
+        call: Call<'a>,
+        mut buf: Option<Buf>,
+        mut failure: Option<(Arc<Usable>, Error)>,
+        deadline: Option<Deadline>,
+    ) -> Pin<Box<dyn Future<Output = Ended> + Send + 'a>> {
+        let limit = Limit::of(self.limit, deadline);
+        Box::pin(async move {
+            let mut tries = Tries {
+                effect: call.effect(),
+                limit,
+                retries: 0,
+                avoid: None,
+                lost: None,
+                completed: None,
+            };
+            loop {
+                if let Some((usable, error)) = failure.take() {
+                    // A command in progress or a lost queue keeps it.
+                    let has_lost_buffer = call.is_transfer() && buf.is_none();
+                    let followed = self.follow(usable, error, has_lost_buffer, &mut tries);
+                    if let Err(error) = followed.await {
+                        return (Err(tries.ended_with(error)), buf);
+                    }
+                }
+                let usable = match self.next_path(&mut tries).await {
+                    Ok(usable) => usable,
+                    Err(error) => return (Err(tries.ended_with(error)), buf),
+                };
+                let (result, back) = self.attempt(&usable, call, buf, limit).await;
+                buf = back;
+                match result {
+                    Ok(()) => return (Ok(()), buf),
+                    Err(error) => failure = Some((usable, error)),
+                }
+            }
+        })
+    }
+
+    /// Waits until a call that failed with `error` can be made again.
+    ///
+    /// # Errors
+    /// It is not made again: `error`, or why the wait ended.
+    async fn follow(
+        &self,
+        usable: Arc<Usable>,
+        error: Error,
+        has_lost_buffer: bool,
+        tries: &mut Tries,
+    ) -> Result<(), Error> {
+        let (step, cause) = self.step(&usable, &error, tries);
+        let fenced = usable.connection.fenced.subscribe();
+        let counters = Arc::clone(&usable.connection.counters);
+        // A call that waits does not keep a lost connection.
+        drop(usable);
+        if has_lost_buffer {
+            return Err(error);
+        }
+        match step {
+            RetryStep::Fail => return Err(error),
+            RetryStep::OtherPath { .. } => {}
+            RetryStep::SamePath { after } => {
+                let delay = tokio::time::sleep(after);
+                Limit::within(tries.limit, Awaited::RetryDelay, delay).await?;
+            }
+            RetryStep::OtherPathOnceFenced => {
+                self.fenced(fenced, &counters, &error, tries).await?;
+            }
+            RetryStep::UnknownOnceFenced => {
+                self.fenced(fenced, &counters, &error, tries).await?;
+                return Err(error);
+            }
+        }
+        counters.retried(cause);
+        Ok(())
+    }
+
+    /// What follows a command that failed with `error` on a path, and what a retry is counted as.
+    fn step(&self, usable: &Usable, error: &Error, tries: &mut Tries) -> (RetryStep, Cause) {
+        let connection = &usable.connection;
+        let is_lost = match error {
+            Error::Command(failed) => {
+                let status = failed.status;
+                let (effect, retries) = (tries.effect, tries.retries);
+                let retry = &self.head.retry;
+                let step = retry.decide(Outcome::Completed(status), effect, retries);
                 tries.retries += 1;
+                tries.completed = Some(error.clone());
                 if let RetryStep::OtherPath { read_ana } = step {
                     tries.avoid = Some(Arc::clone(connection));
                     if read_ana {
-                        connection.refuses(group);
+                        connection.refuses(usable.namespace.identify().anagrpid.get());
                         self.inner.changed();
                     }
                 }
+                let cause = match status.code_type() {
+                    SCT_PATH => Cause::PathStatus,
+                    _ => Cause::OtherStatus,
+                };
+                return (step, cause);
             }
-            Outcome::Lost => {
-                // Every queue of it ends, so that no command of this host is begun there.
-                connection.abandon(error);
-                if effect != Effect::None
-                    && let Error::Lost(lost) = error
-                {
-                    tries.lost = Some(Arc::clone(lost));
-                }
-            }
+            Error::Lost(_) => true,
+            Error::Usage(_) | Error::TimedOut(_) => false,
+            // The reason of this machine why the connection is lost.
+            _ => connection.controller.error().is_some(),
+        };
+        if !is_lost {
+            return (RetryStep::Fail, Cause::Lost);
         }
-        step
+        tries.lost(error);
+        let has_no_runtime =
+            matches!(error, Error::Lost(lost) if matches!(lost.cause, LostCause::RuntimeEnded));
+        if has_no_runtime || self.inner.is_ended() {
+            return (RetryStep::Fail, Cause::Lost);
+        }
+        // Every queue of it ends, so that no command of this host is begun there.
+        connection.abandon(error);
+        let retry = &self.head.retry;
+        let step = retry.decide(Outcome::Lost, tries.effect, tries.retries);
+        (step, Cause::Lost)
     }
 
     /// Waits until the lost controller is fenced.
     ///
     /// # Errors
-    /// No path may be waited for.
+    /// `error` if no path may be waited for, or the time is over.
     async fn fenced(
         &self,
         mut fenced: watch::Receiver<Option<FenceMethod>>,
-        error: Error,
+        counters: &Counters,
+        error: &Error,
         tries: &Tries,
     ) -> Result<(), Error> {
+        let _running = counters.fence_wait.start();
         loop {
             if fenced.borrow_and_update().is_some() {
                 return Ok(());
             }
             if !self.inner.may_wait(self.head.id) {
-                return Err(tries.ended_with(error));
+                return Err(error.clone());
             }
-            let changed = fenced.changed();
-            if let Ok(Err(_)) = tokio::time::timeout(LONGEST_WAIT, changed).await {
+            let changed = tokio::time::timeout(LONGEST_WAIT, fenced.changed());
+            let changed = Limit::within(tries.limit, Awaited::Fence, changed).await?;
+            if let Ok(Err(_)) = changed {
                 // Nothing is left that could fence it.
-                return Err(tries.ended_with(error));
+                return Err(error.clone());
             }
         }
     }
 
     /// The path for the next command of a call: after a refusal another one, or the same after a
     /// pause.
-    async fn next_path(&self, tries: &mut Tries) -> Result<Usable, Error> {
+    async fn next_path(&self, tries: &mut Tries) -> Result<Arc<Usable>, Error> {
         let Some(avoid) = tries.avoid.take() else {
-            return self.path(None).await;
+            return self.path(None, tries.limit).await;
         };
-        let usable = self.path(Some(&avoid)).await?;
+        let usable = self.path(Some(&avoid), tries.limit).await?;
         let is_same = Arc::ptr_eq(&avoid, &usable.connection);
         if !is_same && tries.retries < 2 {
             return Ok(usable);
         }
         drop(usable);
-        tokio::time::sleep(AGAIN.saturating_mul(tries.retries)).await;
-        self.path(Some(&avoid)).await
+        let pause = tokio::time::sleep(AGAIN.saturating_mul(tries.retries));
+        Limit::within(tries.limit, Awaited::RetryDelay, pause).await?;
+        self.path(Some(&avoid), tries.limit).await
     }
 
     /// The path for the next command, another one than `avoid` if there is one.
-    async fn path(&self, avoid: Option<&Arc<Connection>>) -> Result<Usable, Error> {
+    async fn path(
+        &self,
+        avoid: Option<&Arc<Connection>>,
+        limit: Option<Limit>,
+    ) -> Result<Arc<Usable>, Error> {
+        if let Some(usable) = self.choose(avoid) {
+            return Ok(usable);
+        }
+        let _running = self.inner.parked.start();
         let mut changes = self.inner.changes.subscribe();
         loop {
-            let version = *changes.borrow_and_update();
-            if let Some(usable) = self.choose(version, avoid) {
+            changes.borrow_and_update();
+            if let Some(usable) = self.choose(avoid) {
                 return Ok(usable);
             }
-            self.inner.wait_for(&mut changes, self.head.id).await?;
+            let wait = self.inner.wait_for(&mut changes, self.head.id);
+            Limit::within(limit, Awaited::Path, wait).await??;
         }
     }
 
-    fn choose(&self, version: u64, avoid: Option<&Arc<Connection>>) -> Option<Usable> {
+    /// The path for the next command, if there is one now.
+    fn choose(&self, avoid: Option<&Arc<Connection>>) -> Option<Arc<Usable>> {
+        let version = self.inner.version();
         let mut choice = self.head.lock();
-        if choice.version != Some(version) {
-            choice.paths = self.usable();
-            choice.version = Some(version);
+        if !choice.is_of(version) {
+            choice.replace(version, self.usable());
         }
-        choice.choose(avoid, self.inner.now())
+        choice.choose(avoid, || self.inner.now())
     }
 
     /// The paths on which the namespace is known to be the same one.
-    fn usable(&self) -> Vec<Usable> {
+    #[cold]
+    fn usable(&self) -> Vec<Arc<Usable>> {
         let all = self.inner.connections().into_iter();
         let usable = all.filter_map(|(connection, settled_at)| {
             let namespace = connection.known(self.head.id)?.ok()?;
@@ -581,27 +606,13 @@ impl MultipathNamespace {
                 AnaState::NON_OPTIMIZED => PathAccess::NonOptimized,
                 _ => PathAccess::None,
             };
-            Some(Usable {
+            Some(Arc::new(Usable {
                 connection,
                 namespace,
                 access,
                 settled_at,
-            })
+            }))
         });
         usable.collect()
     }
-}
-
-/// The identifiers of a namespace.
-async fn identifiers(namespace: &Namespace) -> Result<NamespaceIdentifiers, Error> {
-    let controller = namespace.controller();
-    let page = controller
-        .identify_page(Cns::DESCRIPTORS, namespace.nsid())
-        .await?;
-    let list = DescriptorList::read_from_bytes(&page)
-        .map_err(|_| MachineError::internal("an Identify page of another length"))?;
-    NamespaceIdentifiers::parse(&list).map_err(|error| {
-        let addr = controller.options().addr;
-        Error::setup(addr, 0, SetupError::InvalidResponse(error.to_string()))
-    })
 }

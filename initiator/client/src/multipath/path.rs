@@ -4,16 +4,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nvmeof_initiator_core::FenceMethod;
-use nvmeof_initiator_core::multipath::{Reconnect, ReconnectOptions, ReconnectStep};
-use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_initiator_core::multipath::{PathState, Reconnect, ReconnectOptions, ReconnectStep};
+use nvmeof_initiator_core::{ControllerEvent, FenceMethod, SetupError, admin};
+use tokio::time::Instant;
 
+use super::Inner;
 use super::connection::Connection;
+use super::events::PathEvent;
 use super::fencing::Fencing;
-use super::{Inner, PathStatus};
-use crate::error::{Error, SetupFault};
+use super::numa::{LOCAL, Topology};
+use super::status::{Counters, PathStatus};
+use crate::controller::Controller;
+use crate::error::{Error, Lost, LostCause};
 use crate::options::ConnectOptions;
-use nvmeof_initiator_core::SetupError;
+use crate::transport::Device;
 
 /// A path of a subsystem.
 pub(super) struct PathSlot {
@@ -23,14 +27,22 @@ pub(super) struct PathSlot {
     pub(super) last_error: Option<Error>,
     losses: u64,
     fenced: Vec<(FenceMethod, u64)>,
+    counters: Arc<Counters>,
+    /// When and why it entered its state.
+    changed: (Duration, String),
     pub(super) is_ended: bool,
 }
 
-/// How often a path looks for events and outdated ANA states.
-const CHECK: Duration = Duration::from_millis(100);
-
-/// How often the states of a path with an inaccessible group are read again.
+/// How long after a failure a path is checked again, and how often the states of a path with an
+/// inaccessible group are read.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The shortest time between two checks that the target causes. One that sends events without a
+/// pause does not keep the host reading.
+const PACE: Duration = Duration::from_millis(100);
+
+/// How long an older controller may take for Keep Alive when a new one has its identifier.
+const PROBE: Duration = Duration::from_secs(1);
 
 impl PathSlot {
     pub(super) fn new(options: &ConnectOptions, reconnect: ReconnectOptions, at: u64) -> Self {
@@ -43,6 +55,8 @@ impl PathSlot {
             last_error: None,
             losses: 0,
             fenced: Vec::new(),
+            counters: Arc::default(),
+            changed: (Duration::ZERO, "not connected yet".to_owned()),
             is_ended: false,
         }
     }
@@ -58,8 +72,9 @@ impl PathSlot {
     }
 
     /// It is not connected again. Returns its connection.
-    pub(super) fn end(&mut self) -> Option<Arc<Connection>> {
+    pub(super) fn end(&mut self, now: Duration) -> Option<Arc<Connection>> {
         self.is_ended = true;
+        self.changed = (now, "disconnected by the caller".to_owned());
         self.connection.take()
     }
 
@@ -71,14 +86,34 @@ impl PathSlot {
         }
     }
 
-    pub(super) fn status(&self) -> PathStatus {
+    pub(super) fn status(&self, now: Duration) -> PathStatus {
+        let live = self.live();
+        let state = match self.reconnect.state() {
+            PathState::GivenUp => PathState::GivenUp,
+            _ if self.is_ended => PathState::Disconnected,
+            // Its task has not noticed the loss yet.
+            PathState::Live if live.is_none() => PathState::Backoff,
+            state => state,
+        };
+        let (changed_at, reason) = &self.changed;
         PathStatus {
             addr: self.options.addr,
-            is_live: self.live().is_some(),
+            state,
+            reason: reason.clone(),
+            since: now.saturating_sub(*changed_at),
+            is_live: live.is_some(),
             is_given_up: self.reconnect.is_given_up(),
+            cntlid: live.map(|live| live.controller.info().cntlid),
             losses: self.losses,
             last_error: self.last_error.clone(),
+            io_queues: live.map(|live| live.controller.info().io_queues),
             fenced: self.fenced.clone(),
+            numa_distance: live.map_or(LOCAL, |live| live.distance),
+            commands: self.counters.commands(),
+            bytes: self.counters.bytes(),
+            outstanding: live.map_or(0, |live| live.outstanding()),
+            retries: self.counters.retries(),
+            fence_wait: self.counters.fence_wait.total(),
         }
     }
 }
@@ -89,8 +124,12 @@ pub(super) async fn run(inner: Weak<Inner>, at: usize) {
         inner: Weak::clone(&inner),
         at,
     };
+    let Some(mut changes) = inner.upgrade().map(|inner| inner.changes.subscribe()) else {
+        return;
+    };
     loop {
         let Some(this) = inner.upgrade() else { return };
+        changes.borrow_and_update();
         let now = this.now();
         let (step, next, options) = {
             let mut paths = this.lock();
@@ -101,19 +140,15 @@ pub(super) async fn run(inner: Weak<Inner>, at: usize) {
             (step, path.reconnect.next_deadline(), path.options.clone())
         };
         match step {
-            ReconnectStep::GiveUp => {
-                let error = this
-                    .lock()
-                    .get(at)
-                    .and_then(|path| path.last_error.as_ref().map(Error::cause));
-                tracing::error!(addr = %options.addr, error, "path given up; not reconnecting");
-                this.changed();
-                return;
-            }
+            ReconnectStep::GiveUp => return give_up(&this, at),
             ReconnectStep::Wait => {
                 drop(this);
-                let wait = next.map_or(CHECK, |next| next.saturating_sub(now));
-                tokio::time::sleep(wait.min(CHECK)).await;
+                let wait = next.map_or(AGAIN, |next| next.saturating_sub(now));
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    // Such as that the path is ended, or that nothing of its subsystem is left.
+                    changed = changes.changed() => if changed.is_err() { return },
+                }
             }
             ReconnectStep::Connect => {
                 let connected = connect(&this, at, &options).await;
@@ -127,51 +162,135 @@ pub(super) async fn run(inner: Weak<Inner>, at: usize) {
     }
 }
 
+/// Path `at` is not connected again.
+fn give_up(inner: &Inner, at: usize) {
+    let now = inner.now();
+    let (addr, error) = {
+        let mut paths = inner.lock();
+        let Some(path) = paths.get_mut(at) else {
+            return;
+        };
+        let cause = path.last_error.as_ref().map(Error::cause);
+        let cause = cause.unwrap_or_else(|| "it was not connected in time".to_owned());
+        path.changed = (now, cause);
+        (path.options.addr, path.last_error.clone())
+    };
+    let cause = error.as_ref().map(Error::cause);
+    tracing::error!(%addr, error = cause, "path given up; not reconnecting");
+    let path = at;
+    inner.report(PathEvent::GivenUp { path, addr, error });
+    inner.changed();
+}
+
 /// Connects path `at`. `None` if that failed or the path was ended meanwhile.
 async fn connect(inner: &Inner, at: usize, options: &ConnectOptions) -> Option<Arc<Connection>> {
     let connected = match inner.host.connect(options.clone()).await {
-        Ok(controller) => {
-            let new = Connection::new(at, controller);
-            bounded(options, new).await
-        }
+        Ok(controller) => set_up(inner, at, options, controller).await,
         Err(error) => Err(error),
     };
+    if let Ok(new) = &connected {
+        end_dead_twin(inner, new.controller.info().cntlid).await;
+    }
     let now = inner.now();
-    let connection = {
+    let (path, addr) = (at, options.addr);
+    let (connection, event) = {
         let mut paths = inner.lock();
-        let path = paths.get_mut(at)?;
+        let connected = connected.and_then(|new| no_twin(&paths, new));
+        let slot = paths.get_mut(at)?;
         match connected {
             // It is shut down when it is dropped.
-            Ok(_) if path.is_ended => None,
+            Ok(_) if slot.is_ended => (None, None),
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                path.reconnect.connected(now);
-                path.last_error = None;
-                path.connection = Some(Arc::clone(&connection));
-                Some(connection)
+                slot.reconnect.connected(now);
+                slot.last_error = None;
+                slot.connection = Some(Arc::clone(&connection));
+                slot.changed = (now, "connected".to_owned());
+                (Some(connection), Some(PathEvent::Connected { path, addr }))
             }
             Err(error) => {
-                path.reconnect.failed(now, is_final(&error));
-                path.last_error = Some(error);
-                None
+                slot.reconnect.failed(now, error.is_final());
+                slot.last_error = Some(error.clone());
+                slot.changed = (now, error.cause());
+                (None, Some(PathEvent::AttemptFailed { path, addr, error }))
             }
         }
     };
+    if let Some(event) = event {
+        inner.report(event);
+    }
     inner.changed();
     connection
 }
 
-/// Whether a later attempt would be refused as well.
-fn is_final(error: &Error) -> bool {
-    match error {
-        Error::Setup(setup) => match &setup.why {
-            SetupFault::Nvme(SetupError::Refused(refusal)) => refusal.status.dnr(),
-            SetupFault::Nvme(SetupError::Unsupported { .. }) => true,
-            SetupFault::Nvme(_) | SetupFault::Rejected(_) => false,
-        },
-        Error::Usage(_) => true,
-        _ => false,
-    }
+/// Checks a new controller of path `at`, and reads its ANA states.
+async fn set_up(
+    inner: &Inner,
+    at: usize,
+    options: &ConnectOptions,
+    controller: Controller,
+) -> Result<Connection, Error> {
+    let (cpu, device) = (inner.cpu, controller.device().clone());
+    let distance = move || Topology::of_this_machine().distance(cpu, &device);
+    let distance = tokio::task::spawn_blocking(distance).await;
+    let counters = {
+        let paths = inner.lock();
+        let counters = paths.get(at).map(|path| Arc::clone(&path.counters));
+        counters.unwrap_or_default()
+    };
+    let new = Connection::new(at, controller, distance.unwrap_or(LOCAL), counters);
+    bounded(options, new).await
+}
+
+/// Abandons a connection to controller `cntlid` that does not respond: a target that was restarted
+/// assigns the identifiers of controllers whose loss this host may not have noticed.
+async fn end_dead_twin(inner: &Inner, cntlid: u16) {
+    let found = twin_of(&inner.lock(), cntlid).map(Arc::clone);
+    let Some(twin) = found else { return };
+    let addr = twin.controller.options().addr;
+    let probe = twin.controller.admin_call(admin::keep_alive(), &[]);
+    let why = match tokio::time::timeout(PROBE, probe).await {
+        Ok(Ok(_) | Err(Error::Command(_))) => return,
+        Ok(Err(why)) => why,
+        Err(_) => Error::from(Lost {
+            addr,
+            qid: 0,
+            provider: match twin.controller.device() {
+                Device::Memory => "shm",
+                Device::Network(_) => "iwarp",
+                Device::Rdma(_) => "verbs",
+            },
+            established: true,
+            cause: LostCause::KeepAlive {
+                cntlid,
+                timeout: PROBE,
+            },
+        }),
+    };
+    tracing::debug!(%addr, cntlid, "its identifier was assigned again; it does not respond");
+    twin.abandon(&why);
+}
+
+/// The connected controller with that identifier.
+fn twin_of(paths: &[PathSlot], cntlid: u16) -> Option<&Arc<Connection>> {
+    let mut live = paths.iter().filter_map(PathSlot::live);
+    live.find(|live| live.controller.info().cntlid == cntlid)
+}
+
+/// Refuses a controller with the identifier of another one that is connected: within a subsystem
+/// identifiers are unique (NVMe Base 2.1, 3.1.2), so the targets of both paths are not one
+/// subsystem. A reset to fence one of them could end the other one.
+fn no_twin(paths: &[PathSlot], new: Connection) -> Result<Connection, Error> {
+    let cntlid = new.controller.info().cntlid;
+    let Some(twin) = twin_of(paths, cntlid) else {
+        return Ok(new);
+    };
+    let text = format!(
+        "controller {cntlid} is connected over {} already: identifiers are unique in a subsystem",
+        twin.controller.options().addr
+    );
+    let error = SetupError::InvalidResponse(text);
+    Err(Error::setup(new.controller.options().addr, 0, error))
 }
 
 /// Admin commands within the time that connecting may take. A target that completes them slowly,
@@ -182,23 +301,19 @@ async fn bounded<T>(
 ) -> Result<T, Error> {
     let ended = tokio::time::timeout(options.connect_timeout, commands).await;
     ended.unwrap_or_else(|_| {
-        let text = format!(
-            "the controller did not complete admin commands within {} s",
-            options.connect_timeout.as_secs_f32()
-        );
-        Err(Error::setup(
-            options.addr,
-            0,
-            SetupError::InvalidResponse(text),
-        ))
+        let error = SetupError::TimedOut {
+            what: "ready for commands of the path",
+            after: options.connect_timeout,
+        };
+        Err(Error::setup(options.addr, 0, error))
     })
 }
 
 /// Watches the connection of path `at` until it is lost; then it is to be fenced.
 async fn watch(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>) {
-    let now = tokio::time::Instant::now;
-    // When states that end by themselves are read again, and checks may be made after a failure.
-    let (mut poll_at, mut checks_at) = (now(), now());
+    let mut checks = Checks::new();
+    let mut arrived = None;
+    let mut has_events = true;
     let lost = connection.controller.lost();
     tokio::pin!(lost);
     let why = loop {
@@ -206,93 +321,188 @@ async fn watch(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>) {
         if this.lock().get(at).is_none_or(|path| path.is_ended) {
             return;
         }
-        events(&this, connection);
-        if now() >= poll_at && !connection.is_all_accessible() {
-            connection.outdate();
-            poll_at = now() + AGAIN;
+        if let Some(event) = arrived.take() {
+            handle(&this, connection, &event);
         }
-        if now() >= checks_at {
+        if checks.are_due(connection) {
             let refreshed = bounded(connection.controller.options(), refresh(&this, connection));
             let refreshed = tokio::select! {
                 biased;
                 why = &mut lost => break why,
                 refreshed = refreshed => refreshed,
             };
-            if let Err(error) = refreshed {
-                tracing::warn!(%error, "path not checked; trying again");
-                connection.outdate();
-                connection.check_again();
-                checks_at = now() + AGAIN;
-            }
+            checks.ended(connection, refreshed);
         }
+        let next = checks.next(connection);
         drop(this);
         tokio::select! {
             biased;
             why = &mut lost => break why,
-            () = connection.wake.notified(), if now() >= checks_at => {}
-            () = tokio::time::sleep(CHECK) => {}
+            event = connection.controller.event(), if has_events => match event {
+                Ok(event) => arrived = Some(event),
+                // `lost` has the reason.
+                Err(_) => has_events = false,
+            },
+            () = connection.wake.notified() => {}
+            () = until(next) => {}
         }
     };
+    lose(inner, at, connection, why);
+}
+
+/// The connection of path `at` is lost because of `why`.
+fn lose(inner: &Weak<Inner>, at: usize, connection: &Arc<Connection>, why: Error) {
     connection.lose();
     let Some(this) = inner.upgrade() else { return };
     let now = this.now();
-    {
+    let (path, error) = (at, why);
+    let addr = {
         let mut paths = this.lock();
-        let Some(path) = paths.get_mut(at).filter(|path| !path.is_ended) else {
+        let Some(slot) = paths.get_mut(at).filter(|path| !path.is_ended) else {
             return;
         };
-        path.connection = None;
-        path.reconnect.lost(now);
-        path.losses += 1;
-        let (addr, error) = (path.options.addr, why.cause());
-        tracing::warn!(%addr, error, "path lost; reconnecting");
-        path.last_error = Some(why);
-    }
+        slot.connection = None;
+        slot.reconnect.lost(now);
+        slot.losses += 1;
+        slot.changed = (now, error.cause());
+        slot.last_error = Some(error.clone());
+        slot.options.addr
+    };
+    tracing::warn!(%addr, error = error.cause(), "path lost; reconnecting");
     this.clear_choices();
     // The receiver lives as long as `this`.
     let _ = this.lost.send(Fencing::new(&this, connection));
+    this.report(PathEvent::Lost { path, addr, error });
     this.changed();
 }
 
-/// Asynchronous events of the connection.
-fn events(inner: &Inner, connection: &Connection) {
-    while let Some(event) = connection.controller.take_event() {
-        match AsyncEvent::from_dword(event) {
-            AsyncEvent::ANA_CHANGED => connection.outdate(),
-            AsyncEvent::NAMESPACE_CHANGED => {
-                connection.forget();
-                inner.changed();
-            }
-            AsyncEvent::CROSS_CONTROLLER_RESET => {
-                connection.notify_reset();
-                inner.changed();
-            }
-            _ => {}
+/// When a connection is checked.
+struct Checks {
+    /// Not before, after a failure.
+    from: Option<Instant>,
+    /// Not before, after the last check, unless a namespace was opened.
+    paced: Option<Instant>,
+    /// When states that end by themselves are read again.
+    poll_at: Instant,
+}
+
+impl Checks {
+    fn new() -> Self {
+        Self {
+            from: None,
+            paced: None,
+            poll_at: Instant::now(),
         }
+    }
+
+    /// Whether a check is due now.
+    fn are_due(&mut self, connection: &Connection) -> bool {
+        let now = Instant::now();
+        if now >= self.poll_at && !connection.is_all_accessible() {
+            connection.outdate();
+            self.poll_at = now + AGAIN;
+        }
+        let is_due = connection.needs_check() && self.not_before(connection) <= Some(now);
+        if is_due {
+            self.paced = Some(now + PACE);
+        }
+        is_due
+    }
+
+    fn not_before(&self, connection: &Connection) -> Option<Instant> {
+        match connection.has_opened() {
+            true => self.from,
+            false => self.from.max(self.paced),
+        }
+    }
+
+    fn ended(&mut self, connection: &Connection, result: Result<(), Error>) {
+        let Err(error) = result else {
+            self.from = None;
+            return;
+        };
+        let addr = connection.controller.options().addr;
+        match self.from {
+            None => tracing::warn!(%addr, %error, "path not checked; trying again"),
+            Some(_) => tracing::debug!(%addr, %error, "path not checked again"),
+        }
+        connection.outdate();
+        connection.check_again();
+        self.from = Some(Instant::now() + AGAIN);
+    }
+
+    /// When to look again, if nothing happens before.
+    fn next(&self, connection: &Connection) -> Option<Instant> {
+        let poll_at = (!connection.is_all_accessible()).then_some(self.poll_at);
+        let check_at = match connection.needs_check() {
+            true => self.not_before(connection),
+            false => None,
+        };
+        check_at.into_iter().chain(poll_at).min()
     }
 }
 
-/// Reads ANA states that may have changed, and checks namespaces that were not.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An asynchronous event of the connection.
+fn handle(inner: &Inner, connection: &Connection, event: &ControllerEvent) {
+    match event {
+        // The group of a namespace may have changed as well, without a notice about the namespace.
+        ControllerEvent::AnaChanged => {
+            connection.outdate();
+            connection.doubt();
+        }
+        ControllerEvent::NamespacesChanged(nsids) => {
+            connection.forget(nsids);
+            inner.changed();
+        }
+        ControllerEvent::CrossControllerReset => {
+            connection.notify_reset();
+            inner.changed();
+        }
+        ControllerEvent::Lost => {
+            connection.outdate();
+            connection.forget(&[]);
+            connection.notify_reset();
+            inner.changed();
+        }
+        _ => {}
+    }
+}
+
+/// Reads ANA states that may have changed, and checks namespaces that were not. A failure of one
+/// check prevents no other.
 ///
 /// # Errors
-/// That of a command, after which it is to be tried again.
+/// That of the first command that failed, after which it is to be tried again.
 async fn refresh(inner: &Inner, connection: &Connection) -> Result<(), Error> {
+    let mut result = Ok(());
     if connection.take_outdated() {
-        connection.read_ana().await?;
+        result = connection.read_ana().await;
         inner.changed();
     }
-    if connection.take_unchecked() {
-        let heads = inner.heads();
-        let ids: Vec<_> = heads.iter().map(|head| head.id()).collect();
+    // Before the list: a namespace that is added to it later requests another check.
+    let is_unchecked = connection.take_unchecked();
+    let heads = inner.heads();
+    if is_unchecked {
+        let ids: Vec<_> = heads.iter().map(|head| head.id).collect();
         connection.retain(&ids);
-        for head in heads {
-            if connection.known(head.id()).is_none() {
-                head.check(connection).await?;
+        for head in &heads {
+            if connection.current(head.id).is_none() {
+                result = result.and(head.check(connection).await);
                 inner.changed();
             }
         }
     }
-    Ok(())
+    for head in &heads {
+        inner.compare_reports(connection, head);
+    }
+    result
 }
 
 /// Ends a path whose task ends, for whatever reason: calls do not wait for it.

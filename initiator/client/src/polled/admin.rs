@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::dhchap::SystemRandom;
 use nvmeof_initiator_core::{
-    Ask, Command, CommandCompletion, ControllerInfo, Direction, IoLimits, KeepAlive, KeepAliveStep,
-    Next, Setup, SetupConfig, SetupError, Shutdown, admin,
+    Ask, Command, CommandCompletion, ControllerEvent, ControllerInfo, Direction, EventQueue,
+    IoLimits, KeepAlive, KeepAliveStep, Next, Setup, SetupConfig, SetupError, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
+use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::log::ChangedNamespaces;
+use zerocopy::FromBytes;
 
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError};
@@ -45,7 +48,8 @@ pub struct AdminQueue {
     wake_at: Option<Duration>,
     pages: Pool,
     ended: Vec<Done>,
-    events: Vec<u32>,
+    events: EventQueue,
+    changes: Changes,
 }
 
 #[derive(Debug)]
@@ -54,6 +58,17 @@ enum Phase {
     Ready,
     Shutdown(Shutdown),
     Over,
+}
+
+/// State of the Changed Attached Namespace List.
+#[derive(Clone, Copy, Debug)]
+enum Changes {
+    /// As it was read.
+    Read,
+    /// It is being read.
+    Reading,
+    /// It is being read, and an event reported more changes meanwhile.
+    Again,
 }
 
 /// Entries that are reserved for commands of this queue itself: set-up or shutdown, Keep
@@ -112,7 +127,8 @@ impl AdminQueue {
             wake_at: None,
             pages,
             ended: Vec::with_capacity(PAGES),
-            events: Vec::new(),
+            events: EventQueue::default(),
+            changes: Changes::Read,
         })
     }
 
@@ -192,9 +208,15 @@ impl AdminQueue {
         progress
     }
 
-    /// The next asynchronous event that arrived: dword 0 of its completion.
-    pub fn take_event(&mut self) -> Option<u32> {
-        (!self.events.is_empty()).then(|| self.events.remove(0))
+    /// Takes the oldest asynchronous event.
+    pub fn take_event(&mut self) -> Option<ControllerEvent> {
+        self.events.take()
+    }
+
+    /// Whether [`take_event`](Self::take_event) has an event.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Closes the queue because of `why`: its calls fail with it.
@@ -220,6 +242,7 @@ impl AdminQueue {
         self.connection.close();
     }
 
+    #[cfg(feature = "async")]
     pub(crate) fn close_without_runtime(&mut self) {
         self.connection.fail(LostCause::RuntimeEnded);
     }
@@ -256,7 +279,7 @@ impl AdminQueue {
             SETUP => self.on_step_done(&call, now),
             KEEP_ALIVE => self.keep_alive.completed(),
             EVENT => self.on_event(&call, now),
-            EVENT_LOG => {}
+            EVENT_LOG => self.on_changes(&call, now),
             _ => done.push(call),
         }
     }
@@ -367,16 +390,40 @@ impl AdminQueue {
     fn on_event(&mut self, call: &Done, now: Duration) {
         let Ok(result) = call.result else { return };
         let dword = u32::try_from(result & 0xffff_ffff).unwrap_or_default();
-        let [_, _, log_page, _] = dword.to_le_bytes();
-        if self.events.len() < MAX_EVENTS {
-            self.events.push(dword);
-        }
-        if LogId(log_page) == LogId::CHANGED_NAMESPACES {
-            let log = admin::log_page(LogId::CHANGED_NAMESPACES, NSID_ALL, 0, 4096);
-            self.ask(log.into(), EVENT_LOG, CallTimeout::Default, now);
+        match AsyncEvent::from_dword(dword) {
+            AsyncEvent::NAMESPACE_CHANGED => match self.changes {
+                Changes::Read => self.read_changes(now),
+                // One entry of the queue is reserved for the log page.
+                Changes::Reading | Changes::Again => self.changes = Changes::Again,
+            },
+            event => self.events.push(event.into()),
         }
         if matches!(self.phase, Phase::Ready) {
             self.expect_event(now);
+        }
+    }
+
+    /// Reads the Changed Attached Namespace List.
+    fn read_changes(&mut self, now: Duration) {
+        self.changes = Changes::Reading;
+        let log = admin::log_page(LogId::CHANGED_NAMESPACES, NSID_ALL, 0, 4096);
+        self.ask(log.into(), EVENT_LOG, CallTimeout::Default, now);
+    }
+
+    /// The Changed Attached Namespace List. A list that the controller does not return, or an
+    /// empty one, does not say what changed.
+    fn on_changes(&mut self, call: &Done, now: Duration) {
+        let list = match (&call.result, &call.buf) {
+            (Ok(_), Some(buf)) => ChangedNamespaces::read_from_bytes(buf).ok(),
+            (Err(Error::Command(_)), _) => None,
+            // The connection is lost.
+            _ => return,
+        };
+        let nsids = list.map(|list| list.iter().collect()).unwrap_or_default();
+        self.events.push(ControllerEvent::NamespacesChanged(nsids));
+        match self.changes {
+            Changes::Again => self.read_changes(now),
+            Changes::Read | Changes::Reading => self.changes = Changes::Read,
         }
     }
 
@@ -428,6 +475,3 @@ fn next_of(setup: &mut Setup, now: Duration) -> Result<Next, SetupError> {
         }
     }
 }
-
-/// Maximum events kept for a caller that does not take them.
-const MAX_EVENTS: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Blocks, Command, blocks};
+use nvmeof_initiator_core::{Blocks, Command, Range, blocks};
 use nvmeof_memory::Buf;
 
 use crate::Error;
@@ -56,6 +56,8 @@ pub struct Done {
     /// The command specific result (dwords 0 and 1 of the completion; 0 for a call of several
     /// commands), or the error.
     pub result: Result<u64, Error>,
+    /// The operation, if the call failed: to send it again.
+    pub work: Option<Box<Work>>,
 }
 
 /// Why a call was refused.
@@ -108,6 +110,35 @@ impl Work {
     #[must_use]
     pub fn flush(nsid: u32) -> Self {
         blocks::flush(nsid).into()
+    }
+
+    /// Deallocate the blocks of `ranges`, 1 to [`MAX_RANGES`](blocks::MAX_RANGES). Writes them to
+    /// `buf` and sets its length: pass it with the call. `None` with another number of ranges, or
+    /// if `buf` is too short.
+    #[must_use]
+    pub fn deallocate(nsid: u32, ranges: &[Range], buf: &mut Buf) -> Option<Self> {
+        let command = blocks::deallocate(nsid, ranges)?;
+        buf.set_len(ranges.len() * blocks::RANGE_LEN).ok()?;
+        blocks::put_ranges(ranges, buf);
+        Some(command.into())
+    }
+
+    /// The specification's name of its first command.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Single(command) => command.name(),
+            Self::Blocks(blocks) => blocks.name(0),
+        }
+    }
+
+    /// Whether it may change data of a namespace. Not for admin commands.
+    #[must_use]
+    pub fn changes_data(&self) -> bool {
+        match self {
+            Self::Single(command) => command.changes_data(),
+            Self::Blocks(blocks) => blocks.changes_data(),
+        }
     }
 
     /// Bytes of payload.

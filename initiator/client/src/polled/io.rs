@@ -19,7 +19,9 @@ use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, ConnectionConfig};
-use crate::error::{Error, LostCause, MachineError};
+#[cfg(feature = "async")]
+use crate::error::LostCause;
+use crate::error::{Error, MachineError};
 
 /// Configuration of an I/O queue.
 #[derive(Clone, Debug)]
@@ -45,8 +47,9 @@ pub struct IoQueue {
     shape: QueueShape,
     cntlid: u16,
     connect_timeout: Duration,
-    /// The buffer for data of Connect and for messages of the authentication.
-    message: Pool,
+    /// The buffer for data of Connect and for messages of the authentication; `None` when the
+    /// queue is ready.
+    message: Option<Pool>,
     /// The authentication, while it is in progress.
     authentication: Option<Box<Authentication>>,
 }
@@ -113,7 +116,7 @@ impl IoQueue {
             shape,
             cntlid: info.cntlid,
             connect_timeout: config.connect_timeout,
-            message,
+            message: Some(message),
             authentication: None,
         })
     }
@@ -263,6 +266,7 @@ impl IoQueue {
         self.connection.fail_with(why);
     }
 
+    #[cfg(feature = "async")]
     pub(crate) fn close_without_runtime(&mut self) {
         self.connection.fail(LostCause::RuntimeEnded);
     }
@@ -312,6 +316,9 @@ impl IoQueue {
             let addr = self.connection.addr();
             let error = Error::setup(addr, self.shape.qid, error);
             self.connection.fail_with(error);
+        }
+        if self.phase == Phase::Ready {
+            self.message = None;
         }
     }
 
@@ -368,7 +375,7 @@ impl IoQueue {
     /// Sends a command of this queue itself. There is one at a time.
     fn ask(&mut self, ask: Ask, now: Duration) {
         let len = usize::try_from(ask.command.len()).unwrap_or(usize::MAX);
-        let mut buf = self.message.take();
+        let mut buf = self.message.as_ref().and_then(Pool::take);
         if let Some(buf) = &mut buf
             && buf.set_len(len).is_ok()
             && !ask.payload.is_empty()

@@ -8,6 +8,18 @@
 //! its I/O queues are in use. Each [`IoQueue`] is connected with its
 //! [`ControllerInfo`](nvmeof_initiator_core::ControllerInfo).
 //!
+//! [`connect_paths`] does the same for several paths to a namespace, and connects lost paths again:
+//! a [`MultipathAdmin`] and a [`MultipathIo`].
+//!
+//! What to submit:
+//!
+//! * [`Geometry::run`](crate::Geometry::run): reads, writes, compares, zeroes, and fused Compare
+//!   and Write;
+//! * [`Work::flush`] and [`Work::deallocate`];
+//! * admin commands: the functions of [`protocol::admin`](crate::protocol::admin), with
+//!   [`AdminQueue::page`] for their data;
+//! * other commands and formats: [`protocol`](crate::protocol) and [`wire`](crate::wire).
+//!
 //! Calls are submitted one by one ([`IoQueue::submit`]) or in batches
 //! ([`IoQueue::submit_batch`]). [`IoQueue::poll`] returns them with their buffers, in order
 //! of completion:
@@ -21,6 +33,7 @@ mod association;
 mod call;
 mod connection;
 mod io;
+mod paths;
 mod transfer;
 
 pub use admin::{AdminConfig, AdminQueue};
@@ -28,3 +41,9 @@ pub use association::Association;
 pub use call::{Call, CallTimeout, Done, SubmitError, Work};
 pub use connection::{Connection, ConnectionConfig};
 pub use io::{IoConfig, IoQueue};
+// Types in signatures of `paths`.
+pub use nvmeof_initiator_core::multipath::{PathPolicy, ReconnectOptions};
+pub use paths::{
+    MultipathAdmin, MultipathConfig, MultipathIo, PathChange, PathConfig, PathEvent, PathStatus,
+    Providers, Wakers, connect as connect_paths,
+};

@@ -362,8 +362,16 @@ impl Transfers {
         }
         let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
         // Destructured, so that the other fields are not moved.
-        let Transfer { user, result, .. } = self.calls.remove(flight.transfer);
-        done.push(Done { user, buf, result });
+        let Transfer {
+            user, result, work, ..
+        } = self.calls.remove(flight.transfer);
+        let work = result.is_err().then(|| Box::new(work));
+        done.push(Done {
+            user,
+            buf,
+            result,
+            work,
+        });
         if !self.unfinished.is_empty() {
             self.unfinished.retain(|index| *index != flight.transfer);
         }
@@ -383,6 +391,7 @@ impl Transfers {
                 user: transfer.user,
                 buf: transfer.memory.take_back(provider).unwrap_or_default(),
                 result: Err(why.clone()),
+                work: Some(Box::new(transfer.work)),
             });
         }
     }

@@ -23,14 +23,14 @@ use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig};
 type Change = Box<dyn FnOnce(&mut Fake<Iwarp>) + Send>;
 
 /// A target on a thread of its own, whose behaviour can be changed.
-struct Target {
-    addr: Address,
+pub(crate) struct Target {
+    pub(crate) addr: Address,
     changes: Option<mpsc::Sender<Change>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Target {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let provider = nvmeof_rdma_iwarp::new(IwarpConfig::default()).unwrap();
         let (mut fake, addr) = Fake::listen(provider, "127.0.0.1:0".parse().unwrap());
         let (changes, receiver) = mpsc::channel::<Change>();
@@ -55,7 +55,7 @@ impl Target {
     }
 
     /// Changes the target and waits until that is done.
-    fn change<T: Send + 'static>(
+    pub(crate) fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Fake<Iwarp>) -> T + Send + 'static,
     ) -> T {
@@ -65,7 +65,7 @@ impl Target {
         receiver.recv().unwrap()
     }
 
-    fn options(&self) -> ConnectOptions {
+    pub(crate) fn options(&self) -> ConnectOptions {
         ConnectOptions::new(self.addr, Nqn::new(SUBNQN).unwrap())
     }
 
@@ -81,11 +81,11 @@ impl Drop for Target {
     }
 }
 
-fn identity() -> Identity {
+pub(crate) fn identity() -> Identity {
     Identity::of_name(Nqn::new("nqn.2026-11.org.example:host").unwrap())
 }
 
-fn host() -> Host {
+pub(crate) fn host() -> Host {
     Host::new(HostConfig::new(identity())).unwrap()
 }
 

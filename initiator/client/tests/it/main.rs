@@ -1,7 +1,11 @@
 //! Tests through the interface of the crate.
 
+mod calls;
+mod discovery;
 mod fake;
 mod held;
 mod host;
+mod multipath;
 mod names;
+mod paths;
 mod polled;

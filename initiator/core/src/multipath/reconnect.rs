@@ -49,6 +49,36 @@ pub enum ReconnectStep {
     GiveUp,
 }
 
+/// The state of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathState {
+    /// It is being connected.
+    Connecting,
+    /// It is connected.
+    Live,
+    /// It is lost, or was not connected yet, and the next attempt is due later.
+    Backoff,
+    /// It is not connected again, because of `ctrl_loss` or a refusal with Do Not Retry.
+    GivenUp,
+    /// The caller disconnected it.
+    Disconnected,
+}
+
+impl PathState {
+    /// Its name, such as `given-up`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Live => "live",
+            Self::Backoff => "backoff",
+            Self::GivenUp => "given-up",
+            Self::Disconnected => "disconnected",
+        }
+    }
+}
+
 /// The reconnects of one path.
 #[derive(Clone, Debug)]
 pub struct Reconnect {
@@ -107,10 +137,10 @@ impl Reconnect {
                 _ => ReconnectStep::Wait,
             };
         };
-        if self
-            .after_loss(self.options.ctrl_loss)
-            .is_some_and(|end| now >= end)
-        {
+        // The first attempt is always made.
+        let was_tried = self.attempts > 0 || self.settled_at.is_some();
+        let end = self.after_loss(self.options.ctrl_loss);
+        if was_tried && end.is_some_and(|end| now >= end) {
             self.state = State::GivenUp;
             return ReconnectStep::GiveUp;
         }
@@ -187,6 +217,17 @@ impl Reconnect {
         self.state = State::Backoff { until: now };
     }
 
+    /// The present state.
+    #[must_use]
+    pub fn state(&self) -> PathState {
+        match self.state {
+            State::Live => PathState::Live,
+            State::Backoff { .. } => PathState::Backoff,
+            State::Connecting => PathState::Connecting,
+            State::GivenUp => PathState::GivenUp,
+        }
+    }
+
     /// Whether commands can be sent.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -253,6 +294,26 @@ mod tests {
         assert!(path.is_live() && path.next_deadline().is_none());
         path.lost(S(100));
         path
+    }
+
+    #[test]
+    fn path_without_reconnects_is_connected_once() {
+        let options = ReconnectOptions {
+            ctrl_loss: Some(Duration::ZERO),
+            ..ReconnectOptions::default()
+        };
+        for connects in [true, false] {
+            let mut path = Reconnect::new(options, 1, S(0));
+            assert_eq!(path.poll(S(5)), ReconnectStep::Connect);
+            match connects {
+                true => {
+                    path.connected(S(5));
+                    path.lost(S(60));
+                }
+                false => path.failed(S(6), false),
+            }
+            assert_eq!(path.poll(S(60)), ReconnectStep::GiveUp);
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use nvmeof_wire::status::SCT_PATH;
 pub enum Effect {
     /// Nothing: Read, Compare, Verify, Flush.
     None,
-    /// The same however often it is executed: Write, Write Zeroes, Dataset Management.
+    /// The same however often it is executed: Write, Write Zeroes, Dataset Management, Copy of
+    /// ranges that do not overlap the destination.
     Idempotent,
-    /// Something else each time: Compare and Write, reservations, Copy of overlapping ranges.
+    /// Something else each time: Compare and Write, reservations.
     Other,
 }
 
@@ -96,20 +97,28 @@ impl RetryPolicy {
             (Outcome::Lost, Effect::Idempotent) => return RetryStep::OtherPathOnceFenced,
             (Outcome::Lost, Effect::Other) => return RetryStep::UnknownOnceFenced,
         };
-        if status.dnr() || retries >= self.max_retries {
+        // A difference is the result of a comparison, and remains one.
+        let is_final = status.dnr() || status.is(Status::COMPARE_FAILURE);
+        if is_final || retries >= self.max_retries {
             return RetryStep::Fail;
         }
-        if status.code_type() == SCT_PATH {
-            // Base 2.1, 4.2.3.4: the command was not executed.
-            return RetryStep::OtherPath {
-                read_ana: [
-                    Status::ANA_PERSISTENT_LOSS,
-                    Status::ANA_INACCESSIBLE,
-                    Status::ANA_TRANSITION,
-                ]
-                .iter()
-                .any(|ana| ana.is(status)),
-            };
+        // "The requested function (e.g., command) is not able to be performed" (Base 2.1, 4.2.3.4).
+        let ana = [
+            Status::ANA_PERSISTENT_LOSS,
+            Status::ANA_INACCESSIBLE,
+            Status::ANA_TRANSITION,
+        ];
+        let read_ana = ana.iter().any(|ana| ana.is(status));
+        // Other path errors do not say that the command was not executed: one with Internal Path
+        // Error "was not completed".
+        let is_repeatable = read_ana || effect != Effect::Other;
+        if status.code_type() == SCT_PATH && is_repeatable {
+            return RetryStep::OtherPath { read_ana };
+        }
+        // Another status does not say how far the command got: after the write of a fused Compare
+        // and Write was executed in part, a second comparison would fail because of that write.
+        if effect == Effect::Other && !status.is(Status::NAMESPACE_NOT_READY) {
+            return RetryStep::Fail;
         }
         let delay = usize::from(status.retry_delay()).checked_sub(1);
         let delay = delay.and_then(|at| self.delays.get(at));
@@ -166,6 +175,28 @@ mod tests {
         }
     }
 
+    /// Only an ANA status says that the command was not executed.
+    #[test]
+    fn commands_that_may_be_half_executed_are_not_sent_again_after_other_path_errors() {
+        for (status, may_be_executed) in [
+            (Status::ANA_PERSISTENT_LOSS, false),
+            (Status::ANA_INACCESSIBLE, false),
+            (Status::ANA_TRANSITION, false),
+            (Status::INTERNAL_PATH_ERROR, true),
+            (Status::CONTROLLER_PATHING_ERROR, true),
+            (Status::HOST_PATHING_ERROR, true),
+        ] {
+            let step = policy().decide(Outcome::Completed(status), Effect::Other, 0);
+            let again = RetryStep::OtherPath { read_ana: true };
+            let expected = if may_be_executed {
+                RetryStep::Fail
+            } else {
+                again
+            };
+            assert_eq!(step, expected, "{status}");
+        }
+    }
+
     #[test]
     fn other_errors_are_retried_after_the_delay_of_the_controller() {
         let busy = Status::NAMESPACE_NOT_READY;
@@ -174,6 +205,24 @@ mod tests {
             assert_eq!(step, RetryStep::SamePath { after });
         }
         assert_eq!(completed(busy, 5), RetryStep::Fail);
+    }
+
+    #[test]
+    fn differences_and_half_executed_commands_are_not_retried() {
+        let decide = |status, effect| policy().decide(Outcome::Completed(status), effect, 0);
+        for effect in EFFECTS {
+            assert_eq!(decide(Status::COMPARE_FAILURE, effect), RetryStep::Fail);
+        }
+        let error = Status::INTERNAL_ERROR.with_retry_delay(1);
+        let again = RetryStep::SamePath { after: S(1) };
+        assert_eq!(
+            EFFECTS.map(|effect| decide(error, effect)),
+            [again, again, RetryStep::Fail]
+        );
+        // These were not executed at all.
+        for status in [Status::NAMESPACE_NOT_READY, Status::ANA_TRANSITION] {
+            assert_ne!(decide(status, Effect::Other), RetryStep::Fail);
+        }
     }
 
     proptest! {

@@ -99,6 +99,54 @@ impl PathSelector {
     }
 }
 
+/// Choices that remain valid until a path changes: they need neither a clock nor a look at the
+/// paths.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    turns: Vec<usize>,
+    next: usize,
+}
+
+impl Rotation {
+    /// The choices of `policy` among `paths`. `None` if each choice depends on time or load: a path
+    /// of the best access is not settled, or several paths have it and the policy compares their
+    /// outstanding bytes or latencies.
+    #[must_use]
+    pub fn of(policy: PathPolicy, paths: &[Path]) -> Option<Self> {
+        let best = paths.iter().map(|path| path.access).max()?;
+        if best == PathAccess::None {
+            return None;
+        }
+        let best = || {
+            let all = paths.iter().enumerate();
+            all.filter(move |(_, path)| path.access == best)
+        };
+        let is_fixed = matches!(policy, PathPolicy::Numa | PathPolicy::RoundRobin);
+        if best().any(|(_, path)| !path.is_settled) || (!is_fixed && best().count() > 1) {
+            return None;
+        }
+        let turns = match policy {
+            PathPolicy::Numa => {
+                let nearest = best().min_by_key(|(at, path)| (path.distance, *at));
+                nearest.into_iter().map(|(at, _)| at).collect()
+            }
+            _ => best().map(|(at, _)| at).collect(),
+        };
+        Some(Self { turns, next: 0 })
+    }
+
+    /// The index of the path that the next command takes; `None` never occurs.
+    #[inline]
+    pub fn take_turn(&mut self) -> Option<usize> {
+        let at = self.next;
+        self.next = match at + 1 {
+            next if next < self.turns.len() => next,
+            _ => 0,
+        };
+        self.turns.get(at).copied()
+    }
+}
+
 /// Whether `path` is faster than `current` by a fifth at least, or was not measured.
 fn is_faster(path: &Path, current: &Path) -> bool {
     match (path.latency, current.latency) {
@@ -195,7 +243,53 @@ mod tests {
         assert_eq!(selector.select(&paths), Some(0));
     }
 
+    #[test]
+    fn rotation_exists_only_without_a_dependence_on_time_or_load() {
+        let all = [GOOD(), path(PathAccess::NonOptimized), GOOD()];
+        for (policy, exists) in [
+            (PathPolicy::Numa, true),
+            (PathPolicy::RoundRobin, true),
+            (PathPolicy::QueueDepth, false),
+            (PathPolicy::Latency, false),
+        ] {
+            assert_eq!(Rotation::of(policy, &all).is_some(), exists, "{policy:?}");
+            let mut alone = Rotation::of(policy, &all[..2]).unwrap();
+            assert_eq!([alone.take_turn(), alone.take_turn()], [Some(0), Some(0)]);
+            let mut unsettled = all;
+            unsettled[2].is_settled = false;
+            assert!(Rotation::of(policy, &unsettled).is_none(), "{policy:?}");
+            // The best access decides, also if that path has just come back.
+            assert!(Rotation::of(policy, &unsettled[1..]).is_none());
+            assert!(Rotation::of(policy, &[path(PathAccess::None)]).is_none());
+            assert!(Rotation::of(policy, &[]).is_none());
+        }
+    }
+
     proptest! {
+        /// A rotation takes the paths that the selector chooses, each as often.
+        #[test]
+        fn rotation_takes_the_paths_of_the_selector(
+            states in proptest::collection::vec((0u8..3, 10u32..13), 1..8),
+            policy in 0usize..2,
+        ) {
+            let access = [PathAccess::None, PathAccess::NonOptimized, PathAccess::Optimized];
+            let paths: Vec<_> = states.iter().map(|(state, distance)| Path {
+                distance: *distance,
+                ..path(access[usize::from(*state)])
+            }).collect();
+            let policy = [PathPolicy::Numa, PathPolicy::RoundRobin][policy];
+            let Some(mut rotation) = Rotation::of(policy, &paths) else {
+                prop_assert_eq!(PathSelector::new(policy).select(&paths), None);
+                return Ok(());
+            };
+            let count = rotation.turns.len() * 2;
+            let mut taken: Vec<_> = (0..count).map(|_| rotation.take_turn().unwrap()).collect();
+            let mut chosen = choices(policy, &paths, count);
+            taken.sort_unstable();
+            chosen.sort_unstable();
+            prop_assert_eq!(taken, chosen);
+        }
+
         /// A chosen path can access the namespace, and no path of better access was passed over.
         #[test]
         fn best_access_is_chosen(

@@ -396,3 +396,19 @@ fn missing_keys_are_reported_before_anything_is_sent() {
     let (_, error) = secure.run(config_with(1, None));
     assert!(error.unwrap_err().to_string().contains("secure channel"));
 }
+
+#[test]
+fn target_may_authenticate_the_admin_queue_only() {
+    let names = config_with(1, Some(2)).names;
+    let open = ConnectResult::new(7, false);
+    assert!(matches!(
+        Authentication::after_connect(&names, 1, open),
+        Ok(None)
+    ));
+    assert!(Authentication::after_connect(&names, 0, open).is_err());
+    let required = ConnectResult::new(7, true);
+    assert!(matches!(
+        Authentication::after_connect(&names, 1, required),
+        Ok(Some(_))
+    ));
+}

@@ -81,7 +81,7 @@ pub(super) struct KeeperFiles {
     /// The file system with the state file.
     pub(super) system: Box<dyn Files + Send + Sync>,
     /// Excludes other targets from the state file.
-    pub(super) _lock: Option<Lock>,
+    pub(super) lock: Option<Lock>,
 }
 
 /// The served document and its origin.

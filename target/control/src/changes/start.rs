@@ -13,7 +13,7 @@ use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::{Config, ConfigError};
 use nvmeof_target_manage::protections;
-use nvmeof_target_manage::{ServeError, Server};
+use nvmeof_target_manage::{Lineage, ServeError, Server};
 
 /// The configuration and its changes, read but not served yet.
 pub struct LoadedConfig {
@@ -55,7 +55,7 @@ impl LoadedConfig {
             config: file.to_path_buf(),
             state: path.map(Path::to_path_buf),
             system: Box::new(Real),
-            _lock: lock,
+            lock,
         };
         let applied = state.applied.is_some();
         let base = Base::of(&state, admin);
@@ -78,7 +78,8 @@ impl LoadedConfig {
         // Before steps that may fail because of that document.
         self.kept.log_applied();
         let applied = self.kept.state.applied.is_some();
-        let server = self.start().map_err(|error| match error {
+        let lineage = self.files.lineage().map(Arc::new);
+        let server = self.start(lineage.as_ref()).map_err(|error| match error {
             ServeError::Config(error) => self.files.with_remedy(applied, error).into(),
             other => other,
         })?;
@@ -88,19 +89,19 @@ impl LoadedConfig {
     }
 
     /// Starts the server; defers changes that can never be served.
-    fn start(&mut self) -> Result<Server, ServeError> {
-        match Server::start(self.config()) {
+    fn start(&mut self, lineage: Option<&Arc<Lineage>>) -> Result<Server, ServeError> {
+        match Server::start_in(lineage, self.config()) {
             Err(ServeError::Config(error)) if !self.kept.state.edits.is_empty() => {
                 tracing::warn!("{error}; identifying the change that causes it");
                 self.defer(|_| true)?;
-                match Server::start(self.config()) {
+                match Server::start_in(lineage, self.config()) {
                     Err(ServeError::Config(error)) => {
                         // Listening on a port may fail only when the server starts.
                         let is_port = |edit: &Edit| {
                             matches!(edit, Edit::PortAdd { .. } | Edit::PortSet { .. })
                         };
                         self.defer(|edit| !is_port(edit)).map_err(|_| error)?;
-                        Server::start(self.config())
+                        Server::start_in(lineage, self.config())
                     }
                     other => other,
                 }
@@ -126,6 +127,15 @@ impl LoadedConfig {
 }
 
 impl KeeperFiles {
+    /// The place of this process among those with the same state file. `None` without the lock of
+    /// that file, and if nothing can be proven of predecessors.
+    fn lineage(&self) -> Option<Lineage> {
+        let state = self.state.as_deref();
+        state
+            .filter(|_| self.lock.is_some())
+            .and_then(Lineage::take)
+    }
+
     /// The error; if a document was applied, with the way back to the configuration file.
     fn with_remedy(&self, applied: bool, error: ConfigError) -> ConfigError {
         match &self.state {

@@ -5,6 +5,7 @@ mod at_once;
 mod blame;
 mod deferred;
 mod keys;
+mod lineage;
 mod outcome_log;
 mod protected;
 mod unsaved;
@@ -244,7 +245,8 @@ fn refused_change_is_named_and_changes_nothing() {
     let names = std::fs::read_dir(scene.path("kept")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: std::collections::BTreeSet<_> = names.collect();
-    let expected = ["state.json".to_owned(), "state.json.lock".to_owned()];
+    let expected = ["state.json", "state.json.incarnations", "state.json.lock"];
+    let expected = expected.map(str::to_owned);
     assert_eq!(names, expected.into(), "nothing is left behind");
 }
 

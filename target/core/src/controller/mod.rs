@@ -38,7 +38,7 @@ use aborts::{AbortOutcome, Aborts};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
 use in_flight::InFlightCount;
-use instance::Instances;
+use instance::{Identity, Incarnations, Instances};
 use lifecycle::Registers;
 use lost_hosts::LostHosts;
 use notices::{
@@ -394,8 +394,19 @@ impl Controller {
         self.hot.set_event(cold.notices.is_ready());
     }
 
+    /// Its identity, with another CIU.
+    pub(crate) fn identity<'a>(&'a self, subnqn: &'a Nqn, ciu: u8) -> Identity<'a> {
+        Identity {
+            cntlid: self.cntlid,
+            ciu,
+            hostnqn: &self.hostnqn,
+            hostid: &self.hostid,
+            subnqn,
+        }
+    }
+
     /// Writes CC. Returns whether I/O queues are to be closed.
-    pub(crate) fn write_cc(&self, cc: u32) -> bool {
+    pub(crate) fn write_cc(&self, cc: u32, incarnations: &Incarnations) -> bool {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();
         let was_serving = cold.registers.is_serving();
@@ -422,7 +433,9 @@ impl Controller {
         }
         // NVMe Base 2.3, figure 328: CIU and CIRN change when CSTS.RDY is set.
         if cold.registers.is_serving() && !was_serving {
-            cold.instances.begin();
+            let subnqn = self.subnqn();
+            cold.instances
+                .begin(incarnations, self.identity(&subnqn, 0));
         }
         self.hot.set_ready(cold.registers.is_serving());
         reset

@@ -26,6 +26,21 @@ impl Queue {
             return Err(Status::INTERNAL_ERROR.into());
         };
         let named = CrossControllerReset::parse(sqe);
+        // The identifier may be that of a controller of this process by now, even its own.
+        let (subnqn, cntlid) = (controller.subnqn(), controller.cntlid);
+        let identity = controller.identity(&subnqn, 0).named(&named);
+        if self
+            .shared
+            .incarnations
+            .is_of_predecessor(named.cirn, &identity)
+        {
+            let icid = named.icid;
+            self.remark(format!(
+                "controller {icid} of a previous process reset by controller {cntlid} of the same \
+                 host (Cross-Controller Reset): nothing of it is in flight"
+            ));
+            return Ok(Next::Done(CrossControllerReset::IMMEDIATE.into()));
+        }
         if named.icid == controller.cntlid {
             return Err(Failure::field(CDW10));
         }

@@ -139,7 +139,7 @@ impl Queue {
     }
 
     fn write_cc(&mut self, controller: &Controller, cc: u32) {
-        let reset = controller.write_cc(cc);
+        let reset = controller.write_cc(cc, &self.shared.incarnations);
         if reset {
             // Held commands belong to the time before the reset.
             self.event_requests.clear();

@@ -11,6 +11,7 @@ use nvmeof_rdma::{Address, ListenError, ListenerId};
 use nvmeof_target_core::Disconnected;
 
 use super::ApplyError;
+use crate::lineage::{Lineage, LineageError};
 use crate::open::open_error;
 use crate::ports::{self, Listens, Port, ProviderFactory, ProviderGroup, Providers, listen_at};
 use nvmeof_target_config::{Config, ConfigError, ProviderName};
@@ -26,6 +27,7 @@ pub(crate) struct Reactors {
     memory: Vec<Vec<Region>>,
     /// Time limit for a reply; a reactor without one is unresponsive.
     timeout: Duration,
+    lineage: Option<Arc<Lineage>>,
 }
 
 /// One provider of one reactor.
@@ -55,6 +57,11 @@ pub(super) enum Failed {
     Silent(Duration),
     #[error("the target is stopping")]
     Ended,
+    #[error(
+        "writes to a backing store may outlive this process, which cannot be recorded: {0}; \
+         repair that file system, or restart the target without control.state"
+    )]
+    Lineage(#[from] LineageError),
 }
 
 /// Time limit for a reply of a reactor.
@@ -73,7 +80,13 @@ impl Reactors {
             means: Mutex::new(means),
             memory,
             timeout: REPLY_TIMEOUT,
+            lineage: None,
         }
+    }
+
+    /// The same, which admits backing stores to that lineage.
+    pub(crate) fn of_lineage(self, lineage: Option<Arc<Lineage>>) -> Self {
+        Self { lineage, ..self }
     }
 
     /// The same with another time limit.
@@ -212,6 +225,9 @@ impl Reactors {
     pub(super) fn open(&self, stores: &[(u32, Claim)]) -> Result<(), Failed> {
         if stores.is_empty() {
             return Ok(());
+        }
+        if let Some(lineage) = &self.lineage {
+            lineage.admit(stores.iter().map(|(_, claim)| claim))?;
         }
         let replies: Vec<_> = self
             .mailboxes

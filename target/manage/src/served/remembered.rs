@@ -88,6 +88,7 @@ impl Remembered {
                 direct: false,
                 fua_alone: false,
                 may_block: false,
+                may_be_remote: true,
             },
             is_known: known.is_some(),
             waits,

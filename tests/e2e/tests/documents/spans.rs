@@ -43,7 +43,13 @@ const FOR_DEVELOPERS: [&str; 3] = [
 ];
 
 /// Options of cargo and its `xtask`, and of docker.
-const FOREIGN_OPTIONS: [&str; 4] = [
+const FOREIGN_OPTIONS: [&str; 9] = [
+    // Of nvme-cli.
+    "--blocks",
+    "--fast-io-fail-tmo",
+    "-F",
+    "-J",
+    "-p",
     "--fio-source",
     "--no-default-features",
     "--security-opt",
@@ -92,6 +98,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
 /// First words of spans that are not commands: messages, scenarios of the lab, packages.
 const NO_COMMANDS: &[&str] = &[
     "another",
+    "authentication",
     "applied",
     "command",
     "connection",

@@ -2,21 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_initiator::Error;
-use nvmeof_initiator::polled::{Done, SubmitError};
-use nvmeof_initiator_core::{Blocks, LostController, Operation, blocks};
-use nvmeof_memory::{ClassSpec, Pages};
+use nvmeof_initiator::polled::{Done, SubmitError, Work};
+use nvmeof_initiator_core::{Blocks, ControllerEvent, LostController, Operation, blocks};
+use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 use nvmeof_rdma::Address;
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::{NetworkFault, SimNet};
-use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{
+    AnaGroup, DEFAULT_ANA_GROUP, Fabric, IncarnationKey, Model, NamespaceSpec, PortSpec,
+    SubsystemSpec, Target,
+};
 use nvmeof_target_engine::{Mail, ReactorConfig};
-use nvmeof_wire::aer::AsyncEvent;
+use nvmeof_wire::log::ana::AnaState;
 
 use super::fencing::{ADMIN, Lost};
+use super::initiator::Initiator;
 use super::plan::{Fault, PATHS, Plan};
 use super::{Failure, HostKind, Mechanism, Report};
 use crate::content;
@@ -56,9 +61,14 @@ pub(super) struct Multipath {
     medium: Medium,
     disks: Disks,
     target: Target,
+    /// Powers on of the machine, and processes of the target since the last one.
+    boots: u64,
+    processes: u16,
     /// Empty between two runs of the target.
     reactors: Reactors,
+    /// The host; for the initiator, its addresses and options only.
     pub(super) paths: Vec<Host>,
+    initiator: Option<Initiator>,
     /// The last connection of each path.
     links: Vec<Link>,
     /// Lost controllers, by number.
@@ -74,6 +84,8 @@ pub(super) struct Multipath {
     next_lost: u64,
     /// When the network of each path heals.
     cuts: [Option<Duration>; PATHS],
+    /// The ANA state of the namespace on each path.
+    ana: [AnaState; PATHS],
     /// When the target starts, at the earliest.
     restart: Option<Duration>,
     draining: bool,
@@ -117,6 +129,8 @@ enum State {
     /// It is sent as soon as a path is up.
     Queued,
     Sent(Connection),
+    /// The initiator has it, until it ends.
+    Accepted,
     /// The controller that may have it is not fenced yet.
     Held,
 }
@@ -161,15 +175,20 @@ impl Multipath {
                 Host::new(at, shape.clone(), &medium, addr, dice.roll()).path()
             })
             .collect();
+        let initiator = (plan.mode.host == HostKind::Initiator)
+            .then(|| Initiator::new(&paths, &plan, &medium, dice.roll()));
         let mut world = Self {
             oracle: Oracle::new([plan.disk.blocks]),
-            target: Target::new(model(&plan)),
+            target: Target::new(model(&plan, OPTIMIZED)),
+            boots: 0,
+            processes: 0,
             plan,
             net,
             medium,
             disks,
             reactors: Reactors::default(),
             links: vec![Link::default(); paths.len()],
+            initiator,
             paths,
             lost: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -181,6 +200,7 @@ impl Multipath {
             next_call: Duration::ZERO,
             next_lost: 0,
             cuts: [None; PATHS],
+            ana: OPTIMIZED,
             restart: None,
             draining: false,
             suspects: Vec::new(),
@@ -210,7 +230,10 @@ impl Multipath {
             }
         };
         for at in 0..self.paths.len() {
-            let state = self.paths[at].state();
+            let state = match &self.initiator {
+                Some(initiator) => initiator.state(at),
+                None => self.paths[at].state(),
+            };
             self.say(format_args!("path {at}: {state}"));
         }
         let (is_violation, what) = match wrong {
@@ -237,10 +260,7 @@ impl Multipath {
         progress |= self.make_trouble(now);
         progress |= self.restart(now);
         progress |= self.step_target(now)?;
-        for at in 0..self.paths.len() {
-            progress |= self.poll_path(at, now)?;
-        }
-        progress |= self.poll_fences(now)?;
+        progress |= self.poll_host(now)?;
         progress |= self.make_calls(now);
         progress |= self.send_calls(now)?;
         progress |= self.advance_phase(now)?;
@@ -272,11 +292,14 @@ impl Multipath {
         let call = Some(self.next_call).filter(|_| self.phase == Phase::Work);
         let restart = self.restart.filter(|at| *at > now);
         let paths = self.paths.iter();
+        let paths = paths.filter(|_| self.initiator.is_none());
         let paths = paths.filter_map(|path| path.next_deadline(now));
+        let initiator = self.initiator.as_ref();
+        let initiator = initiator.and_then(|initiator| initiator.next_deadline(now));
         let fences = self.lost.values();
         let fences = fences.filter_map(Lost::next_deadline);
         let cuts = self.cuts.iter().copied().flatten();
-        let one = [faults, call, restart, self.disks.next_at()];
+        let one = [faults, call, restart, initiator, self.disks.next_at()];
         let one = one.into_iter().flatten();
         let all = one.chain(paths).chain(fences).chain(cuts);
         all.chain(self.reactors.next_at(now)).min()
@@ -309,7 +332,11 @@ impl Multipath {
 /// The target.
 impl Multipath {
     fn start_target(&mut self) {
-        self.target = Target::new(model(&self.plan));
+        // The incarnations file: each process follows the ones before it since the boot.
+        self.processes += 1;
+        let process = NonZeroU16::new(self.processes).unwrap();
+        let key = IncarnationKey::new([0; 16], &self.boots.to_le_bytes(), process);
+        self.target = Target::with_incarnations(model(&self.plan, self.ana), Some(key));
         let data = vec![ClassSpec {
             len: 8192,
             count: 16,
@@ -347,6 +374,11 @@ impl Multipath {
         if power_loss {
             self.disks.crash();
             self.oracle.crash();
+            if self.initiator.is_some() {
+                self.oracle.resend_unseen();
+            }
+            self.boots += 1;
+            self.processes = 0;
         } else {
             self.disks.end_process();
         }
@@ -354,8 +386,9 @@ impl Multipath {
         self.restart = Some(now + Duration::from_millis(pause));
     }
 
-    /// Starts the target when it is due and has the lock of its backing stores. The kernel
-    /// releases the lock of a dead process when its last operation is complete.
+    /// Starts the target when it is due and has the locks of its backing stores and of its
+    /// incarnations file. The kernel releases those of a dead process when its last operation is
+    /// complete.
     fn restart(&mut self, now: Duration) -> bool {
         let waits = self.plan.mode.without != Some(Mechanism::PredecessorLock);
         let is_locked = waits && self.disks.oldest().is_some();
@@ -387,6 +420,11 @@ impl Multipath {
                     let ip = self.paths[path].ip;
                     self.net.inject(NetworkFault::Reset(ip, TARGET_IP));
                 }
+                Fault::Ana(path, state) => {
+                    let mut states = OPTIMIZED;
+                    states[path] = state;
+                    self.set_ana(states);
+                }
                 // It is not running.
                 _ if self.restart.is_some() => {}
                 Fault::Drain => {
@@ -398,6 +436,12 @@ impl Multipath {
             }
         }
         any
+    }
+
+    fn set_ana(&mut self, states: [AnaState; PATHS]) {
+        self.ana = states;
+        let _ = self.target.apply(model(&self.plan, states)).unwrap();
+        self.reactors.send(Mail::POLL);
     }
 
     fn cut(&mut self, path: usize, until: Duration) {
@@ -422,6 +466,43 @@ impl Multipath {
 
 /// The host.
 impl Multipath {
+    fn poll_host(&mut self, now: Duration) -> Result<bool, Wrong> {
+        if self.initiator.is_some() {
+            return self.poll_initiator(now);
+        }
+        let mut progress = false;
+        for at in 0..self.paths.len() {
+            progress |= self.poll_path(at, now)?;
+        }
+        Ok(progress | self.poll_fences(now)?)
+    }
+
+    /// Polls the initiator, which ends each call once and hides all losses.
+    fn poll_initiator(&mut self, now: Duration) -> Result<bool, Wrong> {
+        let Some(initiator) = &mut self.initiator else {
+            return Ok(false);
+        };
+        let mut done = std::mem::take(&mut self.done);
+        let progress = initiator.poll(now, &mut done);
+        while let Some(change) = initiator.take_change(&mut self.report) {
+            self.trace.say(now, format_args!("{change}"));
+        }
+        for one in done.drain(..) {
+            let id = one.user;
+            match &one.result {
+                _ if !self.calls.contains_key(&id) => {
+                    return Err(Wrong::Broken(format!("call {id} ended twice")));
+                }
+                Ok(_) => self.completed(id, &one)?,
+                Err(error) => {
+                    return Err(Wrong::Broken(format!("call {id} failed: {error}")));
+                }
+            }
+        }
+        self.done = done;
+        Ok(progress)
+    }
+
     /// Polls one path: handles results, detects that it is lost or up again.
     fn poll_path(&mut self, at: usize, now: Duration) -> Result<bool, Wrong> {
         let connection = Connection {
@@ -473,7 +554,7 @@ impl Multipath {
             return;
         };
         while let Some(event) = admin.take_event() {
-            if AsyncEvent::from_dword(event) == AsyncEvent::CROSS_CONTROLLER_RESET {
+            if event == ControllerEvent::CrossControllerReset {
                 for lost in self.lost.values_mut() {
                     lost.notified(Connection { path: at, number }, now);
                 }
@@ -492,7 +573,7 @@ impl Multipath {
                 call.avoid = Some(at.path);
                 call.state = match self.plan.mode.host {
                     HostKind::Resend => State::Queued,
-                    HostKind::Fence => State::Held,
+                    HostKind::Fence | HostKind::Initiator => State::Held,
                 };
                 if call.state == State::Held {
                     self.hold(at, id, now)?;
@@ -565,6 +646,35 @@ impl Multipath {
     }
 }
 
+impl Call {
+    /// The operation, and a buffer for it. `None` while there is no buffer.
+    fn prepare(&self, id: OpId, block: u64, buffers: &mut Classes) -> Option<(Work, Option<Buf>)> {
+        let count = self.range.end - self.range.start;
+        let of_blocks = |operation, fua| Blocks {
+            operation,
+            nsid: NSID,
+            block_shift: u8::try_from(block.trailing_zeros()).unwrap(),
+            slba: self.range.start,
+            count,
+            fua,
+        };
+        let work = match self.kind {
+            Kind::Flush => return Some((blocks::flush(NSID).into(), None)),
+            Kind::Read => of_blocks(Operation::Read, false),
+            Kind::Write { fua } => of_blocks(Operation::Write, fua),
+        };
+        let mut buf = buffers.take(usize::try_from(count * block).unwrap())?;
+        buf.fill(0xee);
+        if let Kind::Write { .. } = self.kind {
+            let blocks = buf.chunks_exact_mut(usize::try_from(block).unwrap());
+            for (lba, bytes) in self.range.clone().zip(blocks) {
+                content::fill(bytes, id, NSID, lba);
+            }
+        }
+        Some((work.into(), Some(buf)))
+    }
+}
+
 /// Calls.
 impl Multipath {
     fn make_calls(&mut self, now: Duration) -> bool {
@@ -621,17 +731,51 @@ impl Multipath {
         self.calls.insert(id, call);
     }
 
+    fn queued(&self) -> Vec<OpId> {
+        let queued = self.calls.iter();
+        let queued = queued.filter(|(_, call)| call.state == State::Queued);
+        queued.map(|(id, _)| *id).collect()
+    }
+
+    /// Gives queued calls to the initiator, while it has room.
+    fn submit_calls(&mut self, now: Duration) -> Result<bool, Wrong> {
+        let block = self.plan.disk.block_size;
+        let mut any = false;
+        for id in self.queued() {
+            let (Some(initiator), Some(call)) = (&mut self.initiator, self.calls.get_mut(&id))
+            else {
+                continue;
+            };
+            let Some((work, buf)) = call.prepare(id, block, &mut initiator.buffers) else {
+                break;
+            };
+            match initiator.submit(work, buf, id, now) {
+                Ok(()) => {}
+                Err(refused) => match refused.why {
+                    SubmitError::Full => break,
+                    why => return Err(Wrong::Broken(format!("a call was refused: {why}"))),
+                },
+            }
+            call.state = State::Accepted;
+            let (kind, range) = (call.kind, &call.range);
+            self.trace
+                .say(now, format_args!("call {id}: {kind:?} {range:?}"));
+            any = true;
+        }
+        Ok(any)
+    }
+
     /// Sends queued calls over paths that are up.
     fn send_calls(&mut self, now: Duration) -> Result<bool, Wrong> {
+        if self.initiator.is_some() {
+            return self.submit_calls(now);
+        }
         let up: Vec<Connection> = self.connections().collect();
         if up.is_empty() {
             return Ok(false);
         }
-        let queued = self.calls.iter();
-        let queued = queued.filter(|(_, call)| call.state == State::Queued);
-        let queued: Vec<OpId> = queued.map(|(id, _)| *id).collect();
         let mut any = false;
-        for id in queued {
+        for id in self.queued() {
             let avoid = self.calls[&id].avoid;
             let others = up
                 .iter()
@@ -646,35 +790,9 @@ impl Multipath {
         let call = self.calls[&id].clone();
         let path = &mut self.paths[to.path];
         let block = self.plan.disk.block_size;
-        let count = call.range.end - call.range.start;
-        let bytes = usize::try_from(count * block).unwrap();
-        let of_blocks = |operation, fua| Blocks {
-            operation,
-            nsid: NSID,
-            block_shift: u8::try_from(block.trailing_zeros()).unwrap(),
-            slba: call.range.start,
-            count,
-            fua,
+        let Some((work, buf)) = call.prepare(id, block, &mut path.buffers) else {
+            return Ok(false);
         };
-        let (work, len) = match call.kind {
-            Kind::Flush => (blocks::flush(NSID).into(), 0),
-            Kind::Read => (of_blocks(Operation::Read, false).into(), bytes),
-            Kind::Write { fua } => (of_blocks(Operation::Write, fua).into(), bytes),
-        };
-        let mut buf = None;
-        if len > 0 {
-            let Some(mut taken) = path.buffers.take(len) else {
-                return Ok(false);
-            };
-            taken.fill(0xee);
-            if let Kind::Write { .. } = call.kind {
-                let blocks = taken.chunks_exact_mut(usize::try_from(block).unwrap());
-                for (lba, bytes) in call.range.clone().zip(blocks) {
-                    content::fill(bytes, id, NSID, lba);
-                }
-            }
-            buf = Some(taken);
-        }
         let queue = path.dice.below(path.queues());
         match path.submit(queue, work, buf, id, now) {
             Ok(()) => {}
@@ -707,6 +825,9 @@ impl Multipath {
                     stalls: (OneIn(0), Duration::ZERO),
                     ..self.plan.temper.clone()
                 });
+                if self.initiator.is_some() {
+                    self.set_ana(OPTIMIZED);
+                }
                 Phase::Calm
             }
             Phase::Calm if self.is_calm() => {
@@ -723,27 +844,41 @@ impl Multipath {
     }
 
     fn is_calm(&self) -> bool {
-        self.calls.is_empty()
-            && self.lost.is_empty()
+        let is_connected = match &self.initiator {
+            Some(initiator) => initiator.is_calm(),
+            None => self.lost.is_empty() && self.links.iter().all(|link| link.is_up),
+        };
+        is_connected
+            && self.calls.is_empty()
             && self.cuts == [None; PATHS]
             && self.restart.is_none()
             && !self.draining
-            && self.links.iter().all(|link| link.is_up)
             && self.disks.oldest().is_none()
     }
 
-    /// Waits until the host has disconnected, and checks that all resources are free.
-    fn leave(&mut self, now: Duration) -> Result<bool, Wrong> {
+    /// The next step of a disconnect. Returns whether there was one.
+    fn disconnect(&mut self, now: Duration) -> bool {
+        if let Some(initiator) = &mut self.initiator {
+            return initiator.leave(now);
+        }
         let mut changed = false;
         for path in &mut self.paths {
             let before = path.changes;
             path.leave(now);
             changed |= path.changes != before;
         }
-        if changed {
+        changed
+    }
+
+    /// Waits until the host has disconnected, and checks that all resources are free.
+    fn leave(&mut self, now: Duration) -> Result<bool, Wrong> {
+        if self.disconnect(now) {
             return Ok(true);
         }
-        let left = self.paths.iter().all(Host::has_left);
+        let left = match &self.initiator {
+            Some(initiator) => initiator.has_left(),
+            None => self.paths.iter().all(Host::has_left),
+        };
         if !left || self.reactors.queue_pairs() > 0 {
             return Ok(false);
         }
@@ -760,18 +895,24 @@ impl Multipath {
 }
 
 /// The namespace.
-const NSID: u32 = 1;
+pub(super) const NSID: u32 = 1;
 const NS: usize = 0;
+const OPTIMIZED: [AnaState; PATHS] = [AnaState::OPTIMIZED; PATHS];
 
 /// The address of the target on a path.
 fn address(path: usize) -> Address {
     Address::from((TARGET_IP, PORT + u16::try_from(path).unwrap()))
 }
 
-fn model(plan: &Plan) -> Model {
+fn model(plan: &Plan, ana: [AnaState; PATHS]) -> Model {
     let port = |path| {
         let port = PORT + u16::try_from(path).unwrap();
-        PortSpec::new(TARGET_IP, port, vec![Fabric::Iwarp.into()])
+        let mut spec = PortSpec::new(TARGET_IP, port, vec![Fabric::Iwarp.into()]);
+        spec.ana_groups = vec![AnaGroup {
+            id: DEFAULT_ANA_GROUP,
+            state: ana[path],
+        }];
+        spec
     };
     let ports: Vec<_> = (0..PATHS).map(port).collect();
     let namespace = NamespaceSpec {

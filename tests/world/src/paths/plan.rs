@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use nvmeof_initiator_core::multipath::PathPolicy;
 use nvmeof_rdma_layers::{Dice, Faults as ProviderFaults, OneIn};
 use nvmeof_rdma_sim::SimConfig;
 use nvmeof_target_core::Limits;
+use nvmeof_wire::log::ana::AnaState;
 
-use super::{Faults, Mechanism, Mode};
+use super::{Faults, HostKind, Mechanism, Mode};
 use crate::disk::Temper;
 use crate::plan::{DiskShape, HostShape};
 
@@ -32,6 +34,10 @@ pub(super) struct Plan {
     pub(super) time: Duration,
     /// Faults with their times.
     pub(super) faults: Vec<(Duration, Fault)>,
+    /// How the initiator chooses paths.
+    pub(super) policy: PathPolicy,
+    /// Whether two threads drive the initiator, which wake each other.
+    pub(super) has_threads: bool,
 }
 
 /// A fault.
@@ -49,6 +55,8 @@ pub(super) enum Fault {
     Death,
     /// Power loss of target and backing stores.
     PowerLoss,
+    /// A path gets this ANA state, and the other one is optimized.
+    Ana(usize, AnaState),
 }
 
 const MICRO: fn(u64) -> Duration = Duration::from_micros;
@@ -77,7 +85,7 @@ impl Plan {
             (Faults::Any, 1) => MICRO(0)..=MICRO(3000),
             (Faults::Any, _) => MICRO(1)..=MICRO(50),
         };
-        Self {
+        let mut plan = Self {
             seed,
             mode,
             paths,
@@ -120,8 +128,47 @@ impl Plan {
             pause: MILLI([10, 40, 80][dice.below(3)]),
             time,
             faults: faults(dice, mode.faults, time),
+            policy: PathPolicy::default(),
+            has_threads: false,
+        };
+        if mode.host == HostKind::Initiator {
+            plan.draw_initiator(dice);
+        }
+        plan
+    }
+
+    /// What concerns the initiator only; last, so that it changes no plan of another host.
+    fn draw_initiator(&mut self, dice: &mut Dice) {
+        use PathPolicy::{Latency, Numa, QueueDepth, RoundRobin};
+        self.policy = [Numa, RoundRobin, QueueDepth, Latency][dice.below(4)];
+        self.has_threads = dice.happens(OneIn(2));
+        let most = u64::try_from(self.time.as_millis()).unwrap();
+        for _ in 0..dice.below(5) {
+            let at = MILLI(dice.roll() % most);
+            self.faults.push((at, ana(dice)));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+        if dice.happens(OneIn(2)) {
+            for path in &mut self.paths {
+                path.faults = ProviderFaults {
+                    refuse_register: OneIn(100),
+                    disconnect: OneIn(2000),
+                    delay: OneIn(20),
+                    delay_polls: 5,
+                    ..ProviderFaults::default()
+                };
+            }
         }
     }
+}
+
+fn ana(dice: &mut Dice) -> Fault {
+    let states = [
+        AnaState::OPTIMIZED,
+        AnaState::NON_OPTIMIZED,
+        AnaState::INACCESSIBLE,
+    ];
+    Fault::Ana(dice.below(PATHS), states[dice.below(states.len())])
 }
 
 fn path(dice: &mut Dice, faults: Faults) -> HostShape {

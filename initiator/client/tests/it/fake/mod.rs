@@ -18,12 +18,17 @@ use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
     Address, Event, Inline, Provider, QpConfig, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work,
 };
-use nvmeof_wire::admin::{Cns, GetFeatures, GetLogPage, Identify, LogId, SetFeatures};
+use nvmeof_wire::admin::{
+    Cns, CrossControllerReset, GetFeatures, GetLogPage, Identify, LogId, SetFeatures,
+};
+use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::fabrics::{Connect, ConnectResult, FcType, InvalidParameter, PropertyAccess};
 use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::identify::{
-    IdentifyController, IdentifyNamespace, NamespaceIdentifiers, NamespaceList, Sgls,
+    ControllerType, IdentifyController, IdentifyNamespace, NamespaceIdentifiers, NamespaceList,
+    Oaes, Sgls,
 };
+use nvmeof_wire::log::ana::{AnaGroup, AnaHeader, AnaState};
 use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvmeof_wire::nvm::{DatasetManagement, Io};
 use nvmeof_wire::opcode::{self, admin, io};
@@ -47,6 +52,10 @@ pub(crate) struct Manners {
     pub(crate) silent: bool,
     /// Maps the memory of a read, if possible, keeps it, and does not complete the read.
     pub(crate) keeps: bool,
+    /// Keeps I/O commands until [`Fake::release`].
+    pub(crate) holds: bool,
+    /// Completes I/O commands whose first block is this one with this status.
+    pub(crate) fails_at: Option<(u64, Status)>,
     /// Completes I/O commands with this status.
     pub(crate) status: Option<Status>,
     /// Never completes Keep Alive.
@@ -63,11 +72,116 @@ pub(crate) struct Manners {
     /// Completes Get Features and Set Features, except Number of Queues, with this status
     /// and result. The controller never transfers their data.
     pub(crate) features: Option<(Status, u32)>,
+    /// Completes Identify of this structure and namespace with this status.
+    pub(crate) identify: Option<(Cns, u32, Status)>,
+}
+
+/// What the target reports about itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Persona {
+    pub(crate) cntlid: u16,
+    /// SUBNQN of Identify Controller; `None`: empty.
+    pub(crate) subnqn: Option<nvmeof_wire::Nqn>,
+    /// Whether it reports CIU 1 and CIRN 2, with which a sibling can reset it.
+    pub(crate) has_instance: bool,
+    pub(crate) uuid: [u8; 16],
+    /// Its number of namespaces, all on the same disk.
+    pub(crate) namespaces: u32,
+    pub(crate) blocks: u64,
+    pub(crate) block_shift: u8,
+    pub(crate) anagrpid: u32,
+    /// Its ANA groups; `None`: no ANA.
+    pub(crate) groups: Option<Vec<(u32, AnaState)>>,
+    /// How it completes Cross-Controller Reset.
+    pub(crate) resets: Resets,
+    /// CRDT1, in units of 100 ms.
+    pub(crate) crdt1: u16,
+}
+
+/// How a target completes Cross-Controller Reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resets {
+    /// With Invalid Command Opcode.
+    Unsupported,
+    /// With Immediate Reset Successful.
+    Immediate,
+    /// Not at all.
+    Silent,
+}
+
+/// The discovery log page.
+#[derive(Clone, Debug)]
+pub(crate) struct DiscoveryLog {
+    pub(crate) generation: u64,
+    pub(crate) entries: Vec<DiscoveryEntry>,
+    /// The generation changes with each command that reads the page.
+    pub(crate) is_restless: bool,
+    /// Whether changes are reported (OAES).
+    pub(crate) notifies: bool,
+    pub(crate) cntrltype: ControllerType,
+    /// Commands that read the page.
+    pub(crate) reads: usize,
+}
+
+impl Default for DiscoveryLog {
+    fn default() -> Self {
+        let entry = |port: u16| {
+            let mut entry = DiscoveryEntry::zeroed();
+            entry.portid = port.into();
+            entry.trsvcid = nvmeof_wire::Ascii::new(&port.to_string());
+            entry
+        };
+        Self {
+            generation: 4,
+            entries: (0..5).map(entry).collect(),
+            is_restless: false,
+            notifies: false,
+            cntrltype: ControllerType::NOT_REPORTED,
+            reads: 0,
+        }
+    }
+}
+
+impl DiscoveryLog {
+    fn page(&mut self) -> Vec<u8> {
+        self.reads += 1;
+        self.generation += u64::from(self.is_restless);
+        let header = DiscoveryHeader::new(self.generation, self.entries.len() as u64);
+        let mut page = header.as_bytes().to_vec();
+        for entry in &self.entries {
+            page.extend_from_slice(entry.as_bytes());
+        }
+        page
+    }
+}
+
+impl Default for Persona {
+    fn default() -> Self {
+        Self {
+            cntlid: 1,
+            subnqn: None,
+            has_instance: false,
+            uuid: [0x11; 16],
+            namespaces: 1,
+            blocks: BLOCKS as u64,
+            block_shift: 9,
+            anagrpid: 0,
+            groups: None,
+            resets: Resets::Unsupported,
+            crdt1: 0,
+        }
+    }
 }
 
 pub(crate) struct Fake<P> {
     pub(crate) provider: P,
     pub(crate) manners: Manners,
+    pub(crate) persona: Persona,
+    pub(crate) discovery: DiscoveryLog,
+    /// Controllers that it was requested to reset.
+    pub(crate) resets: Vec<u16>,
+    /// Outstanding Asynchronous Event Requests.
+    event_requests: Vec<(QpId, Sqe)>,
     pub(crate) disk: Vec<u8>,
     /// I/O commands that were served, as opcodes.
     pub(crate) served: Vec<u8>,
@@ -80,6 +194,8 @@ pub(crate) struct Fake<P> {
     /// Mapped memory of hosts.
     pub(crate) kept: Vec<Buf>,
     first_half: Option<Sqe>,
+    /// Commands that are held, with their in-capsule data.
+    held: Vec<(QpId, Sqe, Vec<u8>)>,
     queues: HashMap<QpId, QueueState>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
@@ -123,6 +239,10 @@ impl<P: Provider> Fake<P> {
         let fake = Self {
             provider,
             manners: Manners::default(),
+            persona: Persona::default(),
+            discovery: DiscoveryLog::default(),
+            resets: Vec::new(),
+            event_requests: Vec::new(),
             disk: vec![0; BLOCK * BLOCKS],
             served: Vec::new(),
             in_capsule: 0,
@@ -131,6 +251,7 @@ impl<P: Provider> Fake<P> {
             ana_reads: 0,
             kept: Vec::new(),
             first_half: None,
+            held: Vec::new(),
             queues: HashMap::new(),
             jobs: HashMap::new(),
             next_job: 1,
@@ -155,6 +276,24 @@ impl<P: Provider> Fake<P> {
         }
         self.provider.submit(now);
         progress
+    }
+
+    /// Sends an asynchronous event. Returns false if no request is outstanding.
+    pub(crate) fn notify(&mut self, event: AsyncEvent) -> bool {
+        let Some((qp, sqe)) = self.event_requests.pop() else {
+            return false;
+        };
+        self.respond(qp, &sqe, Status::SUCCESS, event.to_dword().into());
+        true
+    }
+
+    /// Executes the commands that were held, and holds no more.
+    pub(crate) fn release(&mut self) {
+        self.manners.holds = false;
+        for (qp, sqe, in_capsule) in std::mem::take(&mut self.held) {
+            self.execute(qp, &sqe, &in_capsule);
+        }
+        self.provider.submit(self.now);
     }
 
     /// Closes all connections, like a target that is killed.
@@ -218,6 +357,7 @@ impl<P: Provider> Fake<P> {
             }
             Event::Closed { qp, .. } => {
                 self.queues.remove(&qp);
+                self.event_requests.retain(|(of, _)| *of != qp);
             }
             _ => {}
         }
@@ -270,7 +410,7 @@ impl<P: Provider> Fake<P> {
         assert_eq!(connect.sqsize.get() + 1, self.queues[&qp].size);
         let (status, result) = self.manners.connect.unwrap_or_else(|| {
             let result = ConnectResult {
-                cntlid: 1,
+                cntlid: self.persona.cntlid,
                 authreq: 0,
             };
             (Status::SUCCESS, result.to_result())
@@ -285,18 +425,22 @@ impl<P: Provider> Fake<P> {
         match sqe.opcode {
             admin::IDENTIFY => {
                 let identify = Identify::parse(sqe);
+                if let Some((cns, nsid, status)) = self.manners.identify
+                    && (cns, nsid) == (identify.cns, identify.nsid)
+                {
+                    return self.respond(qp, sqe, status, 0);
+                }
                 let page = match identify.cns {
                     Cns::CONTROLLER => self.controller().as_bytes().to_vec(),
                     // Inactive: all zeroes.
-                    Cns::NAMESPACE if identify.nsid != 1 => vec![0; 4096],
-                    Cns::NAMESPACE => IdentifyNamespace::with_format(BLOCKS as u64, 9)
-                        .as_bytes()
-                        .to_vec(),
+                    Cns::NAMESPACE if identify.nsid > self.persona.namespaces => vec![0; 4096],
+                    Cns::NAMESPACE => self.namespace().as_bytes().to_vec(),
                     Cns::ACTIVE_NAMESPACES => {
-                        NamespaceList::after(identify.nsid, [1]).as_bytes().to_vec()
+                        let all = 1..=self.persona.namespaces;
+                        NamespaceList::after(identify.nsid, all).as_bytes().to_vec()
                     }
                     Cns::DESCRIPTORS => NamespaceIdentifiers {
-                        uuid: Some([0x11; 16]),
+                        uuid: Some(self.persona.uuid),
                         ..NamespaceIdentifiers::default()
                     }
                     .to_list()
@@ -310,12 +454,18 @@ impl<P: Provider> Fake<P> {
                 let get = GetLogPage::parse(sqe);
                 let mut page = vec![0x11; 16384];
                 if get.lid == LogId::DISCOVERY {
-                    page.clear();
-                    page.extend_from_slice(DiscoveryHeader::new(4, 5).as_bytes());
-                    for port in 0..5 {
-                        let mut entry = DiscoveryEntry::zeroed();
-                        entry.portid = port.into();
-                        page.extend_from_slice(entry.as_bytes());
+                    page = self.discovery.page();
+                }
+                if get.lid == LogId::CHANGED_NAMESPACES {
+                    page = vec![0; 4096];
+                    page[0] = 1;
+                }
+                if let (LogId::ANA, Some(groups)) = (get.lid, &self.persona.groups) {
+                    self.ana_reads += 1;
+                    page = AnaHeader::new(1, groups.len() as u16).as_bytes().to_vec();
+                    for (group, state) in groups {
+                        let group = AnaGroup::new(*group, 0, 1, *state);
+                        page.extend_from_slice(group.as_bytes());
                     }
                 }
                 if let (LogId::ANA, Some(ana)) = (get.lid, self.manners.ana) {
@@ -346,7 +496,16 @@ impl<P: Provider> Fake<P> {
             },
             admin::KEEP_ALIVE if self.manners.deaf => {}
             admin::KEEP_ALIVE => self.respond(qp, sqe, Status::SUCCESS, 0),
-            admin::ASYNC_EVENT_REQUEST => {}
+            admin::ASYNC_EVENT_REQUEST => self.event_requests.push((qp, *sqe)),
+            admin::CROSS_CONTROLLER_RESET => {
+                self.resets.push(CrossControllerReset::parse(sqe).icid);
+                let (status, result) = match self.persona.resets {
+                    Resets::Unsupported => (Status::INVALID_OPCODE.with_dnr(), 0),
+                    Resets::Immediate => (Status::SUCCESS, CrossControllerReset::IMMEDIATE),
+                    Resets::Silent => return,
+                };
+                self.respond(qp, sqe, status, result.into());
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -356,18 +515,37 @@ impl<P: Provider> Fake<P> {
         self.respond(qp, sqe, status, result.into());
     }
 
+    fn namespace(&self) -> IdentifyNamespace {
+        let persona = &self.persona;
+        let mut id = IdentifyNamespace::with_format(persona.blocks, persona.block_shift);
+        id.anagrpid = persona.anagrpid.into();
+        (id.mssrl, id.mcl, id.msrc) = (128.into(), 128.into(), 7);
+        id
+    }
+
     fn controller(&self) -> IdentifyController {
         let mut id = IdentifyController::zeroed();
-        id.cntlid = 1.into();
+        id.cntlid = self.persona.cntlid.into();
+        id.crdt1 = self.persona.crdt1.into();
+        if self.persona.has_instance {
+            (id.ciu, id.cirn) = (1, 2.into());
+        }
+        if let Some(subnqn) = &self.persona.subnqn {
+            id.subnqn = subnqn.to_field();
+        }
         id.kas = 10.into();
         id.sgls = (Sgls::SUPPORTED | Sgls::KSDBDS | Sgls::OFFSET)
             .bits()
             .into();
+        id.cntrltype = self.discovery.cntrltype;
+        if self.discovery.notifies {
+            id.oaes = Oaes::DLPCN.bits().into();
+        }
         id.mdts = self.mdts;
         id.ioccsz = ((64 + 4096) / 16).into();
         id.iorcsz = 1.into();
         id.nn = 1.into();
-        if self.manners.ana.is_some() {
+        if self.manners.ana.is_some() || self.persona.groups.is_some() {
             id.cmic = 1 << 3;
             id.nanagrpid = 1024.into();
             id.anagrpmax = 2000.into();
@@ -378,6 +556,13 @@ impl<P: Provider> Fake<P> {
 
     fn io(&mut self, qp: QpId, sqe: &Sqe, in_capsule: &[u8]) {
         self.served.push(sqe.opcode.0);
+        match self.manners.holds {
+            true => self.held.push((qp, *sqe, in_capsule.to_vec())),
+            false => self.execute(qp, sqe, in_capsule),
+        }
+    }
+
+    fn execute(&mut self, qp: QpId, sqe: &Sqe, in_capsule: &[u8]) {
         if self.manners.silent {
             return;
         }
@@ -387,6 +572,11 @@ impl<P: Provider> Fake<P> {
             self.kept
                 .extend(self.provider.map_remote(qp, remote, rights));
             return;
+        }
+        if let Some((slba, status)) = self.manners.fails_at
+            && Io::parse(sqe).slba == slba
+        {
+            return self.respond(qp, sqe, status, 0);
         }
         if let Some(status) = self.manners.status {
             return self.respond(qp, sqe, status, 0);
@@ -408,7 +598,7 @@ impl<P: Provider> Fake<P> {
                 let data = self.disk[range].to_vec();
                 self.push(qp, sqe, &data);
             }
-            io::WRITE | io::COMPARE | io::DATASET_MANAGEMENT => {
+            io::WRITE | io::COMPARE | io::DATASET_MANAGEMENT | io::COPY => {
                 match Sgl::parse(&sqe.dptr).unwrap() {
                     Sgl::InCapsule { offset: 0, len } => {
                         assert_eq!(len as usize, in_capsule.len());
@@ -423,7 +613,7 @@ impl<P: Provider> Fake<P> {
                 self.disk[range].fill(0);
                 self.respond(qp, sqe, Status::SUCCESS, 0);
             }
-            io::FLUSH => self.respond(qp, sqe, Status::SUCCESS, 0),
+            io::FLUSH | io::VERIFY => self.respond(qp, sqe, Status::SUCCESS, 0),
             other => panic!("{other:?}"),
         }
     }
@@ -434,6 +624,8 @@ impl<P: Provider> Fake<P> {
                 assert_eq!(data.len() as u32, DatasetManagement::parse(sqe).data_len());
                 Status::SUCCESS
             }
+            // It copies nothing.
+            io::COPY => Status::SUCCESS,
             io::COMPARE => match self.disk[self.range(sqe)] == *data {
                 true => Status::SUCCESS,
                 false => Status::COMPARE_FAILURE,

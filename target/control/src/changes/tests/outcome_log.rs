@@ -23,6 +23,20 @@ impl io::Write for Written {
     }
 }
 
+/// What `act` logs on this thread.
+pub(super) fn logged(act: impl FnOnce()) -> String {
+    let written = Written::default();
+    let writer = written.clone();
+    let log = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .without_time()
+        .finish();
+    tracing::subscriber::with_default(log, act);
+    let written = written.0.lock().unwrap();
+    String::from_utf8(written.clone()).unwrap()
+}
+
 /// The log may be the only record of a host that was disconnected.
 #[test]
 fn controller_lost_by_a_change_is_logged_with_peer_host_and_subsystem() {
@@ -40,15 +54,7 @@ fn controller_lost_by_a_change_is_logged_with_peer_host_and_subsystem() {
         },
         ..Outcome::default()
     };
-    let written = Written::default();
-    let writer = written.clone();
-    let log = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .with_ansi(false)
-        .without_time()
-        .finish();
-    tracing::subscriber::with_default(log, || outcome.log("reload"));
-    let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines = logged(|| outcome.log("reload"));
     let host = format!("host={HOST}");
     let subsystem = format!("subsystem={NQN}");
     for words in [

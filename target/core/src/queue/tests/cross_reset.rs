@@ -1,5 +1,7 @@
 //! Cross-Controller Reset: each way to complete, and each refusal.
 
+use std::num::NonZeroU16;
+
 use nvmeof_wire::admin::{Cns, CrossControllerReset, GetLogPage, LogId, bare};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::AsyncEventConfig;
@@ -14,7 +16,7 @@ use zerocopy::FromBytes;
 use crate::admin::tests::discovery;
 use crate::admin::tests::events::{enable, event, hold};
 use crate::testing::{CLOSED, Host, SUBNQN, connect_data, connect_data_of, target_with};
-use crate::{CloseCause, FollowUps, Limits, Target};
+use crate::{CloseCause, FollowUps, IncarnationKey, Limits, Model, Target};
 
 fn many() -> Target {
     target_with(Limits {
@@ -24,6 +26,13 @@ fn many() -> Target {
         host_queues: 1000,
         ..Limits::default()
     })
+}
+
+/// Process number `process` of a target with the model of [`many`].
+fn process(number: u16) -> Target {
+    let key = IncarnationKey::new([1; 16], b"machine", NonZeroU16::new(number).unwrap());
+    let model = Model::clone(&many().model());
+    Target::with_incarnations(model, Some(key))
 }
 
 /// What names the present incarnation of a controller.
@@ -168,6 +177,68 @@ fn departed_discovery_controllers_displace_none() {
     assert_eq!(
         (completion.status(), completion.result()),
         (Status::SUCCESS, immediate)
+    );
+}
+
+/// The first controller of each process has the same identifier, so this names the one that
+/// executes the command.
+#[test]
+fn reset_of_a_controller_of_a_previous_process_is_immediate() {
+    let (first, second) = (process(1), process(2));
+    let (mut impacted, _) = Host::admin(&first);
+    let (mut sibling, cntlid) = Host::admin(&second);
+    let named = named(&mut impacted);
+    assert_eq!(named.icid, cntlid);
+    let completion = sibling.plain(named.to_sqe());
+    let immediate = u64::from(CrossControllerReset::IMMEDIATE);
+    assert_eq!(
+        (completion.status(), completion.result()),
+        (Status::SUCCESS, immediate)
+    );
+    let remark = sibling.queue.take_remark().unwrap();
+    assert!(remark.contains("of a previous process"), "{remark}");
+    assert_eq!(resets(&mut sibling), []);
+    assert_eq!(sibling.close_cause(), None);
+}
+
+#[test]
+fn reset_of_what_no_previous_process_of_the_host_issued_is_refused() {
+    let [first, second, third] = [1, 2, 3].map(process);
+    let (mut sibling, _) = Host::admin(&second);
+    let (mut impacted, _) = Host::admin(&first);
+    let before = named(&mut impacted);
+    let (mut later, _) = Host::admin(&third);
+    let (mut keyless, _) = Host::admin(&many());
+    let (mut own, _) = Host::admin(&second);
+    let forgotten = named(&mut own);
+    own.set_cc(0);
+    own.set_cc(Cc::ENABLE.0);
+    let ciu = before.ciu % 255 + 1;
+    let wrong = [
+        named(&mut later),
+        named(&mut keyless),
+        forgotten,
+        CrossControllerReset { ciu, ..before },
+        CrossControllerReset { icid: 99, ..before },
+    ];
+    for wrong in wrong {
+        let completion = sibling.plain(wrong.to_sqe());
+        assert_eq!(completion.status(), Status::INVALID_FIELD, "{wrong:?}");
+    }
+    let other = "nqn.2026-11.org.example:other";
+    let (mut stranger, _) = Host::admin_with(&second, 0, &connect_data_of(other, 0xffff));
+    let refused = stranger.plain(before.to_sqe()).status();
+    assert_eq!(refused, Status::INVALID_FIELD);
+    // The same name with another Host Identifier is another host.
+    let mut same_name = connect_data(0xffff);
+    same_name.hostid = [9; 16];
+    let (mut same_name, _) = Host::admin_with(&second, 0, &same_name);
+    let refused = same_name.plain(before.to_sqe()).status();
+    assert_eq!(refused, Status::INVALID_FIELD);
+    assert_eq!(
+        sibling.plain(before.to_sqe()).status(),
+        Status::SUCCESS,
+        "it was valid"
     );
 }
 
